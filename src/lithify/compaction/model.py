@@ -1,0 +1,107 @@
+"""Compactions and the ledger that records them, independent of the kind of dataset.
+
+A *ledger* is a dataset's versioned record of its compactions. It is an immutable value: every
+change makes a new one (`lithify.compaction.protocol`), which is then published as the next version.
+
+    Submitted -> Scheduled -> Running -> Compacted -> Completed
+    Failed from any of the first four; Running -> Scheduled on release or reclaim.
+
+Completed and Failed absorb. The type parameters are the dataset kind's own values: `S` the spec
+(what to compact), `R` the range of one task, `O` the metadata of one output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Generic, TypeVar
+
+from lithify.ids import Ulid
+
+S = TypeVar("S")
+R = TypeVar("R")
+O = TypeVar("O")
+
+
+class State(Enum):
+    """Where a compaction is in its life."""
+
+    SUBMITTED = "submitted"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    COMPACTED = "compacted"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing can follow."""
+        return self in (State.COMPLETED, State.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Who owns a compaction, and the wall-clock milliseconds of its last sign of life."""
+
+    id: str
+    last_heartbeat_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RangeProgress(Generic[R, O]):
+    """One range of a compaction and the outputs finished so far, in order."""
+
+    range: R
+    outputs: tuple[O, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Generic[R, O]):
+    """The checkpoint of a compaction. The ranges and the horizon never change once set; each
+    range's outputs only grow."""
+
+    ranges: tuple[RangeProgress[R, O], ...]
+    retention_min_seq: int | None = None
+    """The snapshot horizon the compaction was started with (SlateDB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction(Generic[S, R, O]):
+    """One planned piece of work and its state."""
+
+    id: Ulid
+    spec: S
+    state: State = State.SUBMITTED
+    outputs: tuple[O, ...] = ()
+    worker: Worker | None = None
+    progress: Progress[R, O] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger(Generic[S, R, O]):
+    """All compactions a dataset remembers, ascending by id, and the epoch of its coordinator."""
+
+    epoch: int = 0
+    compactions: tuple[Compaction[S, R, O], ...] = ()
+
+    def get(self, compaction_id: Ulid) -> Compaction[S, R, O] | None:
+        """The compaction of that id, if the ledger has it."""
+        return next((c for c in self.compactions if c.id == compaction_id), None)
+
+    def active(self) -> tuple[Compaction[S, R, O], ...]:
+        """Those in no terminal state."""
+        return tuple(c for c in self.compactions if not c.state.is_terminal)
+
+    def update(
+        self, compaction_id: Ulid, change: Callable[[Compaction[S, R, O]], Compaction[S, R, O]]
+    ) -> Ledger[S, R, O]:
+        """The ledger with one compaction changed; `KeyError` when it is not there."""
+        if self.get(compaction_id) is None:
+            raise KeyError(compaction_id)
+        changed = tuple(change(c) if c.id == compaction_id else c for c in self.compactions)
+        return replace(self, compactions=changed)
+
+    def add(self, *new: Compaction[S, R, O]) -> Ledger[S, R, O]:
+        """The ledger with more compactions, kept ascending by id."""
+        return replace(self, compactions=tuple(sorted((*self.compactions, *new), key=lambda c: c.id)))

@@ -1,0 +1,1 @@
+"""Dataset kinds: what Lithify can compact. They never import each other."""

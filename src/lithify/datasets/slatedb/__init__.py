@@ -1,0 +1,1 @@
+"""Databases in SlateDB's on-disk format."""

@@ -1,0 +1,246 @@
+"""Values of a SlateDB database: what its manifest and its compactions file say.
+
+All values are immutable. They mirror the wire format field by field, with references resolved: a
+view carries its physical SST instead of naming it. Codecs (`manifest`, `ledger`) turn them into
+bytes and back without losing anything another party wrote.
+
+Words: a *tree* is one LSM tree, the root tree or one named segment. Its L0 list is newest first;
+its sorted runs are in strictly descending id, which is newest first too. A *view* is a reference
+with an id of its own to a physical SST, optionally showing only a key range of it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import chain
+
+from lithify.ids import Ulid
+
+I64_MIN = -(1 << 63)
+U64_MAX = (1 << 64) - 1
+
+
+class Codec(IntEnum):
+    """Block compression, numbered as in the SST's info."""
+
+    NONE = 0
+    SNAPPY = 1
+    ZLIB = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class FilterFormat(IntEnum):
+    """How the filter block is framed."""
+
+    LEGACY = 0
+    COMPOSITE = 1
+
+
+class SstType(IntEnum):
+    """What an SST holds."""
+
+    COMPACTED = 0
+    WAL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """A range of keys. `None` as a bound means unbounded on that side."""
+
+    start: bytes | None = None
+    """Inclusive lower bound. SlateDB allows no exclusive one."""
+    end: bytes | None = None
+    end_inclusive: bool = False
+
+    def contains(self, key: bytes) -> bool:
+        """Whether `key` lies in the range."""
+        if self.start is not None and key < self.start:
+            return False
+        if self.end is None:
+            return True
+        return key <= self.end if self.end_inclusive else key < self.end
+
+    def intersect(self, other: KeyRange) -> KeyRange:
+        """The keys in both ranges (possibly none, see `is_empty`)."""
+        start = max((s for s in (self.start, other.start) if s is not None), default=None)
+        end, inclusive = self.end, self.end_inclusive
+        if other.end is not None and (end is None or (other.end, other.end_inclusive) < (end, inclusive)):
+            end, inclusive = other.end, other.end_inclusive
+        return KeyRange(start, end, inclusive)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key can lie in the range."""
+        if self.end is None:
+            return False
+        if self.start is None:
+            return not self.end and not self.end_inclusive
+        return self.start > self.end or (self.start == self.end and not self.end_inclusive)
+
+
+EVERYTHING = KeyRange()
+
+
+@dataclass(frozen=True, slots=True)
+class SstInfo:
+    """The descriptor of an SST (`SsTableInfo`). Offsets and lengths are bytes; lengths include
+    the four bytes of the checksum."""
+
+    first_entry: bytes | None
+    """First key, inclusive. Absent only in SSTs of a WAL."""
+    last_entry: bytes | None
+    """Last key, inclusive; absent in SSTs of old databases, where it means an unbounded end."""
+    index_offset: int
+    index_len: int
+    filter_offset: int
+    filter_len: int
+    stats_offset: int
+    stats_len: int
+    compression: Codec = Codec.NONE
+    sst_type: SstType = SstType.COMPACTED
+    filter_format: FilterFormat = FilterFormat.COMPOSITE
+
+    @property
+    def data_end(self) -> int:
+        """Where the data blocks end."""
+        return self.filter_offset if self.filter_len else self.index_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Sst:
+    """A physical SST: its id, its descriptor and its format version (1 or 2)."""
+
+    id: Ulid
+    info: SstInfo
+    format_version: int = 2
+
+    @property
+    def size_bytes(self) -> int:
+        """The size SlateDB's scheduler reckons with: everything before the stats."""
+        return self.info.index_offset + self.info.index_len
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A reference to an SST that shows `visible_range` of it (all of it when absent)."""
+
+    id: Ulid
+    sst: Sst
+    visible_range: KeyRange | None = None
+
+    @property
+    def effective_range(self) -> KeyRange:
+        """The keys this view can show: from the SST's first to its last, inside the visible range."""
+        own = KeyRange(self.sst.info.first_entry, self.sst.info.last_entry, end_inclusive=True)
+        return own if self.visible_range is None else own.intersect(self.visible_range)
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRun:
+    """Views with ascending keys that do not overlap (one key's versions may straddle two)."""
+
+    id: int
+    views: tuple[View, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(view.sst.size_bytes for view in self.views)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One LSM tree. The root tree has the empty prefix."""
+
+    prefix: bytes = b""
+    last_compacted_l0: Ulid | None = None
+    """View id of the newest L0 that a compaction has consumed (the marker)."""
+    l0: tuple[View, ...] = ()
+    """Newest first."""
+    runs: tuple[SortedRun, ...] = ()
+    """Strictly descending id, newest first."""
+
+    def views(self) -> Iterator[View]:
+        """Every view of the tree, in read order."""
+        return chain(self.l0, (view for run in self.runs for view in run.views))
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalDb:
+    """SSTs of another database that this clone still reads."""
+
+    path: str
+    """Key of the other database's root, relative to the store's root."""
+    source_checkpoint_id: uuid.UUID
+    final_checkpoint_id: uuid.UUID | None
+    sst_ids: tuple[Ulid, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Keeps one manifest version, and the SSTs it names, from being collected."""
+
+    id: uuid.UUID
+    manifest_id: int
+    expire_time_s: int
+    """Wall-clock seconds; 0 means never."""
+    create_time_s: int
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version of the truth about a database. Only `root.l0`/`runs`/marker, `segments`'
+    trees, `checkpoints`, `external_dbs` and `compactor_epoch` are ever changed by Lithify."""
+
+    initialized: bool
+    writer_epoch: int
+    compactor_epoch: int
+    root: Tree
+    replay_after_wal_id: int = 0
+    wal_id_last_seen: int = 0
+    last_l0_seq: int = 0
+    last_l0_clock_tick: int = I64_MIN
+    """Milliseconds; the clock that decides whether a row has expired."""
+    recent_snapshot_min_seq: int = 0
+    sequence_tracker: bytes | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    external_dbs: tuple[ExternalDb, ...] = ()
+    segments: tuple[Tree, ...] = ()
+    """Ascending prefixes, none a prefix of another."""
+    segment_extractor_name: str | None = None
+
+    def trees(self) -> tuple[Tree, ...]:
+        """The root tree, then the segments."""
+        return (self.root, *self.segments)
+
+    def tree(self, prefix: bytes) -> Tree | None:
+        """The tree of that prefix, `b""` for the root; `None` when there is no such segment."""
+        return next((tree for tree in self.trees() if tree.prefix == prefix), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TieredSpec:
+    """Merge L0 views and sorted runs of one tree into the run `destination`."""
+
+    segment: bytes
+    l0_view_ids: tuple[Ulid, ...]
+    """Newest first; they must be the oldest L0s of the tree."""
+    sorted_runs: tuple[int, ...]
+    """Newest (highest id) first."""
+    destination: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSpec:
+    """Drop the listed L0 views and sorted runs of one segment."""
+
+    segment: bytes
+    l0_view_ids: tuple[Ulid, ...]
+    sorted_runs: tuple[int, ...]
+
+
+Spec = TieredSpec | DrainSpec

@@ -1,0 +1,123 @@
+"""The work of one Spark task: merge the rows of one key range into new SSTs.
+
+These are the small picklable values that travel between driver and task. Everything large (blocks,
+rows) is read and written by the task itself, straight from and to the object store.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+
+from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
+from lithify.ids import Ulid
+
+DEFAULT_BLOCK_SIZE = 4096
+DEFAULT_MAX_SST_SIZE = 256 * 1024 * 1024
+DEFAULT_MIN_FILTER_KEYS = 1000
+DEFAULT_FILTER_BITS_PER_KEY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SstOptions:
+    """How outputs are written. Names and defaults are SlateDB's."""
+
+    block_size: int = DEFAULT_BLOCK_SIZE
+    """Bytes of an uncompressed data block: 1, 2, 4, 8, 16, 32 or 64 KiB."""
+    max_sst_size: int = DEFAULT_MAX_SST_SIZE
+    """An output is closed after the row that makes its finished data blocks exceed this, in bytes."""
+    compression: Codec = Codec.NONE
+    min_filter_keys: int = DEFAULT_MIN_FILTER_KEYS
+    """An output with fewer rows gets no filter."""
+    filter_bits_per_key: int = DEFAULT_FILTER_BITS_PER_KEY
+    """0 writes no filter at all, which is always correct."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """What happens to rows (reference: row semantics of a compaction)."""
+
+    is_last_run: bool
+    """Whether no older run lies below the destination; only then may tombstones vanish."""
+    clock_tick_ms: int
+    """A row with `expire_ts` at or below this has expired. From the manifest, never the wall clock."""
+    retention_min_seq: int
+    """Oldest sequence number a snapshot may still need."""
+    merge_operator: str | None = None
+    """`package.module:function` of an associative `(key, existing | None, operand) -> value`."""
+    compaction_filter: str | None = None
+    """`package.module:function`; see `lithify.datasets.slatedb.hooks`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSst:
+    """One input SST: where it is and which of its keys count."""
+
+    key: str
+    """Object key, relative to the store's root."""
+    sst: Sst
+    visible: KeyRange = EVERYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """Everything one task needs. Sources are newest first; each source is a list of SSTs with
+    ascending keys (one SST for an L0, all SSTs of a sorted run), read one after another."""
+
+    store_url: str
+    store_options: Mapping[str, str]
+    output_folder: str
+    """Key of the `compacted` folder that receives the outputs."""
+    min_output_ms: int
+    """Milliseconds of the compaction's id; no output id may be older."""
+    sources: tuple[tuple[SourceSst, ...], ...]
+    range: KeyRange
+    """Start inclusive, end exclusive."""
+    rules: RowRules
+    options: SstOptions = field(default_factory=SstOptions)
+    resume_outputs: tuple[Sst, ...] = ()
+    """Outputs of this range that an earlier attempt finished and recorded, in order. The task
+    continues after the last row (key, sequence number) of the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """Rows read, written and dropped, by reason. `rows_in` equals the sum of all the others."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    superseded: int = 0
+    """Older versions no snapshot needs."""
+    tombstones: int = 0
+    """Tombstones dropped from the last run (expired values that became one count as expired)."""
+    expired: int = 0
+    """Expired rows that left nothing behind."""
+    filtered: int = 0
+    """Rows a compaction filter dropped."""
+    folded: int = 0
+    """Merge operands folded into another row."""
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        return RowCounts(*map(operator.add, astuple(self), astuple(other)))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What one task did. Only this travels back to the driver."""
+
+    outputs: tuple[Sst, ...]
+    """All outputs of the range in key order, those of `resume_outputs` first."""
+    rows: RowCounts
+    bytes_read: int
+    """Stored bytes of the data blocks read."""
+    bytes_written: int
+    """Bytes of the objects written."""
+    cpu_s: float
+    peak_memory_bytes: int
+    """High-water mark of the process's resident memory."""
+
+
+def sst_key(folder: str, sst_id: Ulid) -> str:
+    """Object key of an SST in a `compacted` folder."""
+    return f"{folder}/{sst_id}.sst"

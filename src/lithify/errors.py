@@ -1,0 +1,93 @@
+"""Every error Lithify raises on purpose, as one tree.
+
+`LithifyError` is the root: catching it catches all that Lithify can foresee. Each message is one
+sentence that says what went wrong, in which object, and what to do. The leaves group by who has to
+act:
+
+- `Refused`: the request cannot be served safely; nothing was written. The user has to decide.
+- `CorruptObject`: bytes in the store do not decode. Nothing is written.
+- `StoreError`: the object store answered with a failure.
+- `Fenced`, `LostOwnership`: another process took over; this one must stop.
+- `EngineError`, `Cancelled`: the data engine could not finish.
+"""
+
+from __future__ import annotations
+
+
+class LithifyError(Exception):
+    """Root of all errors raised by Lithify."""
+
+    exit_code = 1
+
+
+class Refused(LithifyError):
+    """The request is refused before anything was written."""
+
+    exit_code = 2
+
+
+class Unsupported(Refused):
+    """A format version, field or feature this version of Lithify does not know."""
+
+
+class CoordinatorAlive(Refused):
+    """Another coordinator may be running on this dataset."""
+
+    exit_code = 3
+
+
+class CorruptObject(LithifyError):
+    """The bytes of an object do not decode.
+
+    `name` is the object's key and `reason` says what is wrong with it.
+    """
+
+    exit_code = 4
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name = name
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[CorruptObject], tuple[str, str]]:
+        return type(self), (self.name, self.reason)
+
+
+class StoreError(LithifyError):
+    """The object store failed and retrying did not help."""
+
+    exit_code = 5
+
+
+class ObjectNotFound(StoreError):
+    """No object of that name exists."""
+
+
+class ObjectExists(StoreError):
+    """Create-if-absent found an object of that name."""
+
+
+class PreconditionFailed(StoreError):
+    """A conditional overwrite found another version than the expected one."""
+
+
+class Fenced(LithifyError):
+    """A newer coordinator has taken over; this one must stop for good."""
+
+    exit_code = 6
+
+
+class LostOwnership(LithifyError):
+    """The compaction is no longer owned by this worker."""
+
+
+class EngineError(LithifyError):
+    """The data engine could not start or could not finish a range."""
+
+    exit_code = 7
+
+
+class Cancelled(LithifyError):
+    """The work was cancelled."""
+
+    exit_code = 8

@@ -1,0 +1,113 @@
+"""The object store as a small protocol.
+
+Everything Lithify keeps lives in objects of one store. A store is rooted (at a bucket, or at the
+root of a file system); keys are relative to that root, have no leading slash and use `/`.
+
+Invariants every implementation keeps:
+
+1. An object appears under its name whole or not at all, whatever crashes.
+2. `create` succeeds for exactly one of any number of concurrent callers.
+3. Listing and reading are consistent with completed writes.
+4. All methods may be called from several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """What a listing or a head says of an object."""
+
+    key: str
+    size: int
+    """Bytes."""
+    last_modified_ms: int
+    """Wall-clock milliseconds, by the store's clock."""
+    etag: str | None
+
+
+class ObjectWriter(Protocol):
+    """A streaming upload. The object appears under its name only on `commit`."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes. The buffer may be reused as soon as the call returns."""
+        ...
+
+    def commit(self) -> None:
+        """Publish the object under its key (replacing one of the same key)."""
+        ...
+
+    def abort(self) -> None:
+        """Throw the upload away; harmless after `commit`."""
+        ...
+
+    def __enter__(self) -> ObjectWriter: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Abort unless committed."""
+        ...
+
+
+class ObjectStore(Protocol):
+    """A rooted object store. Failures are `lithify.errors.StoreError` and its subclasses."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the root, from which a task on another machine opens the same store."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """The whole object; `ObjectNotFound` when there is none."""
+        ...
+
+    def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
+        """The whole object and its metadata, read in one request."""
+        ...
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`. A shorter object is a `StoreError`."""
+        ...
+
+    def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
+        """Fill `target` with the bytes from `offset`. A shorter object is a `StoreError`."""
+        ...
+
+    def head(self, key: str) -> ObjectMeta:
+        """Metadata of one object; `ObjectNotFound` when there is none."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Objects whose key lies under the folder `prefix` (with or without its closing slash), in
+        key order. Objects in sub-folders are included. Staging names are never listed."""
+        ...
+
+    def create(self, key: str, data: bytes) -> None:
+        """Write the object if none of that key exists, else `ObjectExists`.
+
+        A `StoreError` of another class may mean that the write landed and only the answer was
+        lost; `lithify.store.versions` settles that by reading back.
+        """
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write the object, replacing one of the same key atomically."""
+        ...
+
+    def replace(self, key: str, data: bytes, etag: str) -> None:
+        """Overwrite the object if its etag is still `etag`, else `PreconditionFailed`."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete the object; deleting a missing one is no error."""
+        ...
+
+    def open_writer(self, key: str) -> ObjectWriter:
+        """Start a streaming upload of a large object."""
+        ...
