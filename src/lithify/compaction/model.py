@@ -6,8 +6,8 @@ change makes a new one (`lithify.compaction.protocol`), which is then published 
     Submitted -> Scheduled -> Running -> Compacted -> Completed
     Failed from any of the first four; Running -> Scheduled on release or reclaim.
 
-Completed and Failed absorb. The type parameters are the dataset kind's own values: `S` the spec
-(what to compact), `R` the range of one task, `O` the metadata of one output.
+Completed and Failed absorb. The type parameters are the dataset kind's own values: `SpecT` the spec
+(what to compact), `RangeT` the range of one task, `OutputT` the metadata of one output.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Generic, TypeVar
 
 from lithify.ids import Ulid
 
-S = TypeVar("S")
-R = TypeVar("R")
-O = TypeVar("O")
+SpecT = TypeVar("SpecT")
+RangeT = TypeVar("RangeT")
+OutputT = TypeVar("OutputT")
 
 
 class State(Enum):
@@ -49,59 +49,61 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class RangeProgress(Generic[R, O]):
+class RangeProgress(Generic[RangeT, OutputT]):
     """One range of a compaction and the outputs finished so far, in order."""
 
-    range: R
-    outputs: tuple[O, ...] = ()
+    range: RangeT
+    outputs: tuple[OutputT, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Progress(Generic[R, O]):
+class Progress(Generic[RangeT, OutputT]):
     """The checkpoint of a compaction. The ranges and the horizon never change once set; each
     range's outputs only grow."""
 
-    ranges: tuple[RangeProgress[R, O], ...]
+    ranges: tuple[RangeProgress[RangeT, OutputT], ...]
     retention_min_seq: int | None = None
     """The snapshot horizon the compaction was started with (SlateDB)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction(Generic[S, R, O]):
+class Compaction(Generic[SpecT, RangeT, OutputT]):
     """One planned piece of work and its state."""
 
     id: Ulid
-    spec: S
+    spec: SpecT
     state: State = State.SUBMITTED
-    outputs: tuple[O, ...] = ()
+    outputs: tuple[OutputT, ...] = ()
     worker: Worker | None = None
-    progress: Progress[R, O] | None = None
+    progress: Progress[RangeT, OutputT] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger(Generic[S, R, O]):
+class Ledger(Generic[SpecT, RangeT, OutputT]):
     """All compactions a dataset remembers, ascending by id, and the epoch of its coordinator."""
 
     epoch: int = 0
-    compactions: tuple[Compaction[S, R, O], ...] = ()
+    compactions: tuple[Compaction[SpecT, RangeT, OutputT], ...] = ()
 
-    def get(self, compaction_id: Ulid) -> Compaction[S, R, O] | None:
+    def get(self, compaction_id: Ulid) -> Compaction[SpecT, RangeT, OutputT] | None:
         """The compaction of that id, if the ledger has it."""
         return next((c for c in self.compactions if c.id == compaction_id), None)
 
-    def active(self) -> tuple[Compaction[S, R, O], ...]:
+    def active(self) -> tuple[Compaction[SpecT, RangeT, OutputT], ...]:
         """Those in no terminal state."""
         return tuple(c for c in self.compactions if not c.state.is_terminal)
 
     def update(
-        self, compaction_id: Ulid, change: Callable[[Compaction[S, R, O]], Compaction[S, R, O]]
-    ) -> Ledger[S, R, O]:
+        self,
+        compaction_id: Ulid,
+        change: Callable[[Compaction[SpecT, RangeT, OutputT]], Compaction[SpecT, RangeT, OutputT]],
+    ) -> Ledger[SpecT, RangeT, OutputT]:
         """The ledger with one compaction changed; `KeyError` when it is not there."""
         if self.get(compaction_id) is None:
             raise KeyError(compaction_id)
         changed = tuple(change(c) if c.id == compaction_id else c for c in self.compactions)
         return replace(self, compactions=changed)
 
-    def add(self, *new: Compaction[S, R, O]) -> Ledger[S, R, O]:
+    def add(self, *new: Compaction[SpecT, RangeT, OutputT]) -> Ledger[SpecT, RangeT, OutputT]:
         """The ledger with more compactions, kept ascending by id."""
         return replace(self, compactions=tuple(sorted((*self.compactions, *new), key=lambda c: c.id)))
