@@ -1,0 +1,217 @@
+"""Who may change a compaction, and how: pure functions from ledger to ledger.
+
+| from      | to        | by          | function            |
+|-----------|-----------|-------------|---------------------|
+| (absent)  | Submitted | anyone      | `submit`            |
+| Submitted | Scheduled | coordinator | `schedule`          |
+| Scheduled | Running   | worker      | `claim`             |
+| Running   | Running   | its worker  | `heartbeat`         |
+| Running   | Compacted | its worker  | `finish`            |
+| Running   | Scheduled | its worker  | `release`           |
+| Running   | Scheduled | coordinator | `reclaim_stale`     |
+| Scheduled | Submitted | coordinator | `recover` (start-up)|
+| Compacted, Submitted | Completed | coordinator | `complete` |
+| any active| Failed    | coordinator | `fail`              |
+
+Invariants:
+
+1. Terminal states absorb: a change of a Completed or Failed compaction is an error.
+2. Only the worker named in a Running compaction may move it on; everybody else gets `LostOwnership`.
+3. Once recorded, the ranges and the horizon of a compaction never change and each range's outputs
+   only grow by appending, so that any worker can resume where another stopped.
+4. A new compaction's id is not older than any id in the ledger (`next_id_ms`).
+5. A coordinator writes only while the ledger carries its own epoch (`check_epoch`).
+
+Each function takes the latest ledger and is applied again to the newer one when its publication
+meets a conflict, so nothing here may remember an older ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from lithify.compaction.model import Compaction, Ledger, Progress, State, Worker
+from lithify.errors import Fenced, LithifyError, LostOwnership
+from lithify.ids import Ulid, ulid_ms
+
+AnyCompaction = Compaction[Any, Any, Any]
+AnyLedger = Ledger[Any, Any, Any]
+AnyProgress = Progress[Any, Any]
+
+
+class IllegalTransition(LithifyError):
+    """A change the table above does not allow: a defect of the caller, nothing was written."""
+
+
+def check_epoch(ledger: AnyLedger, epoch: int) -> None:
+    """`Fenced` unless the ledger still carries the coordinator's own epoch."""
+    if ledger.epoch != epoch:
+        raise Fenced(
+            f"another coordinator has taken over (epoch {ledger.epoch}, mine was {epoch}); "
+            "this one stops. Nothing is lost: finished ranges are recorded and will be used."
+        )
+
+
+def next_id_ms(ledger: AnyLedger, now_ms: int) -> int:
+    """Milliseconds for the id of a new compaction: now, but never before an id already there."""
+    return max([now_ms, *(ulid_ms(c.id) for c in ledger.compactions)])
+
+
+def submit(ledger: AnyLedger, *new: AnyCompaction) -> AnyLedger:
+    """Add compactions in state Submitted."""
+    known = {c.id for c in ledger.compactions}
+    for compaction in new:
+        if compaction.state is not State.SUBMITTED or compaction.id in known:
+            raise IllegalTransition(f"compaction {compaction.id} cannot be submitted again")
+    return ledger.add(*new)
+
+
+def schedule(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
+    """Submitted to Scheduled. Progress of an earlier life is forgotten, as the horizon it was
+    started with may be older than the data it would meet now."""
+    _require(ledger, compaction_id, State.SUBMITTED)
+    return ledger.update(
+        compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None, progress=None, outputs=())
+    )
+
+
+def claimable(ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
+    """Scheduled compactions nobody owns, oldest first."""
+    return tuple(c for c in ledger.compactions if c.state is State.SCHEDULED and c.worker is None)
+
+
+def claim(ledger: AnyLedger, compaction_id: Ulid, worker_id: str, now_ms: int) -> AnyLedger:
+    """Scheduled to Running under `worker_id`; `LostOwnership` when somebody was faster."""
+    compaction = ledger.get(compaction_id)
+    if compaction is None or compaction.state is not State.SCHEDULED or compaction.worker is not None:
+        raise LostOwnership(f"compaction {compaction_id} was taken by another worker")
+    return ledger.update(
+        compaction_id, lambda c: replace(c, state=State.RUNNING, worker=Worker(worker_id, now_ms))
+    )
+
+
+def owns(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> bool:
+    """Whether `worker_id` is running that compaction according to this ledger."""
+    compaction = ledger.get(compaction_id)
+    return (
+        compaction is not None
+        and compaction.state is State.RUNNING
+        and compaction.worker is not None
+        and compaction.worker.id == worker_id
+    )
+
+
+def heartbeat(
+    ledger: AnyLedger, compaction_id: Ulid, worker_id: str, now_ms: int, progress: AnyProgress | None = None
+) -> AnyLedger:
+    """A sign of life, with the progress to record if there is any."""
+    compaction = _require_owner(ledger, compaction_id, worker_id)
+    recorded = compaction.progress
+    if progress is not None:
+        if recorded is not None:
+            _check_grows(compaction_id, recorded, progress)
+        recorded = progress
+    return ledger.update(
+        compaction_id, lambda c: replace(c, worker=Worker(worker_id, now_ms), progress=recorded)
+    )
+
+
+def finish(
+    ledger: AnyLedger, compaction_id: Ulid, worker_id: str, now_ms: int, outputs: tuple[Any, ...]
+) -> AnyLedger:
+    """Running to Compacted with all outputs in order."""
+    _require_owner(ledger, compaction_id, worker_id)
+    return ledger.update(
+        compaction_id,
+        lambda c: replace(
+            c, state=State.COMPACTED, outputs=outputs, worker=Worker(worker_id, now_ms), progress=None
+        ),
+    )
+
+
+def release(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> AnyLedger:
+    """Running back to Scheduled; what is finished stays recorded for the next worker."""
+    _require_owner(ledger, compaction_id, worker_id)
+    return ledger.update(compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None))
+
+
+def stale(ledger: AnyLedger, now_ms: int, timeout_ms: int) -> tuple[Ulid, ...]:
+    """Running compactions without a worker or without a sign of life for longer than the timeout."""
+    return tuple(
+        c.id
+        for c in ledger.compactions
+        if c.state is State.RUNNING and (c.worker is None or now_ms - c.worker.last_heartbeat_ms > timeout_ms)
+    )
+
+
+def reclaim(ledger: AnyLedger, compaction_ids: Iterable[Ulid]) -> AnyLedger:
+    """Running back to Scheduled by the coordinator; progress stays recorded."""
+    for compaction_id in compaction_ids:
+        _require(ledger, compaction_id, State.RUNNING)
+        ledger = ledger.update(compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None))
+    return ledger
+
+
+def complete(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
+    """Committed: Compacted to Completed, or from Submitted where no worker was needed."""
+    _require(ledger, compaction_id, State.COMPACTED, State.SUBMITTED)
+    return ledger.update(compaction_id, lambda c: replace(c, state=State.COMPLETED, progress=None))
+
+
+def fail(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
+    """Any active state to Failed. The reason goes to the log, not into the ledger."""
+    _require(ledger, compaction_id, *(s for s in State if not s.is_terminal))
+    return ledger.update(compaction_id, lambda c: replace(c, state=State.FAILED, progress=None))
+
+
+def trim(ledger: AnyLedger) -> AnyLedger:
+    """Keep what is active and the newest finished one. That one must stay: the garbage collectors
+    of SlateDB delete nothing while a ledger has no entry at all."""
+    finished = [c.id for c in ledger.compactions if c.state.is_terminal]
+    newest = max(finished, default=None)
+    kept = tuple(c for c in ledger.compactions if not c.state.is_terminal or c.id == newest)
+    return replace(ledger, compactions=kept)
+
+
+def recover(ledger: AnyLedger, epoch: int) -> AnyLedger:
+    """What a starting coordinator makes of the ledger it finds: its epoch is set, Scheduled ones
+    go back to Submitted to be validated again, Running and Compacted ones stay."""
+    if ledger.epoch > epoch:
+        raise Fenced(f"a newer coordinator (epoch {ledger.epoch}) runs already; mine would be {epoch}")
+    compactions = tuple(
+        replace(c, state=State.SUBMITTED, worker=None) if c.state is State.SCHEDULED else c
+        for c in ledger.compactions
+    )
+    return trim(replace(ledger, epoch=epoch, compactions=compactions))
+
+
+def _require(ledger: AnyLedger, compaction_id: Ulid, *states: State) -> AnyCompaction:
+    compaction = ledger.get(compaction_id)
+    if compaction is None:
+        raise IllegalTransition(f"compaction {compaction_id} is not in the ledger")
+    if compaction.state not in states:
+        raise IllegalTransition(f"compaction {compaction_id} is {compaction.state.value}")
+    return compaction
+
+
+def _require_owner(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> AnyCompaction:
+    compaction = ledger.get(compaction_id)
+    if compaction is None or not owns(ledger, compaction_id, worker_id):
+        raise LostOwnership(
+            f"compaction {compaction_id} is no longer owned by worker {worker_id}; its work is dropped"
+        )
+    return compaction
+
+
+def _check_grows(compaction_id: Ulid, old: AnyProgress, new: AnyProgress) -> None:
+    same_plan = old.retention_min_seq == new.retention_min_seq and [r.range for r in old.ranges] == [
+        r.range for r in new.ranges
+    ]
+    grows = same_plan and all(
+        after.outputs[: len(before.outputs)] == before.outputs
+        for before, after in zip(old.ranges, new.ranges, strict=True)
+    )
+    if not grows:
+        raise IllegalTransition(f"progress of compaction {compaction_id} would lose recorded work")
