@@ -1,0 +1,39 @@
+# Everything runs in a virtual environment made here; nothing else has to be installed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help install demo test check bench lock clean
+
+help: ## Show what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+install: $(INSTALLED) ## Install Lithify and all it needs into .venv
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(INSTALLED) ## Make a database with SlateDB's own client, compact it on Spark, read it back
+	$(BIN)/python -m demo
+
+test: $(INSTALLED) ## Run the whole test suite
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED) ## Lint, types and layering
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(INSTALLED) ## Measure Lithify beside SlateDB's own compactor; writes build/bench.json
+	$(BIN)/python -m benchmarks
+
+lock: $(INSTALLED) ## Pin all dependencies anew in constraints.txt
+	$(BIN)/pip-compile --quiet --extra dev --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host \
+		--no-emit-find-links --no-annotate --no-header --output-file constraints.txt pyproject.toml
+
+clean: ## Remove what was built
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

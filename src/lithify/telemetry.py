@@ -1,0 +1,121 @@
+"""What happened, as values: every lifecycle event the service tells the outside world.
+
+Coordinator and worker report to an `Observer`, a function of one event. The command line draws
+progress from them and writes them to the log; metrics count them. An observer must not raise and
+must be quick: it runs on the thread that does the work.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a dataset."""
+
+    dataset: str
+    """URL of the dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTaken(Event):
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted(Event):
+    compaction: str
+    reason: str
+    cost_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Event):
+    """A compaction was found invalid; it is Failed now."""
+
+    compaction: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed(Event):
+    """A worker showed no sign of life in time; its compaction is free again."""
+
+    compaction: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed(Event):
+    compaction: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Event):
+    """The ranges of a compaction are known."""
+
+    compaction: str
+    ranges: int
+    cost_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFinished(Event):
+    compaction: str
+    index: int
+    cost_bytes: int
+    bytes_read: int
+    bytes_written: int
+    outputs: int
+    peak_memory_bytes: int
+    cpu_s: float
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted(Event):
+    """All ranges of a compaction are done; the coordinator has to commit."""
+
+    compaction: str
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed(Event):
+    """A worker could not finish a compaction and gave it back."""
+
+    compaction: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Event):
+    """The compaction was given to somebody else; this worker dropped it."""
+
+    compaction: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Event):
+    compaction: str
+
+
+Observer = Callable[[Event], None]
+
+_log = logging.getLogger("lithify")
+
+
+def log_event(event: Event) -> None:
+    """The plainest observer: every event becomes one INFO line."""
+    names = [name for cls in type(event).__mro__ for name in getattr(cls, "__slots__", ())]
+    fields = " ".join(f"{name}={getattr(event, name)}" for name in dict.fromkeys(reversed(names)))
+    _log.info("%s %s", type(event).__name__, fields)
+
+
+def ignore(_event: Event) -> None:
+    """The observer for which nothing happened."""
