@@ -1,0 +1,1 @@
+"""Tests of Lithify, laid out like the package."""
