@@ -29,6 +29,9 @@ class ObjectMeta:
     last_modified_ms: int
     """Wall-clock milliseconds, by the store's clock."""
     etag: str | None
+    """What `replace` expects; only `head` and `get_with_meta` promise one."""
+    put_id: str | None = None
+    """The `put_id` given to `create`; only from `get_with_meta`, and only if the store keeps it."""
 
 
 class ObjectWriter(Protocol):
@@ -88,11 +91,13 @@ class ObjectStore(Protocol):
         key order. Objects in sub-folders are included. Staging names are never listed."""
         ...
 
-    def create(self, key: str, data: bytes) -> None:
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
         """Write the object if none of that key exists, else `ObjectExists`.
 
-        A `StoreError` of another class may mean that the write landed and only the answer was
-        lost; `lithify.store.versions` settles that by reading back.
+        A `StoreError` of another class may mean that the write landed and only the answer was lost,
+        and so may `ObjectExists` where the store repeats lost requests by itself. `put_id` is kept
+        beside the object (as user metadata, at most 64 letters and digits; the local file system
+        keeps none) so that `lithify.store.versions` can settle that by reading back.
         """
         ...
 

@@ -1,0 +1,36 @@
+"""Object keys as text: joining, checking, and the names of staged files.
+
+A *staging name* is `<name>#<digits>` in the folder of the object it will become. SlateDB's local
+store uses the same form and hides such names from its listings, so a leftover of a killed process
+disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lithify.errors import StoreError
+
+_STAGING_NAME = re.compile(r"#[0-9]+\Z")
+
+
+def join(*parts: str) -> str:
+    """The parts with single slashes between them; empty parts vanish."""
+    return "/".join(part for part in parts if part)
+
+
+def is_staging_name(key: str) -> bool:
+    """Whether `key` names a file that is still being written, or was when its writer died."""
+    return _STAGING_NAME.search(key) is not None
+
+
+def check_key(key: str) -> str:
+    """`key` itself, or a `StoreError` when no object may have it.
+
+    Keys can come from bytes that another party wrote, so nothing may climb out of its folder.
+    """
+    if "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
+        raise StoreError(f"object key {key!r} is not valid: it has an empty, '.' or '..' part or a NUL byte")
+    if is_staging_name(key):
+        raise StoreError(f"object key {key!r} is not valid: '#' and digits at the end mark staged files")
+    return key

@@ -1,0 +1,284 @@
+"""The local file system as an object store.
+
+Rooted at `/`: the key `var/db/x` is the file `/var/db/x`. The calls of the operating system are used
+directly, because an upload must be staged, published and made durable in a known order, and ranges
+are read straight into the caller's buffer.
+
+How an object is written:
+
+1. The bytes go to a staging name, `<name>#<digits>`, in the folder of the object. The folder is
+   created when it is missing.
+2. The staged file is synced to the disk.
+3. It appears under its name by `link` (`create`: the kernel lets exactly one of all callers win) or
+   by `rename` (everything that may replace).
+4. The folder is synced. Only then the call returns.
+
+Invariants: a final name always shows a whole object, whatever is killed when. What is acknowledged
+survives a power cut, the streaming writer's objects too: a manifest that is durable must never name
+an output that is not. A killed process may leave staging names behind, which are never listed.
+
+The file system has no conditional overwrite, so `replace` compares and renames under an advisory
+lock on the staging name `<name>#0`. That is exact among Lithify's processes; a foreign program that
+overwrites the object in the same moment, and `put`, are not held off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
+from lithify.store.keys import check_key, is_staging_name
+from lithify.store.objects import ObjectMeta
+
+WRITE_BUFFER_BYTES = 1 << 20
+_STAGING_DIGITS = 18
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class LocalStore:
+    """Objects as files below `root`, which is `/` unless a test wants it elsewhere."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = Path(root).absolute()
+
+    @property
+    def url(self) -> str:
+        return self._root.as_uri()
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_meta(key)[0]
+
+    def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
+        with _failures("get", key), self._path(key).open("rb") as file:
+            # A file never changes under its inode, so these two belong together.
+            return file.read(), _meta(key, os.fstat(file.fileno()))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        data = bytearray(length)
+        self.get_range_into(key, offset, memoryview(data))
+        return bytes(data)
+
+    def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
+        rest = target.cast("B")
+        with _failures("get", key):
+            fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                while rest:
+                    count = os.preadv(fd, [rest], offset)
+                    if not count:
+                        raise StoreError(f"get {key}: it ends {len(rest)} bytes before {offset + len(rest)}")
+                    rest = rest[count:]
+                    offset += count
+            finally:
+                os.close(fd)
+
+    def head(self, key: str) -> ObjectMeta:
+        with _failures("head", key):
+            path = self._path(key)
+            if path.is_dir():
+                raise IsADirectoryError
+            return _meta(key, path.stat())
+
+    def list(self, prefix: str) -> Iterator[ObjectMeta]:
+        folder = prefix.strip("/")
+        with _failures("list", folder or "/"):
+            yield from self._walk(self._root / folder, f"{folder}/" if folder else "")
+
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+        path = self._path(key)
+        with _write_failures("create", key):
+            stage = _stage(path, data)
+            try:
+                os.link(stage, path)
+            finally:
+                stage.unlink()
+            _sync_folder(path.parent)
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        with _write_failures("put", key):
+            _publish(_stage(path, data), path)
+
+    def replace(self, key: str, data: bytes, etag: str) -> None:
+        path = self._path(key)
+        with _write_failures("replace", key), _lock(path):
+            try:
+                before = path.stat()
+            except FileNotFoundError:
+                raise PreconditionFailed(f"replace {key}: it no longer exists") from None
+            if _etag(before) != etag:
+                raise PreconditionFailed(f"replace {key}: its etag is no longer {etag}")
+            # Inode numbers come back; the time keeps the etag from doing so.
+            _publish(_stage(path, data, after_ns=before.st_mtime_ns), path)
+
+    def delete(self, key: str) -> None:
+        with _write_failures("delete", key):
+            self._path(key).unlink(missing_ok=True)
+
+    def open_writer(self, key: str) -> LocalWriter:
+        return LocalWriter(key, self._path(key))
+
+    def _path(self, key: str) -> Path:
+        return self._root / check_key(key)
+
+    def _walk(self, folder: Path, prefix: str) -> Iterator[ObjectMeta]:
+        try:
+            with os.scandir(folder) as entries:
+                names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name in names:
+            if name.endswith("/"):
+                yield from self._walk(folder / name, prefix + name)
+            elif not is_staging_name(name):
+                # It may have been deleted since.
+                with suppress(FileNotFoundError):
+                    yield _meta(prefix + name, (folder / name).stat())
+
+
+class LocalWriter:
+    """Streams into a staged file. `commit` syncs it, renames it and syncs the folder."""
+
+    def __init__(self, key: str, path: Path) -> None:
+        self._key = key
+        self._path = path
+        with _write_failures("write", key):
+            fd, self._stage = _open_stage(path)
+            self._file = os.fdopen(fd, "wb", buffering=WRITE_BUFFER_BYTES)
+
+    def write(self, data: bytes | memoryview) -> None:
+        if self._file.closed:
+            raise StoreError(f"write {self._key}: the upload is closed")
+        with _write_failures("write", self._key):
+            self._file.write(data)
+
+    def commit(self) -> None:
+        if self._file.closed:
+            raise StoreError(f"commit {self._key}: the upload is closed")
+        with _write_failures("commit", self._key):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            _publish(self._stage, self._path)
+
+    def abort(self) -> None:
+        # Closing flushes what is buffered, which may fail once more; the bytes are not wanted.
+        with suppress(OSError):
+            self._file.close()
+        with _write_failures("abort", self._key):
+            self._stage.unlink(missing_ok=True)
+
+    def __enter__(self) -> LocalWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+def _meta(key: str, stat: os.stat_result) -> ObjectMeta:
+    return ObjectMeta(key, stat.st_size, stat.st_mtime_ns // 1_000_000, _etag(stat))
+
+
+def _etag(stat: os.stat_result) -> str:
+    return f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+
+
+def _stage(path: Path, data: bytes, after_ns: int = 0) -> Path:
+    """A synced staging file with these bytes, modified later than `after_ns`."""
+    fd, stage = _open_stage(path)
+    try:
+        with os.fdopen(fd, "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            # The kernel's own time stands still for milliseconds; this one tells two writes apart.
+            now_ns = max(time.time_ns(), after_ns + 1)
+            os.utime(file.fileno(), ns=(now_ns, now_ns))
+            os.fsync(file.fileno())
+    except BaseException:
+        stage.unlink()
+        raise
+    return stage
+
+
+def _open_stage(path: Path) -> tuple[int, Path]:
+    """A new file under a staging name of `path`, open for writing."""
+    stage = path.with_name(f"{path.name}#{secrets.randbelow(10**_STAGING_DIGITS) + 1}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(stage, flags, 0o666), stage
+    except FileNotFoundError:
+        _make_folder(path.parent)
+        return os.open(stage, flags, 0o666), stage
+
+
+def _publish(stage: Path, path: Path) -> None:
+    """Rename over whatever is there, durably."""
+    try:
+        stage.replace(path)
+    except BaseException:
+        stage.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder and its missing parents, durably."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold the advisory lock of `path`. The lock file stays: deleting it would let two in."""
+    lock = path.with_name(f"{path.name}#0")
+    fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _failures(verb: str, key: str) -> Iterator[None]:
+    """Turn the system's errors while reading into ours."""
+    try:
+        yield
+    except _MISSING as error:
+        raise ObjectNotFound(f"{verb} {key}: no such object") from error
+    except OSError as error:
+        raise StoreError(f"{verb} {key}: {error}") from error
+
+
+@contextmanager
+def _write_failures(verb: str, key: str) -> Iterator[None]:
+    """Turn the system's errors while writing into ours."""
+    try:
+        yield
+    except FileExistsError as error:
+        if verb == "create":
+            raise ObjectExists(f"create {key}: it exists already") from error
+        raise StoreError(f"{verb} {key}: {error}") from error
+    except OSError as error:
+        raise StoreError(f"{verb} {key}: {error}") from error

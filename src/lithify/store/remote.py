@@ -1,0 +1,174 @@
+"""Object stores behind a network (S3, GCS, Azure), and obstore's own in-memory one.
+
+obstore is the Rust `object_store` library that SlateDB uses too; this file only fits it to the
+protocol and its errors to ours.
+
+- It repeats requests that failed on the way, by itself, a finite number of times and for a finite
+  time. A create that it repeats can answer `ObjectExists` although the first try landed; `put_id`
+  travels as user metadata so that this can be told.
+- A writer sends one PUT for an object below `PART_BYTES`, else a multipart upload. An upload that
+  is aborted or killed never shows an object, but leaves its parts: buckets need a lifecycle rule
+  that aborts incomplete multipart uploads, as S3's manual advises for every writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import GCSStore
+
+from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
+from lithify.store.keys import check_key, is_staging_name
+from lithify.store.objects import ObjectMeta
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Backend
+
+PART_BYTES = 8 * 1024 * 1024
+MAX_PARTS_IN_FLIGHT = 4
+PUT_ID_METADATA = "lithifyputid"
+"""Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
+_MAX_CAUSE_CHARS = 500
+
+
+class ObstoreStore:
+    """A store of obstore's that is rooted at a bucket."""
+
+    def __init__(self, url: str, backend: Backend) -> None:
+        self._url = url
+        self._backend = backend
+        # Google's conditional writes go by the object's generation, all others' by its etag.
+        self._goes_by_version = isinstance(backend, GCSStore)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_meta(key)[0]
+
+    def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
+        with _failures("get", key):
+            answer = obstore.get(self._backend, check_key(key))
+            put_id = answer.attributes.get(PUT_ID_METADATA)
+            return answer.bytes().to_bytes(), self._meta(answer.meta, put_id)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self._range(key, offset, length).to_bytes() if length else b""
+
+    def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
+        if target.nbytes:
+            target.cast("B")[:] = memoryview(self._range(key, offset, target.nbytes))
+
+    def head(self, key: str) -> ObjectMeta:
+        with _failures("head", key):
+            return self._meta(obstore.head(self._backend, check_key(key)))
+
+    def list(self, prefix: str) -> Iterator[ObjectMeta]:
+        folder = prefix.strip("/")
+        with _failures("list", folder or "/"):
+            chunks = obstore.list(self._backend, folder or None)
+            found = [self._meta(item) for chunk in chunks for item in chunk]
+        # Not every store lists in key order (directory buckets of S3 do not).
+        return iter(sorted((meta for meta in found if not is_staging_name(meta.key)), key=attrgetter("key")))
+
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+        attributes = {} if put_id is None else {PUT_ID_METADATA: put_id}
+        # A conflict is a conflict, whether the store says so by 412 or by 409.
+        with _failures("create", key):
+            obstore.put(self._backend, check_key(key), data, mode="create", attributes=attributes)
+
+    def put(self, key: str, data: bytes) -> None:
+        with _failures("put", key):
+            obstore.put(self._backend, check_key(key), data, use_multipart=False)
+
+    def replace(self, key: str, data: bytes, etag: str) -> None:
+        with _failures("replace", key):
+            if self._goes_by_version:
+                obstore.put(self._backend, check_key(key), data, mode={"version": etag})
+            else:
+                obstore.put(self._backend, check_key(key), data, mode={"e_tag": etag})
+
+    def delete(self, key: str) -> None:
+        try:
+            with _failures("delete", key):
+                obstore.delete(self._backend, check_key(key))
+        except ObjectNotFound:
+            return
+
+    def open_writer(self, key: str) -> ObstoreWriter:
+        return ObstoreWriter(key, self._backend)
+
+    def _range(self, key: str, offset: int, length: int) -> obstore.Bytes:
+        with _failures("get", key):
+            data = obstore.get_range(self._backend, check_key(key), start=offset, length=length)
+        if len(data) != length:
+            raise StoreError(f"get {key}: it ends {length - len(data)} bytes before {offset + length}")
+        return data
+
+    def _meta(self, meta: obstore.ObjectMeta, put_id: str | None = None) -> ObjectMeta:
+        etag = meta["version"] if self._goes_by_version else meta["e_tag"]
+        modified_ms = int(meta["last_modified"].timestamp() * 1000)
+        return ObjectMeta(meta["path"], meta["size"], modified_ms, etag, put_id)
+
+
+class ObstoreWriter:
+    """A multipart upload, or one PUT when little is written."""
+
+    def __init__(self, key: str, backend: Backend) -> None:
+        self._key = key
+        with _failures("write", key):
+            self._file: obstore.WritableFile | None = obstore.open_writer(
+                backend, check_key(key), buffer_size=PART_BYTES, max_concurrency=MAX_PARTS_IN_FLIGHT
+            )
+
+    def write(self, data: bytes | memoryview) -> None:
+        with _failures("write", self._key):
+            # obstore keeps a reference to the buffer and sends it later; only a copy stays as it is.
+            self._open().write(bytes(data))
+
+    def commit(self) -> None:
+        with _failures("commit", self._key):
+            self._open().close()
+        self._file = None
+
+    def abort(self) -> None:
+        # Dropping it ends the upload; closing it would publish the object.
+        self._file = None
+
+    def __enter__(self) -> ObstoreWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def _open(self) -> obstore.WritableFile:
+        if self._file is None:
+            raise StoreError(f"write {self._key}: the upload is closed")
+        return self._file
+
+
+@contextmanager
+def _failures(verb: str, key: str) -> Iterator[None]:
+    """Turn obstore's errors into ours, with the key and the start of the cause."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectNotFound(f"{verb} {key}: no such object") from error
+    except AlreadyExistsError as error:
+        raise ObjectExists(f"{verb} {key}: it exists already") from error
+    except PreconditionError as error:
+        # Some stores answer 412 to a create, which then never is about an etag.
+        kind = ObjectExists if verb == "create" else PreconditionFailed
+        raise kind(f"{verb} {key}: another party was faster") from error
+    except (BaseError, OSError, ValueError) as error:
+        cause = str(error).partition("\n\nDebug source")[0][:_MAX_CAUSE_CHARS]
+        raise StoreError(f"{verb} {key}: {cause}") from error

@@ -1,0 +1,159 @@
+"""Opening a store by the URL of a dataset.
+
+| URL | store, rooted at |
+|---|---|
+| a path, `file:///path` | the local file system, `/` |
+| `s3://bucket/prefix` (`s3a`) | the bucket |
+| `gs://bucket/prefix` | the bucket |
+| `az://container/prefix` (`azure`, `adl`, `abfs`, `abfss`, also `container@account…`) | the container |
+| `memory://name/prefix` | the memory of this process, one store per name |
+
+A store is rooted at the bucket, not at the dataset, because a dataset may point at others in it.
+
+Options are obstore's configuration names (`aws_endpoint`, `aws_region`, `google_service_account`,
+`azure_storage_account_key`, …), its client options (`allow_http`, `timeout`, …, with or without the
+provider's prefix), and `max_retries` and `retry_timeout_s`. What is not given is taken from the usual
+environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote, urlsplit
+
+from obstore.exceptions import BaseError
+from obstore.store import MemoryStore, from_url
+
+from lithify.errors import Refused, StoreError
+from lithify.store.keys import check_key
+from lithify.store.local import LocalStore
+from lithify.store.objects import ObjectStore
+from lithify.store.remote import ObstoreStore
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+MAX_RETRIES = 10
+RETRY_TIMEOUT_S = 60.0
+
+_PROVIDER_PREFIXES = {
+    **dict.fromkeys(("s3", "s3a"), "aws_"),
+    **dict.fromkeys(("gs",), "google_"),
+    **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), "azure_"),
+}
+_CLIENT_OPTIONS = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "default_content_type",
+    "http1_only",
+    "http2_keep_alive_interval",
+    "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle",
+    "http2_only",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "proxy_url",
+    "randomize_addresses",
+    "read_timeout",
+    "root_certificate",
+    "timeout",
+    "user_agent",
+)
+
+_memory_stores: dict[str, ObjectStore] = {}
+_memory_stores_lock = threading.Lock()
+
+
+def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[ObjectStore, str]:
+    """The store that holds the dataset at `url`, and the dataset's key prefix in it.
+
+    The prefix has no slash at either end and is empty for a dataset at the root. Opening
+    `store.url` with the same options opens the same store again, in another process too (except
+    `memory:`, which no other process can see).
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        if not url:
+            raise Refused("the URL of the dataset is empty; give a path or a URL such as s3://bucket/prefix")
+        return _local(url, url, options)
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise Refused(f"{url}: a '?' or '#' cannot be part of the URL; write %3F or %23 if the path has one")
+    path = unquote(parts.path)
+    if scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise Refused(f"{url}: names the host {parts.netloc}; write file:///path with three slashes")
+        return _local(url, path, options)
+    if scheme == "memory":
+        return _memory(parts.netloc, options), _prefix(url, path)
+    provider = _PROVIDER_PREFIXES.get(scheme)
+    if provider is None:
+        known = ", ".join(("file", "memory", *_PROVIDER_PREFIXES))
+        raise Refused(f"{url}: the scheme {scheme!r} is not known; use a path or one of {known}")
+    if not parts.netloc:
+        raise Refused(f"{url}: names no bucket; write {scheme}://bucket/prefix")
+    return _remote(f"{scheme}://{parts.netloc}", provider, options or {}), _prefix(url, path)
+
+
+def _prefix(url: str, path: str) -> str:
+    prefix = path.strip("/")
+    try:
+        return check_key(prefix) if prefix else ""
+    except StoreError as error:
+        raise Refused(f"{url}: {error}") from error
+
+
+def _local(url: str, path: str, options: Mapping[str, str] | None) -> tuple[ObjectStore, str]:
+    _no_options(url, options)
+    # Not resolved: the names on disk are the ones the user gave, symbolic links included.
+    return LocalStore(), _prefix(url, os.path.normpath(Path(path).absolute()))
+
+
+def _memory(name: str, options: Mapping[str, str] | None) -> ObjectStore:
+    url = f"memory://{name}"
+    _no_options(url, options)
+    with _memory_stores_lock:
+        return _memory_stores.setdefault(name, ObstoreStore(url, MemoryStore()))
+
+
+def _no_options(url: str, options: Mapping[str, str] | None) -> None:
+    if options:
+        raise Refused(f"{url}: this store takes no options, but {', '.join(sorted(options))} was given")
+
+
+def _remote(root: str, provider: str, options: Mapping[str, str]) -> ObjectStore:
+    config = {name.lower(): value for name, value in options.items()}
+    try:
+        retries: RetryConfig = {
+            "max_retries": int(config.pop("max_retries", MAX_RETRIES)),
+            "retry_timeout": timedelta(seconds=float(config.pop("retry_timeout_s", RETRY_TIMEOUT_S))),
+        }
+        client = _client_options(provider, config)
+        backend = from_url(root, config=cast(Any, config), client_options=client, retry_config=retries)
+    except (BaseError, ValueError, OverflowError) as error:
+        cause = str(error).partition("\n\nDebug source")[0]
+        raise Refused(f"{root}: the store cannot be opened with these options: {cause}") from error
+    return ObstoreStore(root, backend)
+
+
+def _client_options(provider: str, config: dict[str, str]) -> ClientConfig | None:
+    """Take the client's options out of `config`, or from the environment.
+
+    obstore reads the environment only when it is given no client options at all; so both are
+    looked up here, and the answer does not depend on which others are given.
+    """
+    client: dict[str, str] = {}
+    for name in _CLIENT_OPTIONS:
+        prefixed = config.pop(f"{provider}{name}", os.environ.get(f"{provider}{name}".upper()))
+        value = config.pop(name, prefixed)
+        if value is not None:
+            client[name] = value
+    return cast("ClientConfig", client) if client else None
