@@ -71,6 +71,10 @@ class PreconditionFailed(StoreError):
     """A conditional overwrite found another version than the expected one."""
 
 
+class VersionConflict(StoreError):
+    """Another party published this version first; read the latest one and decide again."""
+
+
 class Fenced(LithifyError):
     """A newer coordinator has taken over; this one must stop for good."""
 

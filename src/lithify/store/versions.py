@@ -1,0 +1,272 @@
+"""A value that advances through numbered files (SlateDB format: numbered files).
+
+Version N of the value is the object `<folder>/<N as 20 digits><suffix>`. Versions start at 1, follow
+each other without a gap and never change. Garbage collection deletes old ones, and says so before in
+the *boundary*: an object with a decimal number, at or below which no version counts any more.
+
+Publishing on top of version N:
+
+1. Create N+1 unless it exists. If it does, another party was faster: `VersionConflict`.
+2. If the answer is in doubt (`ObjectExists` after the store repeated a lost request, or any other
+   failure), read N+1 back. It is ours only if it carries the id of this very attempt. If there is
+   none, the request may still be under way, and the outcome is reported as unknown.
+3. Read the boundary, always anew. If N+1 is at or below it, the write came after a collection had
+   deleted a version of that number: it does not count, and is a conflict.
+
+Equal bytes alone prove nothing in step 2. Two coordinators that take over at the same time both raise
+the same epoch by one and so write the same bytes; both would believe to own it. SlateDB solves this
+by an id of its own in the object's user metadata, and so does this (`ObjectStore.create`'s `put_id`).
+Where a store keeps no such id, a write in doubt counts as a conflict although it may have landed: the
+caller reads the latest version, which then is its own. So a change must be able to meet its own
+result; that is also what it meets after a crash.
+
+Finding the latest version:
+
+1. Cold: list the folder and read the highest. If that has been deleted since, list again.
+2. Warm: the last one seen is remembered; read its successors until one is missing. After
+   `MAX_PROBES` hits the list is quicker.
+3. Read the boundary. What was found must lie above it, else forget it and begin again. This is what
+   saves a process that slept while its version, and the ones after it, were collected.
+
+Gaps in a listing are no error: collection keeps single versions that checkpoints need, and an old or
+differently configured collector keeps no boundary. The highest version counts, as for every client;
+and nothing here creates one, because a version is only published on top of the latest.
+
+A name with this suffix that is not exactly 20 digits directly in the folder is refused: SlateDB's
+clients would find its number, not find the object, and list again for ever. Other suffixes are
+ignored.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from lithify.clock import Clock
+from lithify.errors import (
+    CorruptObject,
+    ObjectExists,
+    ObjectNotFound,
+    PreconditionFailed,
+    Refused,
+    StoreError,
+    VersionConflict,
+)
+from lithify.ids import Ids, RandomIds
+from lithify.store.objects import ObjectStore
+
+__all__ = ["Version", "VersionConflict", "VersionedFiles"]
+
+MAX_PROBES = 4
+"""Successors read one by one before listing is quicker."""
+MAX_LOOKUPS = 20
+"""Times the search for the latest version begins again."""
+MAX_BOUNDARY_TRIES = 20
+"""Times an advance of the boundary is repeated after a conflict."""
+MAX_UPDATE_TRIES = 20
+"""Times `update` is repeated after a conflict."""
+FIRST_PAUSE_S = 0.05
+"""Longest pause after the first conflict; doubles with each further one."""
+MAX_PAUSE_S = 2.0
+
+MAX_VERSION_ID = (1 << 64) - 1
+_ID_DIGITS = 20
+_CANONICAL_ID = re.compile(rf"[0-9]{{{_ID_DIGITS}}}")
+_BOUNDARY = re.compile(rb"\s*([0-9]{1,20})\s*")
+_MAX_SHOWN_BYTES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of the value."""
+
+    id: int
+    data: bytes
+
+
+def format_id(version_id: int) -> str:
+    """The number as it stands in the object's name."""
+    return f"{version_id:0{_ID_DIGITS}d}"
+
+
+def parse_key(key: str, folder: str, suffix: str) -> int | None:
+    """The number of the version that `key` names; `None` when it names something else.
+
+    `CorruptObject` when the name would mislead a client.
+    """
+    if not key.endswith(suffix):
+        return None
+    stem = key.removeprefix(f"{folder}/").removesuffix(suffix)
+    if not _CANONICAL_ID.fullmatch(stem) or not 1 <= int(stem) <= MAX_VERSION_ID:
+        raise CorruptObject(
+            key,
+            f"the name is not a number from 1 with exactly {_ID_DIGITS} digits and {suffix!r}; clients of this "
+            "folder can hang on it, so find out who wrote it and move it away",
+        )
+    return int(stem)
+
+
+def parse_boundary(data: bytes, key: str) -> int:
+    """The number in a boundary object."""
+    match = _BOUNDARY.fullmatch(data)
+    if match is None or int(match[1]) > MAX_VERSION_ID:
+        raise CorruptObject(key, f"is not a decimal number of 64 bits: {data[:_MAX_SHOWN_BYTES]!r}")
+    return int(match[1])
+
+
+class VersionedFiles:
+    """The numbered files of one folder. Safe to share between threads."""
+
+    def __init__(
+        self, store: ObjectStore, folder: str, suffix: str, boundary_key: str, ids: Ids | None = None
+    ) -> None:
+        self.folder = folder
+        self._store = store
+        self._suffix = suffix
+        self._boundary_key = boundary_key
+        self._ids: Ids = ids if ids is not None else RandomIds()
+        self._seen: Version | None = None
+
+    def key(self, version_id: int) -> str:
+        """The object key of a version."""
+        return f"{self.folder}/{format_id(version_id)}{self._suffix}"
+
+    def ids(self) -> list[int]:
+        """The numbers of all versions that are listed, ascending, whatever the boundary says."""
+        keys = (meta.key for meta in self._store.list(self.folder))
+        found = (parse_key(key, self.folder, self._suffix) for key in keys)
+        return sorted(version_id for version_id in found if version_id is not None)
+
+    def read(self, version_id: int) -> bytes:
+        """The bytes of one version (of a checkpoint, for example), whatever the boundary says."""
+        return self._store.get(self.key(version_id))
+
+    def latest(self) -> Version | None:
+        """The latest version; `None` when there is none at all."""
+        for _ in range(MAX_LOOKUPS):
+            seen = self._seen
+            try:
+                found = self._highest_listed() if seen is None else self._follow(seen)
+            except ObjectNotFound:  # deleted since it was listed
+                self._seen = None
+                continue
+            boundary = self.boundary()
+            if found is None and boundary == 0:
+                return None
+            if found is not None and found.id > boundary:
+                self._seen = found
+                return found
+            self._seen = None
+        raise StoreError(
+            f"{self.folder}: no version above the boundary in {self._boundary_key} was found in {MAX_LOOKUPS} "
+            "searches; either versions are being deleted faster than they can be read, or the latest is lost"
+        )
+
+    def publish(self, base: Version | None, data: bytes) -> Version:
+        """Publish `data` as the successor of `base`, `None` meaning that there is no version yet.
+
+        `VersionConflict` when another party was faster. Any other `StoreError` leaves the outcome
+        unknown: what was written may still become the next version.
+        """
+        version = Version(base.id + 1 if base is not None else 1, data)
+        put_id = self._ids.uuid().hex
+        try:
+            self._store.create(self.key(version.id), data, put_id)
+        except StoreError as error:
+            self._settle(version, put_id, error)
+        if version.id <= self.boundary():
+            self._seen = None
+            raise VersionConflict(
+                f"{self.key(version.id)}: later versions exist and this one had been collected already"
+            )
+        self._seen = version
+        return version
+
+    def update(
+        self, change: Callable[[Version | None], bytes | None], clock: Clock, rng: random.Random
+    ) -> Version | None:
+        """Publish what `change` makes of the latest version; again on each conflict, a finite number
+        of times and after pauses of random length. `None` from `change` means that nothing has to
+        change. The answer is the version that then is the latest known."""
+        pause_s = FIRST_PAUSE_S
+        for attempt in range(1, MAX_UPDATE_TRIES + 1):
+            base = self.latest()
+            data = change(base)
+            if data is None:
+                return base
+            try:
+                return self.publish(base, data)
+            except VersionConflict:
+                if attempt == MAX_UPDATE_TRIES:
+                    raise
+            clock.sleep_s(rng.uniform(0, pause_s))
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+        raise AssertionError("the last try returns or raises")
+
+    def boundary(self) -> int:
+        """The highest number that does not count any more; 0 when nothing was ever collected."""
+        try:
+            return parse_boundary(self._store.get(self._boundary_key), self._boundary_key)
+        except ObjectNotFound:
+            return 0
+
+    def advance_boundary(self, to: int) -> int:
+        """Raise the boundary to `to`, never lower it, and say where it is. To be done before any
+        version up to `to` is deleted."""
+        latest = self.latest()
+        if to >= (latest.id if latest is not None else 1):
+            raise Refused(f"{self._boundary_key}: advancing it to {to} would discard the latest version")
+        for _ in range(MAX_BOUNDARY_TRIES):
+            try:
+                data, meta = self._store.get_with_meta(self._boundary_key)
+            except ObjectNotFound:
+                data, meta = b"0", None
+            current = parse_boundary(data, self._boundary_key)
+            if current >= to:
+                return current
+            try:
+                if meta is None:
+                    self._store.create(self._boundary_key, b"%d" % to)
+                elif meta.etag is not None:
+                    self._store.replace(self._boundary_key, b"%d" % to, meta.etag)
+                else:
+                    raise StoreError(f"{self._boundary_key}: the store gives no etag to overwrite it by")
+            except (ObjectExists, PreconditionFailed):
+                continue
+            return to
+        raise StoreError(f"{self._boundary_key}: changed by others {MAX_BOUNDARY_TRIES} times in a row")
+
+    def _highest_listed(self) -> Version | None:
+        ids = self.ids()
+        return Version(ids[-1], self.read(ids[-1])) if ids else None
+
+    def _follow(self, seen: Version) -> Version | None:
+        """The last of the successors of `seen` that follow each other."""
+        for version_id in range(seen.id + 1, seen.id + 1 + MAX_PROBES):
+            try:
+                seen = Version(version_id, self.read(version_id))
+            except ObjectNotFound:
+                return seen
+        return self._highest_listed()
+
+    def _settle(self, version: Version, put_id: str, failure: StoreError) -> None:
+        """Return if `version` is there and was written by the attempt `put_id`, else raise."""
+        key = self.key(version.id)
+        try:
+            data, meta = self._store.get_with_meta(key)
+        except StoreError as error:
+            gone = isinstance(error, ObjectNotFound) and isinstance(failure, ObjectExists)
+            if gone:  # it existed, and was collected since
+                _conflict(key, failure)
+            raise StoreError(f"publish {key}: whether it was published is unknown: {failure}") from failure
+        if meta.put_id == put_id and data == version.data:
+            return
+        self._seen = Version(version.id, data)
+        _conflict(key, failure)
+
+
+def _conflict(key: str, cause: StoreError) -> NoReturn:
+    raise VersionConflict(f"{key}: another party published this version first") from cause
