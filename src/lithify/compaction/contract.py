@@ -95,6 +95,10 @@ class Dataset(Protocol):
         """Fence every older coordinator; returns the new epoch. Creates the ledger if absent."""
         ...
 
+    def unit(self, spec: Any) -> str:
+        """The name of the unit a spec compacts (pure)."""
+        ...
+
     def propose(self, snapshot: Any, ledger: AnyLedger) -> Plan:
         """What should be compacted (pure)."""
         ...

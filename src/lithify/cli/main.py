@@ -1,0 +1,370 @@
+"""The commands. Each parses its options, calls one function of the library and renders the result.
+
+Exit codes: 0 done (also when there was nothing to do), 1 unexpected failure or a compaction that
+failed, and the `exit_code` of the error's class in `lithify.errors`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from lithify import __version__, telemetry
+from lithify.cli import render
+from lithify.cli.progress import ProgressBars, Totals
+from lithify.clock import SystemClock
+from lithify.compaction.model import Ledger
+from lithify.errors import LithifyError, Refused
+from lithify.ids import RandomIds
+
+app = typer.Typer(
+    help="Compact data in object storage, on Spark, while its owners keep working.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+inspect_app = typer.Typer(help="Show what a SlateDB database consists of.", no_args_is_help=True)
+app.add_typer(inspect_app, name="inspect")
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        help="The database: a path, file:///path, s3://bucket/prefix, gs://…, az://…", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")]
+StoreOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--store-option",
+        metavar="KEY=VALUE",
+        help="Setting of the object store, for example aws_endpoint=http://127.0.0.1:9000. "
+        "The usual environment variables (AWS_…, GOOGLE_…, AZURE_…) are read too.",
+    ),
+]
+SchedulerOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scheduler-option",
+        metavar="KEY=VALUE",
+        help="Option of the size-tiered scheduler by SlateDB's name: min_compaction_sources (4), "
+        "max_compaction_sources (8), include_size_threshold (4.0), sorted_run_consolidation_threshold (0), "
+        "max_concurrent_compactions (4).",
+    ),
+]
+Full = Annotated[bool, typer.Option("--full", help="Merge everything into one sorted run per segment.")]
+Segment = Annotated[
+    str | None,
+    typer.Option("--segment", metavar="HEX", help="Only this segment, by its prefix in hexadecimal."),
+]
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"lithify {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _show: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every event to stderr.")] = False,
+) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+
+
+@app.command()
+def plan(
+    url: Url,
+    full: Full = False,
+    segment: Segment = None,
+    as_json: AsJson = False,
+    store_option: StoreOptions = None,
+    scheduler_option: SchedulerOptions = None,
+) -> None:
+    """Say what would be compacted, and why. Writes nothing."""
+    with _errors(as_json):
+        dataset = _open(url, store_option, scheduler_option=scheduler_option)
+        ledger = dataset.ledger()
+        manifest = dataset.snapshot()
+        planner = _planner(dataset, full, segment)
+        proposed = planner(manifest, ledger if ledger is not None else Ledger())
+        if as_json:
+            _print_json(render.plan_json(dataset.url, manifest, proposed))
+        else:
+            render.print_plan(Console(), manifest, proposed)
+
+
+@app.command()
+def compact(
+    url: Url,
+    full: Full = False,
+    segment: Segment = None,
+    master: Annotated[
+        str,
+        typer.Option(
+            help="Spark master: local[*], local[N], spark://…, yarn, k8s://…, or sc://… for Connect."
+        ),
+    ] = "local[*]",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Same as `lithify plan`.")] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Replace a coordinator that may still be alive. A SlateDB process that has one inside is closed by this.",
+        ),
+    ] = False,
+    merge_operator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PKG.MODULE:FUNCTION",
+            help="Your associative merge operator (key, existing or None, operand) -> value. "
+            "Without it, merge rows are carried through unfolded.",
+        ),
+    ] = None,
+    compaction_filter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PKG.MODULE:FUNCTION", help="Decides for each surviving row: keep, drop or modify."
+        ),
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(help="Bytes of a data block; default: as in the inputs.", show_default=False)
+    ] = None,
+    compression: Annotated[
+        str | None,
+        typer.Option(
+            help="none, snappy, zlib, lz4 or zstd; default: as in the newest input.", show_default=False
+        ),
+    ] = None,
+    max_sst_size: Annotated[int, typer.Option(help="Bytes of data in one output SST.")] = 256 * 1024 * 1024,
+    as_json: AsJson = False,
+    store_option: StoreOptions = None,
+    scheduler_option: SchedulerOptions = None,
+    spark_conf: Annotated[
+        list[str] | None, typer.Option("--spark-conf", metavar="KEY=VALUE", help="Setting of Spark.")
+    ] = None,
+) -> None:
+    """Compact a database once: plan, merge on Spark, commit, until nothing is left to do.
+
+    Needs the database's coordinator to be absent: the program that writes to it must have been opened
+    with compactor_options = null, or be closed. Readers and that writer may go on meanwhile.
+    """
+    if dry_run:
+        plan(url, full, segment, as_json, store_option, scheduler_option)
+        return
+    with _errors(as_json):
+        dataset = _open(
+            url,
+            store_option,
+            scheduler_option=scheduler_option,
+            merge_operator=merge_operator,
+            compaction_filter=compaction_filter,
+            block_size=block_size,
+            compression=compression,
+            max_sst_size=max_sst_size,
+        )
+        _compact(dataset, full, segment, master, take_over, as_json, _pairs(spark_conf))
+
+
+def _compact(
+    dataset: Any,
+    full: bool,
+    segment: str | None,
+    master: str,
+    take_over: bool,
+    as_json: bool,
+    spark_conf: dict[str, str],
+) -> None:
+    from lithify import oneshot
+    from lithify.datasets.slatedb.guard import CoordinatorGuard
+    from lithify.datasets.slatedb.shape import shape_of
+    from lithify.engine.spark import SparkEngine
+
+    clock, ids, totals = SystemClock(), RandomIds(), Totals()
+    console = Console(stderr=True)
+    before = shape_of(dataset.snapshot())
+    started_s = clock.monotonic_s()
+    engine = SparkEngine(master, conf=spark_conf, preload="lithify.datasets.slatedb.kernel.warm_up:warm_up")
+    with ProgressBars(console) as bars:
+        observers = [totals, telemetry.log_event] if as_json else [totals, telemetry.log_event, bars]
+        try:
+            result = oneshot.run(
+                dataset,
+                engine,
+                clock,
+                ids,
+                CoordinatorGuard(dataset, clock, ids),
+                planner=_planner(dataset, full, segment),
+                take_over=take_over,
+                observer=lambda event: [observe(event) for observe in observers] and None,
+            )
+        finally:
+            engine.close()
+    seconds = clock.monotonic_s() - started_s
+    after = shape_of(dataset.snapshot())
+    if as_json:
+        _print_json(render.result_json(dataset.url, before, after, result, totals, seconds))
+    elif not result.started:
+        out = Console()
+        out.print("Nothing to compact.")
+        for note in result.plan.notes:
+            out.print(f"  {note}", highlight=False)
+    else:
+        render.print_result(Console(), before, after, result, totals, seconds)
+    if result.failures:
+        raise typer.Exit(1)
+
+
+@inspect_app.command("manifest")
+def inspect_manifest(
+    url: Url,
+    manifest_id: Annotated[int | None, typer.Option("--id", help="A version; default: the latest.")] = None,
+    as_json: AsJson = False,
+    store_option: StoreOptions = None,
+) -> None:
+    """Show a manifest: every tree, run and SST, checkpoints and clones."""
+    with _errors(as_json):
+        dataset = _open(url, store_option)
+        if manifest_id is None:
+            manifest_id, manifest = dataset.latest_manifest()
+        else:
+            manifest = dataset.manifest(manifest_id)
+        if as_json:
+            _print_json(render.manifest_json(manifest_id, manifest))
+        else:
+            render.print_manifest(Console(), manifest_id, manifest)
+
+
+@inspect_app.command("compactions")
+def inspect_compactions(url: Url, as_json: AsJson = False, store_option: StoreOptions = None) -> None:
+    """Show the ledger: every compaction, its state, its worker and its progress."""
+    with _errors(as_json):
+        ledger = _open(url, store_option).ledger()
+        if ledger is None:
+            raise Refused(f"{url} has no compactions file: no coordinator has ever run on it")
+        if as_json:
+            _print_json(render.ledger_json(ledger))
+        else:
+            render.print_ledger(Console(), ledger)
+
+
+@inspect_app.command("sst")
+def inspect_sst(
+    url: Annotated[str, typer.Argument(help="The SST itself: …/compacted/<ULID>.sst", show_default=False)],
+    as_json: AsJson = False,
+    store_option: StoreOptions = None,
+) -> None:
+    """Show one SST: its descriptor, blocks and statistics."""
+    from lithify.datasets.slatedb.inspect import inspect_sst as facts_of
+    from lithify.store.urls import open_store
+
+    with _errors(as_json):
+        store, key = open_store(url, _pairs(store_option))
+        facts = facts_of(store, key)
+        if as_json:
+            _print_json(render.plain(facts))
+        else:
+            render.print_facts(Console(), key, facts)
+
+
+def _open(
+    url: str,
+    store_option: list[str] | None,
+    *,
+    scheduler_option: list[str] | None = None,
+    compression: str | None = None,
+    **options: Any,
+) -> Any:
+    from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
+    from lithify.datasets.slatedb.model import Codec
+    from lithify.datasets.slatedb.plan import parse_policy
+    from lithify.store.urls import open_store
+
+    if compression is not None and compression.upper() not in Codec.__members__:
+        raise Refused(
+            f"unknown compression {compression!r}; use one of {', '.join(Codec.__members__).lower()}"
+        )
+    policy, warnings = parse_policy(_pairs(scheduler_option))
+    for warning in warnings:
+        Console(stderr=True).print(f"[yellow]Warning:[/] {warning}", highlight=False)
+    store_options = _pairs(store_option)
+    store, root = open_store(url, store_options)
+    return SlateDataset(
+        store,
+        root,
+        SystemClock(),
+        RandomIds(),
+        store_options=store_options,
+        options=SlateOptions(
+            policy=policy,
+            compression=Codec[compression.upper()] if compression is not None else None,
+            **options,
+        ),
+    )
+
+
+def _planner(dataset: Any, full: bool, segment: str | None) -> Callable[[Any, Any], Any]:
+    from lithify.datasets.slatedb.plan import FullOnce, only_segment
+
+    planner = FullOnce() if full else dataset.propose
+    if segment is None:
+        return planner  # type: ignore[no-any-return]
+    try:
+        prefix = bytes.fromhex(segment)
+    except ValueError:
+        raise Refused(
+            f"--segment {segment!r} is not hexadecimal; `lithify inspect manifest` shows prefixes"
+        ) from None
+    return only_segment(planner, prefix)
+
+
+def _pairs(options: list[str] | None) -> dict[str, str]:
+    pairs = {}
+    for option in options or ():
+        name, separator, value = option.partition("=")
+        if not separator or not name:
+            raise Refused(f"{option!r} is not of the form KEY=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2))
+
+
+@contextmanager
+def _errors(as_json: bool) -> Iterator[None]:
+    """Foreseen errors become one sentence on stderr (or a JSON document) and an exit code."""
+    try:
+        yield
+    except LithifyError as error:
+        _fail(error, as_json)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Stopped. What was finished is recorded; the next run goes on from there.")
+        raise typer.Exit(130) from None
+
+
+def _fail(error: LithifyError, as_json: bool) -> NoReturn:
+    if as_json:
+        _print_json({"error": type(error).__name__, "message": str(error)})
+    Console(stderr=True).print(f"[red]{type(error).__name__}:[/] {error}", highlight=False, soft_wrap=True)
+    raise typer.Exit(error.exit_code) from error
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,117 @@
+"""Events as a progress bar for people, and as totals for the summary."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from lithify import telemetry
+from lithify.telemetry import Event
+
+
+class Totals:
+    """Adds up what the ranges report."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[str] = Counter()
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.ranges = 0
+        self.cpu_s = 0.0
+        self.peak_task_memory_bytes = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, telemetry.RangeFinished):
+            self.rows.update(event.rows)
+            self.bytes_read += event.bytes_read
+            self.bytes_written += event.bytes_written
+            self.ranges += 1
+            self.cpu_s += event.cpu_s
+            self.peak_task_memory_bytes = max(self.peak_task_memory_bytes, event.peak_memory_bytes)
+
+
+class ProgressBars:
+    """One bar for each running compaction, with lines above for what happened."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TextColumn("{task.fields[ranges]}"),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._ranges: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> ProgressBars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self._draw(event)
+
+    def _draw(self, event: Event) -> None:
+        say = self._progress.console.print
+        match event:
+            case telemetry.EpochTaken(epoch=epoch):
+                say(f"Coordinating as epoch {epoch}.")
+            case telemetry.Submitted(compaction=compaction, reason=reason):
+                say(f"[bold]{_short(compaction)}[/] {reason}")
+            case telemetry.Refused(compaction=compaction, reason=reason):
+                say(f"[red]{_short(compaction)} refused:[/] {reason}")
+            case telemetry.Reclaimed(compaction=compaction, worker=worker):
+                say(f"{_short(compaction)} taken back from silent worker {worker}.")
+            case telemetry.AttemptFailed(compaction=compaction, reason=reason):
+                say(f"[red]{_short(compaction)} failed:[/] {reason}")
+                self._end(compaction)
+            case telemetry.Prepared(compaction=compaction, ranges=ranges, cost_bytes=cost_bytes):
+                self._ranges[compaction] = (0, ranges)
+                self._tasks[compaction] = self._progress.add_task(
+                    _short(compaction), total=cost_bytes, ranges=_of(0, ranges)
+                )
+            case telemetry.RangeFinished(compaction=compaction, cost_bytes=cost_bytes):
+                if compaction in self._tasks:
+                    done, ranges = self._ranges[compaction]
+                    self._ranges[compaction] = (done + 1, ranges)
+                    self._progress.update(
+                        self._tasks[compaction], advance=cost_bytes, ranges=_of(done + 1, ranges)
+                    )
+            case telemetry.Committed(compaction=compaction):
+                say(f"[green]{_short(compaction)} committed.[/]")
+                self._end(compaction)
+            case _:
+                pass
+
+    def _end(self, compaction: str) -> None:
+        task = self._tasks.pop(compaction, None)
+        if task is not None:
+            self._progress.remove_task(task)
+
+
+def _of(done: int, ranges: int) -> str:
+    return f"{done}/{ranges} ranges"
+
+
+def _short(compaction: str) -> str:
+    """The end of a ULID: enough to tell compactions of one run apart."""
+    return compaction[-6:]

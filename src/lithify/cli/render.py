@@ -1,0 +1,277 @@
+"""Tables for people, and the same facts as JSON values for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lithify.cli import text
+from lithify.cli.progress import Totals
+from lithify.compaction.contract import Plan
+from lithify.compaction.model import Compaction
+from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, View
+from lithify.datasets.slatedb.shape import Shape, shape_of
+from lithify.oneshot import Result
+
+DROPPED = ("superseded", "tombstones", "expired", "filtered", "folded")
+
+
+def plain(value: Any) -> Any:
+    """A JSON value: bytes as hexadecimal, enums by name, everything else as it is."""
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if hasattr(value, "name") and hasattr(value, "value"):
+        return str(value.name).lower()
+    return value if isinstance(value, int | float | str | bool | None) else str(value)
+
+
+# Plan
+
+
+def plan_json(url: str, manifest: Manifest, plan: Plan) -> dict[str, Any]:
+    return {
+        "url": url,
+        "shape": shape_json(shape_of(manifest)),
+        "proposals": [
+            {
+                "spec": spec_json(proposal.spec),
+                "priority": proposal.priority,
+                "cost_bytes": proposal.cost_bytes,
+                "reason": proposal.reason,
+            }
+            for proposal in plan.proposals
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def print_plan(console: Console, manifest: Manifest, plan: Plan) -> None:
+    print_shape(console, "Shape", shape_of(manifest))
+    if plan.proposals:
+        table = Table(title="Would compact", title_justify="left")
+        for heading in ("segment", "sources", "into run", "reads", "why"):
+            table.add_column(heading, overflow="fold")
+        for proposal in plan.proposals:
+            spec = proposal.spec
+            table.add_row(
+                text.segment(spec.segment),
+                sources(spec),
+                destination(spec),
+                text.size(proposal.cost_bytes),
+                proposal.reason,
+            )
+        console.print(table)
+    else:
+        console.print("Nothing to compact.")
+    for note in plan.notes:
+        console.print(f"  {note}", highlight=False)
+
+
+def sources(spec: Spec) -> str:
+    """The sources of a spec in a few words."""
+    parts = []
+    if spec.l0_view_ids:
+        parts.append(f"{len(spec.l0_view_ids)} L0")
+    if spec.sorted_runs:
+        parts.append("runs " + ", ".join(str(run) for run in spec.sorted_runs))
+    return " + ".join(parts)
+
+
+def destination(spec: Spec) -> str:
+    return str(spec.destination) if isinstance(spec, TieredSpec) else "(drain)"
+
+
+def spec_json(spec: Spec) -> dict[str, Any]:
+    kind = "tiered" if isinstance(spec, TieredSpec) else "drain"
+    return {"kind": kind, **plain(asdict(spec))}
+
+
+# Shape
+
+
+def shape_json(shape: Shape) -> dict[str, Any]:
+    return {
+        **plain(asdict(shape)),
+        "size_bytes": shape.size_bytes,
+        "l0_ssts": shape.l0_ssts,
+        "runs": shape.runs,
+        "read_amplification": shape.read_amplification,
+        "space_amplification": shape.space_amplification,
+    }
+
+
+def print_shape(console: Console, title: str, shape: Shape) -> None:
+    table = Table(title=f"{title}: {text.size(shape.size_bytes)}", title_justify="left")
+    table.add_column("segment")
+    table.add_column("level")
+    table.add_column("SSTs", justify="right")
+    table.add_column("bytes", justify="right")
+    for tree in shape.trees:
+        name = text.segment(tree.prefix)
+        table.add_row(name, "L0", str(tree.l0_ssts), text.size(tree.l0_bytes))
+        for run in tree.runs:
+            table.add_row(name, f"run {run.id}", str(run.ssts), text.size(run.size_bytes))
+    console.print(table)
+
+
+# Result of a run
+
+
+def result_json(
+    url: str, before: Shape, after: Shape, result: Result, totals: Totals, seconds: float
+) -> dict[str, Any]:
+    return {
+        "url": url,
+        "did_anything": result.started,
+        "committed": list(result.committed),
+        "failed": [{"compaction": f.compaction, "reason": f.reason} for f in result.failures],
+        "before": shape_json(before),
+        "after": shape_json(after),
+        "ranges": totals.ranges,
+        "rows": dict(totals.rows),
+        "bytes_read": totals.bytes_read,
+        "bytes_written": totals.bytes_written,
+        "write_amplification": write_amplification(before, after, totals),
+        "task_cpu_seconds": totals.cpu_s,
+        "peak_task_memory_bytes": totals.peak_task_memory_bytes,
+        "seconds": seconds,
+        "notes": list(result.plan.notes),
+    }
+
+
+def write_amplification(before: Shape, after: Shape, totals: Totals) -> float | None:
+    """Bytes written over the L0 bytes that this run took in."""
+    taken = sum(t.l0_bytes for t in before.trees) - sum(t.l0_bytes for t in after.trees)
+    return totals.bytes_written / taken if taken > 0 else None
+
+
+def print_result(
+    console: Console, before: Shape, after: Shape, result: Result, totals: Totals, seconds: float
+) -> None:
+    table = Table(title="Summary", title_justify="left")
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    rows: tuple[tuple[str, str, str], ...] = (
+        ("L0 SSTs", str(before.l0_ssts), str(after.l0_ssts)),
+        ("sorted runs", str(before.runs), str(after.runs)),
+        ("bytes", text.size(before.size_bytes), text.size(after.size_bytes)),
+        ("read amplification", str(before.read_amplification), str(after.read_amplification)),
+        (
+            "space amplification",
+            text.ratio(before.space_amplification),
+            text.ratio(after.space_amplification),
+        ),
+    )
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    dropped = ", ".join(f"{totals.rows[name]:,} {name}" for name in DROPPED if totals.rows[name])
+    speed = text.size(totals.bytes_read / seconds) if seconds else "–"
+    console.print(
+        f"{len(result.committed)} compaction(s) in {totals.ranges} range(s): read {text.size(totals.bytes_read)}, "
+        f"wrote {text.size(totals.bytes_written)} in {seconds:.1f} s ({speed}/s); "
+        f"write amplification {text.ratio(write_amplification(before, after, totals))}.",
+        highlight=False,
+    )
+    console.print(
+        f"{totals.rows['rows_in']:,} rows in, {totals.rows['rows_out']:,} out; dropped: {dropped or 'none'}.",
+        highlight=False,
+    )
+    for failure in result.failures:
+        console.print(f"[red]Failed[/] {failure.compaction}: {failure.reason}", highlight=False)
+
+
+# Inspect
+
+
+def manifest_json(manifest_id: int, manifest: Manifest) -> dict[str, Any]:
+    return {"id": manifest_id, **plain(asdict(manifest))}
+
+
+def print_manifest(console: Console, manifest_id: int, manifest: Manifest) -> None:
+    console.print(
+        f"Manifest {manifest_id}: writer epoch {manifest.writer_epoch}, compactor epoch "
+        f"{manifest.compactor_epoch}, last L0 sequence number {manifest.last_l0_seq}, oldest snapshot "
+        f"{manifest.recent_snapshot_min_seq}, clock tick {manifest.last_l0_clock_tick} ms",
+        highlight=False,
+    )
+    table = Table(title="SSTs", title_justify="left")
+    for heading in ("segment", "level", "view", "SST", "bytes", "codec", "first key", "last key"):
+        table.add_column(heading)
+    for tree in manifest.trees():
+        for view in tree.l0:
+            table.add_row(text.segment(tree.prefix), "L0", *_view_cells(view))
+        for run in tree.runs:
+            for view in run.views:
+                table.add_row(text.segment(tree.prefix), f"run {run.id}", *_view_cells(view))
+            if not run.views:
+                table.add_row(text.segment(tree.prefix), f"run {run.id}", "(empty)")
+    console.print(table)
+    for checkpoint in manifest.checkpoints:
+        console.print(
+            f"Checkpoint {checkpoint.id} pins manifest {checkpoint.manifest_id}, expires "
+            f"{checkpoint.expire_time_s or 'never'}, name {checkpoint.name or '–'}",
+            highlight=False,
+        )
+    for db in manifest.external_dbs:
+        console.print(f"Reads {len(db.sst_ids)} SSTs of {db.path}", highlight=False)
+
+
+def _view_cells(view: View) -> tuple[str, ...]:
+    info = view.sst.info
+    return (
+        "same" if view.id == view.sst.id else view.id,
+        view.sst.id,
+        text.size(view.sst.size_bytes),
+        info.compression.name.lower(),
+        text.key(view.effective_range.start),
+        text.key(view.effective_range.end),
+    )
+
+
+def ledger_json(ledger: SlateLedger) -> dict[str, Any]:
+    return {"epoch": ledger.epoch, "compactions": [_compaction_json(c) for c in ledger.compactions]}
+
+
+def _compaction_json(compaction: Compaction[Spec, Any, Sst]) -> dict[str, Any]:
+    return {**plain(asdict(compaction)), "spec": spec_json(compaction.spec)}
+
+
+def print_ledger(console: Console, ledger: SlateLedger) -> None:
+    table = Table(title=f"Compactions, epoch {ledger.epoch}", title_justify="left")
+    for heading in ("id", "state", "segment", "sources", "into run", "worker", "ranges", "outputs"):
+        table.add_column(heading)
+    for c in ledger.compactions:
+        table.add_row(
+            c.id,
+            c.state.value,
+            text.segment(c.spec.segment),
+            sources(c.spec),
+            destination(c.spec),
+            c.worker.id if c.worker is not None else "–",
+            str(len(c.progress.ranges)) if c.progress is not None else "–",
+            str(len(c.outputs)),
+        )
+    console.print(table)
+
+
+def print_facts(console: Console, title: str, facts: Mapping[str, Any]) -> None:
+    """One row for each fact."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(
+            name.replace("_", " "), text.key(value) if isinstance(value, bytes) else str(plain(value))
+        )
+    console.print(table)

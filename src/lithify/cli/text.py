@@ -1,0 +1,33 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+def size(size_bytes: float) -> str:
+    """Bytes with a decimal unit: `1.4 GB`."""
+    for unit in _UNITS:
+        if size_bytes < 1000 or unit == _UNITS[-1]:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    raise AssertionError("unreachable")
+
+
+def ratio(value: float | None) -> str:
+    """A ratio with two digits, or a dash."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def key(value: bytes | None, limit: int = 24) -> str:
+    """A key: as text where it is printable ASCII, else in hexadecimal; shortened."""
+    if value is None:
+        return "–"
+    printable = all(0x20 < byte < 0x7F for byte in value)
+    text = value.decode("ascii") if printable else "0x" + value.hex()
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def segment(prefix: bytes) -> str:
+    """A tree's name: `root`, or the segment's prefix."""
+    return key(prefix) if prefix else "root"

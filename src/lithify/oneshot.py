@@ -1,0 +1,174 @@
+"""Compact a dataset once, in this process: a coordinator and a worker, until nothing is left.
+
+1. Read the ledger and the snapshot. With nothing active and nothing to propose the run ends here:
+   nothing is written and no engine is started.
+2. Refuse when another coordinator may be alive (`guard`), unless told to take over.
+3. Take the epoch, which fences every older coordinator.
+4. Turn coordinator and worker ticks until nothing is active and nothing is proposed. Work that
+   another process's worker holds is waited for, until it finishes or falls silent and is reclaimed.
+5. A compaction whose ranges fail for good is tried again a bounded number of times (once, when its
+   input is corrupt or refused), then marked Failed, and the units it touches are left alone for
+   the rest of the run. The others go on.
+6. On any other error or an interrupt, running tasks are cancelled and their compactions given back,
+   so the next run goes on where this one stopped.
+
+A crash at any point loses nothing: outputs count only once committed, and what is recorded in the
+ledger is taken up by the next run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from lithify import telemetry
+from lithify.clock import Clock
+from lithify.compaction.contract import Dataset, Plan
+from lithify.compaction.model import Ledger, State
+from lithify.compaction.protocol import AnyLedger
+from lithify.coordinator import Coordinator
+from lithify.engine.ports import Engine
+from lithify.errors import CorruptObject, Refused
+from lithify.ids import Ids, Ulid
+from lithify.telemetry import Observer
+from lithify.worker import Worker, WorkerOptions
+
+WAIT_S = 1.0
+MAX_ATTEMPTS = 3
+
+Planner = Callable[[Any, AnyLedger], Plan]
+
+
+class Guard(Protocol):
+    """Knows whether a coordinator may be alive, and announces this one."""
+
+    def check(self, *, take_over: bool) -> None:
+        """`CoordinatorAlive` when another coordinator may be at work."""
+        ...
+
+    def hold(self, epoch: int) -> None:
+        """Announce, and keep announcing, that this process is the coordinator of `epoch`."""
+        ...
+
+    def give_back(self) -> None:
+        """This process coordinates no longer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A compaction that was given up."""
+
+    compaction: Ulid
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run did."""
+
+    started: bool
+    """False when there was nothing to do."""
+    plan: Plan
+    """What the planner said at the start."""
+    committed: tuple[Ulid, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+def run(
+    dataset: Dataset,
+    engine: Engine,
+    clock: Clock,
+    ids: Ids,
+    guard: Guard,
+    *,
+    planner: Planner | None = None,
+    take_over: bool = False,
+    options: WorkerOptions | None = None,
+    worker_heartbeat_timeout_ms: int = 30_000,
+    observer: Observer = telemetry.ignore,
+) -> Result:
+    """Compact `dataset` until nothing is left to do; see the module's steps.
+
+    Raises `CoordinatorAlive` before anything is written, `Fenced` when another coordinator takes
+    over meanwhile, and `StoreError` when the store cannot be reached.
+    """
+    plan_now = planner if planner is not None else dataset.propose
+    ledger = dataset.ledger()
+    plan = plan_now(dataset.snapshot(), ledger if ledger is not None else Ledger())
+    if not plan.proposals and not (ledger is not None and ledger.active()):
+        return Result(started=False, plan=plan)
+    guard.check(take_over=take_over)
+
+    shunned = _Shunned(dataset)
+    coordinator = Coordinator(
+        dataset,
+        clock,
+        ids,
+        plan=lambda snapshot, latest: shunned.filter(plan_now(snapshot, latest)),
+        worker_heartbeat_timeout_ms=worker_heartbeat_timeout_ms,
+        observer=observer,
+    )
+    worker = Worker(
+        dataset, engine, clock, f"lithify-{ids.ulid(clock.now_ms())}", options=options, observer=observer
+    )
+    coordinator.start()
+    guard.hold(coordinator.epoch)
+    try:
+        committed, failures = _turn(coordinator, worker, clock, guard, shunned)
+    except BaseException:
+        worker.release()
+        raise
+    finally:
+        guard.give_back()
+    return Result(True, plan, committed, failures)
+
+
+def _turn(
+    coordinator: Coordinator, worker: Worker, clock: Clock, guard: Guard, shunned: _Shunned
+) -> tuple[tuple[Ulid, ...], tuple[Failure, ...]]:
+    committed: list[Ulid] = []
+    failures: list[Failure] = []
+    attempts: Counter[Ulid] = Counter()
+    while True:
+        tick = coordinator.tick()
+        committed.extend(tick.committed)
+        failures.extend(Failure(compaction_id, reason) for compaction_id, reason in tick.failed)
+        worker.tick()
+        for compaction_id, error in worker.take_failures():
+            attempts[compaction_id] += 1
+            if attempts[compaction_id] >= MAX_ATTEMPTS or _is_final(error):
+                shunned.add(tick.ledger, compaction_id)
+                coordinator.fail(compaction_id)
+                failures.append(Failure(compaction_id, str(error)))
+        guard.hold(coordinator.epoch)
+        if worker.is_busy:
+            worker.wait(WAIT_S)
+        elif tick.is_idle:
+            return tuple(committed), tuple(failures)
+        elif all(c.state is State.RUNNING for c in tick.ledger.active()):
+            clock.sleep_s(WAIT_S)
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether trying again cannot help."""
+    return isinstance(error, CorruptObject | Refused)
+
+
+class _Shunned:
+    """Units that failed in this run; they are not proposed again until the next."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._units: set[str] = set()
+
+    def add(self, ledger: AnyLedger, compaction_id: Ulid) -> None:
+        compaction = ledger.get(compaction_id)
+        if compaction is not None:
+            self._units.add(self._dataset.unit(compaction.spec))
+
+    def filter(self, plan: Plan) -> Plan:
+        open_ = (p for p in plan.proposals if self._dataset.unit(p.spec) not in self._units)
+        return replace(plan, proposals=tuple(open_))
