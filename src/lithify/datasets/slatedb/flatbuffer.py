@@ -1,0 +1,436 @@
+"""FlatBuffers read with every bound checked, and written through the official builder.
+
+The official Python package trusts what it reads: a damaged offset gives garbage or an `IndexError`.
+Here the shape of a buffer is data (`TableType`), and one reader turns untrusted bytes into records
+(named tuples, one field per slot) or a clear error. The same shape drives the writer, so reading and
+writing cannot disagree.
+
+Reading a table at position `p`:
+
+1. `p` leads to its vtable. The vtable is checked once per table type: it lies in the buffer, every
+   slot lies in the table, slots do not overlap, their alignment is consistent. The result is a
+   `struct` that fetches all present slots in one call.
+2. The table itself must lie in the buffer and be aligned.
+3. References (byte vectors, strings, vectors, tables, unions) are followed forwards and checked alike.
+
+Invariants:
+
+- Every violation is `CorruptObject`. A present slot, or a union member, that the type does not know is
+  `Unsupported`: a newer writer's field would be lost if the object were written again. A vtable that is
+  longer only by empty entries is accepted, because nothing is there to lose.
+- Depth is bounded, because a type refers only to types that were made before it.
+- References may share bytes, so a small buffer can stand for a huge value. Everything visited is charged
+  to a budget that is a small multiple of the buffer's size; exceeding it is a violation.
+- A record holds `None` for an absent reference, and the slot's default for an absent scalar. An empty
+  vector is present: `b""` or `()`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NoReturn, TypeVar
+
+import flatbuffers
+
+from lithify.errors import CorruptObject, Unsupported
+
+RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
+
+MAX_BUFFER_BYTES = (1 << 31) - 1
+"""Offsets are 32 bits, and the format stops at 2 GiB."""
+SHARING_FACTOR = 16
+"""How many times the buffer's size its value may be, by references that share bytes."""
+SHARING_ALLOWANCE_BYTES = 1 << 16
+
+_REF_BYTES = 4
+_I32 = struct.Struct("<i")
+_U32 = struct.Struct("<I")
+_VTABLE_HEAD = struct.Struct("<HH")
+
+
+# --------------------------------------------------------------------------------------- shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number stored in the table itself. A default of `None` keeps absent and zero apart."""
+
+    code: str
+    """Its `struct` code."""
+    size: int
+    low: int
+    high: int
+    default: int | None = 0
+
+
+def _scalar(code: str, size: int, *, signed: bool = False) -> Scalar:
+    bits = 8 * size
+    return (
+        Scalar(code, size, -(1 << bits - 1), (1 << bits - 1) - 1)
+        if signed
+        else Scalar(code, size, 0, (1 << bits) - 1)
+    )
+
+
+BOOL = Scalar("B", 1, 0, 1)
+U8 = _scalar("B", 1)
+I8 = _scalar("b", 1, signed=True)
+U16 = _scalar("H", 2)
+U32 = _scalar("I", 4)
+U64 = _scalar("Q", 8)
+I64 = _scalar("q", 8, signed=True)
+OPTIONAL_U16 = Scalar("H", 2, 0, (1 << 16) - 1, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A slot that holds an offset. `read` turns the absolute position of the target into a value,
+    `write` a value into the builder's offset of the finished target."""
+
+    read: Callable[[_Reader, int], Any]
+    write: Callable[[flatbuffers.Builder, Any], int]
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """The value slot of a union; the slot before it holds the member's number."""
+
+    members: dict[int, TableType[Any]]
+    required: bool = False
+
+
+Slot = Scalar | Ref | Union
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableType(Generic[RecordT]):
+    """The shape of a table: its name and its slots, in the order of the record's fields."""
+
+    name: str
+    record: type[RecordT]
+    slots: tuple[Slot, ...]
+    make: Callable[[Sequence[Any]], RecordT] = field(init=False)
+    defaults: tuple[int | None, ...] = field(init=False)
+    write_order: tuple[int, ...] = field(init=False)
+    """Slots as the reference implementation lays them out: large before small, last before first."""
+
+    def __post_init__(self) -> None:
+        if len(self.slots) != len(self.names):
+            raise ValueError(f"{self.name} has {len(self.slots)} slots and {len(self.names)} fields")
+        set_once = object.__setattr__
+        set_once(self, "make", self.record._make)  # type: ignore[attr-defined]  # a named tuple
+        set_once(self, "defaults", tuple(s.default if isinstance(s, Scalar) else None for s in self.slots))
+        order = sorted(range(len(self.slots)), key=lambda i: (-_slot_size(self.slots[i]), -i))
+        set_once(self, "write_order", tuple(order))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the slots."""
+        return self.record._fields  # type: ignore[attr-defined, no-any-return]  # a named tuple
+
+
+def _slot_size(slot: Slot) -> int:
+    return slot.size if isinstance(slot, Scalar) else _REF_BYTES
+
+
+def required(slot: Ref) -> Ref:
+    """The same slot, but its absence is a violation."""
+    return Ref(slot.read, slot.write, required=True)
+
+
+def table(kind: TableType[Any]) -> Ref:
+    """A reference to a table."""
+    return Ref(
+        lambda reader, position: reader.table(position, kind),
+        lambda builder, record: _write_table(builder, kind, record),
+    )
+
+
+def tables(kind: TableType[Any]) -> Ref:
+    """A vector of tables."""
+
+    def write(builder: flatbuffers.Builder, records: Sequence[Any]) -> int:
+        return _write_refs(builder, [_write_table(builder, kind, record) for record in records])
+
+    return Ref(lambda reader, position: reader.tables(position, kind), write)
+
+
+def _write_u32s(builder: flatbuffers.Builder, values: Sequence[int]) -> int:
+    builder.StartVector(4, len(values), 4)
+    for value in reversed(values):
+        _check_number(U32, "vector element", value)
+        builder.PrependUint32(value)
+    return int(builder.EndVector())
+
+
+BYTES = Ref(
+    lambda reader, position: reader.bytes(position),
+    lambda builder, value: int(builder.CreateByteVector(value)),
+)
+STRING = Ref(
+    lambda reader, position: reader.string(position),
+    lambda builder, value: int(builder.CreateString(value)),
+)
+U32S = Ref(lambda reader, position: reader.u32s(position), _write_u32s)
+
+
+# -------------------------------------------------------------------------------------- reading
+
+
+def read(data: bytes, kind: TableType[RecordT], name: str) -> RecordT:
+    """The root table of a buffer. `name` is the object that errors speak of."""
+    reader = _Reader(data, name)
+    return reader.table(reader.root(), kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the slots of one checked vtable lie in a table."""
+
+    size: int
+    residue: int
+    """What the table's position must leave modulo `modulus`, so that its slots are aligned."""
+    modulus: int
+    fetch: Callable[[bytes, int], tuple[Any, ...]]
+    present: tuple[int, ...]
+    """The slot of each fetched value."""
+    refs: tuple[tuple[int, int, Callable[[_Reader, int], Any]], ...]
+    """Slot, offset in the table, and how to read the target."""
+    unions: tuple[tuple[int, int, Union], ...]
+    """Slot, offset in the table (0 when absent), and the members."""
+
+
+class _Reader:
+    __slots__ = ("_budget", "_data", "_layouts", "_name", "_size")
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self._data = data
+        self._name = name
+        self._size = len(data)
+        self._budget = SHARING_FACTOR * self._size + SHARING_ALLOWANCE_BYTES
+        self._layouts: dict[tuple[TableType[Any], int], _Layout] = {}
+        if self._size > MAX_BUFFER_BYTES:
+            self.fail(f"{self._size} bytes are more than a FlatBuffer can hold")
+
+    def fail(self, reason: str) -> NoReturn:
+        raise CorruptObject(self._name, reason)
+
+    def root(self) -> int:
+        """The position of the root table."""
+        if self._size < _REF_BYTES:
+            self.fail(f"a FlatBuffer of {self._size} bytes is too short to hold anything")
+        return int(_U32.unpack_from(self._data, 0)[0])
+
+    def table(self, position: int, kind: TableType[RecordT]) -> RecordT:
+        if position + 4 > self._size:
+            self.fail(f"table {kind.name} at {position} lies outside the {self._size} bytes")
+        vtable = position - _I32.unpack_from(self._data, position)[0]
+        layout = self._layouts.get((kind, vtable))
+        if layout is None:
+            layout = self._layouts[kind, vtable] = self._layout(vtable, kind)
+        if position + layout.size > self._size:
+            self.fail(f"table {kind.name} at {position} reaches beyond the {self._size} bytes")
+        if position % layout.modulus != layout.residue:
+            self.fail(f"table {kind.name} at {position} is not aligned")
+        self._charge(layout.size)
+        values: list[Any] = list(kind.defaults)
+        for slot, value in zip(layout.present, layout.fetch(self._data, position), strict=True):
+            values[slot] = value
+        for slot, offset, follow in layout.refs:
+            values[slot] = follow(self, position + offset + values[slot])
+        for slot, offset, union in layout.unions:
+            values[slot] = self._union(kind, slot, union, values[slot - 1], position, offset, values[slot])
+        return kind.make(values)
+
+    def tables(self, position: int, kind: TableType[RecordT]) -> tuple[RecordT, ...]:
+        start, count = self._vector(position, _REF_BYTES)
+        offsets = struct.unpack_from(f"<{count}I", self._data, start)
+        read_table = self.table
+        return tuple([read_table(start + 4 * i + offset, kind) for i, offset in enumerate(offsets)])
+
+    def bytes(self, position: int) -> bytes:
+        start, count = self._vector(position, 1)
+        return self._data[start : start + count]
+
+    def u32s(self, position: int) -> tuple[int, ...]:
+        start, count = self._vector(position, 4)
+        return struct.unpack_from(f"<{count}I", self._data, start)
+
+    def string(self, position: int) -> str:
+        start, count = self._vector(position, 1)
+        if self._data[start + count : start + count + 1] != b"\0":
+            self.fail(f"the string at {position} has no terminator")
+        try:
+            return self._data[start : start + count].decode()
+        except UnicodeDecodeError as error:
+            raise CorruptObject(self._name, f"the string at {position} is not UTF-8: {error}") from error
+
+    def _charge(self, size: int) -> None:
+        self._budget -= size
+        if self._budget < 0:
+            self.fail(f"its references make more than {SHARING_FACTOR} times its {self._size} bytes")
+
+    def _vector(self, position: int, item_size: int) -> tuple[int, int]:
+        """Where the items of a vector start, and how many there are."""
+        if position + 4 > self._size:
+            self.fail(f"vector at {position} lies outside the {self._size} bytes")
+        if position % 4:
+            self.fail(f"vector at {position} is not aligned")
+        count = int(_U32.unpack_from(self._data, position)[0])
+        start = position + 4
+        if count * item_size > self._size - start:
+            self.fail(f"vector at {position} of {count} items reaches beyond the {self._size} bytes")
+        self._charge(4 + count * item_size)
+        return start, count
+
+    def _union(
+        self,
+        kind: TableType[Any],
+        slot: int,
+        union: Union,
+        member: int,
+        position: int,
+        offset: int,
+        jump: int,
+    ) -> Any:
+        where = f"{kind.name}.{kind.names[slot]}"
+        if (member == 0) != (offset == 0):
+            self.fail(f"union {where} has a type without a value, or a value without a type")
+        if member == 0:
+            if union.required:
+                self.fail(f"required union {where} is missing")
+            return None
+        if member not in union.members:
+            raise Unsupported(
+                f"{self._name}: union {where} has member {member}, which this version of Lithify does not "
+                "know; upgrade Lithify"
+            )
+        return self.table(position + offset + jump, union.members[member])
+
+    def _layout(self, vtable: int, kind: TableType[Any]) -> _Layout:
+        """Check a vtable against a type."""
+        offsets, size = self._slot_offsets(vtable, kind)
+        present = sorted((offset, slot) for slot, offset in enumerate(offsets) if offset)
+        code, end, residue, modulus = "<", 0, 0, 4
+        for offset, slot in present:
+            shape = kind.slots[slot]
+            width = _slot_size(shape)
+            if offset < max(end, 4) or offset + width > size:
+                self.fail(f"slot {slot} of table {kind.name} overlaps another one or leaves the table")
+            if width == 8:
+                if modulus == 8 and residue != -offset % 8:
+                    self.fail(f"slot {slot} of table {kind.name} is not aligned")
+                residue, modulus = -offset % 8, 8
+            elif offset % width:
+                self.fail(f"slot {slot} of table {kind.name} is not aligned")
+            code += "x" * (offset - end) + (shape.code if isinstance(shape, Scalar) else "I")
+            end = offset + width
+        if residue % 4:
+            self.fail(f"a slot of table {kind.name} is not aligned")
+        for slot, shape in enumerate(kind.slots):
+            if isinstance(shape, Ref) and shape.required and not offsets[slot]:
+                self.fail(f"required field {kind.name}.{kind.names[slot]} is missing")
+        return _Layout(
+            size=size,
+            residue=residue,
+            modulus=modulus,
+            fetch=struct.Struct(code).unpack_from,
+            present=tuple(slot for _, slot in present),
+            refs=tuple(
+                (i, offsets[i], s.read) for i, s in enumerate(kind.slots) if isinstance(s, Ref) and offsets[i]
+            ),
+            unions=tuple((i, offsets[i], s) for i, s in enumerate(kind.slots) if isinstance(s, Union)),
+        )
+
+    def _slot_offsets(self, vtable: int, kind: TableType[Any]) -> tuple[list[int], int]:
+        """The offset of every known slot (0 when absent), and the size of the table."""
+        if vtable < 0 or vtable % 2 or vtable + 4 > self._size:
+            self.fail(f"the vtable of table {kind.name} lies at {vtable}, outside the {self._size} bytes")
+        vtable_size, table_size = _VTABLE_HEAD.unpack_from(self._data, vtable)
+        if vtable_size < 4 or vtable_size % 2 or vtable + vtable_size > self._size or table_size < 4:
+            self.fail(f"the vtable of table {kind.name} at {vtable} has impossible sizes")
+        count = (vtable_size - 4) // 2
+        offsets = list(struct.unpack_from(f"<{count}H", self._data, vtable + 4))
+        known = len(kind.slots)
+        for slot, offset in enumerate(offsets[known:], known):
+            if offset:
+                raise Unsupported(
+                    f"{self._name}: table {kind.name} has a field in slot {slot}, which this version of "
+                    "Lithify does not know and would lose; upgrade Lithify"
+                )
+        return offsets[:known] + [0] * (known - count), table_size
+
+
+# -------------------------------------------------------------------------------------- writing
+
+
+def write(kind: TableType[RecordT], record: RecordT) -> bytes:
+    """A buffer whose root table is `record`. A record the type cannot express is a `ValueError`."""
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(_write_table(builder, kind, record))
+    return bytes(builder.Output())
+
+
+def _write_table(builder: flatbuffers.Builder, kind: TableType[RecordT], record: RecordT) -> int:
+    offsets = [
+        None if isinstance(slot, Scalar) else _write_ref(builder, kind, i, record)
+        for i, slot in enumerate(kind.slots)
+    ]
+    builder.StartObject(len(kind.slots))
+    for i in kind.write_order:
+        slot, value, offset = kind.slots[i], record[i], offsets[i]
+        if isinstance(slot, Scalar):
+            if value != slot.default:
+                _check_number(slot, f"{kind.name}.{kind.names[i]}", value)
+                _PREPEND[slot.code](builder, value)
+                builder.Slot(i)
+        elif offset is not None:
+            builder.PrependUOffsetTRelative(offset)
+            builder.Slot(i)
+    return int(builder.EndObject())
+
+
+def _write_ref(
+    builder: flatbuffers.Builder, kind: TableType[Any], i: int, record: Sequence[Any]
+) -> int | None:
+    """Write what slot `i` refers to."""
+    slot, value = kind.slots[i], record[i]
+    where = f"{kind.name}.{kind.names[i]}"
+    if isinstance(slot, Union):
+        member = record[i - 1]
+        if (member == 0) != (value is None) or (member and member not in slot.members):
+            raise ValueError(f"union {where} has member {member} with value {value!r}")
+        if value is None and not slot.required:
+            return None
+        return _write_table(builder, slot.members[member], value)
+    assert isinstance(slot, Ref)
+    if value is None:
+        if slot.required:
+            raise ValueError(f"required field {where} is missing")
+        return None
+    return slot.write(builder, value)
+
+
+def _write_refs(builder: flatbuffers.Builder, offsets: Sequence[int]) -> int:
+    builder.StartVector(_REF_BYTES, len(offsets), _REF_BYTES)
+    for offset in reversed(offsets):
+        builder.PrependUOffsetTRelative(offset)
+    return int(builder.EndVector())
+
+
+def _check_number(scalar: Scalar, where: str, value: Any) -> None:
+    if not isinstance(value, int) or not scalar.low <= value <= scalar.high:
+        raise ValueError(f"{where} is {value!r}, outside {scalar.low}..{scalar.high}")
+
+
+_PREPEND: dict[str, Callable[[flatbuffers.Builder, int], None]] = {
+    "b": lambda builder, value: builder.PrependInt8(value),
+    "B": lambda builder, value: builder.PrependUint8(value),
+    "H": lambda builder, value: builder.PrependUint16(value),
+    "I": lambda builder, value: builder.PrependUint32(value),
+    "q": lambda builder, value: builder.PrependInt64(value),
+    "Q": lambda builder, value: builder.PrependUint64(value),
+}

@@ -1,0 +1,199 @@
+"""The metadata blocks of an SST file and its tail (SlateDB format: SST files).
+
+A file is: data blocks, filter (optional), index, stats (optional), info, offset of the info (`u64`),
+format version (`u16`); the numbers are big-endian.
+
+1. A data block, the filter, the index and the stats are *sealed*: compressed, then followed by the
+   CRC-32 of the stored bytes. Lengths in the info include those four bytes.
+2. The info is a FlatBuffer and its CRC-32, never compressed.
+3. Clients take info and format version from the manifest; those in the file are for tools, and for us
+   when there is no manifest to ask.
+
+Invariants: no length or offset of the file is used unchecked, and unsealing never makes more than
+`MAX_BLOCK_BYTES`, whatever the stored bytes claim to hold.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import cramjam
+import lz4.block
+import zstandard
+
+from lithify.datasets.slatedb import wire
+from lithify.datasets.slatedb.flatbuffer import read, write
+from lithify.datasets.slatedb.model import Codec, SstInfo
+from lithify.errors import CorruptObject, Unsupported
+from lithify.store.objects import ObjectStore
+
+WRITTEN_FORMAT_VERSION = 2
+CHECKSUM_BYTES = 4
+MAX_BLOCK_BYTES = 1 << 30
+"""No uncompressed metadata block is larger: the index of a million blocks is below 100 MB."""
+MAX_INFO_BYTES = 64 << 20
+"""Mostly the first and the last key."""
+
+_CHECKSUM = struct.Struct(">I")
+_TAIL = struct.Struct(">QH")
+_TAIL_READ_BYTES = 4096
+_LZ4_SIZE = struct.Struct("<I")
+_LZ4_MAX_RATIO = 255
+_SNAPPY_MAX_RATIO = 64
+_RATIO_ALLOWANCE_BYTES = 64
+_ZLIB_LEVEL = 6
+_ZSTD_LEVEL = 3
+_ZSTD_MAX_WINDOW_BYTES = 1 << 27
+_ZSTD_READ_BYTES = 1 << 20
+
+
+# --------------------------------------------------------------------------------------- blocks
+
+
+def seal(raw: bytes, codec: Codec) -> bytes:
+    """`raw` as it is stored: compressed, with its checksum."""
+    stored = _compress(raw, codec)
+    return stored + _CHECKSUM.pack(zlib.crc32(stored))
+
+
+def unseal(stored: bytes, codec: Codec, name: str) -> bytes:
+    """The raw bytes of a stored block. `name` says in errors which block of which object it is."""
+    body = check_seal(stored, name)
+    try:
+        raw = _decompress(body, codec)
+    except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, lz4.block.LZ4BlockError) as error:
+        raise CorruptObject(name, f"does not decompress as {codec.name.lower()}: {error}") from error
+    if raw is None:
+        raise CorruptObject(name, f"claims to hold more than it can, or than {MAX_BLOCK_BYTES} bytes")
+    return raw
+
+
+def check_seal(stored: bytes, name: str) -> bytes:
+    """The bytes before the checksum, which must match them."""
+    if len(stored) < CHECKSUM_BYTES:
+        raise CorruptObject(name, f"{len(stored)} bytes are too few for a checksum")
+    body = stored[:-CHECKSUM_BYTES]
+    (expected,) = _CHECKSUM.unpack_from(stored, len(body))
+    actual = zlib.crc32(body)
+    if actual != expected:
+        raise CorruptObject(name, f"checksum mismatch: stored {expected:08x}, computed {actual:08x}")
+    return body
+
+
+def _compress(raw: bytes, codec: Codec) -> bytes:
+    match codec:
+        case Codec.NONE:
+            return raw
+        case Codec.SNAPPY:
+            return bytes(cramjam.snappy.compress_raw(raw))
+        case Codec.ZLIB:
+            return zlib.compress(raw, _ZLIB_LEVEL)
+        case Codec.LZ4:
+            return bytes(lz4.block.compress(raw))
+        case Codec.ZSTD:
+            return bytes(zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(raw))
+
+
+def _decompress(body: bytes, codec: Codec) -> bytes | None:
+    """`None` when the result would exceed what is allowed."""
+    match codec:
+        case Codec.NONE:
+            return body
+        case Codec.SNAPPY:
+            size = int(cramjam.snappy.decompress_raw_len(body))
+            return (
+                bytes(cramjam.snappy.decompress_raw(body))
+                if _plausible(size, body, _SNAPPY_MAX_RATIO)
+                else None
+            )
+        case Codec.ZLIB:
+            return _decompress_zlib(body)
+        case Codec.LZ4:
+            if len(body) < _LZ4_SIZE.size:
+                return None
+            (size,) = _LZ4_SIZE.unpack_from(body)
+            return bytes(lz4.block.decompress(body)) if _plausible(size, body, _LZ4_MAX_RATIO) else None
+        case Codec.ZSTD:
+            return _decompress_zstd(body)
+
+
+def _plausible(size: int, body: bytes, max_ratio: int) -> bool:
+    """Whether `body` can hold that much. Checked before memory is taken for it."""
+    return size <= min(MAX_BLOCK_BYTES, len(body) * max_ratio + _RATIO_ALLOWANCE_BYTES)
+
+
+def _decompress_zlib(body: bytes) -> bytes | None:
+    decompressor = zlib.decompressobj()
+    raw = decompressor.decompress(body, MAX_BLOCK_BYTES)
+    if decompressor.unconsumed_tail:
+        return None
+    if not decompressor.eof:
+        raise zlib.error("the stream is cut short")
+    return raw
+
+
+def _decompress_zstd(body: bytes) -> bytes | None:
+    """Frames carry no trustworthy size, so the result grows piece by piece."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
+    raw = bytearray()
+    with decompressor.stream_reader(body, read_across_frames=True) as reader:
+        while piece := reader.read(_ZSTD_READ_BYTES):
+            raw += piece
+            if len(raw) > MAX_BLOCK_BYTES:
+                return None
+    return bytes(raw)
+
+
+# ----------------------------------------------------------------------------------------- info
+
+
+def encode_info(info: SstInfo) -> bytes:
+    """The info as a FlatBuffer, without checksum."""
+    return write(wire.INFO, wire.encode_info(info))
+
+
+def decode_info(raw: bytes, name: str) -> SstInfo:
+    """The info of a FlatBuffer without checksum."""
+    return wire.decode_info(read(raw, wire.INFO, name), name)
+
+
+def encode_tail(info: SstInfo, info_offset: int) -> bytes:
+    """All that follows the stats: the info at `info_offset`, where it is, and the format version."""
+    raw = encode_info(info)
+    return raw + _CHECKSUM.pack(zlib.crc32(raw)) + _TAIL.pack(info_offset, WRITTEN_FORMAT_VERSION)
+
+
+def read_info(store: ObjectStore, key: str) -> tuple[SstInfo, int]:
+    """The info and the format version an SST file says of itself. Reads only its end."""
+    size = store.head(key).size
+    if size < _TAIL.size:
+        raise CorruptObject(key, f"{size} bytes are too few for an SST")
+    start = max(0, size - _TAIL_READ_BYTES)
+    tail = store.get_range(key, start, size - start)
+    info_offset, version = _TAIL.unpack_from(tail, len(tail) - _TAIL.size)
+    end = size - _TAIL.size
+    if version not in wire.SST_FORMAT_VERSIONS:
+        raise Unsupported(f"{key}: SST format version {version} is not known to this version of Lithify")
+    if info_offset > end or end - info_offset > MAX_INFO_BYTES:
+        raise CorruptObject(key, f"its info cannot start at {info_offset} of {size} bytes")
+    if info_offset < start:
+        tail = store.get_range(key, info_offset, start - info_offset) + tail
+        start = info_offset
+    stored = tail[info_offset - start : end - start]
+    info = decode_info(check_seal(stored, f"{key} (info)"), f"{key} (info)")
+    _check_blocks(info, info_offset, key)
+    return info, version
+
+
+def _check_blocks(info: SstInfo, info_offset: int, key: str) -> None:
+    """The blocks the info speaks of lie before it."""
+    for what, offset, length in (
+        ("filter", info.filter_offset, info.filter_len),
+        ("index", info.index_offset, info.index_len),
+        ("stats", info.stats_offset, info.stats_len),
+    ):
+        if offset + length > info_offset:
+            raise CorruptObject(
+                key, f"its {what} at {offset}+{length} reaches beyond the blocks' end {info_offset}"
+            )
