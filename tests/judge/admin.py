@@ -24,6 +24,13 @@ class ViewShape:
     visible_end: bytes | None = None
     visible_end_inclusive: bool = False
 
+    def shows(self, key: bytes) -> bool:
+        """Whether `key` lies in the visible range."""
+        start, end = self.visible_start, self.visible_end
+        if start is not None and (key < start or (key == start and not self.visible_start_inclusive)):
+            return False
+        return end is None or key < end or (key == end and self.visible_end_inclusive)
+
 
 @dataclass(frozen=True, slots=True)
 class RunShape:
@@ -127,9 +134,9 @@ class Admin:
         """Every stored version of the manifest."""
         return list(self._do(self._admin.list_manifests(None, None), "list the manifests"))
 
-    def trees(self) -> tuple[TreeShape, ...]:
-        """The shape of the latest manifest's trees."""
-        return shape(self.read_manifest())
+    def trees(self, manifest_id: int | None = None) -> tuple[TreeShape, ...]:
+        """The shape of a manifest's trees."""
+        return shape(self.read_manifest(manifest_id))
 
     def read_compactions(self, compactions_id: int | None = None) -> Any:
         """One version of the compactions file; `None` when there is none."""
