@@ -1,0 +1,69 @@
+"""Make a class archive: `python -m lithify.engine.archive_builder ARCHIVE`.
+
+1. Start a local session that writes down the classes it loads, run one task, stop it.
+2. Let Java make an archive of these classes under another name, and rename it.
+
+Invariants: it runs at the lowest priority, each step has a time limit, and what a killed builder
+leaves behind is only a folder in the system's temporary folder.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from lithify.engine import session
+from lithify.engine.task import Limits, encode_request
+
+_DUMP_LIMIT_S = 300
+_LOWEST_PRIORITY = 19
+
+
+def build(path: Path) -> None:
+    """Make the archive `path`."""
+    with tempfile.TemporaryDirectory(prefix="lithify-archive-") as folder:
+        classes = Path(folder) / "classes"
+        java_home, class_path = _record(classes)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged = path.with_suffix(f".{os.getpid()}.staged")
+        try:
+            _dump(java_home, classes, class_path, staged)
+            staged.replace(path)
+        finally:
+            staged.unlink(missing_ok=True)
+
+
+def _record(classes: Path) -> tuple[Path, str]:
+    """Run a session that lists its classes; the Java home and the class path it ran with."""
+    recording = session.open_classic(
+        "local[1]", "lithify-archive", jvm_options=(f"-XX:DumpLoadedClassList={classes}",), use_archive=False
+    )
+    try:
+        request = encode_request(abs, -1, Limits(max_attempts=1, time_limit_s=60))
+        recording.run(request, tag="archive", pool="archive", description="archive")
+        return recording.java_home, recording.system_property("java.class.path")
+    finally:
+        recording.close()
+
+
+def _dump(java_home: Path, classes: Path, class_path: str, archive: Path) -> None:
+    command = [
+        str(java_home / "bin" / "java"),
+        "-Xshare:dump",
+        "-XX:+UseSerialGC",
+        "-XX:+VerifySharedSpaces",
+        f"-XX:SharedClassListFile={classes}",
+        f"-XX:SharedArchiveFile={archive}",
+        "-cp",
+        class_path,
+    ]
+    quiet = subprocess.DEVNULL
+    subprocess.run(command, check=True, timeout=_DUMP_LIMIT_S, stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+if __name__ == "__main__":
+    os.nice(_LOWEST_PRIORITY)
+    build(Path(sys.argv[1]))

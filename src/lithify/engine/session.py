@@ -1,0 +1,427 @@
+"""Open, use and close one connection to Spark: a classic session or a Connect session.
+
+A classic session starts like this:
+
+1. Find Java, make a private temporary folder, and decide all settings (`settings`, pure).
+2. Start the JVM through Spark's own launcher, with its output in a file of the folder, in a process
+   group of its own, so that Ctrl-C in a terminal reaches only this process. It ends by itself when
+   this process does, because it reads its standard input to the end.
+3. Wait, for a limited time, for the port it listens on, and make the context. If the JVM ends
+   before, try once more without the class archive; then fail with the last lines of its log.
+
+Closing stops the context, ends the JVM and removes the folder; each step has a time limit.
+
+Invariants: nothing is written to standard output or standard error. Only one classic session is
+open in a process, because PySpark allows no second one. `os.environ` is changed only while the
+context is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from lithify.engine import archive, settings
+from lithify.engine.cache import cache_folder
+from lithify.engine.failure import essential_cause
+from lithify.engine.java import Java, find_java
+from lithify.engine.task import OUTCOME_SCHEMA, run_request, run_request_in_arrow
+from lithify.errors import EngineError
+
+START_LIMIT_S = 120
+STOP_LIMIT_S = 15
+CONNECT_LIMIT_S = 10
+LOG_TAIL_LINES = 15
+_POLL_S = 0.02
+_OUTPUT_FILE = "jvm.log"
+_CONNECT_PORT = 15002
+
+_process_lock = threading.Lock()
+"""Held while a context is made or unmade: PySpark keeps it in class attributes."""
+
+
+class Session(Protocol):
+    """One connection to Spark. Methods may be called from several threads."""
+
+    @property
+    def max_attempts(self) -> int:
+        """How often Spark runs a task before it gives up."""
+        ...
+
+    def slots(self) -> int:
+        """How many tasks run at once, as far as Spark knows now."""
+        ...
+
+    def run(self, request: bytes, *, tag: str, pool: str, description: str) -> bytes:
+        """Run a request as a Spark job of one task and wait for its outcome."""
+        ...
+
+    def interrupt(self, tag: str) -> None:
+        """Stop the jobs that run with that tag now."""
+        ...
+
+    def log_tail(self) -> str:
+        """The last lines Spark logged, as far as this process can see them."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_session(
+    master: str = "local[*]",
+    app_name: str = "lithify",
+    conf: Mapping[str, str] | None = None,
+    preload: str | None = None,
+) -> Session:
+    """Connect to Spark: `sc://host:port` is a Connect server, everything else a classic master.
+
+    `conf` are the user's own Spark settings and win over ours. `preload` names a function
+    (`package.module:function`) that Python workers of a classic session call before their first task.
+    """
+    if settings.is_connect(master):
+        return ConnectSession(master, app_name, conf or {})
+    return open_classic(master, app_name, conf, preload)
+
+
+def open_classic(
+    master: str = "local[*]",
+    app_name: str = "lithify",
+    conf: Mapping[str, str] | None = None,
+    preload: str | None = None,
+    *,
+    jvm_options: Sequence[str] = (),
+    use_archive: bool = True,
+) -> ClassicSession:
+    """Start a JVM of our own and a Spark context in it."""
+    user = dict(conf or {})
+    cache = cache_folder(os.environ)
+    java, java_home = find_java(os.environ, cache)
+    path = _archive_path(cache, java) if use_archive else None
+    usable = archive.existing(path) if path is not None else None
+    for attempt in (usable, None) if usable is not None else (None,):
+        try:
+            return ClassicSession(master, app_name, user, preload, java_home, jvm_options, attempt, path)
+        except _JvmEndedError:
+            if attempt is None:
+                raise
+            archive.discard(attempt)
+    raise AssertionError("unreachable")
+
+
+class _JvmEndedError(EngineError):
+    """The JVM ended before it could be used."""
+
+
+class ClassicSession:
+    """A Spark context in a JVM of this process's own."""
+
+    def __init__(
+        self,
+        master: str,
+        app_name: str,
+        user: Mapping[str, str],
+        preload: str | None,
+        java_home: Path,
+        jvm_options: Sequence[str] = (),
+        used_archive: Path | None = None,
+        wanted_archive: Path | None = None,
+    ) -> None:
+        self.java_home = java_home
+        self._wanted_archive = wanted_archive
+        self._folder = Path(tempfile.mkdtemp(prefix="lithify-"))
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._close_lock = threading.Lock()
+        local = settings.parse_local(master, settings.usable_cpus())
+        conf = self._settings(master, app_name, user, preload, used_archive, jvm_options)
+        self._conf = conf
+        self.max_attempts = settings.max_attempts(conf["spark.master"], conf)
+        self._fixed_slots = local.cores if local else None
+        environment = settings.launch_environment(master, java_home, sys.executable, conf, os.environ)
+        try:
+            with _process_lock:
+                self._context = self._start(conf, environment)
+            if used_archive is not None and "sharing" not in self.system_property("java.vm.info"):
+                archive.discard(used_archive)  # the JVM has left it out; the builder makes another
+        except BaseException:
+            self._end_process()
+            self._remove_folder()
+            raise
+
+    @property
+    def process_id(self) -> int | None:
+        """The JVM's process, where this process started it."""
+        return self._process.pid if self._process else None
+
+    def slots(self) -> int:
+        return self._fixed_slots or max(1, int(self._context.defaultParallelism))
+
+    def run(self, request: bytes, *, tag: str, pool: str, description: str) -> bytes:
+        context = self._context
+        context.setLocalProperty("spark.scheduler.pool", pool)
+        context.setLocalProperty("spark.job.description", description)
+        context.addJobTag(tag)
+        try:
+            outcomes: list[bytes] = context.parallelize([request], 1).map(run_request).collect()
+        finally:
+            context.removeJobTag(tag)
+        return outcomes[0]
+
+    def interrupt(self, tag: str) -> None:
+        self._context.cancelJobsWithTag(tag)
+
+    def system_property(self, name: str) -> str:
+        """A system property of the JVM."""
+        return str(self._context._jvm.java.lang.System.getProperty(name))
+
+    def log_tail(self) -> str:
+        return _log_tail(self._folder)
+
+    def close(self) -> None:
+        """Stop the context, end the JVM, remove the folder, and see to the class archive."""
+        with self._close_lock:
+            if not self._remove_folder.alive:
+                return
+            with _process_lock:
+                stopping = threading.Thread(target=self._stop, daemon=True)
+                stopping.start()
+                stopping.join(STOP_LIMIT_S)
+                self._end_process()
+                _forget_context()
+            self._remove_folder()
+        if self._wanted_archive is not None:
+            archive.build_in_background(self._wanted_archive)
+
+    def _settings(
+        self,
+        master: str,
+        app_name: str,
+        user: Mapping[str, str],
+        preload: str | None,
+        used_archive: Path | None,
+        jvm_options: Sequence[str],
+    ) -> dict[str, str]:
+        log_config = self._folder / "log4j2.properties"
+        log_config.write_text(settings.log_config(self._folder), encoding="utf-8")
+        local = settings.parse_local(master, 1) is not None
+        options = settings.java_options(log_config, self._folder / "jvm-error.log", used_archive, local=local)
+        return settings.driver_settings(
+            master,
+            app_name,
+            cpus=settings.usable_cpus(),
+            folder=self._folder,
+            java=[*options, *jvm_options],
+            python_path=[str(entry) for entry in map(Path, sys.path) if entry.exists()],
+            preload=preload,
+            user=user,
+        )
+
+    def _start(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> Any:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        if SparkContext._active_spark_context is not None:
+            raise EngineError(
+                "this process already has a Spark context: stop it first, or use sc://host:port"
+            )
+        if "PYSPARK_GATEWAY_PORT" not in os.environ:
+            port, secret = self._launch(conf, os.environ | environment)
+            environment = {**environment, "PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+        try:
+            with _environment(environment):
+                spark_conf = SparkConf(loadDefaults=False).setAll(conf.items())
+                return SparkContext(conf=spark_conf, gateway=launch_gateway())
+        except Exception as error:
+            _forget_context()
+            cause = essential_cause(str(error))
+            message = f"Spark did not start on {conf['spark.master']}: {cause}\n{self.log_tail()}".rstrip()
+            ended = self._process is not None and self._process.poll() is not None
+            raise (_JvmEndedError if ended else EngineError)(message) from error
+
+    def _launch(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> tuple[int, str]:
+        """Start the JVM and wait until it says where it listens: its port and its secret."""
+        from pyspark.find_spark_home import _find_spark_home
+
+        answer = self._folder / "gateway"
+        command = [str(Path(_find_spark_home()) / "bin" / "spark-submit")]
+        for name, value in conf.items():
+            command += ["--conf", f"{name}={value}"]
+        command += shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        with (self._folder / _OUTPUT_FILE).open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)},
+                process_group=0,
+            )
+        deadline_s = time.monotonic() + START_LIMIT_S
+        while not answer.exists():
+            if self._process.poll() is not None:
+                raise _JvmEndedError(f"Spark's JVM ended before it was ready:\n{self.log_tail()}".rstrip())
+            if time.monotonic() > deadline_s:
+                limit = f"{START_LIMIT_S} seconds"
+                raise EngineError(f"Spark's JVM was not ready after {limit}:\n{self.log_tail()}".rstrip())
+            time.sleep(_POLL_S)
+        return _parse_gateway(answer.read_bytes())
+
+    def _stop(self) -> None:
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("ignore")  # a JVM that has died is reported where it is used
+            self._context.stop()
+
+    def _end_process(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        try:
+            process.wait(STOP_LIMIT_S if process.poll() is None else 0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class ConnectSession:
+    """A session of a Spark Connect server. Java, Python and daemon settings are the server's."""
+
+    def __init__(self, url: str, app_name: str, conf: Mapping[str, str]) -> None:
+        self._url = url
+        self._spark = self._open(url, app_name, conf)
+        try:
+            master = str(self._spark.conf.get("spark.master", "spark"))
+            failures = str(self._spark.conf.get("spark.task.maxFailures", str(settings.DEFAULT_ATTEMPTS)))
+        except Exception as error:
+            self.close()
+            raise EngineError(
+                f"the Spark Connect server at {url} cannot be used: {essential_cause(str(error))}"
+            ) from error
+        self.max_attempts = settings.max_attempts(master, {"spark.task.maxFailures": failures})
+
+    def slots(self) -> int:
+        # A range without a number of partitions gets as many as the server can run at once.
+        partitions = self._spark.range(1 << 16).mapInArrow(_count_batches, "partition long")
+        return max(1, int(partitions.count()))
+
+    def run(self, request: bytes, *, tag: str, pool: str, description: str) -> bytes:
+        spark = self._spark
+        spark.addTag(tag)
+        try:
+            row = spark.range(0, 1, 1, 1)
+            table = row.mapInArrow(partial(run_request_in_arrow, request), OUTCOME_SCHEMA).toArrow()
+        finally:
+            spark.removeTag(tag)
+        outcome: bytes = table.column(0)[0].as_py()
+        return outcome
+
+    def interrupt(self, tag: str) -> None:
+        self._spark.interruptTag(tag)
+
+    def log_tail(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self._spark.stop()
+
+    @staticmethod
+    def _open(url: str, app_name: str, conf: Mapping[str, str]) -> Any:
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+        from pyspark.sql.connect.session import SparkSession
+
+        try:
+            channel = DefaultChannelBuilder(url)
+        except Exception as error:
+            raise EngineError(f"{url} is no Spark Connect URL (sc://host:port): {error}") from error
+        # The client would retry for ten minutes; a server that is not there should be told at once.
+        try:
+            socket.create_connection(_address(channel.host), CONNECT_LIMIT_S).close()
+        except OSError as error:
+            raise EngineError(f"no Spark Connect server answers at {url}: {error}") from error
+        builder = SparkSession.builder.remote(url).appName(app_name)
+        for name, value in conf.items():
+            builder = builder.config(name, value)
+        try:
+            return builder.create()
+        except Exception as error:
+            cause = essential_cause(str(error))
+            raise EngineError(f"the Spark Connect server at {url} refused a session: {cause}") from error
+
+
+def _count_batches(batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    for _ in batches:
+        pass
+    yield pa.RecordBatch.from_arrays([pa.array([1], pa.int64())], ["partition"])
+
+
+def _address(endpoint: str) -> tuple[str, int]:
+    host, separator, port = endpoint.rpartition(":")
+    return (host.strip("[]"), int(port)) if separator and port.isdigit() else (endpoint, _CONNECT_PORT)
+
+
+def _archive_path(cache: Path, java: Java) -> Path:
+    import pyspark
+    from pyspark.find_spark_home import _find_spark_home
+
+    return archive.archive_path(cache, java, Path(_find_spark_home()), pyspark.__version__)
+
+
+def _parse_gateway(answer: bytes) -> tuple[int, str]:
+    """Port and secret of the gateway: two big-endian 32-bit numbers, the second the secret's length."""
+    port, length = int.from_bytes(answer[:4], "big"), int.from_bytes(answer[4:8], "big")
+    return port, answer[8 : 8 + length].decode()
+
+
+def _forget_context() -> None:
+    """Let PySpark start another JVM later; it keeps the last one for ever."""
+    from pyspark import SparkContext
+
+    with SparkContext._lock:
+        if SparkContext._gateway is not None:
+            with contextlib.suppress(Exception):
+                SparkContext._gateway.shutdown()
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        SparkContext._active_spark_context = None
+
+
+def _log_tail(folder: Path) -> str:
+    lines: list[str] = []
+    for name in (settings.LOG_FILE, _OUTPUT_FILE):
+        with contextlib.suppress(OSError):
+            lines += (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
+    telling = [line for line in lines if line.strip() and not line.lstrip().startswith("at ")]
+    return "\n".join(telling[-LOG_TAIL_LINES:])
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,188 @@
+"""How Spark is configured, as pure functions of the master, the machine and the user's wishes.
+
+1. A *local* master (`local…`) runs everything in this machine's processes. `local`, `local[N]` and
+   `local[*]` become `local[N,4]`, because local mode retries a failed task in no other form.
+2. Every driver gets the settings that make short one-task jobs cheap and that make Spark silent.
+3. A local master, or a cluster on the loopback address, is bound to the loopback address. No other
+   cluster is, because its executors must reach the driver.
+4. Clusters get short heartbeats, so that the task of a frozen executor is retried after seconds.
+   Local masters keep Spark's, because there a pause of the machine would look like a lost executor.
+5. What the user set wins over all of this, key by key.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_ATTEMPTS = 4
+DAEMON_MODULE = "lithify.engine.daemon"
+PRELOAD_VARIABLE = "LITHIFY_PRELOAD"
+DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTOR_ENVIRONMENT = "spark.executorEnv."
+_LOCAL = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*(\d+)\s*)?\])?")
+_LOOPBACK_HOST = re.compile(r"\w+://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?(?:[/,;].*)?")
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMaster:
+    """A master that is threads of the driver's JVM."""
+
+    cores: int
+    attempts: int
+
+    @property
+    def url(self) -> str:
+        return f"local[{self.cores},{self.attempts}]"
+
+
+def parse_local(master: str, cpus: int) -> LocalMaster | None:
+    """The local master of that URL on a machine of `cpus` processors, `None` when it is another."""
+    match = _LOCAL.fullmatch(master.strip())
+    if match is None:
+        return None
+    cores, attempts = match.groups(default="")
+    count = cpus if cores == "*" else int(cores or 1)
+    return LocalMaster(max(1, count), max(1, int(attempts or DEFAULT_ATTEMPTS)))
+
+
+def is_connect(master: str) -> bool:
+    """Whether the master is a Spark Connect server."""
+    return master.startswith("sc://")
+
+
+def is_loopback(master: str) -> bool:
+    """Whether driver and executors all run on this machine."""
+    return master.startswith("local") or _LOOPBACK_HOST.fullmatch(master) is not None
+
+
+def max_attempts(master: str, conf: Mapping[str, str], cpus: int = 1) -> int:
+    """How often Spark runs a task before it gives up."""
+    local = re.fullmatch(r"local(\[[^,\]]*\])?", master.strip())
+    if local:
+        return 1
+    retrying = parse_local(master, cpus)
+    return retrying.attempts if retrying else int(conf.get("spark.task.maxFailures", DEFAULT_ATTEMPTS))
+
+
+def usable_cpus() -> int:
+    """Processors this process may use: its affinity and its control group's quota."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota = parse_cpu_quota(Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii"))
+    except OSError:
+        quota = None
+    return max(1, affinity if quota is None else min(affinity, quota))
+
+
+def parse_cpu_quota(text: str) -> int | None:
+    """Whole processors of a `cpu.max` file, rounded up; `None` for no limit."""
+    quota, _, period = text.strip().partition(" ")
+    if not (quota.isdigit() and period.isdigit() and int(period)):
+        return None
+    return -(-int(quota) // int(period))
+
+
+def java_options(log_config: Path, error_file: Path, archive: Path | None, *, local: bool) -> list[str]:
+    """Options of the driver's JVM. The first-tier compiler and the serial collector start fastest
+    and are enough, because no data passes through a local JVM; a cluster's driver keeps Java's own."""
+    options = [f"-Dlog4j2.configurationFile={log_config.as_uri()}", f"-XX:ErrorFile={error_file}"]
+    if local:
+        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    if archive is not None:
+        # The checksum is verified, so that a damaged archive is left out and cannot crash the JVM.
+        options += [f"-XX:SharedArchiveFile={archive}", "-XX:+VerifySharedSpaces"]
+    return options
+
+
+def driver_settings(
+    master: str,
+    app_name: str,
+    *,
+    cpus: int,
+    folder: Path,
+    java: list[str],
+    python_path: list[str],
+    preload: str | None,
+    user: Mapping[str, str],
+) -> dict[str, str]:
+    """All settings of a classic session. `folder` is private to it; `java` are the JVM's options;
+    `python_path` is where local tasks import from; `preload` names a function that Python worker
+    daemons call before they fork workers."""
+    local = parse_local(master, cpus)
+    settings = {
+        "spark.master": local.url if local else master,
+        "spark.app.name": app_name,
+        "spark.driver.memory": "1g",
+        DRIVER_OPTIONS: quote_options(java),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.scheduler.mode": "FAIR",
+        "spark.python.daemon.module": DAEMON_MODULE,
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.task.killTimeout": "100ms",
+        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+    }
+    if preload is not None:
+        settings[_EXECUTOR_ENVIRONMENT + PRELOAD_VARIABLE] = preload
+    if is_loopback(master):
+        settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+    if master.startswith("local"):
+        settings["spark.local.dir"] = str(folder)
+        settings[_EXECUTOR_ENVIRONMENT + "PYTHONPATH"] = os.pathsep.join(python_path)
+    else:
+        settings |= {
+            "spark.executor.heartbeatInterval": "2s",
+            "spark.network.timeout": "15s",
+            "spark.network.timeoutInterval": "3s",
+        }
+    return settings | dict(user)
+
+
+def launch_environment(
+    master: str, java_home: Path, python: str, user: Mapping[str, str], inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Environment variables under which the driver's JVM and its context are made."""
+    variables = {
+        "JAVA_HOME": str(java_home),
+        "PYSPARK_PYTHON": user.get("spark.pyspark.python") or inherited.get("PYSPARK_PYTHON") or python,
+        "PYSPARK_PIN_THREAD": "true",
+        "SPARK_CONNECT_MODE": "0",
+        # The launcher is a JVM of its own that lives for a moment.
+        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    if is_loopback(master):
+        variables["SPARK_LOCAL_IP"] = _LOOPBACK
+    return variables
+
+
+def quote_options(options: list[str]) -> str:
+    """JVM options as the one string that Spark splits again like a shell."""
+    escaped = (re.sub(r'(["\\])', r"\\\1", option) for option in options)
+    return " ".join(f'"{option}"' for option in escaped)
+
+
+LOG_FILE = "spark.log"
+
+
+def log_config(folder: Path) -> str:
+    """A log4j2 configuration that writes warnings to a file of bounded size in `folder`."""
+    return f"""\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {folder / LOG_FILE}
+appender.file.filePattern = {folder / LOG_FILE}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d %p %c: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 1
+"""

@@ -1,0 +1,282 @@
+"""The engine on Spark: one Spark job of one task per call.
+
+1. `submit` queues the call under its job. The first call starts the session in the background, so
+   no Spark is started for nothing.
+2. Twice as many driver threads as slots take calls, in turn from each job, so a small job does not
+   wait behind a large one. Each thread runs its call as a Spark job of one task, in the scheduler
+   pool and under the tag of its job, and ends the future with the outcome.
+3. `cancel` ends the queued calls of the job, marks the running ones and interrupts their tag until
+   their threads have returned; it repeats that, because an interrupt only reaches what Spark has
+   already started. A job name used again later gets another tag.
+4. `close` cancels all jobs and closes the session.
+
+Invariants: see `ports.Engine`. A session that could not start stays failed. Tasks end with this
+process: Spark's JVM ends when we do and stops its executors' tasks. A Connect server instead
+interrupts the tasks of a lost client after its `spark.connect.execute.manager.detachedTimeout` (5
+minutes unless its operator set less); and in any case no attempt of a task runs longer than
+`task_time_limit_s`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from lithify.engine import settings
+from lithify.engine.failure import essential_cause
+from lithify.engine.ports import ArgumentT, ResultT
+from lithify.engine.session import Session, open_session
+from lithify.engine.task import Limits, decode_outcome, encode_request
+from lithify.errors import Cancelled, EngineError, LithifyError
+
+THREADS_PER_SLOT = 2
+"""Driver threads for each slot, so that a slot never waits for the driver."""
+TASK_TIME_LIMIT_S = 3600.0
+_CANCEL_ATTEMPTS = 100
+_CANCEL_INTERVAL_S = 0.2
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One submitted call."""
+
+    function: Callable[[Any], Any]
+    argument: Any
+    future: Future[Any] = field(default_factory=Future)
+    is_cancelled: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """The calls of one job between its first submit and its end or its cancellation."""
+
+    name: str
+    tag: str
+    pool: int
+    queued: deque[_Call] = field(default_factory=deque)
+    running: set[_Call] = field(default_factory=set)
+
+
+class SparkEngine:
+    """Runs calls on Spark (`ports.Engine`). The parameters are those of `session.open_session`."""
+
+    def __init__(
+        self,
+        master: str = "local[*]",
+        *,
+        app_name: str = "lithify",
+        conf: Mapping[str, str] | None = None,
+        preload: str | None = None,
+        slots: int | None = None,
+        task_time_limit_s: float = TASK_TIME_LIMIT_S,
+    ) -> None:
+        """`slots` overrides how many calls run at once, for clusters whose size Spark cannot know
+        beforehand (dynamic allocation)."""
+        self._open: Callable[[], Session] = lambda: open_session(master, app_name, conf, preload)
+        local = settings.parse_local(master, settings.usable_cpus())
+        self._slots = slots if slots is not None else local.cores if local else None
+        self._task_time_limit_s = task_time_limit_s
+        self._tag_prefix = f"lithify-{uuid.uuid4().hex}"
+        self._tag_numbers = itertools.count()
+        self._lock = threading.RLock()
+        self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._cancelled_jobs: set[_Job] = set()
+        self._starter: Future[Session] | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> SparkEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def slots(self) -> int:
+        if self._slots is None:
+            self._start().result()
+        assert self._slots is not None
+        return self._slots
+
+    def submit(
+        self, job: str, function: Callable[[ArgumentT], ResultT], argument: ArgumentT
+    ) -> Future[ResultT]:
+        call = _Call(function, argument)
+        with self._lock:
+            if self._is_closed:
+                raise EngineError(f"the engine is closed and runs no call of {job}")
+            record = self._jobs.get(job) or self._new_job(job)
+            record.queued.append(call)
+            if self._threads is not None:
+                self._threads.submit(self._run_next)
+        self._start()
+        return call.future
+
+    def cancel(self, job: str) -> None:
+        with self._lock:
+            record = self._jobs.pop(job, None)
+            if record is None:
+                return
+            queued = list(record.queued)
+            record.queued.clear()
+            running = list(record.running)
+            for call in running:
+                call.is_cancelled = True
+            if running:
+                self._cancelled_jobs.add(record)
+        for call in queued:
+            _fail(call.future, Cancelled(f"{job} was cancelled before its task started"))
+        self._interrupt(record, running)
+
+    def close(self) -> None:
+        with self._lock:
+            is_first = not self._is_closed
+            self._is_closed = True
+            names = list(self._jobs)
+            starter, threads = self._starter, self._threads
+        if not is_first:
+            return
+        try:
+            for name in names:
+                self.cancel(name)
+        finally:
+            session = starter.result() if starter is not None and starter.exception() is None else None
+            if session is not None:
+                session.close()
+            with self._lock:
+                threads = self._threads
+            if threads is not None:
+                threads.shutdown(wait=True, cancel_futures=True)
+
+    # Starting
+
+    def _start(self) -> Future[Session]:
+        """The session, which the first caller begins to start in a thread of its own."""
+        with self._lock:
+            if self._starter is not None:
+                return self._starter
+            starter: Future[Session] = Future()
+            self._starter = starter
+        threading.Thread(target=self._start_session, args=(starter,), daemon=True).start()
+        return starter
+
+    def _start_session(self, starter: Future[Session]) -> None:
+        try:
+            session = self._open()
+            slots = self._slots or session.slots()
+        except BaseException as error:
+            failure = error if isinstance(error, LithifyError) else EngineError(f"no Spark: {error!r}")
+            starter.set_exception(failure)
+            self._fail_all(failure)
+            return
+        with self._lock:
+            self._slots = slots
+            self._threads = ThreadPoolExecutor(slots * THREADS_PER_SLOT, thread_name_prefix="lithify-call")
+            starter.set_result(session)
+            for _ in range(sum(len(job.queued) for job in self._jobs.values())):
+                self._threads.submit(self._run_next)
+
+    def _fail_all(self, error: LithifyError) -> None:
+        with self._lock:
+            calls = [call for job in self._jobs.values() for call in job.queued]
+            self._jobs.clear()
+        for call in calls:
+            _fail(call.future, error)
+
+    # Running
+
+    def _new_job(self, name: str) -> _Job:
+        """A job with the lowest pool number that is free: Spark never forgets a pool, so they are
+        used again."""
+        used = {job.pool for job in (*self._jobs.values(), *self._cancelled_jobs)}
+        pool = next(number for number in itertools.count() if number not in used)
+        job = _Job(name, f"{self._tag_prefix}-{next(self._tag_numbers)}", pool)
+        self._jobs[name] = job
+        return job
+
+    def _run_next(self) -> None:
+        taken = self._take()
+        if taken is None:
+            return
+        job, call = taken
+        if not call.future.set_running_or_notify_cancel():
+            self._finish(job, call)
+            return
+        try:
+            result = self._run(job, call)
+            if call.is_cancelled:
+                raise Cancelled(f"{job.name} was cancelled")
+            call.future.set_result(result)
+        except BaseException as error:
+            ending = Cancelled(f"{job.name} was cancelled") if call.is_cancelled else error
+            call.future.set_exception(ending)
+        finally:
+            self._finish(job, call)
+
+    def _take(self) -> tuple[_Job, _Call] | None:
+        """The next call, from the job that has waited longest for its turn."""
+        with self._lock:
+            job = next((job for job in self._jobs.values() if job.queued), None)
+            if job is None:
+                return None
+            self._jobs.move_to_end(job.name)
+            call = job.queued.popleft()
+            job.running.add(call)
+            return job, call
+
+    def _finish(self, job: _Job, call: _Call) -> None:
+        with self._lock:
+            job.running.discard(call)
+            if not job.running and not job.queued:
+                self._cancelled_jobs.discard(job)
+                if self._jobs.get(job.name) is job:
+                    del self._jobs[job.name]
+
+    def _run(self, job: _Job, call: _Call) -> Any:
+        session = self._start().result()
+        limits = Limits(session.max_attempts, self._task_time_limit_s)
+        request = encode_request(call.function, call.argument, limits)
+        if call.is_cancelled:
+            raise Cancelled(f"{job.name} was cancelled")
+        try:
+            outcome = session.run(
+                request, tag=job.tag, pool=f"lithify-{job.pool}", description=f"lithify {job.name}"
+            )
+        except Exception as error:
+            raise EngineError(f"a task of {job.name} failed: {essential_cause(str(error))}") from error
+        return decode_outcome(outcome)
+
+    # Stopping
+
+    def _interrupt(self, job: _Job, running: list[_Call]) -> None:
+        starter = self._starter
+        if not running or starter is None:
+            return
+        session = starter.result()
+        futures = [call.future for call in running]
+        for _ in range(_CANCEL_ATTEMPTS):
+            try:
+                session.interrupt(job.tag)
+            except Exception as error:
+                cause = essential_cause(str(error))
+                raise EngineError(f"{job.name} could not be cancelled: {cause}") from error
+            if not wait(futures, _CANCEL_INTERVAL_S).not_done:
+                return
+        raise EngineError(
+            f"{job.name} still runs on Spark after {_CANCEL_ATTEMPTS} attempts to cancel it; what it writes "
+            "will never be used"
+        )
+
+
+def _fail(future: Future[Any], error: LithifyError) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)
