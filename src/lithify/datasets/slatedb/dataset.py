@@ -6,8 +6,10 @@ Commit, as one atomic step for any number of compactions (SlateDB format: manife
 2. Validate every compaction against it; refused ones are left out.
 3. Publish the unmodified manifest plus a checkpoint that pins exactly this version, so that readers
    and iterators keep the inputs they are using until it expires.
-4. Publish the transformed manifest. On a conflict go back to 1; the checkpoint is kept if it is still
-   there, since the version it pins lists the inputs.
+4. Publish the transformed manifest.
+
+On a conflict, step 3 or 4 starts again from the latest manifest, with the checks of 1 and 2. A version
+that another party slips in between 3 and 4 needs no second checkpoint: the inputs are pinned already.
 
 The new manifest is always a function of the latest one and the compactions, never of an older one we
 remember, so whatever the writer, readers or garbage collectors published meanwhile stays.
@@ -15,9 +17,10 @@ remember, so whatever the writer, readers or garbage collectors published meanwh
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from lithify.clock import Clock
 from lithify.compaction.contract import Job, Plan, RangeOutcome, RangeWork
@@ -32,16 +35,10 @@ from lithify.datasets.slatedb.split import plan_ranges
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, TaskResult
 from lithify.datasets.slatedb.transform import apply_compaction, with_checkpoint
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import CorruptObject, Fenced, ObjectNotFound, Refused, StoreError
+from lithify.errors import CorruptObject, Fenced, ObjectNotFound, Refused
 from lithify.ids import Ids, Ulid, ulid_ms
 from lithify.store.objects import ObjectStore
-from lithify.store.versions import Version, VersionConflict, VersionedFiles
-
-MAX_CONFLICTS = 100
-"""Publications in a row that another party was faster with, before giving up."""
-
-CONFLICT_PAUSE_S = 0.02
-MAX_CONFLICT_PAUSE_S = 1.0
+from lithify.store.versions import Version, VersionedFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +69,20 @@ class SlateDataset:
         *,
         store_options: Mapping[str, str] | None = None,
         options: SlateOptions | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.store = store
         self.paths = DatabasePaths(root)
         self.options = options if options is not None else SlateOptions()
         self._clock = clock
         self._ids = ids
+        self._rng = rng if rng is not None else random.Random()
         self._store_options = dict(store_options or {})
         self._manifests = VersionedFiles(
-            store, self.paths.manifest_folder, MANIFEST_SUFFIX, self.paths.manifest_boundary
+            store, self.paths.manifest_folder, MANIFEST_SUFFIX, self.paths.manifest_boundary, ids
         )
         self._ledgers = VersionedFiles(
-            store, self.paths.compactions_folder, COMPACTIONS_SUFFIX, self.paths.compactions_boundary
+            store, self.paths.compactions_folder, COMPACTIONS_SUFFIX, self.paths.compactions_boundary, ids
         )
         self._decoded: dict[str, tuple[int, Any]] = {}
 
@@ -95,7 +94,7 @@ class SlateDataset:
 
     def snapshot(self) -> Manifest:
         """The latest manifest; `Refused` when there is no database."""
-        return self._latest_manifest()[1]
+        return self._manifest_of(self._manifests.latest())
 
     def manifest(self, manifest_id: int) -> Manifest:
         """One version of the manifest, as a checkpoint pins it."""
@@ -103,24 +102,22 @@ class SlateDataset:
 
     def latest_manifest(self) -> tuple[int, Manifest]:
         """The latest manifest and its id."""
-        version, manifest = self._latest_manifest()
+        version = self._manifests.latest()
+        manifest = self._manifest_of(version)
+        assert version is not None
         return version.id, manifest
 
     def ledger(self) -> SlateLedger | None:
         """The latest ledger; `None` when no coordinator ever ran."""
-        return self._latest_ledger()[1]
-
-    def _latest_manifest(self) -> tuple[Version, Manifest]:
-        version = self._manifests.latest()
-        if version is None:
-            raise Refused(f"there is no SlateDB database at {self.url}: no manifest was found; check the URL")
-        return version, self._decode(self._manifests, version, decode_manifest)
-
-    def _latest_ledger(self) -> tuple[Version | None, SlateLedger | None]:
         version = self._ledgers.latest()
         if version is None:
-            return None, None
-        return version, self._decode(self._ledgers, version, decode_ledger)
+            return None
+        return cast(SlateLedger, self._decode(self._ledgers, version, decode_ledger))
+
+    def _manifest_of(self, version: Version | None) -> Manifest:
+        if version is None:
+            raise Refused(f"there is no SlateDB database at {self.url}: no manifest was found; check the URL")
+        return cast(Manifest, self._decode(self._manifests, version, decode_manifest))
 
     def _decode(self, files: VersionedFiles, version: Version, decode: Callable[[bytes, str], Any]) -> Any:
         key = files.key(version.id)
@@ -134,70 +131,71 @@ class SlateDataset:
 
     def take_epoch(self) -> int:
         """Fence every older coordinator, and make sure there is a ledger."""
-        for pause_s in self._pauses("take over the database"):
-            ledger_version, ledger = self._latest_ledger()
-            version, manifest = self._latest_manifest()
+        ledger = self.ledger()
+        taken = 0
+
+        def raise_epoch(version: Version | None) -> bytes:
+            nonlocal taken
+            manifest = self._manifest_of(version)
             if not manifest.initialized:
                 raise Refused(
-                    f"{self.url} is a clone that is not initialized yet; open it once, then try again"
+                    f"{self.url} is a clone that is not initialized yet; open it with SlateDB once, then try again"
                 )
-            epoch = manifest.compactor_epoch + 1
-            if ledger is not None and ledger.epoch >= epoch:
+            taken = manifest.compactor_epoch + 1
+            if ledger is not None and ledger.epoch >= taken:
                 raise CorruptObject(
-                    self._ledgers.key(ledger_version.id if ledger_version is not None else 0),
-                    f"its epoch {ledger.epoch} is ahead of the manifest's {epoch - 1}",
+                    self.paths.compactions_folder,
+                    f"its epoch {ledger.epoch} is ahead of the manifest's {taken - 1}; was the manifest restored "
+                    "from a backup without it?",
                 )
-            try:
-                self._manifests.publish(version, encode_manifest(replace(manifest, compactor_epoch=epoch)))
-                break
-            except VersionConflict:
-                self._clock.sleep_s(pause_s)
-        for pause_s in self._pauses("create the ledger"):
-            if self._ledgers.latest() is not None:
-                break
-            try:
-                self._ledgers.publish(None, encode_ledger(Ledger()))
-            except VersionConflict:
-                self._clock.sleep_s(pause_s)
-        return epoch
+            return encode_manifest(replace(manifest, compactor_epoch=taken))
+
+        self._manifests.update(raise_epoch, self._clock, self._rng)
+        self._ledgers.update(
+            lambda version: encode_ledger(Ledger()) if version is None else None, self._clock, self._rng
+        )
+        return taken
 
     def update_ledger(self, change: Callable[[SlateLedger], SlateLedger]) -> SlateLedger:
         """Apply `change` to the latest ledger and publish it; see the contract."""
-        for pause_s in self._pauses("update the ledger"):
-            version, ledger = self._latest_ledger()
-            if ledger is None:
+        changed: SlateLedger = Ledger()
+
+        def apply(version: Version | None) -> bytes | None:
+            nonlocal changed
+            if version is None:
                 raise Refused(f"{self.url} has no compactions file; start a coordinator first")
+            ledger = self._decode(self._ledgers, version, decode_ledger)
             changed = change(ledger)
-            if changed == ledger:
-                return ledger
-            try:
-                self._ledgers.publish(version, encode_ledger(changed))
-                return changed
-            except VersionConflict:
-                self._clock.sleep_s(pause_s)
-        raise AssertionError("unreachable")
+            return encode_ledger(changed) if changed != ledger else None
+
+        self._ledgers.update(apply, self._clock, self._rng)
+        return changed
 
     def commit(self, compactions: Sequence[SlateCompaction], epoch: int) -> Mapping[Ulid, str | None]:
         """Publish the outputs of all `compactions` that are still valid."""
-        checkpoint: Checkpoint | None = None
-        for pause_s in self._pauses("commit to the manifest"):
-            version, manifest = self._latest_manifest()
+        verdicts: Mapping[Ulid, str | None] = {}
+
+        def judge(version: Version | None) -> tuple[Manifest, Manifest | None]:
+            nonlocal verdicts
+            manifest = self._manifest_of(version)
             self._check_epoch(manifest, epoch)
-            verdicts, valid = _judge(compactions, manifest)
-            if not valid:
-                return verdicts
-            try:
-                if checkpoint is None or checkpoint not in manifest.checkpoints:
-                    checkpoint = self._new_checkpoint(version.id + 1)
-                    manifest = with_checkpoint(manifest, checkpoint)
-                    version = self._manifests.publish(version, encode_manifest(manifest))
-                for compaction in valid:
-                    manifest = apply_compaction(manifest, compaction.spec, compaction.outputs)
-                self._manifests.publish(version, encode_manifest(manifest))
-                return verdicts
-            except VersionConflict:
-                self._clock.sleep_s(pause_s)
-        raise AssertionError("unreachable")
+            verdicts, result = _judge(compactions, manifest)
+            return manifest, result
+
+        def pin_inputs(version: Version | None) -> bytes | None:
+            manifest, result = judge(version)
+            assert version is not None
+            if result is None:
+                return None
+            return encode_manifest(with_checkpoint(manifest, self._new_checkpoint(version.id + 1)))
+
+        def publish_outputs(version: Version | None) -> bytes | None:
+            _, result = judge(version)
+            return None if result is None else encode_manifest(result)
+
+        self._manifests.update(pin_inputs, self._clock, self._rng)
+        self._manifests.update(publish_outputs, self._clock, self._rng)
+        return verdicts
 
     def _new_checkpoint(self, manifest_id: int) -> Checkpoint:
         now_s = self._clock.now_ms() // 1000
@@ -209,17 +207,6 @@ class SlateDataset:
                 f"another coordinator (epoch {manifest.compactor_epoch}) has taken over {self.url}; "
                 f"this one (epoch {epoch}) stops"
             )
-
-    def _pauses(self, purpose: str) -> Any:
-        """Pauses in seconds before each further try; `StoreError` when they are used up."""
-        pause_s = CONFLICT_PAUSE_S
-        for _ in range(MAX_CONFLICTS):
-            # Spread by the id's random part, so that two parties do not keep colliding.
-            yield pause_s * (0.5 + (self._ids.uuid().int & 0xFFFF) / 0xFFFF)
-            pause_s = min(2 * pause_s, MAX_CONFLICT_PAUSE_S)
-        raise StoreError(
-            f"could not {purpose} of {self.url}: another party was faster {MAX_CONFLICTS} times in a row"
-        )
 
     # Deciding
 
@@ -321,17 +308,36 @@ def source_views(tree: Tree, spec: TieredSpec) -> tuple[tuple[View, ...], ...] |
 
 def _judge(
     compactions: Sequence[SlateCompaction], manifest: Manifest
-) -> tuple[dict[Ulid, str | None], list[SlateCompaction]]:
-    """Validate each compaction against the manifest as the earlier ones of the batch leave it."""
+) -> tuple[dict[Ulid, str | None], Manifest | None]:
+    """Validate each compaction against the manifest as the earlier ones of the batch leave it.
+
+    Gives why each was refused (`None`: it is in) and the new manifest (`None`: nothing to publish).
+    A compaction whose outputs already are the destination run was committed before a crash or
+    behind a lost answer: SST ids are random, so nothing else can have put them there.
+    """
     verdicts: dict[Ulid, str | None] = {}
-    valid: list[SlateCompaction] = []
+    result: Manifest | None = None
     for compaction in compactions:
+        if is_committed(compaction, manifest):
+            verdicts[compaction.id] = None
+            continue
         refusal = validate(compaction, manifest, Ledger(0, (compaction,)))
         verdicts[compaction.id] = refusal
         if refusal is None:
-            valid.append(compaction)
-            manifest = apply_compaction(manifest, compaction.spec, compaction.outputs)
-    return verdicts, valid
+            manifest = result = apply_compaction(manifest, compaction.spec, compaction.outputs)
+    return verdicts, result
+
+
+def is_committed(compaction: SlateCompaction, manifest: Manifest) -> bool:
+    """Whether the destination run consists of this compaction's outputs."""
+    spec = compaction.spec
+    tree = manifest.tree(spec.segment)
+    if tree is None or not isinstance(spec, TieredSpec) or not compaction.outputs:
+        return False
+    outputs = [sst.id for sst in compaction.outputs]
+    return any(
+        run.id == spec.destination and [view.sst.id for view in run.views] == outputs for run in tree.runs
+    )
 
 
 class _Locator:

@@ -1,0 +1,1 @@
+"""A demonstration: a SlateDB database, compacted by Lithify, judged by SlateDB's own client."""

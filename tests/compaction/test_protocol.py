@@ -1,0 +1,222 @@
+"""The compaction protocol against a model: a random walk of coordinators and workers over one ledger."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lithify.compaction import protocol
+from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
+from lithify.compaction.protocol import AnyLedger, IllegalTransition
+from lithify.errors import Fenced, LostOwnership
+from lithify.ids import RandomIds, Ulid, ulid_ms
+
+NOW_MS = 1_800_000_000_000
+TIMEOUT_MS = 30_000
+IDS = RandomIds(random.Random(1))
+ID = IDS.ulid(NOW_MS)
+WORKERS = ("a", "b")
+
+
+def ledger_with(state: State, worker: str | None = None) -> AnyLedger:
+    owner = Worker(worker, NOW_MS) if worker is not None else None
+    return Ledger(1, (Compaction(ID, "spec", state, worker=owner),))
+
+
+CALLS = {
+    "schedule": lambda ledger: protocol.schedule(ledger, ID),
+    "claim": lambda ledger: protocol.claim(ledger, ID, "a", NOW_MS),
+    "heartbeat": lambda ledger: protocol.heartbeat(ledger, ID, "a", NOW_MS),
+    "finish": lambda ledger: protocol.finish(ledger, ID, "a", NOW_MS, ("out",)),
+    "release": lambda ledger: protocol.release(ledger, ID, "a"),
+    "reclaim": lambda ledger: protocol.reclaim(ledger, [ID]),
+    "complete": lambda ledger: protocol.complete(ledger, ID),
+    "fail": lambda ledger: protocol.fail(ledger, ID),
+}
+
+ALLOWED = {
+    ("schedule", State.SUBMITTED): State.SCHEDULED,
+    ("claim", State.SCHEDULED): State.RUNNING,
+    ("heartbeat", State.RUNNING): State.RUNNING,
+    ("finish", State.RUNNING): State.COMPACTED,
+    ("release", State.RUNNING): State.SCHEDULED,
+    ("reclaim", State.RUNNING): State.SCHEDULED,
+    ("complete", State.COMPACTED): State.COMPLETED,
+    ("complete", State.SUBMITTED): State.COMPLETED,
+    ("fail", State.SUBMITTED): State.FAILED,
+    ("fail", State.SCHEDULED): State.FAILED,
+    ("fail", State.RUNNING): State.FAILED,
+    ("fail", State.COMPACTED): State.FAILED,
+}
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("call", list(CALLS))
+def test_each_transition_is_allowed_from_its_states_only(call: str, state: State) -> None:
+    before = ledger_with(state, "a" if state is State.RUNNING else None)
+    target = ALLOWED.get((call, state))
+    if target is None:
+        with pytest.raises((IllegalTransition, LostOwnership)):
+            CALLS[call](before)
+    else:
+        after = CALLS[call](before).get(ID)
+        assert after is not None
+        assert after.state is target
+
+
+@pytest.mark.parametrize("call", ["heartbeat", "finish", "release"])
+def test_a_zombie_changes_nothing(call: str) -> None:
+    with pytest.raises(LostOwnership):
+        CALLS[call](ledger_with(State.RUNNING, "b"))
+
+
+def test_progress_only_grows() -> None:
+    def progress(*outputs: str, end: str = "m", horizon: int = 5) -> Progress[str, str]:
+        return Progress((RangeProgress(end, outputs),), horizon)
+
+    ledger = protocol.heartbeat(ledger_with(State.RUNNING, "a"), ID, "a", NOW_MS, progress("x"))
+    grown = protocol.heartbeat(ledger, ID, "a", NOW_MS, progress("x", "y"))
+    assert grown.compactions[0].progress == progress("x", "y")
+    for worse in (progress(), progress("y"), progress("x", end="n"), progress("x", horizon=6)):
+        with pytest.raises(IllegalTransition):
+            protocol.heartbeat(ledger, ID, "a", NOW_MS, worse)
+
+
+def test_a_new_id_is_never_older_than_those_in_the_ledger() -> None:
+    ledger = ledger_with(State.RUNNING, "a")
+    assert protocol.next_id_ms(ledger, NOW_MS - 5) == ulid_ms(ID)
+    assert protocol.next_id_ms(ledger, NOW_MS + 5) == NOW_MS + 5
+
+
+def test_a_silent_worker_is_stale_only_after_the_timeout() -> None:
+    ledger = ledger_with(State.RUNNING, "a")
+    assert protocol.stale(ledger, NOW_MS + TIMEOUT_MS, TIMEOUT_MS) == ()
+    assert protocol.stale(ledger, NOW_MS + TIMEOUT_MS + 1, TIMEOUT_MS) == (ID,)
+    assert protocol.stale(ledger_with(State.RUNNING), NOW_MS, TIMEOUT_MS) == (ID,)
+
+
+def test_recovery_keeps_running_work_and_forgets_claims_nobody_made() -> None:
+    states = {IDS.ulid(NOW_MS + n): state for n, state in enumerate(State)}
+    ledger: AnyLedger = Ledger(1, tuple(Compaction(i, "s", state) for i, state in states.items()))
+    recovered = protocol.recover(ledger, 2)
+    assert recovered.epoch == 2
+    assert [c.state for c in recovered.compactions] == [
+        State.SUBMITTED,
+        State.SUBMITTED,
+        State.RUNNING,
+        State.COMPACTED,
+        State.FAILED,
+    ]
+    with pytest.raises(Fenced):
+        protocol.recover(recovered, 1)
+
+
+class Walk(RuleBasedStateMachine):
+    """Several workers and a coordinator act on whatever ledger they last saw; each publication is a
+    compare-and-set, so an act on an old ledger is refused by the version and tried again anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger: AnyLedger = Ledger(1)
+        self.now_ms = NOW_MS
+        self.ids = RandomIds(random.Random(0))
+        self.terminal: dict[Ulid, State] = {}
+        self.finishers: dict[Ulid, list[str]] = {}
+
+    def some(self, state: State, pick: int) -> Ulid | None:
+        found = [c.id for c in self.ledger.compactions if c.state is state]
+        return found[pick % len(found)] if found else None
+
+    @rule(ms=st.integers(0, 40_000))
+    def time_passes(self, ms: int) -> None:
+        self.now_ms += ms
+
+    @precondition(lambda self: len(self.ledger.compactions) < 6)
+    @rule()
+    def submit(self) -> None:
+        new: Compaction[str, str, str] = Compaction(
+            self.ids.ulid(protocol.next_id_ms(self.ledger, self.now_ms)), "spec"
+        )
+        self.ledger = protocol.submit(self.ledger, new)
+
+    @rule(pick=st.integers(0, 5))
+    def schedule(self, pick: int) -> None:
+        if (found := self.some(State.SUBMITTED, pick)) is not None:
+            self.ledger = protocol.schedule(self.ledger, found)
+
+    @rule(pick=st.integers(0, 5), worker=st.sampled_from(WORKERS))
+    def claim(self, pick: int, worker: str) -> None:
+        if (found := self.some(State.SCHEDULED, pick)) is not None:
+            self.ledger = protocol.claim(self.ledger, found, worker, self.now_ms)
+
+    @rule(pick=st.integers(0, 5), worker=st.sampled_from(WORKERS))
+    def finish(self, pick: int, worker: str) -> None:
+        found = self.some(State.RUNNING, pick)
+        if found is None:
+            return
+        if protocol.owns(self.ledger, found, worker):
+            self.ledger = protocol.finish(self.ledger, found, worker, self.now_ms, (worker,))
+            self.finishers.setdefault(found, []).append(worker)
+        else:
+            with pytest.raises(LostOwnership):
+                protocol.finish(self.ledger, found, worker, self.now_ms, (worker,))
+
+    @rule()
+    def reclaim(self) -> None:
+        stale = protocol.stale(self.ledger, self.now_ms, TIMEOUT_MS)
+        self.ledger = protocol.reclaim(self.ledger, stale)
+
+    @rule(pick=st.integers(0, 5), refused=st.booleans())
+    def settle(self, pick: int, refused: bool) -> None:
+        found = self.some(State.COMPACTED, pick)
+        if found is not None:
+            settle = protocol.fail if refused else protocol.complete
+            self.ledger = settle(self.ledger, found)
+            self.terminal[found] = State.FAILED if refused else State.COMPLETED
+
+    @rule()
+    def trim(self) -> None:
+        self.ledger = protocol.trim(self.ledger)
+
+    @rule()
+    def coordinator_restarts(self) -> None:
+        self.ledger = protocol.recover(self.ledger, self.ledger.epoch + 1)
+
+    @invariant()
+    def each_compaction_is_finished_by_one_worker(self) -> None:
+        assert all(len(workers) == 1 for workers in self.finishers.values())
+
+    @invariant()
+    def terminal_states_absorb(self) -> None:
+        for compaction in self.ledger.compactions:
+            if compaction.id in self.terminal:
+                assert compaction.state is self.terminal[compaction.id]
+
+    @invariant()
+    def ids_ascend_and_only_running_work_has_progress_by_an_owner(self) -> None:
+        ids = [c.id for c in self.ledger.compactions]
+        assert ids == sorted(set(ids))
+        for compaction in self.ledger.compactions:
+            if compaction.state in (State.SUBMITTED, State.SCHEDULED):
+                assert compaction.worker is None
+            if compaction.state is State.RUNNING:
+                assert compaction.worker is not None
+
+
+Walk.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestWalk = Walk.TestCase
+
+
+def test_trim_keeps_the_newest_finished_one() -> None:
+    states = (State.COMPLETED, State.FAILED, State.RUNNING, State.COMPLETED)
+    ledger: AnyLedger = Ledger(
+        1, tuple(Compaction(IDS.ulid(NOW_MS + n), n, state) for n, state in enumerate(states))
+    )
+    assert [c.spec for c in protocol.trim(ledger).compactions] == [2, 3]
+    only_finished = replace(ledger, compactions=ledger.compactions[:2])
+    assert [c.spec for c in protocol.trim(only_finished).compactions] == [1]
