@@ -1,0 +1,31 @@
+"""Databases that old official clients made (see `fixtures/make_old_database.py`)."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+from tests.judge.fixtures.make_old_database import FLUSHES, steps
+
+FIXTURES = Path(__file__).parent / "fixtures"
+OLD_DATABASES = ("slatedb-0.10.0", "slatedb-0.15.0")
+"""Both have manifest format 1; the first has SSTs of format 1."""
+
+
+def unpack_old_database(name: str, folder: Path) -> Path:
+    """Unpack one of `OLD_DATABASES` into `folder`, and return it."""
+    with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def old_database_content() -> dict[bytes, bytes]:
+    """What a scan of any of them must show."""
+    content: dict[bytes, bytes] = {}
+    for flush in range(FLUSHES):
+        for key, value, _ttl_ms in steps(flush):
+            if value is None:
+                content.pop(key, None)
+            else:
+                content[key] = value
+    return dict(sorted(content.items()))
