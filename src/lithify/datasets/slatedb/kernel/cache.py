@@ -1,0 +1,92 @@
+"""Compilation of the kernel: which functions are compiled, and where machine code is kept.
+
+1. `inlined` marks a function that is only ever called from other compiled code. It is compiled as
+   part of its callers and is never stored by itself.
+2. `entry` marks a function that Python calls. Its machine code, with everything it calls linked in,
+   is stored in the cache folder, so that later processes load it instead of compiling.
+3. The name of the cache folder holds a hash of all kernel sources, of the versions of Python, numba
+   and llvmlite, and of the processor and its features. numba itself only looks at the file of the
+   function in question and would go on using stale code when an imported module changes.
+4. Where no folder can be written, everything is compiled in memory, in every process anew.
+
+Invariant: nothing here may fail because of the cache. Concurrent processes are safe since files are
+put in place by rename and every entry has exactly one signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+import llvmlite
+import llvmlite.binding
+import numba
+
+CACHE_DIR_VARIABLE = "LITHIFY_CACHE_DIR"
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def cache_root() -> Path:
+    """The folder for what Lithify keeps between runs on this machine."""
+    chosen = os.environ.get(CACHE_DIR_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    user_cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(user_cache) if user_cache else Path.home() / ".cache") / "lithify"
+
+
+def fingerprint() -> str:
+    """A hash of everything that machine code depends on."""
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    features: str = llvmlite.binding.get_host_cpu_features().flatten()
+    facts = (
+        sys.version,
+        numba.__version__,
+        llvmlite.__version__,
+        platform.machine(),
+        llvmlite.binding.get_host_cpu_name(),
+        features,
+    )
+    digest.update("\0".join(facts).encode())
+    return digest.hexdigest()[:20]
+
+
+def _writable_folder() -> str | None:
+    try:
+        folder = cache_root() / f"kernel-{fingerprint()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return str(folder)
+    except (OSError, RuntimeError):
+        return None
+
+
+_FOLDER = _writable_folder()
+
+
+def inlined(function: Function) -> Function:
+    """Compile `function` as a part of its compiled callers."""
+    return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def entry(function: Function) -> Function:
+    """Compile `function` for callers in Python and keep its machine code on disk."""
+    if _FOLDER is None:
+        return inlined(function)
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _FOLDER
+    try:
+        return cast(Function, numba.njit(nogil=True, error_model="numpy", cache=True)(function))
+    except RuntimeError:  # numba found no place for the cache of this function
+        return inlined(function)
+    finally:
+        numba.config.CACHE_DIR = before

@@ -1,0 +1,50 @@
+"""Comparison of keys in memory, eight bytes at a time.
+
+Keys order as their bytes do, a prefix before what it is a prefix of. Words are read past the ends of
+keys; what lies there is masked off.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.datasets.slatedb.kernel.memory import load_u64, load_u64_be, trailing_zeros, unsigned
+
+_NO_DIFFERENCE = np.uint64(0)
+
+
+@inlined
+def common_length(left: int, right: int, limit: int) -> int:
+    """How many of the first `limit` bytes two keys share."""
+    position = 0
+    while position < limit:
+        difference = load_u64(left + position) ^ load_u64(right + position)
+        if difference != _NO_DIFFERENCE:
+            position += trailing_zeros(difference) >> 3
+            return min(position, limit)
+        position += 8
+    return limit
+
+
+@inlined
+def compare_keys(left: int, left_len: int, right: int, right_len: int) -> int:
+    """-1, 0 or 1 as the left key is less than, equal to or greater than the right one."""
+    shorter = min(left_len, right_len)
+    position = 0
+    while position < shorter:
+        a = load_u64_be(left + position)
+        b = load_u64_be(right + position)
+        if a != b:
+            rest = shorter - position
+            if rest < 8:
+                spare_bits = unsigned((8 - rest) * 8)
+                a >>= spare_bits
+                b >>= spare_bits
+                if a == b:
+                    break
+            return -1 if a < b else 1
+        position += 8
+    if left_len == right_len:
+        return 0
+    return -1 if left_len < right_len else 1
