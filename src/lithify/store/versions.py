@@ -103,8 +103,8 @@ def parse_key(key: str, folder: str, suffix: str) -> int | None:
     if not _CANONICAL_ID.fullmatch(stem) or not 1 <= int(stem) <= MAX_VERSION_ID:
         raise CorruptObject(
             key,
-            f"the name is not a number from 1 with exactly {_ID_DIGITS} digits and {suffix!r}; clients of this "
-            "folder can hang on it, so find out who wrote it and move it away",
+            f"the name is not a number from 1 with exactly {_ID_DIGITS} digits and {suffix!r}; clients "
+            "can hang on such a name, so find out who wrote it and move it away",
         )
     return int(stem)
 
@@ -161,8 +161,8 @@ class VersionedFiles:
                 return found
             self._seen = None
         raise StoreError(
-            f"{self.folder}: no version above the boundary in {self._boundary_key} was found in {MAX_LOOKUPS} "
-            "searches; either versions are being deleted faster than they can be read, or the latest is lost"
+            f"{self.folder}: {MAX_LOOKUPS} searches found no version above the boundary in "
+            f"{self._boundary_key}; versions are deleted faster than they can be read, or the latest is lost"
         )
 
     def publish(self, base: Version | None, data: bytes) -> Version:

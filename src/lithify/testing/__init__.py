@@ -1,10 +1,34 @@
 """Stores and a clock for tests of Lithify and of programs built on it.
 
 - `MemoryStore`: a store in a dictionary.
+- `CountingStore`: counts requests by verb, and bytes.
+- `DelayingStore`: sleeps before each call.
+- `FaultyStore`: fails, loses answers, truncates or kills at chosen calls; `crash_at_every_call`
+  lets a function die at each of its calls in turn.
 - `ManualClock`: time that moves only when told to; sleeping takes none.
+
+The stores wrap each other: `CountingStore(FaultyStore.crash_at(MemoryStore(clock), 7))`. A wrapper of
+one's own is a `WrappedStore` that overrides `around`.
 """
 
 from lithify.testing.clock import ManualClock
+from lithify.testing.counting import CountingStore, Verb
+from lithify.testing.delaying import DelayingStore
+from lithify.testing.faulty import Crash, CrashSite, Fault, FaultyStore, crash_at_every_call
 from lithify.testing.memory import MemoryStore
+from lithify.testing.wrapped import Call, WrappedStore
 
-__all__ = ["ManualClock", "MemoryStore"]
+__all__ = [
+    "Call",
+    "CountingStore",
+    "Crash",
+    "CrashSite",
+    "DelayingStore",
+    "Fault",
+    "FaultyStore",
+    "ManualClock",
+    "MemoryStore",
+    "Verb",
+    "WrappedStore",
+    "crash_at_every_call",
+]

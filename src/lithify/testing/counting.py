@@ -1,0 +1,78 @@
+"""A store that counts what is asked of it, in the units object stores are paid by."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TypeVar
+
+from lithify.store.objects import ObjectStore
+from lithify.testing.wrapped import Call, WrappedStore
+
+ResultT = TypeVar("ResultT")
+
+
+class Verb(StrEnum):
+    """Kinds of requests."""
+
+    GET = "GET"
+    HEAD = "HEAD"
+    LIST = "LIST"
+    PUT = "PUT"
+    DELETE = "DELETE"
+
+
+_VERBS = {
+    "get": Verb.GET,
+    "get_with_meta": Verb.GET,
+    "get_range": Verb.GET,
+    "get_range_into": Verb.GET,
+    "head": Verb.HEAD,
+    "list": Verb.LIST,
+    "create": Verb.PUT,
+    "put": Verb.PUT,
+    "replace": Verb.PUT,
+    "commit": Verb.PUT,
+    "delete": Verb.DELETE,
+}
+
+
+class CountingStore(WrappedStore):
+    """Counts requests by verb, failed ones included, and the bytes of objects that came and went.
+
+    A streamed upload counts as one PUT, when it is committed. A listing counts once, however long.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.requests: Counter[Verb] = Counter()
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self._lock = threading.Lock()
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        verb = _VERBS.get(call.method)
+        if verb is not None:
+            with self._lock:
+                self.requests[verb] += 1
+        result = action()
+        with self._lock:
+            self.bytes_read += call.bytes_asked + _bytes_in(result)
+            self.bytes_written += call.bytes_sent
+        return result
+
+    def reset(self) -> None:
+        """Start again from nothing."""
+        with self._lock:
+            self.requests.clear()
+            self.bytes_read = self.bytes_written = 0
+
+
+def _bytes_in(result: object) -> int:
+    if isinstance(result, bytes):
+        return len(result)
+    if isinstance(result, tuple):
+        return len(result[0])
+    return 0

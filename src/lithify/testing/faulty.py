@@ -1,0 +1,138 @@
+"""A store that fails when told to, and the enumeration of every place where a process can die.
+
+A fault happens to one call: before it reaches the store, or after it has taken effect (the answer is
+lost). It is a `StoreError`, or a `Crash`, which stands for the death of the process: it is no
+`Exception`, so no handler of ordinary errors stops it, and after it every further call of the same
+store crashes too, so that nothing a dying process does in a `finally` has an effect.
+
+Calls are numbered from 1 in the order in which they begin.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar, cast
+
+from lithify.errors import StoreError
+from lithify.store.objects import ObjectStore
+from lithify.testing.wrapped import Call, WrappedStore
+
+ResultT = TypeVar("ResultT")
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class Fault(Enum):
+    """What goes wrong in one call."""
+
+    FAIL_BEFORE = "fails; nothing happened"
+    FAIL_AFTER = "fails; but it took effect"
+    TRUNCATE = "reads only the first half of the object"
+    CRASH_BEFORE = "the process dies; nothing happened"
+    CRASH_AFTER = "the process dies; but it took effect"
+
+
+class FaultyStore(WrappedStore):
+    """Asks `decide` before each call, giving its number, what goes wrong with it (`None`: nothing).
+
+    `calls` are all calls so far.
+    """
+
+    def __init__(self, inner: ObjectStore, decide: Callable[[int, Call], Fault | None]) -> None:
+        super().__init__(inner)
+        self.calls: list[Call] = []
+        self._decide = decide
+        self._dead = False
+        self._lock = threading.Lock()
+
+    @classmethod
+    def scripted(cls, inner: ObjectStore, faults: Mapping[int, Fault]) -> FaultyStore:
+        """Faults by the number of the call."""
+        return cls(inner, lambda number, _: faults.get(number))
+
+    @classmethod
+    def seeded(
+        cls,
+        inner: ObjectStore,
+        rng: random.Random,
+        probability: float,
+        faults: tuple[Fault, ...] = (Fault.FAIL_BEFORE, Fault.FAIL_AFTER),
+    ) -> FaultyStore:
+        """Each call has one of `faults` with this probability."""
+        return cls(inner, lambda *_: rng.choice(faults) if rng.random() < probability else None)
+
+    @classmethod
+    def crash_at(cls, inner: ObjectStore, number: int, *, after: bool = False) -> FaultyStore:
+        """Die in one call, before or after it takes effect."""
+        return cls.scripted(inner, {number: Fault.CRASH_AFTER if after else Fault.CRASH_BEFORE})
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        with self._lock:
+            if self._dead:
+                raise Crash(f"{call.method} {call.key}: the process is dead")
+            self.calls.append(call)
+            number = len(self.calls)
+            fault = self._decide(number, call)
+            self._dead = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+        if fault is None:
+            return action()
+        where = f"{call.method} {call.key} (call {number})"
+        match fault:
+            case Fault.CRASH_BEFORE:
+                raise Crash(where)
+            case Fault.FAIL_BEFORE:
+                raise StoreError(f"{where}: injected failure")
+            case Fault.TRUNCATE:
+                return _truncated(action(), call, where)
+        action()
+        if fault is Fault.CRASH_AFTER:
+            raise Crash(where)
+        raise StoreError(f"{where}: injected failure, the answer is lost")
+
+
+@dataclass(frozen=True, slots=True)
+class CrashSite:
+    """Where a run died."""
+
+    number: int
+    call: Call
+    after: bool
+    """Whether the call had taken effect."""
+
+
+def crash_at_every_call(
+    make_store: Callable[[], ObjectStore], run: Callable[[ObjectStore], object]
+) -> Iterator[tuple[CrashSite, ObjectStore]]:
+    """Let `run` die at each of its calls in turn, before and after, each time on a new store.
+
+    Yields where it died and the store as it was left behind, for the caller to judge. `run` must
+    make the same calls each time.
+    """
+    rehearsal = FaultyStore.scripted(make_store(), {})
+    run(rehearsal)
+    for number, call in enumerate(rehearsal.calls, start=1):
+        for after in (False, True):
+            inner = make_store()
+            faulty = FaultyStore.crash_at(inner, number, after=after)
+            try:
+                run(faulty)
+            except Crash:
+                yield CrashSite(number, call, after), inner
+            else:
+                raise AssertionError(f"call {number} ({call.method} {call.key}) did not come: {run} varies")
+
+
+def _truncated(result: ResultT, call: Call, where: str) -> ResultT:
+    """The result as a store that serves half an object would give it."""
+    if isinstance(result, bytes) and call.method == "get":
+        return cast(ResultT, result[: len(result) // 2])
+    if isinstance(result, tuple):
+        data, meta = result
+        return cast(ResultT, (data[: len(data) // 2], meta))
+    raise StoreError(f"{where}: injected failure, the object is too short")
