@@ -1,0 +1,134 @@
+"""The filter block of an SST: which keys it may hold (SlateDB format: filter).
+
+A composite block is a count and so many named filters: `u16` length and name, `u64` length and data,
+all big-endian. An unknown name is skipped by readers. A legacy block is the data of one bloom filter.
+
+Bloom filter: `u16` number of probes, then `m` bits, bit `b` being bit `b & 7` of byte `b >> 3`. The hash
+of a key is SipHash-1-3 with a zero key. With `h` its low and `d` its high 32 bits, both modulo `m`, probe
+`i` looks at bit `h` after `d` has grown by `i`; then `h` grows by `d`; all modulo `m`.
+
+The size follows from the number of rows, not of distinct keys.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lithify.datasets.slatedb.kernel.cache import entry
+from lithify.datasets.slatedb.kernel.memory import SLACK
+from lithify.datasets.slatedb.kernel.siphash import siphash
+from lithify.errors import CorruptObject
+
+BLOOM_NAME = "_bf"
+"""The filter that clients use by default: whole keys."""
+
+_U16 = struct.Struct(">H")
+_U64 = struct.Struct(">Q")
+_PROBES_PER_BIT = np.float32(0.69)
+"""About ln 2; the official client multiplies in single precision."""
+_LOW = (1 << 32) - 1
+_U16_MAX = (1 << 16) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFilter:
+    """One filter of a composite block."""
+
+    name: str
+    data: bytes
+
+
+def encode_filters(filters: Sequence[NamedFilter]) -> bytes:
+    """A raw composite filter block."""
+    parts = [_U16.pack(len(filters))]
+    for named in filters:
+        name = named.name.encode()
+        parts += [_U16.pack(len(name)), name, _U64.pack(len(named.data)), named.data]
+    return b"".join(parts)
+
+
+def decode_filters(raw: bytes, name: str) -> tuple[NamedFilter, ...]:
+    """The filters of a raw composite block. `name` says in errors which block of which object it is."""
+    position = 0
+
+    def take(length: int) -> bytes:
+        nonlocal position
+        if length > len(raw) - position:
+            raise CorruptObject(name, f"the filters need {length} bytes at {position} of {len(raw)}")
+        position += length
+        return raw[position - length : position]
+
+    filters = []
+    for _ in range(_U16.unpack(take(_U16.size))[0]):
+        text = take(_U16.unpack(take(_U16.size))[0])
+        try:
+            filter_name = text.decode()
+        except UnicodeDecodeError as error:
+            raise CorruptObject(name, f"the name of a filter is not UTF-8: {error}") from error
+        filters.append(NamedFilter(filter_name, take(_U64.unpack(take(_U64.size))[0])))
+    if position != len(raw):
+        raise CorruptObject(name, f"the filters end at {position} of {len(raw)} bytes")
+    return tuple(filters)
+
+
+def hash_key(key: bytes) -> int:
+    """The hash of a key."""
+    padded = np.zeros(len(key) + SLACK, np.uint8)
+    padded[: len(key)] = np.frombuffer(key, np.uint8)
+    return int(_hash(padded, len(key)))
+
+
+def build_bloom(hashes: NDArray[np.uint64], bits_per_key: int) -> bytes:
+    """The data of a bloom filter over one hash for each row."""
+    if bits_per_key < 1:
+        raise ValueError(f"a bloom filter needs at least one bit per key, not {bits_per_key}")
+    probes = int(np.float32(bits_per_key) * _PROBES_PER_BIT)
+    if probes > _U16_MAX:
+        raise ValueError(f"{bits_per_key} bits per key need too many probes")
+    bits = np.zeros(-(-len(hashes) * bits_per_key // 8), np.uint8)
+    if len(bits):
+        _set_bits(bits, hashes, probes)
+    return _U16.pack(probes) + bits.tobytes()
+
+
+def might_contain(bloom: bytes, key_hash: int, name: str) -> bool:
+    """Whether the bloom filter allows that a key of that hash was added."""
+    if len(bloom) < _U16.size:
+        raise CorruptObject(name, f"a bloom filter of {len(bloom)} bytes has no number of probes")
+    (probes,) = _U16.unpack_from(bloom)
+    bit_count = 8 * (len(bloom) - _U16.size)
+    if not bit_count:
+        return False
+    bit, step = (key_hash & _LOW) % bit_count, (key_hash >> 32) % bit_count
+    for i in range(probes):
+        step = (step + i) % bit_count
+        if not bloom[_U16.size + (bit >> 3)] >> (bit & 7) & 1:
+            return False
+        bit = (bit + step) % bit_count
+    return True
+
+
+@entry
+def _hash(padded: NDArray[np.uint8], length: int) -> np.uint64:
+    return siphash(padded.ctypes.data, length)
+
+
+@entry
+def _set_bits(bits: NDArray[np.uint8], hashes: NDArray[np.uint64], probes: int) -> None:
+    count = 8 * len(bits)
+    for key_hash in hashes:
+        bit = np.int64(key_hash & np.uint64(0xFFFFFFFF)) % count
+        step = np.int64(key_hash >> np.uint64(32)) % count
+        for i in range(probes):
+            step += i
+            while step >= count:
+                step -= count
+            bits[bit >> 3] |= np.uint8(1 << (bit & 7))
+            bit += step
+            if bit >= count:
+                bit -= count

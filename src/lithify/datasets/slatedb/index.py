@@ -1,0 +1,237 @@
+"""The index block of an SST: where each data block starts, and a key that separates it from the one
+before (SlateDB format: index).
+
+Reading a raw (unsealed) index, in compiled code:
+
+1. Check the root table and the vector of blocks; it has `n` of them.
+2. For each block check its table, then take its offset and the place of its key.
+3. Offsets must ascend strictly and stay below the end of the data blocks. Keys must not descend.
+4. Copy the keys into one array.
+
+Writing gives the bytes the official client writes: tables are laid out backwards, and two blocks share
+a vtable if their tables have the same fields at the same places.
+
+Keys are cut short: block 0 has the empty key, the others the shortest prefix of their first key that is
+greater than the last key of the block before. Never take an SST's first key from here.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lithify.datasets.slatedb.flatbuffer import SHARING_ALLOWANCE_BYTES, SHARING_FACTOR
+from lithify.datasets.slatedb.kernel import flatbuffer as fb
+from lithify.datasets.slatedb.kernel.cache import entry
+from lithify.datasets.slatedb.model import SstInfo
+from lithify.errors import CorruptObject, Unsupported
+
+_COUNT = struct.Struct("<I")
+_BLOCK_BYTES_MAX = 64
+"""Of one block in the buffer, apart from its key: table, reference, vtable and padding."""
+_ROOT_BYTES_MAX = 64
+_BLOCK_SLOTS = 2
+_MAX_TABLE_BYTES = 24
+
+_MISSING = -10
+_OFFSET_ORDER = -11
+_KEY_ORDER = -12
+_TOO_LARGE = -13
+_PROBLEMS = {
+    fb.OUTSIDE: "lies outside the block",
+    fb.UNALIGNED: "is not aligned",
+    _MISSING: "lacks a required field",
+    _OFFSET_ORDER: "does not start behind the block before and in front of the data's end",
+    _KEY_ORDER: "has a key below the one before",
+    _TOO_LARGE: f"shares bytes with others, to more than {SHARING_FACTOR} times the size of the whole",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockIndex:
+    """Where the data blocks of an SST are. Block `i` spans `offsets[i]` to `offsets[i + 1]`."""
+
+    offsets: NDArray[np.int64]
+    """One more than there are blocks; the last is the end of the data."""
+    key_bytes: NDArray[np.uint8]
+    key_offsets: NDArray[np.int64]
+    """Key `i` is `key_bytes[key_offsets[i] : key_offsets[i + 1]]`."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def key(self, i: int) -> bytes:
+        """The separating key of block `i`."""
+        return self.key_bytes[self.key_offsets[i] : self.key_offsets[i + 1]].tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockIndex) and all(
+            np.array_equal(mine, theirs)
+            for mine, theirs in (
+                (self.offsets, other.offsets),
+                (self.key_bytes, other.key_bytes),
+                (self.key_offsets, other.key_offsets),
+            )
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays have no hash
+
+
+def decode_index(raw: bytes, info: SstInfo, name: str) -> BlockIndex:
+    """The index in an unsealed index block. `name` says in errors which block of which object it is."""
+    data = np.frombuffer(raw, np.uint8)
+    blocks = _find_blocks(data)
+    if blocks < 0:
+        _refuse(blocks, "the index", name)
+    (count,) = _COUNT.unpack_from(raw, blocks)
+    if count == 0:
+        raise CorruptObject(name, "the index has no blocks")
+    offsets = np.empty(count + 1, np.int64)
+    key_offsets = np.empty(count + 1, np.int64)
+    key_starts = np.empty(count, np.int64)
+    budget = SHARING_FACTOR * len(raw) + SHARING_ALLOWANCE_BYTES
+    status, block = _read_blocks(data, blocks, info.data_end, budget, offsets, key_starts, key_offsets)
+    if status < 0:
+        _refuse(status, f"block {block} of the index", name)
+    key_bytes = np.empty(key_offsets[count], np.uint8)
+    block = _copy_keys(data, key_starts, key_offsets, key_bytes)
+    if block < count:
+        _refuse(_KEY_ORDER, f"block {block} of the index", name)
+    return BlockIndex(offsets, key_bytes, key_offsets)
+
+
+def encode_index(index: BlockIndex) -> bytes:
+    """The raw index block, byte for byte as the official client writes it."""
+    count = len(index)
+    buffer = np.empty(len(index.key_bytes) + _BLOCK_BYTES_MAX * count + _ROOT_BYTES_MAX, np.uint8)
+    used = _write_index(buffer, index.offsets, index.key_bytes, index.key_offsets)
+    return buffer[len(buffer) - used :].tobytes()
+
+
+def _refuse(status: int, what: str, name: str) -> None:
+    if status == fb.UNKNOWN_SLOT:
+        raise Unsupported(f"{name}: {what} has a field which this version of Lithify does not know")
+    raise CorruptObject(name, f"{what} {_PROBLEMS[status]}")
+
+
+@entry
+def _find_blocks(data: fb.Buffer) -> int:
+    """Where the vector of blocks is, or a negative status."""
+    table = fb.root(data)
+    if table < 0:
+        return table
+    status = fb.check_table(data, table, 1)
+    if status < 0:
+        return status
+    reference = fb.slot(data, table, 0, fb.REF_BYTES)
+    if reference == fb.ABSENT:
+        return _MISSING
+    return fb.vector(data, reference, fb.REF_BYTES) if reference > 0 else reference
+
+
+@entry
+def _read_blocks(
+    data: fb.Buffer,
+    blocks: int,
+    data_end: int,
+    budget: int,
+    offsets: fb.Numbers,
+    key_starts: fb.Numbers,
+    key_offsets: fb.Numbers,
+) -> tuple[int, int]:
+    """Fill the arrays. A status and the block it is about."""
+    total = 0
+    previous = -1
+    for i in range(len(key_starts)):
+        reference = blocks + 4 + 4 * i
+        table = reference + fb.load(data, reference, 4)
+        status = fb.check_table(data, table, _BLOCK_SLOTS)
+        if status < 0:
+            return status, i
+        place = fb.slot(data, table, 0, 8)
+        if place < 0:
+            return place, i
+        offset = 0 if place == fb.ABSENT else fb.load(data, place, 8)
+        if offset <= previous or offset >= data_end:
+            return _OFFSET_ORDER, i
+        previous = offset
+        place = fb.slot(data, table, 1, fb.REF_BYTES)
+        if place == fb.ABSENT:
+            return _MISSING, i
+        if place > 0:
+            place = fb.vector(data, place, 1)
+        if place < 0:
+            return place, i
+        offsets[i] = offset
+        key_starts[i] = place + 4
+        key_offsets[i] = total
+        total += fb.load(data, place, 4)
+        if total > budget:
+            return _TOO_LARGE, i
+    offsets[len(key_starts)] = data_end
+    key_offsets[len(key_starts)] = total
+    return 0, 0
+
+
+@entry
+def _copy_keys(data: fb.Buffer, key_starts: fb.Numbers, key_offsets: fb.Numbers, key_bytes: fb.Buffer) -> int:
+    """Copy all keys. The first block whose key descends, else the number of blocks."""
+    count = len(key_starts)
+    for i in range(count):
+        start = key_starts[i]
+        target = key_offsets[i]
+        length = key_offsets[i + 1] - target
+        for j in range(length):
+            key_bytes[target + j] = data[start + j]
+        if i == 0:
+            continue
+        before = key_offsets[i - 1]
+        shared = min(target - before, length)
+        j = 0
+        while j < shared and key_bytes[before + j] == key_bytes[target + j]:
+            j += 1
+        if key_bytes[before + j] > key_bytes[target + j] if j < shared else target - before > length:
+            return i
+    return count
+
+
+@entry
+def _write_index(
+    buffer: fb.Buffer, offsets: fb.Numbers, key_bytes: fb.Buffer, key_offsets: fb.Numbers
+) -> int:
+    """Write the index to the end of the buffer; its size."""
+    count = len(offsets) - 1
+    tables = np.empty(count, np.int64)
+    # The size of a table tells which of its two fields it has, and thereby its vtable.
+    vtables = np.zeros(_MAX_TABLE_BYTES + 1, np.int64)
+    fields = np.zeros(_BLOCK_SLOTS, np.int64)
+    alignment = 4
+    used = 0
+    for i in range(count):
+        used = fb.put_bytes(buffer, used, key_bytes, key_offsets[i], key_offsets[i + 1] - key_offsets[i])
+        key = used
+        tail = used
+        fields[0] = 0
+        if offsets[i] != 0:
+            used = fb.put(buffer, used, offsets[i], 8)
+            fields[0] = used
+            alignment = 8
+        used = fb.put_reference(buffer, used, key)
+        fields[1] = used
+        used += 4
+        table = used
+        if vtables[table - tail] == 0:
+            used = fb.put_vtable(buffer, used, table, tail, fields)
+            vtables[table - tail] = used
+        fb.link_vtable(buffer, table, vtables[table - tail])
+        tables[i] = table
+    blocks = fb.put_references(buffer, used, tables)
+    used = fb.put_reference(buffer, blocks, blocks)
+    table = used + 4
+    root_field = np.array([used])
+    used = fb.put_vtable(buffer, table, table, blocks, root_field)
+    fb.link_vtable(buffer, table, used)
+    return fb.finish(buffer, used, table, alignment)
