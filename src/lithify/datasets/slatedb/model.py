@@ -244,3 +244,8 @@ class DrainSpec:
 
 
 Spec = TieredSpec | DrainSpec
+
+
+def tree_label(prefix: bytes) -> str:
+    """What people call the tree of that prefix."""
+    return f"segment {prefix.hex()}" if prefix else "root"

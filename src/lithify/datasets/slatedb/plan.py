@@ -1,0 +1,223 @@
+"""What to compact in a SlateDB database: its manifest and ledger as the planner's neutral values,
+and the planner's proposals as specs.
+
+Sizes are those SlateDB reckons with (SlateDB format: size-tiered scheduler): an SST counts with
+everything before its statistics. A view that shows only a key range of its SST counts with the visible
+fraction, estimated from the keys alone: after the common prefix of the SST's first and last key, the
+next eight bytes of a key are read as a position between 0 and 1.
+
+A *full compaction* merges all L0 SSTs and runs of a tree into one run. Somebody asks for it at one
+moment, and `FullRequest` remembers what existed then:
+
+1. A tree with L0 SSTs or several runs needs it.
+2. A tree that is one run already needs it only if rows could go that could not go when the run was
+   written. What may go is decided by the clock and the snapshot horizon in the manifest, and both move
+   only when the writer flushes an L0 SST. Without segments that L0 SST lies in this very tree, so (1)
+   holds; with segments it may lie in another, so the run is rewritten if it is older than the last flush.
+3. It is done once the tree is one run and nothing of what existed at the request is left in it. What
+   the writer adds later does not count, so repeating the plan comes to an end while the writer goes on.
+
+While a full compaction is in progress its L0 SSTs stay, so a writer that goes on stalls when it
+reaches its `l0_max_ssts`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lithify.compaction.contract import Plan, Proposal
+from lithify.compaction.model import State
+from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.model import KeyRange, Manifest, SortedRun, TieredSpec, Tree, View, tree_label
+from lithify.errors import Refused
+from lithify.ids import Ulid, ulid_ms
+from lithify.planning.tiered import (
+    L0,
+    ActiveWork,
+    Run,
+    TieredPolicy,
+    TieredProposal,
+    TreeShape,
+    full_compaction,
+    next_run_id,
+    plan,
+)
+
+__all__ = ["FullRequest", "TieredPolicy", "propose", "propose_full", "visible_size_bytes"]
+
+_POSITION_BYTES = 8
+_MIN_VISIBLE_FRACTION = 1e-6
+_F64_EPSILON = 2.0**-52
+
+
+def propose(
+    manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, segment: bytes | None = None
+) -> Plan:
+    """What the size-tiered scheduler would compact now, in all trees or in one `segment` only."""
+    trees = tuple(map(_shape, _trees(manifest, segment)))
+    active = _active(ledger)
+    tiered = plan(trees, active, policy, next_run_id(map(_shape, manifest.trees()), active))
+    notes = tuple(
+        _labelled(manifest, left.key, left.reason) for left in tiered.unpicked if _speaks(manifest, left.key)
+    )
+    return _plan(manifest, tiered.proposals, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class FullRequest:
+    """The wish to compact trees fully, and the views each of them had when it was made."""
+
+    views: tuple[tuple[bytes, frozenset[Ulid]], ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest, segment: bytes | None = None) -> FullRequest:
+        """Ask for all trees of the manifest, or for one; `Refused` when there is no such segment."""
+        wanted = (tree for tree in _trees(manifest, segment) if _needs_full(tree, manifest))
+        return cls(tuple((tree.prefix, frozenset(view.id for view in tree.views())) for tree in wanted))
+
+
+def propose_full(manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, request: FullRequest) -> Plan:
+    """What is left to do for `request`, at most `max_concurrent_compactions` at a time."""
+    active = _active(ledger)
+    shapes = tuple(_shape(tree) for tree in manifest.trees())
+    next_id = next_run_id(shapes, active)
+    free_slots = policy.max_concurrent_compactions - sum(work.takes_slot for work in active)
+    asked = dict(request.views)
+    proposals: list[TieredProposal] = []
+    notes: list[str] = []
+    for tree, shape in zip(manifest.trees(), shapes, strict=True):
+        if not _is_left(tree, asked.get(tree.prefix)):
+            if _speaks(manifest, tree.prefix):
+                notes.append(_labelled(manifest, tree.prefix, _why_done(tree)))
+            continue
+        pick = full_compaction(shape, active, next_id)
+        if isinstance(pick, TieredProposal) and len(proposals) >= free_slots:
+            pick = f"waits: max_concurrent_compactions {policy.max_concurrent_compactions} is used up"
+        if isinstance(pick, str):
+            notes.append(_labelled(manifest, tree.prefix, pick))
+            continue
+        proposals.append(pick)
+        next_id = max(next_id, pick.destination + 1)
+    return _plan(manifest, tuple(proposals), tuple(notes))
+
+
+def visible_size_bytes(view: View) -> int:
+    """The size of what a view shows of its SST, at least 1."""
+    size_bytes = view.sst.size_bytes
+    if view.visible_range is None:
+        return size_bytes
+    return max(1, math.floor(size_bytes * _visible_fraction(view) + 0.5))
+
+
+def _visible_fraction(view: View) -> float:
+    info = view.sst.info
+    if info.first_entry is None or info.last_entry is None:
+        return 1.0
+    physical = KeyRange(info.first_entry, info.last_entry, end_inclusive=True)
+    shown = view.effective_range
+    if shown == physical:
+        return 1.0
+    skip = _common_prefix_len(info.first_entry, info.last_entry)
+    shown_length = _position(shown.end, skip) - _position(shown.start, skip)
+    if shown_length == 0:
+        return 1.0
+    length = max(_position(info.last_entry, skip) - _position(info.first_entry, skip), _F64_EPSILON)
+    return min(max(shown_length / length, _MIN_VISIBLE_FRACTION), 1.0)
+
+
+def _position(key: bytes | None, skip: int) -> float:
+    assert key is not None, "an SST's effective range is bounded"
+    position, scale = 0.0, 1.0 / 256
+    for byte in key[skip : skip + _POSITION_BYTES]:
+        position += byte * scale
+        scale /= 256
+    return position
+
+
+def _common_prefix_len(a: bytes, b: bytes) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _shape(tree: Tree) -> TreeShape:
+    return TreeShape(
+        tree.prefix,
+        tuple(L0(view.id, visible_size_bytes(view)) for view in tree.l0),
+        tuple(Run(run.id, sum(map(visible_size_bytes, run.views))) for run in tree.runs),
+    )
+
+
+def _active(ledger: SlateLedger) -> tuple[ActiveWork, ...]:
+    return tuple(
+        ActiveWork(
+            c.spec.segment,
+            frozenset(c.spec.l0_view_ids),
+            frozenset(c.spec.sorted_runs),
+            c.spec.destination if isinstance(c.spec, TieredSpec) else None,
+            takes_slot=c.state is not State.COMPACTED,
+        )
+        for c in ledger.active()
+    )
+
+
+def _trees(manifest: Manifest, segment: bytes | None) -> tuple[Tree, ...]:
+    if segment is None:
+        return manifest.trees()
+    tree = manifest.tree(segment)
+    if tree is None:
+        known = ", ".join(s.prefix.hex() for s in manifest.segments) or "none"
+        raise Refused(f"there is no {tree_label(segment)} in the database; its segments are: {known}")
+    return (tree,)
+
+
+def _needs_full(tree: Tree, manifest: Manifest) -> bool:
+    if tree.l0 or len(tree.runs) > 1:
+        return True
+    return any(_is_older_than_last_flush(run, manifest) for run in tree.runs)
+
+
+def _is_older_than_last_flush(run: SortedRun, manifest: Manifest) -> bool:
+    return bool(manifest.segments) and any(
+        ulid_ms(view.sst.id) < manifest.last_l0_clock_tick for view in run.views
+    )
+
+
+def _is_left(tree: Tree, asked: frozenset[Ulid] | None) -> bool:
+    if asked is None:
+        return False
+    return len(tree.runs) > 1 or any(view.id in asked for view in tree.views())
+
+
+def _why_done(tree: Tree) -> str:
+    if not tree.l0 and not tree.runs:
+        return "empty"
+    later = f"; {len(tree.l0)} L0 SSTs came later" if tree.l0 else ""
+    return ("one sorted run already" if tree.runs else "nothing left from the time of the request") + later
+
+
+def _plan(manifest: Manifest, proposals: tuple[TieredProposal, ...], notes: tuple[str, ...]) -> Plan:
+    ordered = sorted(proposals, key=lambda proposal: -proposal.priority)
+    return Plan(tuple(_proposal(manifest, proposal) for proposal in ordered), notes)
+
+
+def _proposal(manifest: Manifest, proposal: TieredProposal) -> Proposal:
+    return Proposal(
+        TieredSpec(
+            proposal.key,
+            tuple(Ulid(view_id) for view_id in proposal.l0_ids),
+            proposal.run_ids,
+            proposal.destination,
+        ),
+        proposal.priority,
+        proposal.cost_bytes,
+        _labelled(manifest, proposal.key, proposal.reason),
+    )
+
+
+def _speaks(manifest: Manifest, prefix: bytes) -> bool:
+    """Whether a tree is worth a note: the root of a database with segments is empty by design."""
+    return bool(prefix) or not manifest.segments or bool(manifest.root.l0 or manifest.root.runs)
+
+
+def _labelled(manifest: Manifest, prefix: bytes, reason: str) -> str:
+    return f"{tree_label(prefix)}: {reason}" if manifest.segments else reason

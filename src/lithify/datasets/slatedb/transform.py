@@ -1,0 +1,121 @@
+"""What committing a compaction makes of a manifest: pure functions of the latest one.
+
+A merge (SlateDB format: manifest commit), on its own tree only:
+
+1. Its L0 views leave the list, and the marker becomes the newest of them. Newer L0 SSTs that the writer
+   has added meanwhile stay.
+2. Its runs leave, and the destination takes its place in the strictly descending order, with one view
+   of each output. No outputs make a run without views: it is a legal source later.
+3. Each external database keeps only the SSTs this manifest still shows; its entry stays even when none
+   is left, for the garbage collector to detach.
+
+A drain does the same without a destination. A trivial move takes the source views themselves, with
+their ids and visible ranges, as the destination's views: no row is read.
+
+Nothing else changes. The sources must be there: the caller has validated the compaction against the
+same manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain, pairwise
+
+from lithify.datasets.slatedb.model import (
+    Checkpoint,
+    DrainSpec,
+    KeyRange,
+    Manifest,
+    SortedRun,
+    Spec,
+    Sst,
+    TieredSpec,
+    Tree,
+    View,
+    tree_label,
+)
+from lithify.errors import Refused
+
+
+def apply_compaction(manifest: Manifest, spec: Spec, outputs: Iterable[Sst] = ()) -> Manifest:
+    """The manifest after a merge with these outputs (in key order), or after a drain."""
+    tree = _tree_of(manifest, spec)
+    if isinstance(spec, DrainSpec):
+        return _with_tree(manifest, _without_sources(tree, spec))
+    run = SortedRun(spec.destination, tuple(View(sst.id, sst) for sst in outputs))
+    return _with_tree(manifest, _with_run(_without_sources(tree, spec), run))
+
+
+def trivial_move_views(manifest: Manifest, spec: TieredSpec) -> tuple[View, ...] | None:
+    """The source views by ascending key if no two can show the same key, else `None`."""
+    views = sorted(
+        _source_views(_tree_of(manifest, spec), spec), key=lambda v: v.effective_range.start or b""
+    )
+    if not views or any(_overlap(a.effective_range, b.effective_range) for a, b in pairwise(views)):
+        return None
+    return tuple(views)
+
+
+def apply_trivial_move(manifest: Manifest, spec: TieredSpec) -> Manifest:
+    """The manifest after the sources' own views became the destination run."""
+    views = trivial_move_views(manifest, spec)
+    if views is None:
+        raise Refused("the sources overlap or show nothing, so they cannot be moved without merging them")
+    tree = _without_sources(_tree_of(manifest, spec), spec)
+    return _with_tree(manifest, _with_run(tree, SortedRun(spec.destination, views)))
+
+
+def with_checkpoint(manifest: Manifest, checkpoint: Checkpoint) -> Manifest:
+    """The manifest with one more checkpoint."""
+    return replace(manifest, checkpoints=(*manifest.checkpoints, checkpoint))
+
+
+def _tree_of(manifest: Manifest, spec: Spec) -> Tree:
+    tree = manifest.tree(spec.segment)
+    if tree is None:
+        raise Refused(f"{tree_label(spec.segment)} does not exist any more")
+    missing = [i for i in spec.l0_view_ids if all(view.id != i for view in tree.l0)]
+    missing_runs = [i for i in spec.sorted_runs if all(run.id != i for run in tree.runs)]
+    if missing or missing_runs:
+        gone = [*(f"L0 {i}" for i in missing), *(f"run {i}" for i in missing_runs)]
+        raise Refused(f"{', '.join(gone)} of {tree_label(spec.segment)} is gone from the manifest")
+    return tree
+
+
+def _source_views(tree: Tree, spec: Spec) -> Iterable[View]:
+    l0 = (view for view in tree.l0 if view.id in spec.l0_view_ids)
+    return chain(l0, (view for run in tree.runs if run.id in spec.sorted_runs for view in run.views))
+
+
+def _without_sources(tree: Tree, spec: Spec) -> Tree:
+    taken = next((view.id for view in tree.l0 if view.id in spec.l0_view_ids), tree.last_compacted_l0)
+    return replace(
+        tree,
+        last_compacted_l0=taken,
+        l0=tuple(view for view in tree.l0 if view.id not in spec.l0_view_ids),
+        runs=tuple(run for run in tree.runs if run.id not in spec.sorted_runs),
+    )
+
+
+def _with_run(tree: Tree, run: SortedRun) -> Tree:
+    if any(other.id == run.id for other in tree.runs):
+        raise Refused(f"run {run.id} of {tree_label(tree.prefix)} would be replaced without being merged")
+    return replace(tree, runs=tuple(sorted((*tree.runs, run), key=lambda r: -r.id)))
+
+
+def _with_tree(manifest: Manifest, tree: Tree) -> Manifest:
+    if not tree.prefix:
+        changed = replace(manifest, root=tree)
+    else:
+        segments = tuple(tree if old.prefix == tree.prefix else old for old in manifest.segments)
+        changed = replace(manifest, segments=segments)
+    shown = {view.sst.id for t in changed.trees() for view in t.views()}
+    external = tuple(
+        replace(db, sst_ids=tuple(i for i in db.sst_ids if i in shown)) for db in changed.external_dbs
+    )
+    return replace(changed, external_dbs=external)
+
+
+def _overlap(a: KeyRange, b: KeyRange) -> bool:
+    return not a.intersect(b).is_empty

@@ -1,0 +1,144 @@
+"""Whether a compaction of a SlateDB database may be scheduled, or committed.
+
+The rules are SlateDB's own (SlateDB format: validation of a spec) and hold for whoever submitted the
+compaction. A refusal makes it Failed, which loses nothing. Checked while it is Submitted, and again
+against the latest manifest when it is Compacted:
+
+1. It has sources, its tree exists, and the tree still has every one of them.
+2. The destination is no other run's place, in any tree. A new run made from L0 SSTs alone is newer
+   than every run: of all trees while Submitted, of its own tree when Compacted (another segment may
+   have committed a higher id meanwhile).
+3. No other compaction of L0 SSTs of the same tree is under way.
+4. A merge's sources are neighbours in read order (L0 newest first, then runs newest first), and its
+   destination is the place of its oldest run.
+5. L0 sources reach down to the oldest L0 SST of the tree. The commit moves the marker to the newest of
+   them and everything below the marker counts as compacted: an older L0 SST left out would be lost.
+   SlateDB itself checks this for drains only.
+6. Only segments can be drained, never the root.
+7. While Submitted, a merge shares no source and no destination with a compaction under way. SlateDB
+   leaves that to its scheduler; a submission by hand would waste the work, or stop its workers.
+8. When Compacted, the outputs are in key order and do not overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from lithify.compaction.model import State
+from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
+from lithify.datasets.slatedb.model import DrainSpec, Manifest, Spec, Sst, TieredSpec, Tree, tree_label
+
+_UNDER_WAY = (State.SCHEDULED, State.RUNNING)
+
+
+def validate(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedger) -> str | None:
+    """Why `compaction` must not be scheduled (when it is Submitted) or committed (when it is
+    Compacted), as one sentence; `None` when it may."""
+    if compaction.state not in (State.SUBMITTED, State.COMPACTED):
+        return f"it is {compaction.state.value}; only a submitted or compacted one can be validated"
+    return next(_refusals(compaction, manifest, ledger), None)
+
+
+def _refusals(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedger) -> Iterator[str]:
+    """Refusals in the order of the rules; later rules may rely on the earlier ones."""
+    spec = compaction.spec
+    label = tree_label(spec.segment)
+    if not spec.l0_view_ids and not spec.sorted_runs:
+        yield "it has no sources"
+        return
+    if isinstance(spec, DrainSpec) and not spec.segment:
+        yield "the root tree cannot be drained"
+        return
+    tree = manifest.tree(spec.segment)
+    if tree is None:
+        yield f"{label} does not exist"
+        return
+    yield from _missing(spec, tree, label)
+    others = [c for c in ledger.active() if c.id != compaction.id]
+    if isinstance(spec, TieredSpec):
+        yield from _bad_destination(spec, manifest, tree, compaction.state)
+    yield from _older_l0_left(spec, tree)
+    if spec.l0_view_ids:
+        yield from _parallel_l0(spec, others, label)
+    if isinstance(spec, TieredSpec):
+        yield from _not_neighbours(spec, tree)
+        if compaction.state is State.SUBMITTED:
+            yield from _conflicts(spec, others)
+    if compaction.state is State.COMPACTED:
+        yield from _bad_outputs(compaction.outputs)
+
+
+def _missing(spec: Spec, tree: Tree, label: str) -> Iterator[str]:
+    l0_ids = {view.id for view in tree.l0}
+    run_ids = {run.id for run in tree.runs}
+    for view_id in spec.l0_view_ids:
+        if view_id not in l0_ids:
+            yield f"its source L0 {view_id} is not in {label} any more"
+    for run_id in spec.sorted_runs:
+        if run_id not in run_ids:
+            yield f"its source run {run_id} is not in {label} any more"
+
+
+def _bad_destination(spec: TieredSpec, manifest: Manifest, tree: Tree, state: State) -> Iterator[str]:
+    if not spec.sorted_runs:
+        trees = manifest.trees() if state is State.SUBMITTED else (tree,)
+        newest = max((run.id for t in trees for run in t.runs), default=-1)
+        if spec.destination <= newest:
+            yield f"its destination {spec.destination} is not above the newest run {newest}"
+    taken = {run.id for t in manifest.trees() for run in t.runs}
+    if spec.destination in taken and spec.destination not in spec.sorted_runs:
+        yield f"its destination {spec.destination} is another run, which is not among its sources"
+
+
+def _older_l0_left(spec: Spec, tree: Tree) -> Iterator[str]:
+    listed = set(spec.l0_view_ids)
+    newest = next((i for i, view in enumerate(tree.l0) if view.id in listed), len(tree.l0))
+    left = [view.id for view in tree.l0[newest:] if view.id not in listed]
+    if left:
+        yield f"it leaves out L0 {left[-1]}, which is older than its newest L0 source and would be lost"
+
+
+def _parallel_l0(spec: Spec, others: Iterable[SlateCompaction], label: str) -> Iterator[str]:
+    for other in others:
+        if other.state in _UNDER_WAY and other.spec.segment == spec.segment and other.spec.l0_view_ids:
+            yield f"compaction {other.id} of L0 SSTs in {label} is under way"
+
+
+def _not_neighbours(spec: TieredSpec, tree: Tree) -> Iterator[str]:
+    order: list[str | int] = [*(view.id for view in tree.l0), *(run.id for run in tree.runs)]
+    sources: list[str | int] = [*spec.l0_view_ids, *spec.sorted_runs]
+    first = order.index(sources[0])
+    if order[first : first + len(sources)] != sources:
+        yield "its sources are not neighbours in read order (L0 newest first, then runs newest first)"
+    if spec.sorted_runs and spec.destination != min(spec.sorted_runs):
+        yield f"its destination {spec.destination} is not its oldest source run {min(spec.sorted_runs)}"
+
+
+def _conflicts(spec: TieredSpec, others: Iterable[SlateCompaction]) -> Iterator[str]:
+    for other in others:
+        if other.state is State.SUBMITTED:
+            continue
+        if isinstance(other.spec, TieredSpec) and other.spec.destination == spec.destination:
+            yield f"compaction {other.id} under way has the same destination {spec.destination}"
+        if {*spec.l0_view_ids, *spec.sorted_runs} & {*other.spec.l0_view_ids, *other.spec.sorted_runs}:
+            yield f"compaction {other.id} under way has a source in common"
+
+
+def _bad_outputs(outputs: tuple[Sst, ...]) -> Iterator[str]:
+    for sst in outputs:
+        first, last = sst.info.first_entry, sst.info.last_entry
+        if first is None or last is None or last < first:
+            yield f"its output {sst.id} does not say its first and last key"
+            return
+    for before, after in pairwise(outputs):
+        if _first(after) < _last(before):
+            yield f"its output {after.id} starts before the end of output {before.id}"
+
+
+def _first(sst: Sst) -> bytes:
+    return sst.info.first_entry or b""
+
+
+def _last(sst: Sst) -> bytes:
+    return sst.info.last_entry or b""
