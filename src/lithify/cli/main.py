@@ -56,8 +56,8 @@ SchedulerOptions = Annotated[
         "--scheduler-option",
         metavar="KEY=VALUE",
         help="Option of the size-tiered scheduler by SlateDB's name: min_compaction_sources (4), "
-        "max_compaction_sources (8), include_size_threshold (4.0), sorted_run_consolidation_threshold (0), "
-        "max_concurrent_compactions (4).",
+        "max_compaction_sources (8), include_size_threshold (4.0), "
+        "sorted_run_consolidation_threshold (0).",
     ),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Merge everything into one sorted run per segment.")]
@@ -125,7 +125,8 @@ def compact(
         bool,
         typer.Option(
             "--take-over",
-            help="Replace a coordinator that may still be alive. A SlateDB process that has one inside is closed by this.",
+            help="Replace a coordinator that may still be alive. "
+            "A SlateDB process that has one inside is closed by this.",
         ),
     ] = False,
     merge_operator: Annotated[
@@ -292,15 +293,15 @@ def _open(
 ) -> Any:
     from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
     from lithify.datasets.slatedb.model import Codec
-    from lithify.datasets.slatedb.plan import parse_policy
+    from lithify.planning.tiered import parse_scheduler_options
     from lithify.store.urls import open_store
 
     if compression is not None and compression.upper() not in Codec.__members__:
         raise Refused(
             f"unknown compression {compression!r}; use one of {', '.join(Codec.__members__).lower()}"
         )
-    policy, warnings = parse_policy(_pairs(scheduler_option))
-    for warning in warnings:
+    parsed = parse_scheduler_options(_pairs(scheduler_option))
+    for warning in parsed.warnings:
         Console(stderr=True).print(f"[yellow]Warning:[/] {warning}", highlight=False)
     store_options = _pairs(store_option)
     store, root = open_store(url, store_options)
@@ -311,7 +312,7 @@ def _open(
         RandomIds(),
         store_options=store_options,
         options=SlateOptions(
-            policy=policy,
+            policy=parsed.policy,
             compression=Codec[compression.upper()] if compression is not None else None,
             **options,
         ),
@@ -319,18 +320,15 @@ def _open(
 
 
 def _planner(dataset: Any, full: bool, segment: str | None) -> Callable[[Any, Any], Any]:
-    from lithify.datasets.slatedb.plan import FullOnce, only_segment
-
-    planner = FullOnce() if full else dataset.propose
     if segment is None:
-        return planner  # type: ignore[no-any-return]
+        return dataset.planner(full=full)  # type: ignore[no-any-return]
     try:
         prefix = bytes.fromhex(segment)
     except ValueError:
         raise Refused(
-            f"--segment {segment!r} is not hexadecimal; `lithify inspect manifest` shows prefixes"
+            f"--segment {segment!r} is not hexadecimal; `lithify inspect manifest` shows the prefixes"
         ) from None
-    return only_segment(planner, prefix)
+    return dataset.planner(full=full, segment=prefix)  # type: ignore[no-any-return]
 
 
 def _pairs(options: list[str] | None) -> dict[str, str]:

@@ -178,7 +178,8 @@ def print_result(
     dropped = ", ".join(f"{totals.rows[name]:,} {name}" for name in DROPPED if totals.rows[name])
     speed = text.size(totals.bytes_read / seconds) if seconds else "–"
     console.print(
-        f"{len(result.committed)} compaction(s) in {totals.ranges} range(s): read {text.size(totals.bytes_read)}, "
+        f"{len(result.committed)} compaction(s) in {totals.ranges} range(s): "
+        f"read {text.size(totals.bytes_read)}, "
         f"wrote {text.size(totals.bytes_written)} in {seconds:.1f} s ({speed}/s); "
         f"write amplification {text.ratio(write_amplification(before, after, totals))}.",
         highlight=False,

@@ -28,9 +28,19 @@ from lithify.compaction.model import Ledger
 from lithify.datasets.slatedb.execute import execute_merge
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
-from lithify.datasets.slatedb.model import Checkpoint, Codec, KeyRange, Manifest, Spec, TieredSpec, Tree, View
+from lithify.datasets.slatedb.model import (
+    Checkpoint,
+    Codec,
+    KeyRange,
+    Manifest,
+    Spec,
+    TieredSpec,
+    Tree,
+    View,
+    tree_label,
+)
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths
-from lithify.datasets.slatedb.plan import TieredPolicy, propose
+from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full
 from lithify.datasets.slatedb.split import plan_ranges
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, TaskResult
 from lithify.datasets.slatedb.transform import apply_compaction, with_checkpoint
@@ -107,6 +117,14 @@ class SlateDataset:
         assert version is not None
         return version.id, manifest
 
+    def manifest_ids(self) -> list[int]:
+        """The numbers of all manifests that exist, ascending."""
+        return self._manifests.ids()
+
+    def ledger_ids(self) -> list[int]:
+        """The numbers of all compactions files that exist, ascending."""
+        return self._ledgers.ids()
+
     def ledger(self) -> SlateLedger | None:
         """The latest ledger; `None` when no coordinator ever ran."""
         version = self._ledgers.latest()
@@ -139,14 +157,15 @@ class SlateDataset:
             manifest = self._manifest_of(version)
             if not manifest.initialized:
                 raise Refused(
-                    f"{self.url} is a clone that is not initialized yet; open it with SlateDB once, then try again"
+                    f"{self.url} is a clone that is not initialized yet; "
+                    "open it with SlateDB once, then try again"
                 )
             taken = manifest.compactor_epoch + 1
             if ledger is not None and ledger.epoch >= taken:
                 raise CorruptObject(
                     self.paths.compactions_folder,
-                    f"its epoch {ledger.epoch} is ahead of the manifest's {taken - 1}; was the manifest restored "
-                    "from a backup without it?",
+                    f"its epoch {ledger.epoch} is ahead of the manifest's {taken - 1}; "
+                    "was the manifest restored from a backup without it?",
                 )
             return encode_manifest(replace(manifest, compactor_epoch=taken))
 
@@ -211,10 +230,27 @@ class SlateDataset:
     # Deciding
 
     def unit(self, spec: Spec) -> str:
-        return f"segment {spec.segment.hex()}" if spec.segment else "root"
+        return tree_label(spec.segment)
 
     def propose(self, snapshot: Manifest, ledger: SlateLedger) -> Plan:
         return propose(snapshot, ledger, self.options.policy)
+
+    def planner(
+        self, *, full: bool = False, segment: bytes | None = None
+    ) -> Callable[[Manifest, SlateLedger], Plan]:
+        """The planner of one run: all that exists at its first call as one run for each tree
+        (`full`), or whatever the scheduler finds; everywhere, or in one segment."""
+        request: FullRequest | None = None
+
+        def plan(snapshot: Manifest, ledger: SlateLedger) -> Plan:
+            nonlocal request
+            if not full:
+                return propose(snapshot, ledger, self.options.policy, segment)
+            if request is None:
+                request = FullRequest.of(snapshot, segment)
+            return propose_full(snapshot, ledger, self.options.policy, request)
+
+        return plan
 
     def validate(self, compaction: SlateCompaction, snapshot: Manifest, ledger: SlateLedger) -> str | None:
         return validate(compaction, snapshot, ledger)

@@ -1,0 +1,91 @@
+"""When a run refuses to start, since another coordinator may be alive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lithify.datasets.slatedb.guard import LEASE_MS, CoordinatorGuard
+from lithify.errors import CoordinatorAlive, Fenced
+from lithify.ids import RandomIds
+from lithify.testing import ManualClock
+from tests.compacting import compact, dataset_at
+from tests.judge.official import compact_officially, open_db
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "db"
+    with open_db(path) as database:
+        for n in range(5):
+            database.put(b"k%d" % n, b"v")
+            database.flush()
+    return path
+
+
+def files(path: Path) -> list[str]:
+    return sorted(str(p) for p in path.rglob("*"))
+
+
+def test_an_official_coordinator_that_may_be_alive_is_not_disturbed(path: Path) -> None:
+    compact_officially(path)
+    with open_db(path) as database:
+        for n in range(5):
+            database.put(b"more%d" % n, b"v")
+            database.flush()
+    before = files(path)
+    with pytest.raises(CoordinatorAlive, match=r"--take-over.*lithify worker"):
+        compact(dataset_at(path))
+    assert files(path) == before
+
+    assert compact(dataset_at(path), take_over=True).committed
+    assert not compact(dataset_at(path)).started
+    with open_db(path) as database:
+        assert len(database.scan()) == 10
+
+
+def test_a_live_run_is_not_disturbed_and_a_dead_one_is_waited_for(path: Path) -> None:
+    clock, ids = ManualClock(), RandomIds()
+    first = dataset_at(path, clock=clock)
+    guard = CoordinatorGuard(first, clock, ids)
+    guard.hold(first.take_epoch())
+
+    second = CoordinatorGuard(dataset_at(path, clock=clock), clock, ids)
+    started_ms = clock.now_ms()
+    second.check(take_over=False)  # nobody renews the lease
+    assert clock.now_ms() - started_ms == LEASE_MS
+
+    class Renewing(ManualClock):
+        def sleep_s(self, duration_s: float) -> None:
+            clock.sleep_s(duration_s)
+            guard.hold(first.snapshot().compactor_epoch)
+
+        def now_ms(self) -> int:
+            return clock.now_ms()
+
+    guard.hold(first.snapshot().compactor_epoch)
+    third = CoordinatorGuard(dataset_at(path), Renewing(), ids)
+    with pytest.raises(CoordinatorAlive, match="right now"):
+        third.check(take_over=False)
+    third.check(take_over=True)
+
+    guard.give_back()
+    second.check(take_over=False)
+
+
+def test_a_run_that_is_overtaken_stops_before_it_commits(path: Path) -> None:
+    from lithify import telemetry
+
+    dataset = dataset_at(path)
+
+    def overtake(event: telemetry.Event) -> None:
+        if isinstance(event, telemetry.Compacted):
+            dataset_at(path).take_epoch()
+
+    with pytest.raises(Fenced):
+        compact(dataset, observer=overtake)
+    with open_db(path) as database:
+        assert len(database.scan()) == 5
+    result = compact(dataset_at(path), take_over=True)
+    assert len(result.committed) == 1
