@@ -111,6 +111,17 @@ class Coordinator:
         self._report(before, outcome)
         return TickResult(ledger, outcome.plan, committed, (*failed, *outcome.refused))
 
+    def reclaim_from(self, worker_id: str) -> None:
+        """Take back at once what a worker known to be dead was running."""
+
+        def change(latest: AnyLedger) -> AnyLedger:
+            protocol.check_epoch(latest, self.epoch)
+            return protocol.reclaim(
+                latest, [c.id for c in latest.active() if protocol.owns(latest, c.id, worker_id)]
+            )
+
+        self._dataset.update_ledger(change)
+
     def fail(self, compaction_id: Ulid) -> None:
         """Give a compaction up for good."""
 

@@ -3,7 +3,7 @@
 1. Read the ledger and the snapshot. With nothing active and nothing to propose the run ends here:
    nothing is written and no engine is started.
 2. Refuse when another coordinator may be alive (`guard`), unless told to take over.
-3. Take the epoch, which fences every older coordinator.
+3. Take the epoch, which fences every older coordinator, and take back what a dead run still held.
 4. Turn coordinator and worker ticks until nothing is active and nothing is proposed. Work that
    another process's worker holds is waited for, until it finishes or falls silent and is reclaimed.
 5. A compaction whose ranges fail for good is tried again a bounded number of times (once, when its
@@ -44,8 +44,15 @@ Planner = Callable[[Any, AnyLedger], Plan]
 class Guard(Protocol):
     """Knows whether a coordinator may be alive, and announces this one."""
 
-    def check(self, *, take_over: bool) -> None:
-        """`CoordinatorAlive` when another coordinator may be at work."""
+    @property
+    def holder(self) -> str:
+        """The name of this process: also its worker's."""
+        ...
+
+    def enter(self, *, take_over: bool) -> str | None:
+        """Announce that this process is about to coordinate. `CoordinatorAlive`, before anything is
+        written, when another coordinator may be at work. Gives the name of an earlier run that
+        ended without giving back what it held."""
         ...
 
     def hold(self, epoch: int) -> None:
@@ -100,7 +107,7 @@ def run(
     plan = plan_now(dataset.snapshot(), ledger if ledger is not None else Ledger())
     if not plan.proposals and not (ledger is not None and ledger.active()):
         return Result(started=False, plan=plan)
-    guard.check(take_over=take_over)
+    predecessor = guard.enter(take_over=take_over)
 
     shunned = _Shunned(dataset)
     coordinator = Coordinator(
@@ -111,12 +118,12 @@ def run(
         worker_heartbeat_timeout_ms=worker_heartbeat_timeout_ms,
         observer=observer,
     )
-    worker = Worker(
-        dataset, engine, clock, f"lithify-{ids.ulid(clock.now_ms())}", options=options, observer=observer
-    )
-    coordinator.start()
-    guard.hold(coordinator.epoch)
+    worker = Worker(dataset, engine, clock, guard.holder, options=options, observer=observer)
     try:
+        coordinator.start()
+        guard.hold(coordinator.epoch)
+        if predecessor is not None:
+            coordinator.reclaim_from(predecessor)
         committed, failures = _turn(coordinator, worker, clock, guard, shunned)
     except BaseException:
         worker.release()

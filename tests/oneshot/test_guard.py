@@ -53,8 +53,10 @@ def test_a_live_run_is_not_disturbed_and_a_dead_one_is_waited_for(path: Path) ->
 
     second = CoordinatorGuard(dataset_at(path, clock=clock), clock, ids)
     started_ms = clock.now_ms()
-    second.check(take_over=False)  # nobody renews the lease
+    predecessor = second.enter(take_over=False)  # nobody renews the lease
     assert clock.now_ms() - started_ms == LEASE_MS
+    assert predecessor == guard.holder
+    second.give_back()
 
     class Renewing(ManualClock):
         def sleep_s(self, duration_s: float) -> None:
@@ -67,11 +69,13 @@ def test_a_live_run_is_not_disturbed_and_a_dead_one_is_waited_for(path: Path) ->
     guard.hold(first.snapshot().compactor_epoch)
     third = CoordinatorGuard(dataset_at(path), Renewing(), ids)
     with pytest.raises(CoordinatorAlive, match="right now"):
-        third.check(take_over=False)
-    third.check(take_over=True)
+        third.enter(take_over=False)
+    third.enter(take_over=True)
 
-    guard.give_back()
-    second.check(take_over=False)
+    third.give_back()
+    before_ms = clock.now_ms()
+    assert second.enter(take_over=False) is None
+    assert clock.now_ms() == before_ms
 
 
 def test_a_run_that_is_overtaken_stops_before_it_commits(path: Path) -> None:

@@ -4,7 +4,7 @@
 2. Let Java make an archive of these classes under another name, and rename it.
 
 Invariants: it runs at the lowest priority, each step has a time limit, and what a killed builder
-leaves behind is only a folder in the system's temporary folder.
+leaves behind in the cache folder is removed by the next.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def build(path: Path) -> None:
         classes = Path(folder) / "classes"
         java_home, class_path = _record(classes)
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left_behind in path.parent.glob(f"{path.stem}.*.staged"):
+            left_behind.unlink(missing_ok=True)
         staged = path.with_suffix(f".{os.getpid()}.staged")
         try:
             _dump(java_home, classes, class_path, staged)

@@ -21,7 +21,9 @@ class Lease:
 
     holder: str
     epoch: int
-    """What the holder holds: the coordinator's epoch."""
+    """What the holder holds, or is about to take: the coordinator's epoch."""
+    base_epoch: int
+    """The epoch before, which the holder found to be free."""
     expires_at_ms: int
     """Wall-clock milliseconds; 0 means given back."""
 
@@ -34,7 +36,12 @@ def read_lease(store: ObjectStore, key: str) -> Lease | None:
     """The lease, or `None` when there is none that can be read."""
     try:
         fields = json.loads(store.get(key))
-        return Lease(str(fields["holder"]), int(fields["epoch"]), int(fields["expires_at_ms"]))
+        return Lease(
+            str(fields["holder"]),
+            int(fields["epoch"]),
+            int(fields["base_epoch"]),
+            int(fields["expires_at_ms"]),
+        )
     except (ObjectNotFound, ValueError, TypeError, KeyError):
         return None
 

@@ -9,9 +9,14 @@ can be known:
    older coordinator is fenced already, and the lease tells whether that Lithify run is alive. One that
    looks alive is given until its lease ends; if it renews it, it is.
 3. Any other epoch belongs to a coordinator that may be alive: refuse, unless told to take over.
+
+The lease is written before the epoch is taken and names both the epoch found free and the next one, so
+that a run that dies in between is recognised too.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from lithify.clock import Clock
 from lithify.datasets.slatedb.dataset import SlateDataset
@@ -31,22 +36,51 @@ class CoordinatorGuard:
         self._dataset = dataset
         self._clock = clock
         self._key = join(dataset.paths.root, "lithify", "coordinator.json")
-        self._holder = ids.ulid(clock.now_ms())
+        self._holder = f"lithify-{ids.ulid(clock.now_ms())}"
         self._held: Lease | None = None
 
-    def check(self, *, take_over: bool) -> None:
-        """`CoordinatorAlive` when another coordinator may be at work and is not to be replaced."""
+    @property
+    def holder(self) -> str:
+        """The name this process goes by, in the lease and as a worker."""
+        return self._holder
+
+    def enter(self, *, take_over: bool) -> str | None:
+        """Announce the next epoch as this process's. `CoordinatorAlive`, before anything is written,
+        when another coordinator may be at work and is not to be replaced. Gives the holder of a lease
+        that ended without being given back."""
         epoch = self._dataset.snapshot().compactor_epoch
-        if epoch == 0 or take_over:
-            return
         lease = read_lease(self._dataset.store, self._key)
-        if lease is None or lease.epoch != epoch:
+        is_ours = lease is not None and epoch in (lease.epoch, lease.base_epoch)
+        if not take_over and epoch != 0 and not is_ours:
             url = self._dataset.url
             raise CoordinatorAlive(
                 f"a SlateDB coordinator has run on {url} (epoch {epoch}) and may still be running. "
                 "If the process that holds the database was opened without compactor_options, or is closed, "
                 f"run again with --take-over; if it may be alive, help it instead: lithify worker {url}"
             )
+        if not take_over and lease is not None and is_ours:
+            self._wait_for_end(lease)
+        self._write(Lease(self._holder, epoch + 1, epoch, self._clock.now_ms() + LEASE_MS))
+        return lease.holder if lease is not None and lease.expires_at_ms else None
+
+    def hold(self, epoch: int) -> None:
+        """Announce this coordinator; renews the lease when it is time to."""
+        now_ms = self._clock.now_ms()
+        held = self._held
+        renew_at_ms = held.expires_at_ms - LEASE_MS + RENEW_AFTER_MS if held is not None else now_ms
+        if held is None or held.epoch != epoch or now_ms >= renew_at_ms:
+            self._write(Lease(self._holder, epoch, epoch - 1, now_ms + LEASE_MS))
+
+    def give_back(self) -> None:
+        """End the lease, so that the next run need not wait. Its epoch stays, as the mark that the
+        newest epoch was Lithify's. Nothing is written over another run's lease."""
+        held, self._held = self._held, None
+        current = read_lease(self._dataset.store, self._key)
+        if held is not None and current is not None and current.holder == self._holder:
+            write_lease(self._dataset.store, self._key, replace(held, expires_at_ms=0))
+
+    def _wait_for_end(self, lease: Lease) -> None:
+        """Wait until the lease has ended; `CoordinatorAlive` when its holder renews it."""
         wait_ms = lease.expires_at_ms - self._clock.now_ms()
         if wait_ms <= 0:
             return
@@ -58,25 +92,6 @@ class CoordinatorGuard:
                 "wait for it, or stop it with --take-over"
             )
 
-    def hold(self, epoch: int) -> None:
-        """Announce this coordinator; renews the lease when it is time to."""
-        now_ms = self._clock.now_ms()
-        held = self._held
-        if (
-            held is not None
-            and held.epoch == epoch
-            and held.expires_at_ms - now_ms > LEASE_MS - RENEW_AFTER_MS
-        ):
-            return
-        self._held = Lease(self._holder, epoch, now_ms + LEASE_MS)
-        write_lease(self._dataset.store, self._key, self._held)
-
-    def give_back(self) -> None:
-        """End the lease, so that the next run need not wait. Its epoch stays, as the mark that the
-        newest epoch was Lithify's. Nothing is written over another run's lease."""
-        if self._held is None:
-            return
-        current = read_lease(self._dataset.store, self._key)
-        if current is not None and current.holder == self._holder:
-            write_lease(self._dataset.store, self._key, Lease(self._holder, self._held.epoch, 0))
-        self._held = None
+    def _write(self, lease: Lease) -> None:
+        write_lease(self._dataset.store, self._key, lease)
+        self._held = lease
