@@ -109,11 +109,8 @@ class LocalStore:
     def replace(self, key: str, data: bytes, etag: str) -> None:
         path = self._path(key)
         with _write_failures("replace", key), _lock(path):
-            try:
-                before = path.stat()
-            except FileNotFoundError:
-                raise PreconditionFailed(f"replace {key}: it no longer exists") from None
-            if _etag(before) != etag:
+            before = path.stat() if path.exists() else None
+            if before is None or _etag(before) != etag:
                 raise PreconditionFailed(f"replace {key}: its etag is no longer {etag}")
             # Inode numbers come back; the time keeps the etag from doing so.
             _publish(_stage(path, data, after_ns=before.st_mtime_ns), path)
@@ -251,6 +248,7 @@ def _sync_folder(folder: Path) -> None:
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Hold the advisory lock of `path`. The lock file stays: deleting it would let two in."""
+    _make_folder(path.parent)
     lock = path.with_name(f"{path.name}#0")
     fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:

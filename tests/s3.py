@@ -1,0 +1,74 @@
+"""An S3 server on this machine (moto), for every test that needs S3 over HTTP.
+
+`serve_s3` is meant for a session fixture (`tests/store/conftest.py` has one). `S3.bucket()` makes a
+new bucket; `S3.options` are the store options, `S3.environment` the variables, that reach it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+_ACCESS_KEY = "test"
+_SECRET_KEY = "test-secret"
+REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class S3:
+    """A running server."""
+
+    endpoint: str
+    _names: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What `open_store` needs."""
+        return {
+            "aws_endpoint": self.endpoint,
+            "aws_allow_http": "true",
+            "aws_access_key_id": _ACCESS_KEY,
+            "aws_secret_access_key": _SECRET_KEY,
+            "aws_region": REGION,
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same as environment variables, which other programs understand too."""
+        return {name.upper(): value for name, value in self.options.items()}
+
+    def client(self) -> Any:
+        """A boto3 client."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=_ACCESS_KEY,
+            aws_secret_access_key=_SECRET_KEY,
+            region_name=REGION,
+        )
+
+    def bucket(self) -> str:
+        """The name of a new, empty bucket."""
+        name = f"bucket-{next(self._names)}"
+        self.client().create_bucket(Bucket=name)
+        return name
+
+
+@contextmanager
+def serve_s3() -> Iterator[S3]:
+    """A server on a free port of the loopback interface."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield S3(f"http://{host}:{port}")
+    finally:
+        server.stop()
