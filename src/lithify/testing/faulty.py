@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar, cast
@@ -90,7 +91,8 @@ class FaultyStore(WrappedStore):
                 raise StoreError(f"{where}: injected failure")
             case Fault.TRUNCATE:
                 return _truncated(action(), call, where)
-        action()
+        with suppress(StoreError):  # a refusal is an answer too, and lost like any other
+            action()
         if fault is Fault.CRASH_AFTER:
             raise Crash(where)
         raise StoreError(f"{where}: injected failure, the answer is lost")
