@@ -1,0 +1,144 @@
+"""Spark servers on the loopback address, from the pip package: a standalone cluster and Connect."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+
+from lithify.engine.cache import cache_folder
+from lithify.engine.java import find_java
+
+HOME = Path(pyspark.__file__).parent
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 20.0
+_REPOSITORY = Path(__file__).parents[1]
+_LOG_CONFIG = """\
+rootLogger.level = info
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n%ex
+"""
+
+
+@contextmanager
+def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
+    """A master and workers of one core each; gives the master's URL."""
+    with ExitStack() as stack:
+        master = "org.apache.spark.deploy.master.Master"
+        options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        log = stack.enter_context(_server(folder, "master", [master, *options]))
+        url = _wait_for(log, r"Starting Spark master at (spark://[\d.:]+)")
+        worker = "org.apache.spark.deploy.worker.Worker"
+        options += ["--cores", "1", "--memory", "1g"]
+        logs = [
+            stack.enter_context(
+                _server(
+                    folder, f"worker-{i}", [worker, *options, "--work-dir", str(folder / f"work-{i}"), url]
+                )
+            )
+            for i in range(workers)
+        ]
+        for log in logs:
+            _wait_for(log, "(Successfully registered with master)")
+        yield url
+
+
+def cluster_conf() -> dict[str, str]:
+    """Settings with which executors of this machine can import the tests."""
+    return {"spark.executor.memory": "512m", "spark.executorEnv.PYTHONPATH": str(_REPOSITORY)}
+
+
+@contextmanager
+def connect_server(folder: Path, conf: Mapping[str, str]) -> Iterator[str]:
+    """A Spark Connect server on `local[2,4]`; gives its URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "spark.master": "local[2,4]",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.python.daemon.module": "lithify.engine.daemon",
+        "spark.python.task.killTimeout": "100ms",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        f" -Dlog4j2.configurationFile={_log_config(folder).as_uri()}",
+        **conf,
+    }
+    command = ["org.apache.spark.deploy.SparkSubmit"]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
+    with _server(folder, "connect", [*command, "spark-internal"]) as log:
+        _wait_for(log, "(Spark Connect server started)")
+        yield f"sc://127.0.0.1:{port}"
+
+
+@contextmanager
+def _server(folder: Path, name: str, arguments: list[str]) -> Iterator[Path]:
+    """A JVM of Spark's, ended with the block; gives its log."""
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(HOME / "bin" / "spark-class"), *arguments],
+            env=_environment(folder),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield log
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    _, java_home = find_java(os.environ, cache_folder(os.environ))
+    log_config = f"-Dlog4j2.configurationFile={_log_config(folder).as_uri()}"
+    return {
+        **os.environ,
+        "JAVA_HOME": str(java_home),
+        "SPARK_HOME": str(HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {log_config}",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(_REPOSITORY),
+    }
+
+
+def _log_config(folder: Path) -> Path:
+    path = folder / "log4j2.properties"
+    path.write_text(_LOG_CONFIG)
+    return path
+
+
+def _wait_for(log: Path, pattern: str) -> str:
+    """The group of `pattern` as soon as the log has it."""
+    deadline_s = time.monotonic() + START_LIMIT_S
+    while (match := re.search(pattern, log.read_text(errors="replace"))) is None:
+        assert time.monotonic() < deadline_s, f"{log.name}: no {pattern!r}\n{log.read_text()[-3000:]}"
+        time.sleep(0.05)
+    return match.group(1)

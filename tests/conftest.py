@@ -1,0 +1,20 @@
+"""What all tests share: one Spark session, and a cache folder that `make clean` removes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lithify.engine.spark import SparkEngine
+
+os.environ.setdefault("LITHIFY_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
+
+
+@pytest.fixture(scope="session")
+def spark_engine() -> Iterator[SparkEngine]:
+    """The engine on `local[2]`, shared by the whole suite. Starts with the first call."""
+    with SparkEngine("local[2]", app_name="lithify-tests") as engine:
+        yield engine

@@ -1,0 +1,63 @@
+"""The process that forks Python workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lithify.engine.daemon import prefer_unpacked_pyspark
+from lithify.engine.spark import SparkEngine
+from tests.engine import tasks
+from tests.engine.waiting import child_environment
+
+PRELOAD = "from lithify.engine.daemon import _output_kept_for_spark, preload\n"
+
+
+def run(code: str) -> tuple[str, str]:
+    answer = subprocess.run(
+        [sys.executable, "-c", PRELOAD + code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=child_environment(),
+    )
+    return answer.stdout, answer.stderr
+
+
+@pytest.mark.parametrize("hook", ["no_colon", "no.such.package:hook", "tests.engine.tasks:no_such_hook"])
+def test_failing_preload_is_reported_and_survived(hook: str) -> None:
+    out, err = run(f"preload({hook!r}); print('alive')")
+    assert out == "alive\n"
+    assert f"preload {hook} failed" in err
+
+
+def test_preload_does_what_the_hook_says_and_keeps_standard_output_clean() -> None:
+    code = (
+        "with _output_kept_for_spark():\n"
+        "    preload('tests.engine.tasks:preload_hook')\n"
+        "    import os; os.write(1, b'from below Python')\n"
+        "from tests.engine import tasks; print(tasks.preloaded)"
+    )
+    out, err = run(code)
+    assert out == "True\n"
+    assert "preload hook that prints" in err
+    assert "from below Python" in err
+
+
+def test_zipped_pyspark_is_left_out_only_beside_its_own_package(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "pyspark"
+    archive = package / "python" / "lib" / "pyspark.zip"
+    archive.parent.mkdir(parents=True)
+    (package / "worker.py").touch()
+    other = str(tmp_path / "spark" / "python" / "lib" / "pyspark.zip")
+    site = str(package.parent)
+    assert prefer_unpacked_pyspark([str(archive), other, site]) == [other, site]
+    assert prefer_unpacked_pyspark([str(archive), other]) == [str(archive), other]
+
+
+def test_workers_of_the_shared_session_are_forked_from_our_daemon(spark_engine: SparkEngine) -> None:
+    assert spark_engine.submit("daemon", tasks.daemon_has_numba, 0).result(60)

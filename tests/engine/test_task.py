@@ -1,0 +1,56 @@
+"""Which failures of a task are final, and which are left to Spark to retry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lithify.engine.task import Limits, decode_outcome, encode_request, run_attempt
+from lithify.errors import CorruptObject, EngineError, StoreError
+from tests.engine import tasks
+
+LIMITS = Limits(max_attempts=3, time_limit_s=60)
+
+
+def test_result() -> None:
+    assert decode_outcome(run_attempt(encode_request(tasks.double, 4, LIMITS), 0)) == 8
+
+
+@pytest.mark.parametrize("attempt", [0, 1, 2])
+def test_final_error_is_an_outcome_on_every_attempt(tmp_path: Path, attempt: int) -> None:
+    outcome = run_attempt(encode_request(tasks.fail_corrupt, str(tmp_path), LIMITS), attempt)
+    with pytest.raises(CorruptObject):
+        decode_outcome(outcome)
+
+
+def test_store_error_is_raised_until_the_last_attempt(tmp_path: Path) -> None:
+    request = encode_request(tasks.fail_store_always, str(tmp_path), LIMITS)
+    for attempt in (0, 1):
+        with pytest.raises(StoreError):
+            run_attempt(request, attempt)
+    outcome = run_attempt(request, 2)
+    with pytest.raises(StoreError):
+        decode_outcome(outcome)
+
+
+def test_foreign_error_is_raised_until_the_last_attempt() -> None:
+    request = encode_request(tasks.fail_foreign, "odd", LIMITS)
+    with pytest.raises(ValueError, match="odd"):
+        run_attempt(request, 1)
+    outcome = run_attempt(request, 2)
+    with pytest.raises(EngineError, match=r"^ValueError: odd"):
+        decode_outcome(outcome)
+
+
+def local_function(value: int) -> int:
+    return value
+
+
+local_function.__module__ = "__main__"
+
+
+@pytest.mark.parametrize("function", [lambda value: value, local_function, "text".upper])
+def test_only_importable_functions_travel(function: object) -> None:
+    with pytest.raises(EngineError, match="top-level function"):
+        encode_request(function, 1, LIMITS)  # type: ignore[arg-type]  # a table
