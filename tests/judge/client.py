@@ -248,6 +248,10 @@ def _batch(writes: Iterable[Write]) -> Any:
 class Database(_Readable):
     """An open database. A context manager; leaving it closes the database."""
 
+    def __init__(self, handle: Any, timeout_s: float, *, has_wal: bool = True) -> None:
+        super().__init__(handle, timeout_s)
+        self._has_wal = has_wal
+
     def put(self, key: bytes, value: bytes, ttl_ms: int | None = None) -> None:
         """Write a row; `ttl_ms` makes it expire so many milliseconds from now."""
         options = uniffi.PutOptions(ttl=_ttl(ttl_ms))
@@ -292,8 +296,10 @@ class Database(_Readable):
         return self._handle.status().close_reason is not None
 
     def close(self, *, flush: bool = True) -> None:
-        """Close; with `flush` what is in memory becomes an L0, else it stays in the WAL."""
-        kind = uniffi.FlushType.MEM_TABLE if flush else uniffi.FlushType.WAL
+        """Close; with `flush` what is in memory becomes an L0, else it stays in the WAL (and is lost
+        where there is none)."""
+        without = uniffi.FlushType.WAL if self._has_wal else None
+        kind = uniffi.FlushType.MEM_TABLE if flush else without
         options = uniffi.CloseOptions(flush_type=kind)
         self._do(self._handle.shutdown_with_options(options), "close the database")
 
@@ -370,7 +376,8 @@ def open_db(target: Target, **options: Unpack[OpenOptions]) -> Database:
     root, path = split_target(target)
     timeout_s = options.get("timeout_s", DEFAULT_TIMEOUT_S)
     builder = uniffi.DbBuilder(path, open_store(root, options.get("store_options", {})))
-    builder.with_settings(official_settings(options.get("settings", {})))
+    settings = options.get("settings", {})
+    builder.with_settings(official_settings(settings))
     builder.with_sst_block_size(BLOCK_SIZES[options.get("block_size", DEFAULT_BLOCK_SIZE)])
     merge_operator = options.get("merge_operator")
     if merge_operator is not None:
@@ -383,7 +390,8 @@ def open_db(target: Target, **options: Unpack[OpenOptions]) -> Database:
         builder.with_filter_policies([uniffi.FilterPolicy.bloom(bits)] if bits else [])
     if "metrics" in options:
         builder.with_metrics_recorder(options["metrics"])
-    return Database(run(builder.build(), f"open {target}", timeout_s), timeout_s)
+    handle = run(builder.build(), f"open {target}", timeout_s)
+    return Database(handle, timeout_s, has_wal=settings.get("wal_enabled") is not False)
 
 
 def open_reader(

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -60,27 +60,38 @@ def compactor_settings(
     }
 
 
-def full_compaction(tree: TreeShape, trees: Sequence[TreeShape]) -> tuple[list[str], list[int], int]:
-    """Sources (view ids, run ids, newest first) and destination that merge all of `tree` into one run.
+@dataclass(frozen=True, slots=True)
+class TieredSpec:
+    """Merge these sources of one tree, newest first, into the run `destination`."""
 
-    The ids of runs are unique over all `trees` of a database.
-    """
-    run_ids = [run.id for run in tree.runs]
-    taken = [run.id for other in trees for run in other.runs]
-    destination = min(run_ids) if run_ids else max(taken, default=-1) + 1
-    return [view.id for view in tree.l0], run_ids, destination
+    prefix: bytes
+    l0_view_ids: tuple[str, ...]
+    run_ids: tuple[int, ...]
+    destination: int
+
+
+def full_compaction(tree: TreeShape, trees: Sequence[TreeShape]) -> TieredSpec:
+    """Merge all of `tree`, one of `trees` of a database, into one run."""
+    run_ids = tuple(run.id for run in tree.runs)
+    destination = min(run_ids) if run_ids else next_run_id(trees)
+    return TieredSpec(tree.prefix, tuple(view.id for view in tree.l0), run_ids, destination)
+
+
+def next_run_id(trees: Iterable[TreeShape]) -> int:
+    """An id for a new run: the ids of runs are unique over all trees of a database."""
+    return max((run.id for tree in trees for run in tree.runs), default=-1) + 1
 
 
 def compact_officially(
     target: Target,
+    specs: Sequence[TieredSpec] | None = None,
     *,
-    prefixes: Collection[bytes] | None = None,
     poll_ms: int = 50,
     max_subcompactions: int = 4,
     max_sst_size: int = DEFAULT_MAX_SST_SIZE,
     **options: Unpack[OpenOptions],
 ) -> CompactionReport:
-    """Let the official compactor merge each tree (those of `prefixes`, or all) into one run.
+    """Let the official compactor carry out `specs`, by default a full compaction of every tree.
 
     What shapes the outputs comes from `options`: the block size, and in `settings` the
     `compression_codec` and `min_filter_keys`.
@@ -93,14 +104,19 @@ def compact_officially(
     with open_db(target, **_with_compactor(options, compactor)):
         _await_coordinator(admin)
         start_s, start_cpu_s = time.perf_counter(), time.process_time()
-        for tree in admin.trees():
-            wanted = prefixes is None or tree.prefix in prefixes
-            if wanted and (tree.l0 or tree.runs):
-                views, runs, destination = full_compaction(tree, admin.trees())
-                compaction_ids.append(admin.submit_compaction(views, runs, destination, tree.prefix))
-                _await_settled(admin, compaction_ids[-1], poll_ms)
+        for spec in _full_compactions(admin) if specs is None else specs:
+            compaction_ids.append(
+                admin.submit_compaction(spec.l0_view_ids, spec.run_ids, spec.destination, spec.prefix)
+            )
+            _await_settled(admin, compaction_ids[-1], poll_ms)
         wall_s, cpu_s = time.perf_counter() - start_s, time.process_time() - start_cpu_s
     return CompactionReport(wall_s, cpu_s, tuple(compaction_ids))
+
+
+def _full_compactions(admin: Admin) -> Iterator[TieredSpec]:
+    for prefix in [tree.prefix for tree in admin.trees() if tree.l0 or tree.runs]:
+        trees = admin.trees()
+        yield full_compaction(next(tree for tree in trees if tree.prefix == prefix), trees)
 
 
 def run_officially_until_quiet(

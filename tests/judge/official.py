@@ -24,9 +24,11 @@ from tests.judge.client import (
 )
 from tests.judge.compactor import (
     CompactionReport,
+    TieredSpec,
     compact_officially,
     compactor_settings,
     full_compaction,
+    next_run_id,
     run_officially_until_quiet,
 )
 
@@ -47,6 +49,7 @@ __all__ = [
     "RunShape",
     "Snapshot",
     "Target",
+    "TieredSpec",
     "TreeShape",
     "ViewShape",
     "Write",
@@ -56,6 +59,7 @@ __all__ = [
     "copy_database",
     "full_compaction",
     "local_path",
+    "next_run_id",
     "open_db",
     "open_reader",
     "run_officially_until_quiet",
