@@ -30,7 +30,7 @@ _BIT = ir.IntType(1)
 _SHORT_COPY = 1024
 
 
-def _load(width: int, big_endian: bool, result: Any) -> Callable[[int], int]:
+def _load(width: int, big_endian: bool, result: Any) -> Callable[[int], Any]:
     integer = ir.IntType(width)
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -46,18 +46,18 @@ def _load(width: int, big_endian: bool, result: Any) -> Callable[[int], int]:
     return load  # type: ignore[no-any-return]
 
 
-load_u8 = _load(8, False, types.int64)
-load_u16_be = _load(16, True, types.int64)
-load_u16 = _load(16, False, types.int64)
-load_u32_be = _load(32, True, types.int64)
-load_u32 = _load(32, False, types.int64)
-load_i64 = _load(64, False, types.int64)
-load_i64_be = _load(64, True, types.int64)
+load_u8: Callable[[int], int] = _load(8, False, types.int64)
+load_u16_be: Callable[[int], int] = _load(16, True, types.int64)
+load_u16: Callable[[int], int] = _load(16, False, types.int64)
+load_u32_be: Callable[[int], int] = _load(32, True, types.int64)
+load_u32: Callable[[int], int] = _load(32, False, types.int64)
+load_i64: Callable[[int], int] = _load(64, False, types.int64)
+load_i64_be: Callable[[int], int] = _load(64, True, types.int64)
 load_u64 = _load(64, False, types.uint64)
 load_u64_be = _load(64, True, types.uint64)
 
 
-def _store(width: int, big_endian: bool) -> Callable[[int, int], None]:
+def _store(width: int, big_endian: bool) -> Callable[[int, Any], None]:
     integer = ir.IntType(width)
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -121,7 +121,7 @@ copy_32 = _copy(32)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def trailing_zeros(_typing: Any, word: Any) -> Any:
+def _trailing_zeros(_typing: Any, word: Any) -> Any:
     """How many of the low bits of a word are zero (64 when all are)."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -131,9 +131,13 @@ def trailing_zeros(_typing: Any, word: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def signed(_typing: Any, word: Any) -> Any:
+def _signed(_typing: Any, word: Any) -> Any:
     """The same 64 bits as a signed number."""
     return types.int64(types.uint64), lambda _context, _builder, _signature, arguments: arguments[0]
+
+
+signed: Callable[[Any], int] = _signed
+trailing_zeros: Callable[[Any], int] = _trailing_zeros
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -1,0 +1,304 @@
+"""Executing a merge task: the loop around the compiled kernel.
+
+1. Open an input for each source that can hold keys of the task's range.
+2. When the task resumes, find the last row (key, sequence number) of the last output that an earlier
+   attempt recorded. Reading starts at that key; its versions go through all rules again, so that
+   retention and folds come out the same, and only what lies behind the row is written.
+3. Call the kernel. When it comes back, provide what it asks for (the next window of a source, more
+   memory, a finished output, a fold by the merge operator, a decision of the compaction filter) and
+   call it again, until all rows are merged.
+4. Complete the last output.
+
+Invariants: every row read is counted exactly once as written or as dropped for one reason. On any
+error the output in progress is thrown away; completed ones are never published by anybody then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from lithify.clock import Clock, SystemClock
+from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
+from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
+from lithify.datasets.slatedb.kernel.inputs import (
+    FIRST_KEY_CAPACITY,
+    Bounds,
+    bounds_of,
+    open_inputs,
+)
+from lithify.datasets.slatedb.kernel.layout import (
+    MERGER,
+    PENDING,
+    PENDING_TAIL_BYTES,
+    SOURCE,
+    Decision,
+    Status,
+)
+from lithify.datasets.slatedb.kernel.libraries import Codecs
+from lithify.datasets.slatedb.kernel.merge import advance, find_last_row, prime, run
+from lithify.datasets.slatedb.kernel.outputs import Outputs
+from lithify.datasets.slatedb.kernel.python_rows import (
+    RawRow,
+    decode_tail,
+    encode_tail,
+    fold,
+    modified,
+    public_row,
+    read_row,
+    set_row,
+)
+from lithify.datasets.slatedb.model import Codec, KeyRange, Sst
+from lithify.datasets.slatedb.task import MergeTask, RowCounts, RowRules, SourceSst, TaskResult, sst_key
+from lithify.errors import CorruptObject
+from lithify.ids import Ids, RandomIds
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+
+_FIRST_PENDING = 64
+_SCRATCH_ROW_BYTES = 64
+_COUNTS = ("rows_in", "rows_out", "superseded", "tombstones", "expired", "filtered", "folded")
+
+
+def execute_merge(task: MergeTask) -> TaskResult:
+    """Run a task in this process, on the store its URL names."""
+    store, _ = open_store(task.store_url, task.store_options)
+    return run_merge(task, store, RandomIds(), SystemClock())
+
+
+def run_merge(task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock) -> TaskResult:
+    """Run a task with everything passed in."""
+    started_s = time.process_time()
+    merge = _Merge(task, store, ids, clock)
+    try:
+        merge.run()
+    except BaseException:
+        merge.outputs.abort()
+        raise
+    finally:
+        merge.codecs.close()
+    return TaskResult(
+        outputs=(*task.resume_outputs, *merge.outputs.finished),
+        rows=merge.row_counts(),
+        bytes_read=sum(source.bytes_read for source in merge.inputs),
+        bytes_written=merge.outputs.bytes_written,
+        cpu_s=time.process_time() - started_s,
+        peak_memory_bytes=peak_memory_bytes(),
+    )
+
+
+def peak_memory_bytes() -> int:
+    """High-water mark of this process's resident memory."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+class _Merge:
+    """One run of a task: its inputs, its outputs and the records of the kernel."""
+
+    def __init__(self, task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock) -> None:
+        resume = last_row(store, task.output_folder, task.resume_outputs[-1]) if task.resume_outputs else None
+        key_range = task.range if resume is None else _resumed_range(task, resume[0])
+        sources = _parts(task, key_range)
+        self.codecs = Codecs(
+            {part.sst.info.compression for parts in sources for part, _ in parts}, task.options.compression
+        )
+        self.outputs = Outputs(
+            store, task.output_folder, task.options, self.codecs, ids, clock, task.min_output_ms
+        )
+        # The record behind those of the sources holds folded rows.
+        self.source_records = np.zeros(len(sources) + 1, SOURCE)
+        self.inputs = list(open_inputs(store, self.source_records, sources))
+        self.tree = np.zeros(max(len(sources), 1), np.int64)
+        self.merger_records = np.zeros(1, MERGER)
+        self.merger = Bound(self.merger_records[0])
+        self.pending = np.zeros(_FIRST_PENDING, PENDING)
+        self.key_capacity = FIRST_KEY_CAPACITY
+        self.folded = Bound(self.source_records[len(sources)])
+        self._set_rules(task.rules)
+        if resume is not None:
+            self._set_resume(*resume)
+
+    def run(self) -> None:
+        if self.inputs:
+            self._repeat(
+                lambda: prime(self.source_records, self.tree, self.merger_records, self.codecs.records)
+            )
+            self._repeat(self._run_kernel)
+        self.outputs.close()
+
+    def row_counts(self) -> RowCounts:
+        return RowCounts(*(self.merger[field] for field in _COUNTS))
+
+    # Setting up
+
+    def _set_rules(self, rules: RowRules) -> None:
+        self.merger["source_count"] = len(self.inputs)
+        self.merger.record["horizon"] = rules.retention_min_seq
+        self.merger["clock_tick_ms"] = rules.clock_tick_ms
+        self.merger["drop_tombstones"] = rules.is_last_run
+        self.merger["has_operator"] = rules.merge_operator is not None
+        self.merger["has_filter"] = rules.compaction_filter is not None
+        self.operator = load_merge_operator(rules.merge_operator) if rules.merge_operator else None
+        self.filter = load_compaction_filter(rules.compaction_filter) if rules.compaction_filter else None
+        self.merger.attach("group_key", new_bytes(FIRST_KEY_CAPACITY))
+        self.merger.attach("scratch_row", new_bytes(_SCRATCH_ROW_BYTES))
+        self.merger.attach("pending_tails", new_bytes(PENDING_TAIL_BYTES * _FIRST_PENDING))
+        self.merger["pending_capacity"] = _FIRST_PENDING
+
+    def _set_resume(self, key: bytes, seq: int) -> None:
+        self.merger.attach("resume_key", bytes_of(key))
+        self.merger["resume_key_len"] = len(key)
+        self.merger.record["resume_seq"] = seq
+        self.merger["resuming"] = 1
+
+    # Running
+
+    def _run_kernel(self) -> int:
+        return run(
+            self.source_records,
+            self.tree,
+            self.merger_records,
+            self.pending,
+            self.outputs.records,
+            self.codecs.records,
+        )
+
+    def _repeat(self, step: Callable[[], int]) -> None:
+        """Call compiled code until it has nothing more to ask for."""
+        while (status := step()) not in (Status.OK, Status.DONE):
+            self._provide(status)
+
+    def _provide(self, status: int) -> None:
+        if status >= Status.BAD_CHECKSUM:
+            raise self.inputs[self.merger["at_source"]].corrupt(status)
+        if self.outputs.provide(status):
+            return
+        match status:
+            case Status.FOLD:
+                self._fold()
+            case Status.FILTER:
+                self._filter()
+            case Status.NEED_PENDING_SPACE:
+                self._grow_pending()
+            case _:
+                source = self.inputs[self.merger["at_source"]]
+                if not source.provide(status):
+                    raise AssertionError(f"the kernel came back with unknown status {status}")
+                self._ensure_key_capacity(source.key_capacity)
+
+    def _ensure_key_capacity(self, capacity: int) -> None:
+        """Wherever a key may be copied to there is room for the longest."""
+        if capacity > self.key_capacity:
+            self.key_capacity = capacity
+            self.merger.grow("group_key", capacity, self.merger["group_key_len"])
+            self.outputs.ensure_key_capacity(capacity)
+
+    def _grow_pending(self) -> None:
+        count = self.merger["pending_count"]
+        capacity = 2 * self.merger["pending_capacity"]
+        grown = np.zeros(capacity, PENDING)
+        grown[:count] = self.pending[:count]
+        self.pending = grown
+        self.merger.grow("pending_tails", PENDING_TAIL_BYTES * capacity, PENDING_TAIL_BYTES * count)
+        self.merger["pending_capacity"] = capacity
+
+    # What only Python can do
+
+    def _group_key(self) -> bytes:
+        return self.merger.owner("group_key")[: self.merger["group_key_len"]].tobytes()
+
+    def _peek(self, key: bytes) -> RawRow | None:
+        """The winner's row if it is of that key."""
+        source = Bound(self.source_records[self.tree[0]])
+        if source["exhausted"] or ctypes.string_at(source["key"], source["key_len"]) != key:
+            return None
+        return read_row(source)
+
+    def _pop(self) -> None:
+        self._repeat(
+            lambda: advance(self.source_records, self.tree, self.merger_records, self.codecs.records)
+        )
+
+    def _fold(self) -> None:
+        """Fold the winner's merge row with the older ones it takes in, and queue the result."""
+        assert self.operator is not None
+        key = self._group_key()
+        result = fold(key, lambda: self._peek(key), self._pop, self.operator)
+        self.merger["rows_in"] += result.rows - 1 + result.duplicates
+        self.merger["folded"] += result.rows - 1
+        self.merger["superseded"] += result.duplicates
+        set_row(self.folded, key, result.row)
+        self.merger["folded_ready"] = 1
+
+    def _filter(self) -> None:
+        """Let the compaction filter decide on the row in the merge record."""
+        assert self.filter is not None
+        merger = self.merger
+        key = ctypes.string_at(merger["filter_key"], merger["filter_key_len"])
+        tail = ctypes.string_at(merger["filter_value"], merger["filter_tail_len"])
+        row = decode_tail(tail, merger["filter_value_len"])
+        match self.filter(public_row(key, row)):
+            case Keep():
+                merger["decision"] = Decision.KEEP
+            case Drop():
+                merger["decision"] = Decision.DROP
+            case Modify(value):
+                self._replace(modified(row, value))
+
+    def _replace(self, row: RawRow) -> None:
+        tail = encode_tail(row)
+        self.merger.attach("filter_value", bytes_of(tail))
+        self.merger["filter_value_len"] = len(row.value)
+        self.merger["filter_tail_len"] = len(tail)
+        self.merger["filter_flags"] = row.flags
+        self.merger["decision"] = Decision.REPLACE
+
+
+def _parts(task: MergeTask, key_range: KeyRange) -> list[list[tuple[SourceSst, Bounds]]]:
+    """The SSTs of each source that can hold keys of the range, with what to take of them."""
+    sources = []
+    for source in task.sources:
+        bounded = ((part, bounds_of(part, key_range)) for part in source)
+        parts = [(part, bounds) for part, bounds in bounded if bounds is not None]
+        if parts:
+            sources.append(parts)
+    return sources
+
+
+def last_row(store: ObjectStore, folder: str, sst: Sst) -> tuple[bytes, int]:
+    """Key and sequence number of the last row of an SST."""
+    source = SourceSst(sst_key(folder, sst.id), sst)
+    start = sst.info.last_entry
+    bounds = bounds_of(source, KeyRange(start))
+    if start is None or bounds is None:
+        raise CorruptObject(source.key, "it does not say its last key")
+    records = np.zeros(1, SOURCE)
+    codecs = Codecs({sst.info.compression}, Codec.NONE)
+    try:
+        (reader,) = open_inputs(store, records, [[(source, bounds)]])
+        while (status := find_last_row(records, codecs.records)) != Status.DONE:
+            if not reader.provide(status):
+                raise reader.corrupt(status)
+        key = reader.bound.owner("key")[: reader.bound["last_key_len"]].tobytes()
+        if key != start:
+            raise CorruptObject(
+                source.key, f"its last row has the key {key!r}, not {start!r} as its info says"
+            )
+        return key, int(records[0]["seq"])
+    finally:
+        codecs.close()
+
+
+def _resumed_range(task: MergeTask, key: bytes) -> KeyRange:
+    """What is left of the task's range from `key` on."""
+    if not task.range.contains(key):
+        last = sst_key(task.output_folder, task.resume_outputs[-1].id)
+        raise CorruptObject(last, f"its last key {key!r} lies outside the range it was recorded for")
+    return replace(task.range, start=key)

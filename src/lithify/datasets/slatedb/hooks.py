@@ -1,0 +1,130 @@
+"""User functions that take part in a compaction, named by import path.
+
+Merge operator: `function(key, existing, operand) -> bytes`. `existing` is the value so far, `None` when
+there is none. It must be associative: operands are also combined with each other, in groups.
+
+Compaction filter: `function(row) -> Keep | Drop | Modify`. It sees every row that would be written, each
+version of a key by itself, newest first, after expiry and retention:
+
+- `Keep()` writes the row as it is.
+- `Drop()` leaves it out. An older version that is kept shows through again.
+- `Modify(value)` writes it with another value and keeps its sequence number and creation time. A merge
+  operand stays one, everything else becomes a value. `Modify(None)` writes a tombstone, which has no
+  expiry time.
+
+Both must be pure functions: a range may be executed more than once, in another process.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from lithify.errors import Refused
+
+MergeOperator = Callable[[bytes, bytes | None, bytes], bytes]
+
+
+class RowKind(Enum):
+    """What a row says of its key."""
+
+    VALUE = "value"
+    TOMBSTONE = "tombstone"
+    MERGE = "merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One version of a key."""
+
+    key: bytes
+    seq: int
+    kind: RowKind
+    value: bytes | None
+    """`None` for a tombstone; the operand of a merge row."""
+    create_ms: int | None = None
+    """When the row was written, in wall-clock milliseconds."""
+    expire_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Write the row as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Leave the row out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modify:
+    """Write the row with another value; `None` makes it a tombstone."""
+
+    value: bytes | None
+
+
+FilterDecision = Keep | Drop | Modify
+CompactionFilter = Callable[[Row], FilterDecision]
+
+
+def load_function(path: str, purpose: str) -> Callable[..., Any]:
+    """The function of an import path `package.module:function`. `purpose` names it in errors."""
+    module_name, separator, function_name = path.partition(":")
+    if not separator or not module_name or not function_name:
+        raise Refused(f"{purpose} {path!r} is no import path of the form package.module:function")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        # Whatever a module of the user raises while it is imported, the answer is the same.
+        raise Refused(
+            f"{purpose} {path!r}: module {module_name} cannot be imported ({error!r}); "
+            f"it must be importable on every Spark worker"
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise Refused(f"{purpose} {path!r}: module {module_name} has no function {function_name}")
+    return function  # type: ignore[no-any-return]
+
+
+def load_merge_operator(path: str) -> MergeOperator:
+    """The user's merge operator, checked to answer with bytes."""
+    function = load_function(path, "merge operator")
+
+    def merge(key: bytes, existing: bytes | None, operand: bytes) -> bytes:
+        result = _call(function, f"merge operator {path!r}", key, key, existing, operand)
+        if not isinstance(result, bytes):
+            raise Refused(
+                f"merge operator {path!r} gave {type(result).__name__} instead of bytes on key {key!r}"
+            )
+        return result
+
+    return merge
+
+
+def load_compaction_filter(path: str) -> CompactionFilter:
+    """The user's compaction filter, checked to answer with a decision."""
+    function = load_function(path, "compaction filter")
+
+    def decide(row: Row) -> FilterDecision:
+        decision = _call(function, f"compaction filter {path!r}", row.key, row)
+        if not isinstance(decision, Keep | Drop | Modify):
+            raise Refused(
+                f"compaction filter {path!r} gave {decision!r} instead of Keep(), Drop() or Modify(...) "
+                f"on key {row.key!r}"
+            )
+        return decision
+
+    return decide
+
+
+def _call(function: Callable[..., Any], name: str, key: bytes, *arguments: object) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise Refused(
+            f"{name} failed on key {key!r}: {error!r}; nothing of this range was published"
+        ) from error

@@ -1,0 +1,58 @@
+"""Records together with the memory that their fields point to.
+
+A record field that holds an address is only ever set through `attach`, which keeps the owner of that
+memory alive until the field is set to another or the record goes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lithify.datasets.slatedb.kernel.memory import SLACK
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def new_bytes(size: int) -> Bytes:
+    """Memory for `size` bytes and the slack behind them."""
+    return np.empty(size + SLACK, np.uint8)
+
+
+def bytes_of(data: bytes) -> Bytes:
+    """A copy of `data` with slack behind it."""
+    memory = new_bytes(len(data))
+    memory[: len(data)] = np.frombuffer(data, np.uint8)
+    return memory
+
+
+class Bound:
+    """A record, and the owners of what it points to."""
+
+    def __init__(self, record: np.void) -> None:
+        self.record = record
+        self._owners: dict[str, npt.NDArray[Any]] = {}
+
+    def __getitem__(self, field: str) -> int:
+        return int(self.record[field])
+
+    def __setitem__(self, field: str, value: int) -> None:
+        self.record[field] = value
+
+    def attach(self, field: str, memory: npt.NDArray[Any]) -> None:
+        """Point the field at the start of `memory`."""
+        self._owners[field] = memory
+        self.record[field] = memory.ctypes.data
+
+    def owner(self, field: str) -> npt.NDArray[Any]:
+        """The memory the field points to."""
+        return self._owners[field]
+
+    def grow(self, field: str, size: int, used: int) -> None:
+        """Give the field memory of `size` elements that starts with the `used` first of the old one."""
+        before = self._owners[field]
+        after = np.empty(size + SLACK, before.dtype)
+        after[:used] = before[:used]
+        self.attach(field, after)

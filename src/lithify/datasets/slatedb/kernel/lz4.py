@@ -1,0 +1,68 @@
+"""Decompression of LZ4's block format: sequences of a literal and a copy of what was written before.
+
+Every length and offset is checked against what is left of input and output. (Compression is the
+library's.)
+"""
+
+from __future__ import annotations
+
+from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.datasets.slatedb.kernel.memory import load_u8, load_u16
+from lithify.datasets.slatedb.kernel.snappy import copy_literal, copy_match
+
+MAX_RATIO = 255
+"""One byte can lengthen a copy by at most 255."""
+
+_LONG = 15
+_MIN_MATCH = 4
+_CORRUPT = -1
+
+
+@inlined
+def compressed_bound(length: int) -> int:
+    """The most bytes that `length` bytes can become."""
+    return length + length // 255 + 16
+
+
+@inlined
+def _read_length(source: int, end: int, length: int) -> tuple[int, int]:
+    """A length that starts with four bits of the token, and where reading goes on."""
+    if length < _LONG:
+        return length, source
+    while source < end:
+        byte = load_u8(source)
+        source += 1
+        length += byte
+        if byte < 255:
+            return length, source
+    return _CORRUPT, source
+
+
+@inlined
+def decompress(source: int, length: int, target: int, capacity: int) -> int:
+    """Decompress into `target`; the uncompressed length, or -1 for corrupt data."""
+    end = source + length
+    position = target
+    target_end = target + capacity
+    while source < end:
+        token = load_u8(source)
+        count, source = _read_length(source, end, token >> 4)
+        if count < 0 or count > end - source or count > target_end - position:
+            return _CORRUPT
+        copy_literal(position, source, count)
+        source += count
+        position += count
+        if source == end:
+            return position - target
+        if end - source < 2:
+            return _CORRUPT
+        offset = load_u16(source)
+        count, source = _read_length(source + 2, end, token & _LONG)
+        if count < 0:
+            return _CORRUPT
+        count += _MIN_MATCH
+        if offset == 0 or offset > position - target or count > target_end - position:
+            return _CORRUPT
+        copy_match(position, offset, count)
+        position += count
+    return _CORRUPT

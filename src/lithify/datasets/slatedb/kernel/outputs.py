@@ -1,0 +1,261 @@
+"""The output side of a merge: from encoded blocks to SST files.
+
+1. An output gets its id when its first bytes are written. The id's time is the present, but never
+   before the compaction's own.
+2. Finished blocks are written when the output buffer runs full; the block in progress moves to the
+   front of the buffer.
+3. Closing an output finishes its last block and appends filter, index, stats and tail. Only then the
+   object appears under its name.
+4. Lists that grow with an output (block offsets, counts, index keys, hashes) double when full.
+
+Invariants: nothing appears under a final name before it is complete; an output without rows is never
+opened; after an error `abort` leaves no open upload.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lithify.clock import Clock
+from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
+from lithify.datasets.slatedb.index import BlockIndex, encode_index
+from lithify.datasets.slatedb.kernel.blocks import finish_last_block
+from lithify.datasets.slatedb.kernel.buffers import Bound, new_bytes
+from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY
+from lithify.datasets.slatedb.kernel.layout import OUTPUT, Status
+from lithify.datasets.slatedb.kernel.libraries import Codecs
+from lithify.datasets.slatedb.model import Codec, Sst, SstInfo
+from lithify.datasets.slatedb.sst import WRITTEN_FORMAT_VERSION, encode_tail, seal
+from lithify.datasets.slatedb.stats import SstStats, encode_stats
+from lithify.datasets.slatedb.task import SstOptions, sst_key
+from lithify.errors import Refused
+from lithify.ids import Ids, Ulid
+from lithify.store.objects import ObjectStore, ObjectWriter
+
+BUFFER_BYTES = 1 << 20
+WRITE_BYTES = 1 << 20
+_FINISH_ALLOWANCE_BYTES = 128 << 10
+"""Behind the end of the buffer: room for a block that grows in compression."""
+_FIRST_BLOCKS = 1 << 12
+_FIRST_ROWS = 1 << 16
+_FIRST_INDEX_KEY_BYTES = 1 << 16
+_MAX_RESTARTS = 1 << 13
+
+_BLOCK_LISTS = ("block_offsets", "index_key_ends", "puts", "deletes", "merges")
+_SST_COUNTERS = ("close_due", "data_bytes", "rows", "raw_key_bytes", "raw_value_bytes", "blocks")
+_BLOCK_COUNTERS = (
+    "block_rows",
+    "restart_count",
+    "last_key_len",
+    "block_puts",
+    "block_deletes",
+    "block_merges",
+)
+
+
+class Outputs:
+    """The outputs of one merge, one after another."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        options: SstOptions,
+        codecs: Codecs,
+        ids: Ids,
+        clock: Clock,
+        min_output_ms: int,
+    ) -> None:
+        self.records = np.zeros(1, OUTPUT)
+        self.bound = Bound(self.records[0])
+        self.finished: list[Sst] = []
+        self.bytes_written = 0
+        self._store, self._folder, self._options, self._codecs = store, folder, options, codecs
+        self._ids, self._clock, self._min_output_ms = ids, clock, min_output_ms
+        self._writer: ObjectWriter | None = None
+        self._id: Ulid | None = None
+        self.bound["block_size"] = options.block_size
+        self.bound["max_sst_size"] = options.max_sst_size
+        self.bound["codec"] = options.compression
+        self.bound["hashing"] = options.filter_bits_per_key > 0
+        self._allocate()
+
+    def provide(self, status: int) -> bool:
+        """Provide what compiled code asked of the output; false when it did not ask for anything."""
+        match status:
+            case Status.FLUSH:
+                self._flush()
+                self._make_room(self.bound["needed"])
+            case Status.NEED_ROW_SPACE:
+                self._grow_lists(self.bound["needed"])
+            case Status.CLOSE:
+                self.close()
+            case Status.COMPRESSION_FAILED:
+                raise Refused(
+                    f"{self._options.compression.name.lower()} cannot compress a block of this range; "
+                    f"choose another compression"
+                )
+            case _:
+                return False
+        return True
+
+    def ensure_key_capacity(self, capacity: int) -> None:
+        """Room for keys of that length in the key buffers."""
+        for field in ("last_key", "first_key"):
+            if len(self.bound.owner(field)) < len(new_bytes(capacity)):
+                self.bound.grow(field, capacity, self.bound[f"{field}_len"])
+
+    def close(self) -> None:
+        """Complete the output in progress, if it has rows."""
+        if self.bound["rows"] == 0:
+            return
+        status = finish_last_block(self.records, self._codecs.records)
+        if status != Status.OK:
+            self.provide(status)
+        self._flush()
+        self._finish_file()
+        self._reset()
+
+    def abort(self) -> None:
+        """Throw the output in progress away."""
+        if self._writer is not None:
+            self._writer.abort()
+            self._writer = None
+
+    def _allocate(self) -> None:
+        for field in ("last_key", "first_key"):
+            self.bound.attach(field, new_bytes(FIRST_KEY_CAPACITY))
+        self.bound.attach("restarts", np.empty(_MAX_RESTARTS, np.int64))
+        for field in _BLOCK_LISTS:
+            self.bound.attach(field, np.empty(_FIRST_BLOCKS, np.int64))
+        self.bound["block_capacity"] = _FIRST_BLOCKS
+        self.bound.attach("hashes", np.empty(_FIRST_ROWS, np.uint64))
+        self.bound["row_capacity"] = _FIRST_ROWS
+        self.bound.attach("index_keys", new_bytes(_FIRST_INDEX_KEY_BYTES))
+        self.bound["index_keys_capacity"] = _FIRST_INDEX_KEY_BYTES
+        self._set_buffer(BUFFER_BYTES)
+        self._reset()
+
+    def _set_buffer(self, size: int) -> None:
+        """A buffer of `size` bytes whose last block may still grow by compression, and as much scratch."""
+        whole = size + size // 4 + _FINISH_ALLOWANCE_BYTES
+        self.bound.attach("buffer", new_bytes(whole))
+        start = self.bound["buffer"]
+        self.bound["buffer_end"] = start + size
+        self.bound["position"] = self.bound["block_start"] = start
+        if self._options.compression != Codec.NONE:
+            self._codecs.bound.attach("packed", new_bytes(whole))
+            self._codecs.bound["packed_capacity"] = whole
+
+    def _reset(self) -> None:
+        """Start with an empty output."""
+        for field in (*_SST_COUNTERS, *_BLOCK_COUNTERS, "index_keys_len", "first_key_len"):
+            self.bound[field] = 0
+        self.bound["position"] = self.bound["block_start"] = self.bound["buffer"]
+
+    def _flush(self) -> None:
+        """Write the finished blocks and move the one in progress to the front."""
+        memory = self.bound.owner("buffer")
+        base = self.bound["buffer"]
+        finished = self.bound["block_start"] - base
+        end = self.bound["position"] - base
+        if finished:
+            self._write(memory.data[:finished])
+            memory[: end - finished] = memory[finished:end].copy()
+            self.bound["block_start"] = base
+            self.bound["position"] = base + end - finished
+
+    def _make_room(self, needed: int) -> None:
+        """A buffer that holds `needed` bytes of the block in progress and its next row."""
+        size = self.bound["buffer_end"] - self.bound["buffer"]
+        if needed <= size:
+            return
+        before = self.bound.owner("buffer")
+        used = self.bound["position"] - self.bound["buffer"]
+        self._set_buffer(needed + needed // 4)
+        self.bound.owner("buffer")[:used] = before[:used]
+        self.bound["position"] = self.bound["buffer"] + used
+
+    def _grow_lists(self, key_len: int) -> None:
+        blocks, rows, keys = self.bound["blocks"], self.bound["rows"], self.bound["index_keys_len"]
+        if blocks + 2 > self.bound["block_capacity"]:
+            capacity = 2 * self.bound["block_capacity"]
+            for field in _BLOCK_LISTS:
+                self.bound.grow(field, capacity, blocks + 1)
+            self.bound["block_capacity"] = capacity
+        if rows >= self.bound["row_capacity"]:
+            capacity = 2 * self.bound["row_capacity"]
+            if self.bound["hashing"]:
+                self.bound.grow("hashes", capacity, rows)
+            self.bound["row_capacity"] = capacity
+        if keys + key_len > self.bound["index_keys_capacity"]:
+            capacity = 2 * (keys + key_len)
+            self.bound.grow("index_keys", capacity, keys)
+            self.bound["index_keys_capacity"] = capacity
+
+    def _write(self, data: memoryview | bytes) -> None:
+        if self._writer is None:
+            self._id = self._ids.ulid(max(self._clock.now_ms(), self._min_output_ms))
+            self._writer = self._store.open_writer(sst_key(self._folder, self._id))
+        for start in range(0, len(data), WRITE_BYTES):
+            self._writer.write(data[start : start + WRITE_BYTES])
+        self.bytes_written += len(data)
+
+    def _finish_file(self) -> None:
+        data_end = self.bound["data_bytes"]
+        codec = self._options.compression
+        sections = [
+            seal(raw, codec) if raw else b"" for raw in (self._filter(), self._index(), self._stats())
+        ]
+        filter_len, index_len, stats_len = map(len, sections)
+        info = SstInfo(
+            first_entry=self._key("first_key"),
+            last_entry=self._key("last_key"),
+            filter_offset=data_end,
+            filter_len=filter_len,
+            index_offset=data_end + filter_len,
+            index_len=index_len,
+            stats_offset=data_end + filter_len + index_len,
+            stats_len=stats_len,
+            compression=codec,
+        )
+        for section in sections:
+            self._write(section)
+        self._write(encode_tail(info, info.stats_offset + stats_len))
+        assert self._writer is not None
+        assert self._id is not None
+        self._writer.commit()
+        self._writer = None
+        self.finished.append(Sst(self._id, info, WRITTEN_FORMAT_VERSION))
+
+    def _key(self, field: str) -> bytes:
+        return self.bound.owner(field)[: self.bound[f"{field}_len"]].tobytes()
+
+    def _filter(self) -> bytes:
+        rows, bits_per_key = self.bound["rows"], self._options.filter_bits_per_key
+        if not bits_per_key or rows < self._options.min_filter_keys:
+            return b""
+        bloom = build_bloom(self.bound.owner("hashes")[:rows], bits_per_key)
+        return encode_filters([NamedFilter(BLOOM_NAME, bloom)])
+
+    def _index(self) -> bytes:
+        blocks = self.bound["blocks"]
+        ends = self.bound.owner("index_key_ends")[:blocks]
+        offsets = np.append(self.bound.owner("block_offsets")[:blocks], self.bound["data_bytes"])
+        keys = self.bound.owner("index_keys")[: self.bound["index_keys_len"]]
+        return encode_index(BlockIndex(offsets, keys, np.concatenate((np.zeros(1, np.int64), ends))))
+
+    def _stats(self) -> bytes:
+        blocks = self.bound["blocks"]
+        puts, deletes, merges = (self.bound.owner(kind)[:blocks] for kind in ("puts", "deletes", "merges"))
+        stats = SstStats(
+            int(puts.sum()),
+            int(deletes.sum()),
+            int(merges.sum()),
+            self.bound["raw_key_bytes"],
+            self.bound["raw_value_bytes"],
+            puts,
+            deletes,
+            merges,
+        )
+        return encode_stats(stats)

@@ -1,0 +1,243 @@
+"""Reading rows: a cursor over the blocks of one source, every length checked before use.
+
+`next_row` moves a source to its next row inside its key bounds:
+
+1. At the end of a block, open the next one: verify the checksum, decompress, turn format 1 into
+   format 2, check the restart array against the block. Behind the last block the source asks for its
+   next window or SST, or is exhausted.
+2. Decode one row: three varints, key suffix, value, sequence number, flags, timestamps. Each length is
+   compared with what is left of the block before it is used.
+3. Check the order against the row before: keys ascend; sequence numbers of one key descend.
+4. Restore the key in the source's key buffer; the shared prefix is there already.
+5. Skip rows before the start; the first row at or behind the end ends the SST.
+6. All keys of the task share a common prefix. Check it where this row's key could differ in it, and
+   take the eight bytes behind it as the number the merge compares first.
+
+A row is accepted completely or the source is left as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.datasets.slatedb.kernel.codecs import unpack_block
+from lithify.datasets.slatedb.kernel.crc32 import crc32
+from lithify.datasets.slatedb.kernel.keys import common_length, compare_keys
+from lithify.datasets.slatedb.kernel.layout import (
+    ALL_FLAGS,
+    CHECKSUM_BYTES,
+    HAS_CREATE,
+    HAS_EXPIRE,
+    MERGE,
+    ROW_FIXED_BYTES,
+    TOMBSTONE,
+    Record,
+    Status,
+)
+from lithify.datasets.slatedb.kernel.memory import (
+    copy_key,
+    load_i64,
+    load_i64_be,
+    load_u8,
+    load_u16_be,
+    load_u32_be,
+    load_u64_be,
+    store_64,
+)
+from lithify.datasets.slatedb.kernel.rows_v1 import transcode_block, transcoded_size
+from lithify.datasets.slatedb.kernel.varint import read_varint
+
+_NO_COMPRESSION = 0
+_FORMAT_1 = 1
+_GREATEST = np.uint64(0xFFFFFFFFFFFFFFFF)
+_SHORT_KEY = 16
+
+_OK = int(Status.OK)
+_DONE = int(Status.DONE)
+_NEED_INPUT = int(Status.NEED_INPUT)
+_NEED_KEY_SPACE = int(Status.NEED_KEY_SPACE)
+_NEED_TRANSCODE_SPACE = int(Status.NEED_TRANSCODE_SPACE)
+_BAD_CHECKSUM = int(Status.BAD_CHECKSUM)
+_BAD_RESTARTS = int(Status.BAD_RESTARTS)
+_BAD_LENGTH = int(Status.BAD_LENGTH)
+_BAD_SHARED = int(Status.BAD_SHARED)
+_BAD_FLAGS = int(Status.BAD_FLAGS)
+_BAD_KEY = int(Status.BAD_KEY)
+_BAD_ORDER = int(Status.BAD_ORDER)
+_BAD_BOUNDS = int(Status.BAD_BOUNDS)
+
+
+@inlined
+def _transcode(source: Record, address: int, length: int) -> tuple[int, int, int]:
+    """A block of format 1 as one of format 2: status, address and length."""
+    size = transcoded_size(address, length)
+    if size < 0:
+        return -size, 0, 0
+    if size > source.transcoded_capacity:
+        source.needed = size
+        return _NEED_TRANSCODE_SPACE, 0, 0
+    transcode_block(address, length, source.transcoded)
+    return _OK, source.transcoded, size
+
+
+@inlined
+def open_block(source: Record, codecs: Record) -> int:
+    """Start reading the next block; `DONE` behind the last one of the last SST."""
+    block = source.block + 1
+    if block >= source.block_end:
+        return _NEED_INPUT if source.more_ssts else _DONE
+    if block >= source.window_end:
+        return _NEED_INPUT
+    offset = load_i64(source.offsets + 8 * block)
+    address = source.window_base + offset
+    length = load_i64(source.offsets + 8 * block + 8) - offset - CHECKSUM_BYTES
+    if crc32(address, length) != load_u32_be(address + length):
+        return _BAD_CHECKSUM
+    if source.codec != _NO_COMPRESSION:
+        status, address, length = unpack_block(source, codecs, address, length)
+        if status != _OK:
+            return status
+    if source.row_format == _FORMAT_1:
+        status, address, length = _transcode(source, address, length)
+        if status != _OK:
+            return status
+    if length < 2:
+        return _BAD_RESTARTS
+    rows_len = length - 2 - 2 * load_u16_be(address + length - 2)
+    if rows_len <= 0 or rows_len == length - 2:
+        return _BAD_RESTARTS
+    source.block = block
+    source.cursor = address
+    source.rows_end = address + rows_len
+    source.shareable = 0
+    return _OK
+
+
+@inlined
+def _in_order(source: Record, suffix: int, suffix_len: int, shared: int, seq: Any) -> bool:
+    """Whether the row may follow the current one, with which it shares `shared` key bytes."""
+    order = compare_keys(suffix, suffix_len, source.key + shared, source.key_len - shared)
+    return order > 0 or (order == 0 and seq < source.seq)
+
+
+@inlined
+def decode_row(source: Record) -> int:
+    """Decode the row at the cursor and move the cursor behind it."""
+    end = source.rows_end
+    shared, position = read_varint(source.cursor, end)
+    unshared, position = read_varint(position, end)
+    value_len, position = read_varint(position, end)
+    if (shared | unshared | value_len) < 0:
+        return _BAD_LENGTH
+    if shared > source.shareable:
+        return _BAD_SHARED
+    value = position + unshared
+    fixed = value + value_len
+    if fixed + ROW_FIXED_BYTES > end:
+        return _BAD_LENGTH
+    flags = load_u8(fixed + 8)
+    if flags > ALL_FLAGS or flags & (TOMBSTONE | MERGE) == TOMBSTONE | MERGE:
+        return _BAD_FLAGS
+    if flags & TOMBSTONE and value_len > 0:
+        return _BAD_FLAGS
+    row_end = fixed + ROW_FIXED_BYTES
+    expire_ms = 0
+    if flags & (HAS_EXPIRE | HAS_CREATE):
+        row_end += 4 * (flags & HAS_EXPIRE) + 2 * (flags & HAS_CREATE)
+        if row_end > end:
+            return _BAD_LENGTH
+        if flags & HAS_EXPIRE:
+            expire_ms = load_i64_be(fixed + ROW_FIXED_BYTES)
+    key_len = shared + unshared
+    if key_len == 0:
+        return _BAD_KEY
+    if key_len > source.key_capacity:
+        source.needed = key_len
+        return _NEED_KEY_SPACE
+    seq = load_u64_be(fixed)
+    if source.has_previous and not _in_order(source, position, unshared, shared, seq):
+        return _BAD_ORDER
+    key = source.key
+    copy_key(key + shared, position, unshared)
+    store_64(key + key_len, 0)
+    source.key_len = key_len
+    source.shareable = key_len
+    source.has_previous = 1
+    source.value = value
+    source.value_len = value_len
+    source.tail_len = row_end - value
+    source.seq = seq
+    source.flags = flags
+    source.expire_ms = expire_ms
+    source.cursor = row_end
+    if (
+        shared < source.common_len
+        and common_length(key, source.common, source.common_len) < source.common_len
+    ):
+        return _BAD_BOUNDS
+    return _OK
+
+
+@inlined
+def _is_before_start(source: Record) -> bool:
+    return bool(
+        source.check_start and compare_keys(source.key, source.key_len, source.start, source.start_len) < 0
+    )
+
+
+@inlined
+def _is_behind_end(source: Record) -> bool:
+    return bool(
+        source.check_end and compare_keys(source.key, source.key_len, source.end, source.end_len) >= 0
+    )
+
+
+@inlined
+def _end_sst(source: Record) -> None:
+    """Read no more of the current SST."""
+    source.block = source.block_end
+    source.cursor = source.rows_end
+
+
+@inlined
+def _exhaust(source: Record) -> None:
+    source.exhausted = 1
+    source.prefix = _GREATEST
+    source.key_len = 0
+
+
+@inlined
+def next_row(source: Record, codecs: Record) -> int:
+    """Move to the next row inside the bounds, or mark the source exhausted."""
+    while True:
+        if source.cursor >= source.rows_end:
+            status = open_block(source, codecs)
+            if status == _DONE:
+                _exhaust(source)
+                return _OK
+            if status != _OK:
+                return status
+        status = decode_row(source)
+        if status == _BAD_BOUNDS:
+            # Rows outside the bounds need not share the common prefix.
+            if _is_before_start(source):
+                continue
+            if not _is_behind_end(source):
+                return status
+            _end_sst(source)
+            continue
+        if status != _OK:
+            return status
+        if source.check_start:
+            if _is_before_start(source):
+                continue
+            source.check_start = 0
+        prefix = load_u64_be(source.key + source.common_len)
+        if prefix >= source.end_prefix and _is_behind_end(source):
+            _end_sst(source)
+            continue
+        source.prefix = prefix
+        return _OK

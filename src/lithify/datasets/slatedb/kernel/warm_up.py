@@ -1,0 +1,74 @@
+"""Compiling or loading all compiled code ahead of the first task.
+
+A tiny merge is run for real on a store in memory, with everything that enters compiled code: a filter,
+a fold, and resuming behind an output. So exactly the signatures that tasks use are compiled, and their
+machine code is on disk afterwards.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from lithify.clock import SystemClock
+from lithify.datasets.slatedb.execute import run_merge
+from lithify.datasets.slatedb.index import BlockIndex, encode_index
+from lithify.datasets.slatedb.kernel.layout import MERGE
+from lithify.datasets.slatedb.model import Codec, KeyRange, Sst, SstInfo
+from lithify.datasets.slatedb.sst import encode_tail, seal
+from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
+from lithify.ids import RandomIds, Ulid
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+
+_STORE_URL = "memory://lithify-warm-up"
+_KEY = b"k"
+
+
+def warm_up() -> None:
+    """Compile the kernel, or load it from the cache; further calls in a process cost next to nothing."""
+    store, _ = open_store(_STORE_URL)
+    folder = f"warm-up/{RandomIds().uuid()}"
+    try:
+        sources = tuple((_one_row_sst(store, folder, seq),) for seq in (2, 1))
+        result = run_merge(_task(folder, sources), store, RandomIds(), SystemClock())
+        resumed = _task(folder, sources, result.outputs)
+        run_merge(resumed, store, RandomIds(), SystemClock())
+    finally:
+        for meta in list(store.list(folder)):
+            store.delete(meta.key)
+
+
+def concatenate(key: bytes, existing: bytes | None, operand: bytes) -> bytes:
+    """The merge operator of the warm-up."""
+    return (existing or b"") + operand
+
+
+def _task(
+    folder: str, sources: tuple[tuple[SourceSst, ...], ...], resume_outputs: tuple[Sst, ...] = ()
+) -> MergeTask:
+    return MergeTask(
+        store_url=_STORE_URL,
+        store_options={},
+        output_folder=folder,
+        min_output_ms=0,
+        sources=sources,
+        range=KeyRange(),
+        rules=RowRules(True, 0, 3, merge_operator=f"{__name__}:concatenate"),
+        options=SstOptions(min_filter_keys=0),
+        resume_outputs=resume_outputs,
+    )
+
+
+def _one_row_sst(store: ObjectStore, folder: str, seq: int) -> SourceSst:
+    """An SST that holds one merge row."""
+    row = b"\x00\x01\x01" + _KEY + b"v" + struct.pack(">QB", seq, MERGE)
+    block = seal(row + struct.pack(">HH", 0, 1), Codec.NONE)
+    offsets = np.array([0, len(block)], np.int64)
+    no_keys = BlockIndex(offsets, np.empty(0, np.uint8), np.zeros(2, np.int64))
+    index = seal(encode_index(no_keys), Codec.NONE)
+    info = SstInfo(_KEY, _KEY, len(block), len(index), len(block), 0, 0, 0)
+    sst = Sst(Ulid(RandomIds().ulid(0)), info)
+    store.put(sst_key(folder, sst.id), block + index + encode_tail(info, len(block) + len(index)))
+    return SourceSst(sst_key(folder, sst.id), sst)
