@@ -23,6 +23,7 @@ from lithify.clock import SystemClock
 from lithify.compaction.model import Ledger
 from lithify.errors import LithifyError, Refused
 from lithify.ids import RandomIds
+from lithify.telemetry import Event, Observer
 
 app = typer.Typer(
     help="Compact data in object storage, on Spark, while its owners keep working.",
@@ -202,7 +203,12 @@ def _compact(
     started_s = clock.monotonic_s()
     engine = SparkEngine(master, conf=spark_conf, preload="lithify.datasets.slatedb.kernel.warm_up:warm_up")
     with ProgressBars(console) as bars:
-        observers = [totals, telemetry.log_event] if as_json else [totals, telemetry.log_event, bars]
+        observers: list[Observer] = [totals, telemetry.log_event, *([] if as_json else [bars])]
+
+        def observe(event: Event) -> None:
+            for observer in observers:
+                observer(event)
+
         try:
             result = oneshot.run(
                 dataset,
@@ -212,7 +218,7 @@ def _compact(
                 CoordinatorGuard(dataset, clock, ids),
                 planner=_planner(dataset, full, segment),
                 take_over=take_over,
-                observer=lambda event: [observe(event) for observe in observers] and None,
+                observer=observe,
             )
         finally:
             engine.close()

@@ -280,7 +280,7 @@ class SlateDataset:
             return Job(())
         progress = compaction.progress
         sst_options, cut = plan_ranges(
-            self.store, sources, self._sst_options(groups), self.options.block_size
+            self.store, sources, self._sst_options(sources), self.options.block_size
         )
         ranges = (
             [(r, ()) for r in cut] if progress is None else [(r.range, r.outputs) for r in progress.ranges]
@@ -318,6 +318,14 @@ class SlateDataset:
             for key_range, outputs in ranges
         )
         return Job(works, horizon)
+
+    def _sst_options(self, sources: Sequence[Sequence[SourceSst]]) -> SstOptions:
+        compression = self.options.compression
+        return SstOptions(
+            max_sst_size=self.options.max_sst_size,
+            compression=sources[0][0].sst.info.compression if compression is None else compression,
+            min_filter_keys=self.options.min_filter_keys,
+        )
 
     def outcome(self, result: TaskResult) -> RangeOutcome:
         return RangeOutcome(
