@@ -69,7 +69,7 @@ def compact_cleanly(url: Path | str, **options: Any) -> Result:
     able to read every state file that was written."""
     dataset = dataset_at(url, **options)
     result = compact(dataset)
-    assert not result.failures
+    assert result.failures == ()
     check_state_files(dataset, url)
     return result
 

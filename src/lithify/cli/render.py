@@ -252,6 +252,7 @@ def print_ledger(console: Console, ledger: SlateLedger) -> None:
     table = Table(title=f"Compactions, epoch {ledger.epoch}", title_justify="left")
     for heading in ("id", "state", "segment", "sources", "into run", "worker", "ranges", "outputs"):
         table.add_column(heading)
+    table.columns[0].no_wrap = True
     for c in ledger.compactions:
         table.add_row(
             c.id,
