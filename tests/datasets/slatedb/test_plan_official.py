@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.ledger import SlateLedger
-from lithify.datasets.slatedb.model import DrainSpec, Manifest, Spec
-from lithify.datasets.slatedb.plan import TieredPolicy, propose
+from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Manifest, SortedRun, Spec, Tree, View
+from lithify.datasets.slatedb.plan import TieredPolicy, propose, visible_size_bytes
 from tests.datasets.slatedb.coordinated import OfficialCoordinator
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, manifests
 
@@ -151,3 +151,46 @@ def test_random_trees(
     mint, manifest, ledger = world
     want = scheduled_officially(official, mint, manifest, ledger, policy)
     assert proposed(manifest, ledger, policy) == want
+
+
+@st.composite
+def projected_views(draw: st.DrawFn, mint: Mint) -> list[View]:
+    """A view for each of some segments; sizes are exact as 32-bit floats."""
+    found = []
+    for prefix in range(draw(st.integers(20, 60))):
+        stem = bytes([prefix]) + draw(st.binary(max_size=9))
+        keys = st.binary(max_size=draw(st.sampled_from([1, 3, 12]))).map(stem.__add__)
+        first, last = sorted((draw(keys), draw(keys)))
+        last_known = draw(st.integers(0, 9)) > 0
+        start, end = draw(st.one_of(st.none(), keys)), draw(st.one_of(st.none(), keys))
+        shown = KeyRange(start, end, end is not None and draw(st.booleans()))
+        sst = mint.sst(draw(st.integers(1, 1 << 23)), first, last if last_known else None)
+        view = mint.view(sst, shown)
+        found.append(mint.view(sst) if view.effective_range.is_empty else view)
+    return found
+
+
+@given(st.data())
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_visible_size_is_exact(official: OfficialCoordinator, data: st.DataObject) -> None:
+    """With threshold 1, two runs are merged if the older one is not larger than the newer one. Runs of
+    just the visible size, and of one byte less, show what the official client takes the size to be."""
+    mint = Mint()
+    views = data.draw(projected_views(mint))
+    policy = TieredPolicy(2, 2, 1.0, max_concurrent_compactions=1000)
+    for less, expected in ((0, len(views)), (1, 0)):
+        segments = []
+        for i, view in enumerate(views):
+            size = visible_size_bytes(view) - less
+            prefix = bytes([i])
+            newer = mint.view(mint.sst(size, prefix, prefix))
+            segments.append(Tree(prefix, runs=(SortedRun(2 * i + 1, (newer,)), SortedRun(2 * i, (view,)))))
+        manifest = manifest_of(*segments)
+        want = scheduled_officially(official, mint, manifest, Ledger(), policy)
+        assert proposed(manifest, Ledger(), policy) == want
+        assert len(want) == expected
