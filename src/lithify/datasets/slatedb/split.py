@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lithify.datasets.slatedb.index import BlockIndex
-from lithify.datasets.slatedb.kernel.inputs import read_index
+from lithify.datasets.slatedb.kernel.inputs import held_range, read_index
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange
 from lithify.datasets.slatedb.sst import CHECKSUM_BYTES, unseal
 from lithify.datasets.slatedb.stats import decode_stats
@@ -103,8 +103,7 @@ def ranges_between(cuts: Sequence[bytes]) -> tuple[KeyRange, ...]:
 
 def effective_range(source: SourceSst) -> KeyRange:
     """The keys that a source SST shows."""
-    info = source.sst.info
-    return source.visible.intersect(KeyRange(info.first_entry, info.last_entry, info.last_entry is not None))
+    return source.visible.intersect(held_range(source))
 
 
 def plan_ranges(

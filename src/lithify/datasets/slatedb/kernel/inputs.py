@@ -56,11 +56,22 @@ class Bounds:
     end: bytes | None
 
 
+def held_range(source: SourceSst) -> KeyRange:
+    """From the first to the last key of an SST."""
+    info = source.sst.info
+    if info.first_entry is None:
+        raise CorruptObject(source.key, "it does not say its first key")
+    if info.last_entry is None:  # written by an old client
+        return KeyRange(info.first_entry)
+    if info.first_entry > info.last_entry:
+        raise CorruptObject(source.key, f"its first key is behind its last: {info.first_entry!r}")
+    return KeyRange(info.first_entry, info.last_entry, end_inclusive=True)
+
+
 def bounds_of(source: SourceSst, key_range: KeyRange) -> Bounds | None:
     """The keys of an SST that the task takes; `None` when there can be none."""
     wanted = source.visible.intersect(key_range)
-    info = source.sst.info
-    held = KeyRange(info.first_entry, info.last_entry, info.last_entry is not None)
+    held = held_range(source)
     if wanted.is_empty or wanted.intersect(held).is_empty:
         return None
     # The least key greater than an inclusive end is that key and a zero byte.

@@ -46,7 +46,7 @@ def decompress(source: int, length: int, target: int, capacity: int) -> int:
     target_end = target + capacity
     while source < end:
         token = load_u8(source)
-        count, source = _read_length(source, end, token >> 4)
+        count, source = _read_length(source + 1, end, token >> 4)
         if count < 0 or count > end - source or count > target_end - position:
             return _CORRUPT
         copy_literal(position, source, count)
