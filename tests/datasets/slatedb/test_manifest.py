@@ -356,7 +356,7 @@ OFFICIALLY_REFUSED = [
         CorruptObject,
         "shows none of the keys",
     ),
-    ("empty range", showing(BOUND, wire.BoundRecord(b"l", 3)), CorruptObject, "shows none of the keys"),
+    ("empty range", showing(BOUND, wire.BoundRecord(b"l", 3)), CorruptObject, "holds no key"),
     ("tracker of version 2", encoded(sequence_tracker=b"\2" + bytes(12)), CorruptObject, "sequence tracker"),
     ("empty tracker", encoded(sequence_tracker=b""), CorruptObject, "sequence tracker"),
     ("short tracker", encoded(sequence_tracker=b"\1\0\0"), CorruptObject, "sequence tracker"),

@@ -181,7 +181,7 @@ specs: st.SearchStrategy[Spec] = st.builds(
 sst_tuples: Any = st.lists(ssts(), max_size=2).map(tuple)
 key_ranges = st.builds(KeyRange, start=st.none() | keys, end=st.none()) | st.builds(
     KeyRange, start=st.none() | keys, end=keys, end_inclusive=st.booleans()
-)
+).filter(lambda key_range: not key_range.is_empty)
 progresses: st.SearchStrategy[SlateProgress] = st.builds(
     Progress,
     ranges=st.lists(st.builds(RangeProgress, range=key_ranges, outputs=sst_tuples), max_size=3).map(tuple),

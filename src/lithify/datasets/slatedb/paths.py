@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lithify.ids import Ulid, parse_ulid, ulid_to_int
+from lithify.ids import Ulid, parse_ulid
 
 MANIFEST_SUFFIX = ".manifest"
 COMPACTIONS_SUFFIX = ".compactions"
 SST_SUFFIX = ".sst"
-
-_ULID_DIGITS = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +59,9 @@ def parse_sst_key(key: str) -> Ulid | None:
     `<ULID>.sst.tmp` belongs to the SST too.
     """
     stem = key.rsplit("/", 1)[-1].split(".", 1)[0]
-    if len(stem) != _ULID_DIGITS or stem != stem.upper():
+    if stem != stem.upper():
         return None
     try:
-        sst_id = parse_ulid(stem)
-        in_range = ulid_to_int(sst_id) >> 128 == 0
+        return parse_ulid(stem)
     except ValueError:
         return None
-    return sst_id if in_range else None

@@ -6,7 +6,8 @@ produces and `Unsupported` for numbers a newer writer may have added; writing ra
 values no reader would accept.
 
 A key range is a pair of bounds. The legal bounds are "unbounded, without a key" and "included or
-excluded, with a key"; a start is never excluded. Clients crash on anything else.
+excluded, with a key"; a start is never excluded, and a range is never empty. Clients crash on anything
+else.
 """
 
 from __future__ import annotations
@@ -125,12 +126,17 @@ def decode_range(record: RangeRecord, name: str) -> KeyRange:
     start, end = record
     if start.bound_type == _Bound.EXCLUDED:
         raise CorruptObject(name, f"a key range excludes its start {start.key!r}")
-    return KeyRange(start.key, end.key, end.bound_type == _Bound.INCLUDED)
+    value = KeyRange(start.key, end.key, end.bound_type == _Bound.INCLUDED)
+    if value.is_empty:
+        raise CorruptObject(name, f"a key range from {value.start!r} to {value.end!r} holds no key")
+    return value
 
 
 def encode_range(value: KeyRange) -> RangeRecord:
     if value.end is None and value.end_inclusive:
         raise ValueError("a key range without an end includes it")
+    if value.is_empty:
+        raise ValueError(f"a key range from {value.start!r} to {value.end!r} holds no key")
     start = _Bound.UNBOUNDED if value.start is None else _Bound.INCLUDED
     closed = _Bound.INCLUDED if value.end_inclusive else _Bound.EXCLUDED
     end = _Bound.UNBOUNDED if value.end is None else closed
