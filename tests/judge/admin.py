@@ -142,6 +142,10 @@ class Admin:
         """One version of the compactions file; `None` when there is none."""
         return self._do(self._admin.read_compactions(compactions_id), "read the compactions")
 
+    def list_compactions(self) -> list[Any]:
+        """Every stored version of the compactions file, oldest first."""
+        return list(self._do(self._admin.list_compactions(None, None), "list the compactions"))
+
     def read_compaction(self, compaction_id: str) -> Any:
         """One compaction of the latest compactions file; `None` when it is not there."""
         return self._do(self._admin.read_compaction(compaction_id, None), "read a compaction")

@@ -1,0 +1,108 @@
+"""`make bench`, or `python -m benchmarks`: measure, print tables, write `build/bench.json`.
+
+1. Make the databases that are not there yet, and read each case's files once, so that all sides find
+   them in the page cache.
+2. Repeat, one side after the other within each repetition, so that a slow spell of the machine hits all:
+   `cp`, the official compactor with one subcompaction, Lithify's kernel on one core; and where a case
+   says so, the official compactor as it is by default, and a whole run of Lithify. Before each,
+   everything written so far is flushed to disk; after each, its outputs are removed.
+3. Report medians. The exit code is 0 even when a target is missed: the report says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+
+from benchmarks import report
+from benchmarks.cases import CASES, Case
+from benchmarks.child import Cost, cost_of_cp
+from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
+from benchmarks.official import OfficialRun, measure_official
+from benchmarks.ours import EndToEndRun, KernelRun, measure_end_to_end, measure_kernel
+
+BUILD = Path("build")
+DEFAULT_SUBCOMPACTIONS = 4
+RunT = TypeVar("RunT")
+
+
+class Bench:
+    """Measures cases with the same settings."""
+
+    def __init__(self, cache: Path, scale: float, repetitions: int, console: Console) -> None:
+        self._cache = cache
+        self._scale = scale
+        self._repetitions = repetitions
+        self._console = console
+
+    def kernel(self, case: Case) -> report.KernelSamples:
+        """`cp`, official and Lithify on one core."""
+        database = self._database(case)
+        cp: list[Cost] = []
+        official: list[OfficialRun] = []
+        ours: list[KernelRun] = []
+        for _ in range(self._repetitions):
+            cp.append(self._measure(database, lambda copy: cost_of_cp(database, copy / "cp")))
+            official.append(self._measure(database, lambda copy: measure_official(case, copy, 1)))
+            ours.append(self._measure(database, measure_kernel))
+        return report.KernelSamples(case, cp, official, ours)
+
+    def end_to_end(self, case: Case) -> report.EndToEndSamples:
+        """Official with its defaults, and a whole run of Lithify on Spark."""
+        database = self._database(case)
+        official: list[OfficialRun] = []
+        ours: list[EndToEndRun] = []
+        for _ in range(self._repetitions):
+            official.append(
+                self._measure(database, lambda copy: measure_official(case, copy, DEFAULT_SUBCOMPACTIONS))
+            )
+            ours.append(self._measure(database, measure_end_to_end))
+        return report.EndToEndSamples(case, official, ours)
+
+    def _database(self, case: Case) -> Path:
+        self._console.print(f"{case.name} …", highlight=False)
+        database = database_of(case, self._cache, self._scale)
+        warm_up_page_cache(database)
+        return database
+
+    def _measure(self, database: Path, measure: Callable[[Path], RunT]) -> RunT:
+        copy = copy_for_a_run(database, self._cache / "run")
+        os.sync()
+        try:
+            return measure(copy)
+        finally:
+            shutil.rmtree(copy)
+
+
+def main() -> None:
+    """Measure what the arguments ask for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Lithify beside SlateDB's compactor."
+    )
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the data, to try things out")
+    parser.add_argument("--only", action="append", choices=[case.name for case in CASES], metavar="CASE")
+    parser.add_argument("--cache", type=Path, default=BUILD / "bench-data", help="where databases are kept")
+    parser.add_argument("--output", type=Path, default=BUILD / "bench.json")
+    arguments = parser.parse_args()
+    console = Console()
+    cases = [case for case in CASES if arguments.only is None or case.name in arguments.only]
+    bench = Bench(arguments.cache.absolute(), arguments.scale, arguments.repetitions, console)
+    kernel = [bench.kernel(case) for case in cases]
+    end_to_end = [bench.end_to_end(case) for case in cases if case.min_wall_ratio is not None]
+    report.print_tables(console, kernel, end_to_end)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    results = report.document(kernel, end_to_end, arguments.repetitions, arguments.scale)
+    arguments.output.write_text(json.dumps(results, indent=2) + "\n")
+    console.print(f"Written: {arguments.output}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
