@@ -20,6 +20,7 @@ from lithify.engine.java import find_java
 HOME = Path(pyspark.__file__).parent
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 20.0
+Server = tuple[Path, subprocess.Popen[bytes]]
 _REPOSITORY = Path(__file__).parents[1]
 _LOG_CONFIG = """\
 rootLogger.level = info
@@ -38,11 +39,11 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
     with ExitStack() as stack:
         master = "org.apache.spark.deploy.master.Master"
         options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        log = stack.enter_context(_server(folder, "master", [master, *options]))
-        url = _wait_for(log, r"Starting Spark master at (spark://[\d.:]+)")
+        server = stack.enter_context(_server(folder, "master", [master, *options]))
+        url = _wait_for(server, r"Starting Spark master at (spark://[\d.:]+)")
         worker = "org.apache.spark.deploy.worker.Worker"
         options += ["--cores", "1", "--memory", "1g"]
-        logs = [
+        servers = [
             stack.enter_context(
                 _server(
                     folder, f"worker-{i}", [worker, *options, "--work-dir", str(folder / f"work-{i}"), url]
@@ -50,8 +51,8 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
             )
             for i in range(workers)
         ]
-        for log in logs:
-            _wait_for(log, "(Successfully registered with master)")
+        for server in servers:
+            _wait_for(server, "(Successfully registered with master)")
         yield url
 
 
@@ -84,14 +85,14 @@ def connect_server(folder: Path, conf: Mapping[str, str]) -> Iterator[str]:
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
-    with _server(folder, "connect", [*command, "spark-internal"]) as log:
-        _wait_for(log, "(Spark Connect server started)")
+    with _server(folder, "connect", [*command, "spark-internal"]) as server:
+        _wait_for(server, "(Spark Connect server started)")
         yield f"sc://127.0.0.1:{port}"
 
 
 @contextmanager
-def _server(folder: Path, name: str, arguments: list[str]) -> Iterator[Path]:
-    """A JVM of Spark's, ended with the block; gives its log."""
+def _server(folder: Path, name: str, arguments: list[str]) -> Iterator[Server]:
+    """A JVM of Spark's, ended with the block; gives its log and its process."""
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -103,7 +104,7 @@ def _server(folder: Path, name: str, arguments: list[str]) -> Iterator[Path]:
             stderr=output,
         )
     try:
-        yield log
+        yield log, process
     finally:
         process.terminate()
         try:
@@ -122,7 +123,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder),
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": "640m",
         "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {log_config}",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(_REPOSITORY),
@@ -135,10 +136,12 @@ def _log_config(folder: Path) -> Path:
     return path
 
 
-def _wait_for(log: Path, pattern: str) -> str:
-    """The group of `pattern` as soon as the log has it."""
+def _wait_for(server: Server, pattern: str) -> str:
+    """The group of `pattern` as soon as the server's log has it."""
+    log, process = server
     deadline_s = time.monotonic() + START_LIMIT_S
     while (match := re.search(pattern, log.read_text(errors="replace"))) is None:
-        assert time.monotonic() < deadline_s, f"{log.name}: no {pattern!r}\n{log.read_text()[-3000:]}"
+        is_waiting = process.poll() is None and time.monotonic() < deadline_s
+        assert is_waiting, f"{log.name}: no {pattern!r}\n{log.read_text()[-3000:]}"
         time.sleep(0.05)
     return match.group(1)

@@ -32,8 +32,9 @@ Caused by: java.lang.Error: not this
 """
 LOST = """An error occurred while calling o41.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, \
-most recent failure: Lost task 0.3 in stage 1.0 (TID 4) (10.0.0.7 executor 3): ExecutorLostFailure (executor 3 \
-exited caused by one of the running tasks) Reason: Command exited with code 137
+most recent failure: Lost task 0.3 in stage 1.0 (TID 4) (10.0.0.7 executor 3): \
+ExecutorLostFailure (executor 3 exited \
+caused by one of the running tasks) Reason: Command exited with code 137
 Driver stacktrace:
 \tat org.apache.spark.scheduler.DAGScheduler.fail(DAGScheduler.scala:1)
 """

@@ -163,3 +163,10 @@ def test_second_classic_session_in_a_process_is_refused(spark_engine: SparkEngin
     with SparkEngine("local[1]") as second, pytest.raises(EngineError, match="already has a Spark context"):
         second.submit("second", tasks.double, 1).result(60)
     assert spark_engine.submit("first", tasks.double, 2).result(60) == 4
+
+
+def test_every_call_fails_where_spark_cannot_start() -> None:
+    with SparkEngine("sc://") as engine:
+        for _ in range(3):
+            with pytest.raises(EngineError, match="is no Spark Connect URL"):
+                engine.submit("job", tasks.double, 1).result(10)

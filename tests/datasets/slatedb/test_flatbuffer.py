@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import flatbuffers
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.datasets.slatedb.flatbuffer import (
@@ -96,6 +96,7 @@ roots = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(roots)
 def test_a_record_reads_back_as_it_was_written(root: Root) -> None:
     assert read(write(ROOT, root), ROOT, NAME) == root

@@ -49,6 +49,7 @@ COMPACTED: SlateCompaction = Compaction(ulid(11), SPEC, State.COMPACTED, outputs
 # ------------------------------------------------------------------------------------ round trips
 
 
+@settings(deadline=None)
 @given(ledgers())
 def test_a_ledger_reads_back_as_it_was_written(value: SlateLedger) -> None:
     assert decode_ledger(encode_ledger(value), NAME) == value

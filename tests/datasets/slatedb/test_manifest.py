@@ -60,6 +60,7 @@ def manifest(*l0: View, **fields: Any) -> Manifest:
 # ------------------------------------------------------------------------------------ round trips
 
 
+@settings(deadline=None)
 @given(manifests())
 def test_a_manifest_reads_back_as_it_was_written(value: Manifest) -> None:
     assert decode_manifest(encode_manifest(value), NAME) == value

@@ -34,9 +34,9 @@ def inspect_sst(store: ObjectStore, key: str) -> dict[str, Any]:
             key,
         )
         facts |= {
-            "puts": stats.puts,
-            "deletes": stats.deletes,
-            "merges": stats.merges,
+            "puts": stats.num_puts,
+            "deletes": stats.num_deletes,
+            "merges": stats.num_merges,
             "raw_key_bytes": stats.raw_key_bytes,
             "raw_value_bytes": stats.raw_value_bytes,
         }

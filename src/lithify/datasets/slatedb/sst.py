@@ -45,7 +45,8 @@ _RATIO_ALLOWANCE_BYTES = 64
 _ZLIB_LEVEL = 6
 _ZSTD_LEVEL = 3
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27
-_ZSTD_READ_BYTES = 1 << 20
+_ZSTD_PIECE_BYTES = 1 << 10
+"""What is fed at a time: it grows to tens of megabytes at most."""
 
 
 # --------------------------------------------------------------------------------------- blocks
@@ -134,14 +135,20 @@ def _decompress_zlib(body: bytes) -> bytes | None:
 
 
 def _decompress_zstd(body: bytes) -> bytes | None:
-    """Frames carry no trustworthy size, so the result grows piece by piece."""
+    """Frames may lack their size or lie about it, so the result grows as small pieces are fed."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
     raw = bytearray()
-    with decompressor.stream_reader(body, read_across_frames=True) as reader:
-        while piece := reader.read(_ZSTD_READ_BYTES):
-            raw += piece
+    position = 0
+    while position < len(body):
+        frame = decompressor.decompressobj()
+        while not frame.eof:
+            piece = body[position : position + _ZSTD_PIECE_BYTES]
+            if not piece:
+                raise zstandard.ZstdError("the frame is cut short")
+            raw += frame.decompress(piece)
             if len(raw) > MAX_BLOCK_BYTES:
                 return None
+            position += len(piece) - len(frame.unused_data)
     return bytes(raw)
 
 
