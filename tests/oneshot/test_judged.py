@@ -4,6 +4,7 @@ known to lose, resurrect or hide rows."""
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,15 @@ from tests.judge.official import (
     CloneSource,
     Database,
     Delete,
-    Merge,
     Put,
+    Write,
     compact_officially,
     concat,
     copy_database,
     open_db,
     open_reader,
 )
+from tests.judge.old import OLD_DATABASES, old_database_content, unpack_old_database
 from tests.judge.rows import read_database
 
 SECOND_MS = 1000
@@ -39,7 +41,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "db"
 
 
-def flush_each(database: Database, *batches: list[Put | Delete | Merge]) -> None:
+def flush_each(database: Database, *batches: Sequence[Write]) -> None:
     """One L0 SST for each batch."""
     for batch in batches:
         database.write_batch(batch)
@@ -224,7 +226,7 @@ def test_clone_projection_checkpoint_and_segments_survive(path: Path, tmp_path: 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name.lower())
 def test_every_key_is_found_by_get_and_by_scan(path: Path, codec: Codec) -> None:
     name = None if codec is Codec.NONE else codec.name.capitalize()
-    model = {}
+    model: dict[bytes, bytes] = {}
     with open_db(
         path, settings={"compression_codec": name, "min_filter_keys": 10}, block_size=1024
     ) as database:
@@ -304,6 +306,17 @@ def test_deletes_alone_leave_an_empty_run(path: Path) -> None:
     compact_cleanly(path)
     with open_db(path) as database:
         assert len(database.scan()) == 4
+
+
+@pytest.mark.parametrize("name", OLD_DATABASES)
+def test_databases_of_old_clients_are_compacted_and_read_by_the_new_one(tmp_path: Path, name: str) -> None:
+    path = unpack_old_database(name, tmp_path / "db")
+    result = compact(dataset_at(path), take_over=True)
+    assert (len(result.committed), result.failures) == (1, ())
+    check_state_files(dataset_at(path), path)
+    with open_db(path) as database:
+        assert dict(database.scan()) == old_database_content()
+        assert database.get_many(old_database_content()) == old_database_content()
 
 
 def test_two_segments_in_one_tick_get_different_runs(path: Path) -> None:

@@ -20,7 +20,7 @@ def s3() -> Iterator[S3]:
 
 def test_a_database_on_s3_is_compacted_while_its_writer_is_open(s3: S3, spark_engine: SparkEngine) -> None:
     url = f"s3://{s3.bucket()}/some/db"
-    model = {}
+    model: dict[bytes, bytes] = {}
     with open_db(url, store_options=s3.options) as database:
         for batch in range(5):
             rows = {b"k%05d" % n: b"%d" % batch * 50 for n in range(batch, 3000, 2)}
