@@ -19,6 +19,7 @@ context is made.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shlex
 import shutil
@@ -47,8 +48,8 @@ STOP_LIMIT_S = 15
 CONNECT_LIMIT_S = 10
 LOG_TAIL_LINES = 15
 _POLL_S = 0.02
+_REAP_LIMIT_S = 2
 _OUTPUT_FILE = "jvm.log"
-_CONNECT_PORT = 15002
 
 _process_lock = threading.Lock()
 """Held while a context is made or unmade: PySpark keeps it in class attributes."""
@@ -72,10 +73,6 @@ class Session(Protocol):
 
     def interrupt(self, tag: str) -> None:
         """Stop the jobs that run with that tag now."""
-        ...
-
-    def log_tail(self) -> str:
-        """The last lines Spark logged, as far as this process can see them."""
         ...
 
     def close(self) -> None: ...
@@ -112,14 +109,15 @@ def open_classic(
     java, java_home = find_java(os.environ, cache)
     path = _archive_path(cache, java) if use_archive else None
     usable = archive.existing(path) if path is not None else None
-    for attempt in (usable, None) if usable is not None else (None,):
-        try:
-            return ClassicSession(master, app_name, user, preload, java_home, jvm_options, attempt, path)
-        except _JvmEndedError:
-            if attempt is None:
-                raise
-            archive.discard(attempt)
-    raise AssertionError("unreachable")
+    start = partial(ClassicSession, master, app_name, user, preload, java_home, jvm_options)
+    if usable is None:
+        return start(None, path)
+    try:
+        return start(usable, path)
+    except _JvmEndedError:
+        session = start(None, path)
+        archive.discard(usable)  # without it the JVM starts, so it was to blame
+        return session
 
 
 class _JvmEndedError(EngineError):
@@ -172,23 +170,26 @@ class ClassicSession:
 
     def run(self, request: bytes, *, tag: str, pool: str, description: str) -> bytes:
         context = self._context
-        context.setLocalProperty("spark.scheduler.pool", pool)
-        context.setLocalProperty("spark.job.description", description)
-        context.addJobTag(tag)
-        try:
-            outcomes: list[bytes] = context.parallelize([request], 1).map(run_request).collect()
-        finally:
-            context.removeJobTag(tag)
+        with self._jvm_errors_named():
+            context.setLocalProperty("spark.scheduler.pool", pool)
+            context.setLocalProperty("spark.job.description", description)
+            context.addJobTag(tag)
+            try:
+                outcomes: list[bytes] = context.parallelize([request], 1).map(run_request).collect()
+            finally:
+                context.removeJobTag(tag)
         return outcomes[0]
 
     def interrupt(self, tag: str) -> None:
-        self._context.cancelJobsWithTag(tag)
+        with contextlib.suppress(_JvmEndedError), self._jvm_errors_named():
+            self._context.cancelJobsWithTag(tag)
 
     def system_property(self, name: str) -> str:
         """A system property of the JVM."""
         return str(self._context._jvm.java.lang.System.getProperty(name))
 
     def log_tail(self) -> str:
+        """The last lines Spark logged."""
         return _log_tail(self._folder)
 
     def close(self) -> None:
@@ -230,10 +231,27 @@ class ClassicSession:
             user=user,
         )
 
+    @contextlib.contextmanager
+    def _jvm_errors_named(self) -> Iterator[None]:
+        """Say that the JVM has ended where PySpark says that it cannot connect."""
+        from py4j.protocol import Py4JNetworkError
+
+        try:
+            yield
+        except (OSError, Py4JNetworkError) as error:
+            ending = "has ended"
+            if self._process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    ending += f" with exit code {self._process.wait(_REAP_LIMIT_S)}"
+            ended = _JvmEndedError(f"Spark's JVM {ending}")
+            ended.add_note(self.log_tail())
+            raise ended from error
+
     def _start(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> Any:
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
+        logging.getLogger().addFilter(_is_not_py4j)
         if SparkContext._active_spark_context is not None:
             raise EngineError(
                 "this process already has a Spark context: stop it first, or use sc://host:port"
@@ -244,7 +262,9 @@ class ClassicSession:
         try:
             with _environment(environment):
                 spark_conf = SparkConf(loadDefaults=False).setAll(conf.items())
-                return SparkContext(conf=spark_conf, gateway=launch_gateway())
+                context = SparkContext(conf=spark_conf, gateway=launch_gateway())
+                _silence(context)
+                return context
         except Exception as error:
             _forget_context()
             cause = essential_cause(str(error))
@@ -334,9 +354,6 @@ class ConnectSession:
     def interrupt(self, tag: str) -> None:
         self._spark.interruptTag(tag)
 
-    def log_tail(self) -> str:
-        return ""
-
     def close(self) -> None:
         self._spark.stop()
 
@@ -351,7 +368,7 @@ class ConnectSession:
             raise EngineError(f"{url} is no Spark Connect URL (sc://host:port): {error}") from error
         # The client would retry for ten minutes; a server that is not there should be told at once.
         try:
-            socket.create_connection(_address(channel.host), CONNECT_LIMIT_S).close()
+            socket.create_connection(_address(channel.endpoint), CONNECT_LIMIT_S).close()
         except OSError as error:
             raise EngineError(f"no Spark Connect server answers at {url}: {error}") from error
         builder = SparkSession.builder.remote(url).appName(app_name)
@@ -373,8 +390,8 @@ def _count_batches(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _address(endpoint: str) -> tuple[str, int]:
-    host, separator, port = endpoint.rpartition(":")
-    return (host.strip("[]"), int(port)) if separator and port.isdigit() else (endpoint, _CONNECT_PORT)
+    host, _, port = endpoint.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _archive_path(cache: Path, java: Java) -> Path:
@@ -388,6 +405,16 @@ def _parse_gateway(answer: bytes) -> tuple[int, str]:
     """Port and secret of the gateway: two big-endian 32-bit numbers, the second the secret's length."""
     port, length = int.from_bytes(answer[:4], "big"), int.from_bytes(answer[4:8], "big")
     return port, answer[8 : 8 + length].decode()
+
+
+def _silence(context: Any) -> None:
+    """Keep PySpark from printing that the JVM is gone; whoever uses the JVM then gets an error."""
+    context._accumulatorServer.handle_error = lambda request, address: None
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Py4J writes to the root logger itself, which prints when nobody has configured it."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _forget_context() -> None:

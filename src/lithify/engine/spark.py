@@ -89,6 +89,8 @@ class SparkEngine:
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._cancelled_jobs: set[_Job] = set()
         self._starter: Future[Session] | None = None
+        self._failure: LithifyError | None = None
+        """Why the session could not start."""
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
 
@@ -114,6 +116,9 @@ class SparkEngine:
         with self._lock:
             if self._is_closed:
                 raise EngineError(f"the engine is closed and runs no call of {job}")
+            if self._failure is not None:
+                call.future.set_exception(self._failure)
+                return call.future
             record = self._jobs.get(job) or self._new_job(job)
             record.queued.append(call)
             if self._threads is not None:
@@ -187,6 +192,7 @@ class SparkEngine:
 
     def _fail_all(self, error: LithifyError) -> None:
         with self._lock:
+            self._failure = error
             calls = [call for job in self._jobs.values() for call in job.queued]
             self._jobs.clear()
         for call in calls:
@@ -252,7 +258,8 @@ class SparkEngine:
                 request, tag=job.tag, pool=f"lithify-{job.pool}", description=f"lithify {job.name}"
             )
         except Exception as error:
-            raise EngineError(f"a task of {job.name} failed: {essential_cause(str(error))}") from error
+            cause = str(error) if isinstance(error, EngineError) else essential_cause(str(error))
+            raise EngineError(f"a task of {job.name} failed: {cause}") from error
         return decode_outcome(outcome)
 
     # Stopping
