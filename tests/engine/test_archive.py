@@ -1,0 +1,97 @@
+"""The class archive: made in the background, used when it fits, never in the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lithify.engine import archive
+from lithify.engine.java import Java
+from tests.engine.waiting import child_environment, wait_until
+
+USE = """
+from lithify.engine.session import open_session
+session = open_session("local[1]")
+print(session.system_property("java.vm.info"))
+session.close()
+"""
+
+
+def test_archive_belongs_to_one_java_and_one_spark(tmp_path: Path) -> None:
+    one, other = Java(Path("/java"), "17.0.1"), Java(Path("/java"), "17.0.2")
+    paths = {
+        archive.archive_path(tmp_path, one, Path("/spark"), "4.3.0"),
+        archive.archive_path(tmp_path, other, Path("/spark"), "4.3.0"),
+        archive.archive_path(tmp_path, one, Path("/other"), "4.3.0"),
+        archive.archive_path(tmp_path, one, Path("/spark"), "4.3.1"),
+    }
+    assert len(paths) == 4
+
+
+def test_builder_is_not_started_for_an_existing_archive_or_soon_after_an_attempt(tmp_path: Path) -> None:
+    path = tmp_path / "spark.jsa"
+    path.touch()
+    assert archive.build_in_background(path) is None
+    path.unlink()
+    note = tmp_path / "spark.attempt"
+    note.touch()
+    assert archive.build_in_background(path) is None
+
+
+def test_cache_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert archive.build_in_background(tmp_path / "file" / "spark.jsa") is None
+
+
+def use(cache: Path) -> str:
+    answer = subprocess.run(
+        [sys.executable, "-c", USE],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=child_environment() | {"LITHIFY_CACHE_DIR": str(cache)},
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    return answer.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder in which a first session has had an archive made."""
+    cache = tmp_path_factory.mktemp("cache")
+    began_s = time.monotonic()
+    use(cache)
+    took_s = time.monotonic() - began_s
+    note = next(cache.glob("spark-archives/*.attempt"))
+    assert not note.with_suffix(".jsa").exists(), f"the session waited for the archive ({took_s} s)"
+    wait_until(note.with_suffix(".jsa").exists, limit_s=120)
+    return cache
+
+
+def test_archive_is_made_after_the_first_session_and_used_by_the_next(built: Path) -> None:
+    assert "sharing" in use(built)
+    assert len(list(built.glob("spark-archives/*"))) == 2
+
+
+@pytest.mark.parametrize("damage", ["truncated", "overwritten", "flipped"])
+def test_damaged_archive_is_left_out_and_removed(built: Path, tmp_path: Path, damage: str) -> None:
+    good = next(built.glob("spark-archives/*.jsa"))
+    bad = tmp_path / "spark-archives" / good.name
+    bad.parent.mkdir()
+    bad.with_suffix(".attempt").touch()
+    data = bytearray(good.read_bytes())
+    if damage == "truncated":
+        del data[len(data) // 2 :]
+    elif damage == "overwritten":
+        data[:4096] = os.urandom(4096)
+    else:
+        data[len(data) // 3] ^= 1
+    bad.write_bytes(data)
+    use(tmp_path)
+    assert not bad.exists()

@@ -1,0 +1,136 @@
+"""Starting and ending a classic session: in processes of their own, as a command would."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.engine.waiting import child_environment, descendants, is_alive, noted_pids, wait_until
+
+LONG_TASK = """
+import sys
+from lithify.engine.spark import SparkEngine
+from tests.engine.tasks import sleep_noted
+with SparkEngine("local[2]") as engine:
+    futures = [engine.submit("job", sleep_noted, (sys.argv[1], 120.0)) for _ in range(5)]
+    try:
+        futures[0].result()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        raise SystemExit(3)
+"""
+BAD_START = """
+from lithify.engine.session import open_session
+from lithify.errors import EngineError
+try:
+    open_session("local[1]", conf={"spark.driver.memory": "1k"})
+except EngineError as error:
+    print(error)
+try:
+    open_session("no-such-master")
+except EngineError as error:
+    print(error)
+"""
+TWICE = """
+import os, tempfile
+from pathlib import Path
+from lithify.engine.spark import SparkEngine
+from tests.engine.tasks import double, environment
+before = dict(os.environ)
+conf = {"spark.executorEnv.MY_SETTING": "mine", "spark.driver.memory": "600m"}
+for _ in range(2):
+    with SparkEngine("local[1]", conf=conf) as engine:
+        assert engine.submit("job", double, 4).result() == 8
+        assert engine.submit("job", environment, "MY_SETTING").result() == "mine"
+        session = engine._start().result()
+        assert b"-Xmx600m" in Path(f"/proc/{session.process_id}/cmdline").read_bytes()
+    assert not Path(f"/proc/{session.process_id}").exists()
+assert {k: v for k, v in os.environ.items() if before.get(k) != v} == {"SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536"}, "only what PySpark itself leaves behind"
+assert list(Path(tempfile.gettempdir()).iterdir()) == []
+"""
+
+
+@contextmanager
+def long_task(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process whose Spark tasks have begun to sleep, having noted themselves in `folder`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LONG_TASK, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment() | {"TMPDIR": str(scratch(folder))},
+    )
+    try:
+        wait_until(lambda: len(noted_pids(folder)) == 2)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def scratch(folder: Path) -> Path:
+    path = folder / "scratch"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=child_environment() | {"TMPDIR": str(scratch(folder))},
+    )
+
+
+def test_interrupt_stops_the_tasks_and_closes_cleanly(tmp_path: Path) -> None:
+    with long_task(tmp_path) as process:
+        below = descendants(process.pid)
+        assert len(below) >= 4  # the JVM, the daemon and two workers
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (3, "interrupted\n", "")
+    wait_until(lambda: not any(is_alive(pid) for pid in below))
+    assert list(scratch(tmp_path).glob("lithify-*")) == []
+
+
+@pytest.mark.parametrize("victim", ["driver", "jvm"])
+def test_tasks_do_not_outlive_the_driver(tmp_path: Path, victim: str) -> None:
+    with long_task(tmp_path) as process:
+        below = descendants(process.pid)
+        pid = process.pid if victim == "driver" else next(p for p in below if is_java(p))
+        subprocess.run(["kill", "-KILL", str(pid)], check=True)
+        wait_until(lambda: not any(is_alive(task) for task in noted_pids(tmp_path)))
+        if victim == "jvm":
+            _, err = process.communicate(timeout=30)
+            assert "EngineError: a task of job failed: Spark's JVM has ended with exit code -9" in err
+            assert "Exception occurred during processing" not in err
+            assert "ERROR:root" not in err
+        wait_until(lambda: not any(is_alive(pid) for pid in below))
+
+
+def is_java(pid: int) -> bool:
+    return b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_failed_start_says_why(tmp_path: Path) -> None:
+    answer = run(BAD_START, tmp_path)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "Spark's JVM ended before it was ready" in answer.stdout
+    assert "Too small maximum heap" in answer.stdout
+    assert "Master must either be yarn or start with" in answer.stdout
+    assert list(scratch(tmp_path).glob("lithify-*")) == []
+
+
+def test_sessions_follow_each_other_silently_and_leave_nothing(tmp_path: Path) -> None:
+    answer = run(TWICE, tmp_path)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
