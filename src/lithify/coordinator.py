@@ -42,13 +42,14 @@ class TickResult:
     ledger: AnyLedger
     plan: Plan
     committed: tuple[Ulid, ...] = ()
-    failed: tuple[tuple[Ulid, str], ...] = ()
-    """Compactions refused in this tick, with the reason."""
+    refused: tuple[tuple[Ulid, str], ...] = ()
+    """Compactions found invalid in this tick, with the reason."""
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is active and nothing was proposed."""
-        return not self.ledger.active() and not self.plan.proposals
+        """Nothing is active, nothing was proposed, and nothing was refused either: what is refused
+        frees its sources only after the planner was asked."""
+        return not (self.ledger.active() or self.plan.proposals or self.refused)
 
 
 class Coordinator:
@@ -93,7 +94,7 @@ class Coordinator:
     def tick(self) -> TickResult:
         """One round of the algorithm above. `Fenced` ends this coordinator for good."""
         ledger = self._read()
-        committed, failed = self._commit(ledger)
+        committed, refused = self._commit(ledger)
         stale = protocol.stale(ledger, self._clock.now_ms(), self._timeout_ms)
         snapshot = self._dataset.snapshot()
         outcome = _Scheduled(Plan(), (), ())
@@ -109,7 +110,7 @@ class Coordinator:
         before = ledger
         ledger = self._dataset.update_ledger(change)
         self._report(before, outcome)
-        return TickResult(ledger, outcome.plan, committed, (*failed, *outcome.refused))
+        return TickResult(ledger, outcome.plan, committed, (*refused, *outcome.refused))
 
     def reclaim_from(self, worker_id: str) -> None:
         """Take back at once what a worker known to be dead was running."""

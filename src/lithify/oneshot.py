@@ -66,7 +66,7 @@ class Guard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A compaction that was given up."""
+    """A compaction that is Failed now, and why."""
 
     compaction: Ulid
     reason: str
@@ -81,7 +81,10 @@ class Result:
     plan: Plan
     """What the planner said at the start."""
     committed: tuple[Ulid, ...] = ()
+    refused: tuple[Failure, ...] = ()
+    """Compactions found invalid: submitted by somebody, or left by an earlier coordinator."""
     failures: tuple[Failure, ...] = ()
+    """Compactions of this run that could not be carried out."""
 
 
 def run(
@@ -124,25 +127,25 @@ def run(
         guard.hold(coordinator.epoch)
         if predecessor is not None:
             coordinator.reclaim_from(predecessor)
-        committed, failures = _turn(coordinator, worker, clock, guard, shunned)
+        return _turn(plan, coordinator, worker, clock, guard, shunned)
     except BaseException:
         worker.release()
         raise
     finally:
         guard.give_back()
-    return Result(True, plan, committed, failures)
 
 
 def _turn(
-    coordinator: Coordinator, worker: Worker, clock: Clock, guard: Guard, shunned: _Shunned
-) -> tuple[tuple[Ulid, ...], tuple[Failure, ...]]:
+    plan: Plan, coordinator: Coordinator, worker: Worker, clock: Clock, guard: Guard, shunned: _Shunned
+) -> Result:
     committed: list[Ulid] = []
+    refused: list[Failure] = []
     failures: list[Failure] = []
     attempts: Counter[Ulid] = Counter()
     while True:
         tick = coordinator.tick()
         committed.extend(tick.committed)
-        failures.extend(Failure(compaction_id, reason) for compaction_id, reason in tick.failed)
+        refused.extend(Failure(compaction_id, reason) for compaction_id, reason in tick.refused)
         worker.tick()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1
@@ -154,7 +157,7 @@ def _turn(
         if worker.is_busy:
             worker.wait(WAIT_S)
         elif tick.is_idle:
-            return tuple(committed), tuple(failures)
+            return Result(True, plan, tuple(committed), tuple(refused), tuple(failures))
         elif all(c.state is State.RUNNING for c in tick.ledger.active()):
             clock.sleep_s(WAIT_S)
 

@@ -133,6 +133,7 @@ def result_json(
         "url": url,
         "did_anything": result.started,
         "committed": list(result.committed),
+        "refused": [{"compaction": f.compaction, "reason": f.reason} for f in result.refused],
         "failed": [{"compaction": f.compaction, "reason": f.reason} for f in result.failures],
         "before": shape_json(before),
         "after": shape_json(after),
@@ -188,6 +189,8 @@ def print_result(
         f"{totals.rows['rows_in']:,} rows in, {totals.rows['rows_out']:,} out; dropped: {dropped or 'none'}.",
         highlight=False,
     )
+    for refusal in result.refused:
+        console.print(f"Refused {refusal.compaction}: {refusal.reason}", highlight=False)
     for failure in result.failures:
         console.print(f"[red]Failed[/] {failure.compaction}: {failure.reason}", highlight=False)
 
