@@ -13,13 +13,15 @@ from benchmarks.report import Target
 from tests.judge.official import open_reader
 from tests.judge.rows import read_database, visible_rows
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench")
     arguments = ["--only", "200 B", "--scale", "0.002", "--repetitions", "1"]
     arguments += ["--cache", str(path / "data"), "--output", str(path / "bench.json")]
-    subprocess.run([sys.executable, "-m", "benchmarks", *arguments], check=True, timeout=200)
+    subprocess.run([sys.executable, "-m", "benchmarks", *arguments], check=True, timeout=200, cwd=ROOT)
     return path
 
 
