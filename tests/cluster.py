@@ -21,6 +21,7 @@ HOME = Path(pyspark.__file__).parent
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 20.0
 Server = tuple[Path, subprocess.Popen[bytes]]
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _REPOSITORY = Path(__file__).parents[1]
 _LOG_CONFIG = """\
 rootLogger.level = info
@@ -58,7 +59,11 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
 
 def cluster_conf() -> dict[str, str]:
     """Settings with which executors of this machine can import the tests."""
-    return {"spark.executor.memory": "512m", "spark.executorEnv.PYTHONPATH": str(_REPOSITORY)}
+    return {
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": _SHORT_LIVED,
+        "spark.executorEnv.PYTHONPATH": str(_REPOSITORY),
+    }
 
 
 @contextmanager
@@ -77,8 +82,7 @@ def connect_server(folder: Path, conf: Mapping[str, str]) -> Iterator[str]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.python.daemon.module": "lithify.engine.daemon",
         "spark.python.task.killTimeout": "100ms",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        f" -Dlog4j2.configurationFile={_log_config(folder).as_uri()}",
+        "spark.driver.extraJavaOptions": f"{_SHORT_LIVED} {_log_option(folder)}",
         **conf,
     }
     command = ["org.apache.spark.deploy.SparkSubmit"]
@@ -116,7 +120,6 @@ def _server(folder: Path, name: str, arguments: list[str]) -> Iterator[Server]:
 
 def _environment(folder: Path) -> dict[str, str]:
     _, java_home = find_java(os.environ, cache_folder(os.environ))
-    log_config = f"-Dlog4j2.configurationFile={_log_config(folder).as_uri()}"
     return {
         **os.environ,
         "JAVA_HOME": str(java_home),
@@ -124,16 +127,16 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_DAEMON_MEMORY": "640m",
-        "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {log_config}",
+        "SPARK_DAEMON_JAVA_OPTS": f"{_SHORT_LIVED} {_log_option(folder)}",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(_REPOSITORY),
     }
 
 
-def _log_config(folder: Path) -> Path:
+def _log_option(folder: Path) -> str:
     path = folder / "log4j2.properties"
     path.write_text(_LOG_CONFIG)
-    return path
+    return f"-Dlog4j2.configurationFile={path.as_uri()}"
 
 
 def _wait_for(server: Server, pattern: str) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -65,12 +63,10 @@ def use(cache: Path) -> str:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder in which a first session has had an archive made."""
     cache = tmp_path_factory.mktemp("cache")
-    began_s = time.monotonic()
     use(cache)
-    took_s = time.monotonic() - began_s
     note = next(cache.glob("spark-archives/*.attempt"))
-    assert not note.with_suffix(".jsa").exists(), f"the session waited for the archive ({took_s} s)"
-    wait_until(note.with_suffix(".jsa").exists, limit_s=120)
+    assert not note.with_suffix(".jsa").exists(), "the session waited for the archive"
+    wait_until(note.with_suffix(".jsa").exists, limit_s=240)
     return cache
 
 
@@ -79,7 +75,7 @@ def test_archive_is_made_after_the_first_session_and_used_by_the_next(built: Pat
     assert len(list(built.glob("spark-archives/*"))) == 2
 
 
-@pytest.mark.parametrize("damage", ["truncated", "overwritten", "flipped"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
 def test_damaged_archive_is_left_out_and_removed(built: Path, tmp_path: Path, damage: str) -> None:
     good = next(built.glob("spark-archives/*.jsa"))
     bad = tmp_path / "spark-archives" / good.name
@@ -88,8 +84,6 @@ def test_damaged_archive_is_left_out_and_removed(built: Path, tmp_path: Path, da
     data = bytearray(good.read_bytes())
     if damage == "truncated":
         del data[len(data) // 2 :]
-    elif damage == "overwritten":
-        data[:4096] = os.urandom(4096)
     else:
         data[len(data) // 3] ^= 1
     bad.write_bytes(data)

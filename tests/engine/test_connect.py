@@ -27,6 +27,7 @@ engine.submit("job", sleep_noted, (sys.argv[2], 300.0)).result()
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     conf = {
+        "spark.connect.execute.reattachable.senderMaxStreamDuration": "2s",
         "spark.connect.execute.manager.detachedTimeout": "2s",
         "spark.connect.execute.manager.maintenanceInterval": "1s",
     }

@@ -11,10 +11,10 @@
 4. `close` cancels all jobs and closes the session.
 
 Invariants: see `ports.Engine`. A session that could not start stays failed. Tasks end with this
-process: Spark's JVM ends when we do and stops its executors' tasks. A Connect server instead
-interrupts the tasks of a lost client after its `spark.connect.execute.manager.detachedTimeout` (5
-minutes unless its operator set less); and in any case no attempt of a task runs longer than
-`task_time_limit_s`.
+process: Spark's JVM ends when we do and stops its executors' tasks. A Connect server interrupts the
+tasks of a lost client only after its `spark.connect.execute.reattachable.senderMaxStreamDuration`
+and `spark.connect.execute.manager.detachedTimeout` have passed (2 and 5 minutes unless its operator
+set less). In any case no attempt of a task runs longer than `task_time_limit_s`.
 """
 
 from __future__ import annotations

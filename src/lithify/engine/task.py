@@ -9,7 +9,7 @@
 
 Invariants: requests and outcomes stay under `MAX_MESSAGE_BYTES`. A task that runs longer than its
 limit is killed by the kernel's timer, which works inside compiled code as well; so no attempt
-outlives its driver by more than that, whoever forgets to stop it.
+outlives its driver by more than that, whatever fails to stop it.
 """
 
 from __future__ import annotations
