@@ -99,14 +99,14 @@ def unpack_block(source: Record, codecs: Record, address: int, length: int) -> t
     if declared > limit or (declared < 0 and codec in (_SNAPPY, _LZ4)):
         return _BAD_SIZE, 0, 0
     capacity = source.unpacked_capacity
-    if declared > capacity:
+    if declared > capacity or capacity == 0:
         source.needed = declared
         return _NEED_UNPACK_SPACE, 0, 0
     size = _decompress(codec, codecs, address, length, source.unpacked, capacity, declared)
     if size == TARGET_TOO_SHORT and capacity < limit:
         source.needed = min(limit, _GROWTH * max(capacity, 1))
         return _NEED_UNPACK_SPACE, 0, 0
-    if size < 0 or size > capacity:
+    if size < 0 or size > capacity or (declared >= 0 and size != declared):
         return _BAD_COMPRESSION, 0, 0
     return _OK, source.unpacked, size
 

@@ -124,6 +124,12 @@ def _in_order(source: Record, suffix: int, suffix_len: int, shared: int, seq: An
 
 
 @inlined
+def _has_common_prefix(source: Record) -> bool:
+    length = source.common_len
+    return bool(source.key_len >= length and common_length(source.key, source.common, length) == length)
+
+
+@inlined
 def decode_row(source: Record) -> int:
     """Decode the row at the cursor and move the cursor behind it."""
     end = source.rows_end
@@ -173,10 +179,7 @@ def decode_row(source: Record) -> int:
     source.flags = flags
     source.expire_ms = expire_ms
     source.cursor = row_end
-    if (
-        shared < source.common_len
-        and common_length(key, source.common, source.common_len) < source.common_len
-    ):
+    if shared < source.common_len and not _has_common_prefix(source):
         return _BAD_BOUNDS
     return _OK
 
