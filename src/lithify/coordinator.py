@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from lithify import telemetry
 from lithify.clock import Clock
@@ -50,6 +51,29 @@ class TickResult:
         """Nothing is active, nothing was proposed, and nothing was refused either: what is refused
         frees its sources only after the planner was asked."""
         return not (self.ledger.active() or self.plan.proposals or self.refused)
+
+
+class Guard(Protocol):
+    """Knows whether a coordinator may be alive, and announces this one."""
+
+    @property
+    def holder(self) -> str:
+        """The name of this process: also its worker's."""
+        ...
+
+    def enter(self, *, take_over: bool) -> str | None:
+        """Announce that this process is about to coordinate. `CoordinatorAlive`, before anything is
+        written, when another coordinator may be at work. Gives the name of an earlier run that
+        ended without giving back what it held."""
+        ...
+
+    def hold(self, epoch: int) -> None:
+        """Announce, and keep announcing, that this process is the coordinator of `epoch`."""
+        ...
+
+    def give_back(self) -> None:
+        """This process coordinates no longer."""
+        ...
 
 
 class Coordinator:
@@ -83,13 +107,19 @@ class Coordinator:
             raise AssertionError("the coordinator has not been started")
         return self._epoch
 
-    def start(self) -> AnyLedger:
-        """Take the next epoch and clean up what an earlier coordinator left."""
+    def start(self, predecessor: str | None = None) -> None:
+        """Take the next epoch and clean up what an earlier coordinator left. What the worker
+        `predecessor`, known to be dead, was running is taken back at once."""
         self._epoch = self._dataset.take_epoch()
         epoch = self._epoch
-        ledger = self._dataset.update_ledger(lambda latest: protocol.recover(latest, epoch))
+
+        def change(latest: AnyLedger) -> AnyLedger:
+            latest = protocol.recover(latest, epoch)
+            held = [c.id for c in latest.active() if protocol.owns(latest, c.id, predecessor or "")]
+            return protocol.reclaim(latest, held)
+
+        self._dataset.update_ledger(change)
         self._observe(telemetry.EpochTaken(self._dataset.url, epoch))
-        return ledger
 
     def tick(self) -> TickResult:
         """One round of the algorithm above. `Fenced` ends this coordinator for good."""
@@ -111,17 +141,6 @@ class Coordinator:
         ledger = self._dataset.update_ledger(change)
         self._report(before, outcome)
         return TickResult(ledger, outcome.plan, committed, (*refused, *outcome.refused))
-
-    def reclaim_from(self, worker_id: str) -> None:
-        """Take back at once what a worker known to be dead was running."""
-
-        def change(latest: AnyLedger) -> AnyLedger:
-            protocol.check_epoch(latest, self.epoch)
-            return protocol.reclaim(
-                latest, [c.id for c in latest.active() if protocol.owns(latest, c.id, worker_id)]
-            )
-
-        self._dataset.update_ledger(change)
 
     def fail(self, compaction_id: Ulid) -> None:
         """Give a compaction up for good."""

@@ -21,14 +21,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from lithify import telemetry
 from lithify.clock import Clock
 from lithify.compaction.contract import Dataset, Plan
-from lithify.compaction.model import Ledger, State
+from lithify.compaction.model import Ledger
 from lithify.compaction.protocol import AnyLedger
-from lithify.coordinator import Coordinator
+from lithify.coordinator import Coordinator, Guard
 from lithify.engine.ports import Engine
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import Ids, Ulid
@@ -39,29 +39,6 @@ WAIT_S = 1.0
 MAX_ATTEMPTS = 3
 
 Planner = Callable[[Any, AnyLedger], Plan]
-
-
-class Guard(Protocol):
-    """Knows whether a coordinator may be alive, and announces this one."""
-
-    @property
-    def holder(self) -> str:
-        """The name of this process: also its worker's."""
-        ...
-
-    def enter(self, *, take_over: bool) -> str | None:
-        """Announce that this process is about to coordinate. `CoordinatorAlive`, before anything is
-        written, when another coordinator may be at work. Gives the name of an earlier run that
-        ended without giving back what it held."""
-        ...
-
-    def hold(self, epoch: int) -> None:
-        """Announce, and keep announcing, that this process is the coordinator of `epoch`."""
-        ...
-
-    def give_back(self) -> None:
-        """This process coordinates no longer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +100,7 @@ def run(
     )
     worker = Worker(dataset, engine, clock, guard.holder, options=options, observer=observer)
     try:
-        coordinator.start()
-        guard.hold(coordinator.epoch)
-        if predecessor is not None:
-            coordinator.reclaim_from(predecessor)
+        coordinator.start(predecessor)
         return _turn(plan, coordinator, worker, clock, guard, shunned)
     except BaseException:
         worker.release()
@@ -146,7 +120,7 @@ def _turn(
         tick = coordinator.tick()
         committed.extend(tick.committed)
         refused.extend(Failure(compaction_id, reason) for compaction_id, reason in tick.refused)
-        worker.tick()
+        changed = worker.tick()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1
             if attempts[compaction_id] >= MAX_ATTEMPTS or _is_final(error):
@@ -158,7 +132,7 @@ def _turn(
             worker.wait(WAIT_S)
         elif tick.is_idle:
             return Result(True, plan, tuple(committed), tuple(refused), tuple(failures))
-        elif all(c.state is State.RUNNING for c in tick.ledger.active()):
+        elif not (changed or tick.committed or tick.refused):
             clock.sleep_s(WAIT_S)
 
 

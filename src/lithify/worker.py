@@ -6,7 +6,8 @@ Each `tick`:
 2. reads the ledger; what is no longer its own is cancelled and dropped (it was reclaimed);
 3. in one publication writes Compacted for what is finished, and a heartbeat with the progress for
    what goes on, when one is due;
-4. gives a compaction back (Scheduled, progress kept) when a range failed for good;
+4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and leaves it alone
+   for a pause that grows with each failure;
 5. claims Scheduled compactions while it has room, cuts them into ranges and starts these.
 
 The worker owns no state that matters: killed at any point, its compaction is reclaimed and resumed
@@ -40,6 +41,21 @@ class WorkerOptions:
     heartbeat_interval_ms: int = 10_000
     heartbeat_min_interval_ms: int = 2_000
     """Newly finished ranges are recorded at once, but not more often than this."""
+    first_retry_pause_ms: int = 1_000
+    """Pause before this worker claims again what it failed on; doubles with each failure."""
+    max_retry_pause_ms: int = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """How long to leave alone a compaction this worker failed on."""
+
+    failures: int = 0
+    until_ms: int = 0
+
+    def after_failure(self, now_ms: int, options: WorkerOptions) -> _Pause:
+        pause_ms = min(options.first_retry_pause_ms << min(self.failures, 32), options.max_retry_pause_ms)
+        return _Pause(self.failures + 1, now_ms + pause_ms)
 
 
 @dataclass(slots=True)
@@ -100,6 +116,7 @@ class Worker:
         self._observe = observer
         self._running: dict[Ulid, _Running] = {}
         self._failures: list[tuple[Ulid, Exception]] = []
+        self._pauses: dict[Ulid, _Pause] = {}
 
     @property
     def id(self) -> str:
@@ -110,17 +127,19 @@ class Worker:
         """Whether any compaction is running here."""
         return bool(self._running)
 
-    def tick(self) -> None:
-        """One round of the algorithm above."""
+    def tick(self) -> bool:
+        """One round of the algorithm above; whether any compaction changed hands or was finished."""
         for running in self._running.values():
             self._take_in(running)
         ledger = self._dataset.ledger()
         if ledger is None:
-            return
+            return False
+        before = set(self._running)
         self._drop_lost(ledger)
         self._publish()
         self._give_back_failed()
         self._claim(ledger)
+        return set(self._running) != before
 
     def take_failures(self) -> tuple[tuple[Ulid, Exception], ...]:
         """Compactions given back since the last call because a range of theirs failed for good."""
@@ -243,12 +262,17 @@ class Worker:
 
         self._dataset.update_ledger(change)
         self._failures.append((compaction_id, error))
+        self._pauses[compaction_id] = self._pauses.get(compaction_id, _Pause()).after_failure(
+            self._clock.now_ms(), self._options
+        )
         self._observe(telemetry.AttemptFailed(self._dataset.url, compaction_id, str(error)))
 
     def _claim(self, ledger: AnyLedger) -> None:
         room = self._options.max_concurrent_compactions - len(self._running)
-        failed = {compaction_id for compaction_id, _ in self._failures}
-        wanted = [c.id for c in protocol.claimable(ledger) if c.id not in failed][: max(room, 0)]
+        now_ms = self._clock.now_ms()
+        self._pauses = {i: pause for i, pause in self._pauses.items() if ledger.get(i) is not None}
+        paused = {i for i, pause in self._pauses.items() if now_ms < pause.until_ms}
+        wanted = [c.id for c in protocol.claimable(ledger) if c.id not in paused][: max(room, 0)]
         for compaction_id in wanted:
             self._claim_one(compaction_id)
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import random
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
@@ -18,12 +21,31 @@ from rich.console import Console
 
 from lithify import __version__, telemetry
 from lithify.cli import render
+from lithify.cli.options import (
+    DEFAULT_MAX_SST_SIZE,
+    AsJson,
+    BlockSize,
+    CompactionFilter,
+    Compression,
+    Full,
+    Master,
+    MaxSstSize,
+    MergeOperator,
+    SchedulerOptions,
+    Segment,
+    SparkConf,
+    StoreOptions,
+    TakeOver,
+    Url,
+)
 from lithify.cli.progress import ProgressBars, Totals
 from lithify.clock import SystemClock
 from lithify.compaction.model import Ledger
 from lithify.errors import LithifyError, Refused
 from lithify.ids import RandomIds
 from lithify.telemetry import Event, Observer
+
+PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
 
 app = typer.Typer(
     help="Compact data in object storage, on Spark, while its owners keep working.",
@@ -34,38 +56,6 @@ app = typer.Typer(
 )
 inspect_app = typer.Typer(help="Show what a SlateDB database consists of.", no_args_is_help=True)
 app.add_typer(inspect_app, name="inspect")
-
-Url = Annotated[
-    str,
-    typer.Argument(
-        help="The database: a path, file:///path, s3://bucket/prefix, gs://…, az://…", show_default=False
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")]
-StoreOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--store-option",
-        metavar="KEY=VALUE",
-        help="Setting of the object store, for example aws_endpoint=http://127.0.0.1:9000. "
-        "The usual environment variables (AWS_…, GOOGLE_…, AZURE_…) are read too.",
-    ),
-]
-SchedulerOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--scheduler-option",
-        metavar="KEY=VALUE",
-        help="Option of the size-tiered scheduler by SlateDB's name: min_compaction_sources (4), "
-        "max_compaction_sources (8), include_size_threshold (4.0), "
-        "sorted_run_consolidation_threshold (0).",
-    ),
-]
-Full = Annotated[bool, typer.Option("--full", help="Merge everything into one sorted run per segment.")]
-Segment = Annotated[
-    str | None,
-    typer.Option("--segment", metavar="HEX", help="Only this segment, by its prefix in hexadecimal."),
-]
 
 
 def _version(value: bool) -> None:
@@ -115,51 +105,18 @@ def compact(
     url: Url,
     full: Full = False,
     segment: Segment = None,
-    master: Annotated[
-        str,
-        typer.Option(
-            help="Spark master: local[*], local[N], spark://…, yarn, k8s://…, or sc://… for Connect."
-        ),
-    ] = "local[*]",
+    master: Master = "local[*]",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Same as `lithify plan`.")] = False,
-    take_over: Annotated[
-        bool,
-        typer.Option(
-            "--take-over",
-            help="Replace a coordinator that may still be alive. "
-            "A SlateDB process that has one inside is closed by this.",
-        ),
-    ] = False,
-    merge_operator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PKG.MODULE:FUNCTION",
-            help="Your associative merge operator (key, existing or None, operand) -> value. "
-            "Without it, merge rows are carried through unfolded.",
-        ),
-    ] = None,
-    compaction_filter: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PKG.MODULE:FUNCTION", help="Decides for each surviving row: keep, drop or modify."
-        ),
-    ] = None,
-    block_size: Annotated[
-        int | None, typer.Option(help="Bytes of a data block; default: as in the inputs.", show_default=False)
-    ] = None,
-    compression: Annotated[
-        str | None,
-        typer.Option(
-            help="none, snappy, zlib, lz4 or zstd; default: as in the newest input.", show_default=False
-        ),
-    ] = None,
-    max_sst_size: Annotated[int, typer.Option(help="Bytes of data in one output SST.")] = 256 * 1024 * 1024,
+    take_over: TakeOver = False,
+    merge_operator: MergeOperator = None,
+    compaction_filter: CompactionFilter = None,
+    block_size: BlockSize = None,
+    compression: Compression = None,
+    max_sst_size: MaxSstSize = DEFAULT_MAX_SST_SIZE,
     as_json: AsJson = False,
     store_option: StoreOptions = None,
     scheduler_option: SchedulerOptions = None,
-    spark_conf: Annotated[
-        list[str] | None, typer.Option("--spark-conf", metavar="KEY=VALUE", help="Setting of Spark.")
-    ] = None,
+    spark_conf: SparkConf = None,
 ) -> None:
     """Compact a database once: plan, merge on Spark, commit, until nothing is left to do.
 
@@ -201,7 +158,7 @@ def _compact(
     console = Console(stderr=True)
     before = shape_of(dataset.snapshot())
     started_s = clock.monotonic_s()
-    engine = SparkEngine(master, conf=spark_conf, preload="lithify.datasets.slatedb.kernel.warm_up:warm_up")
+    engine = SparkEngine(master, conf=spark_conf, preload=PRELOAD)
     with ProgressBars(console) as bars:
         observers: list[Observer] = [totals, telemetry.log_event, *([] if as_json else [bars])]
 
@@ -235,6 +192,110 @@ def _compact(
         render.print_result(Console(), before, after, result, totals, seconds)
     if result.failures:
         raise typer.Exit(1)
+
+
+@app.command()
+def worker(
+    urls: Annotated[
+        list[str], typer.Argument(metavar="URL…", help="Databases to work on.", show_default=False)
+    ],
+    master: Master = "local[*]",
+    merge_operator: MergeOperator = None,
+    store_option: StoreOptions = None,
+    spark_conf: SparkConf = None,
+) -> None:
+    """Work for the coordinators of one or more databases until stopped.
+
+    The coordinator may be SlateDB's own, inside the process that holds the database, or Lithify's.
+    Any number of workers may run; each claims what is free. SIGTERM gives back what is unfinished.
+    """
+    from lithify.service import LoopOptions, run_workers
+
+    with _errors(False), _spark(master, spark_conf) as engine:
+        workers = [_worker(_open(url, store_option, merge_operator=merge_operator), engine) for url in urls]
+        run_workers(workers, _stop_on_signals(), random.Random(), LoopOptions())
+
+
+@app.command()
+def coordinator(
+    url: Url,
+    take_over: TakeOver = False,
+    store_option: StoreOptions = None,
+    scheduler_option: SchedulerOptions = None,
+) -> None:
+    """Coordinate a database until stopped: schedule, take back, commit. Workers do the work."""
+    from lithify.service import LoopOptions, run_coordinator
+
+    with _errors(False):
+        dataset = _open(url, store_option, scheduler_option=scheduler_option)
+        run_coordinator(
+            _coordinator(dataset),
+            _guard(dataset),
+            _stop_on_signals(),
+            random.Random(),
+            LoopOptions(),
+            take_over=take_over,
+        )
+
+
+@app.command()
+def run(
+    url: Url,
+    master: Master = "local[*]",
+    take_over: TakeOver = False,
+    merge_operator: MergeOperator = None,
+    store_option: StoreOptions = None,
+    scheduler_option: SchedulerOptions = None,
+    spark_conf: SparkConf = None,
+) -> None:
+    """Coordinate a database and work on it, in one process, until stopped."""
+    from lithify.service import LoopOptions, run_coordinator
+
+    with _errors(False), _spark(master, spark_conf) as engine:
+        dataset = _open(url, store_option, scheduler_option=scheduler_option, merge_operator=merge_operator)
+        run_coordinator(
+            _coordinator(dataset),
+            _guard(dataset),
+            _stop_on_signals(),
+            random.Random(),
+            LoopOptions(),
+            take_over=take_over,
+            worker=_worker(dataset, engine),
+        )
+
+
+def _spark(master: str, spark_conf: list[str] | None) -> Any:
+    from lithify.engine.spark import SparkEngine
+
+    return SparkEngine(master, conf=_pairs(spark_conf), preload=PRELOAD)
+
+
+def _coordinator(dataset: Any) -> Any:
+    from lithify.coordinator import Coordinator
+
+    return Coordinator(dataset, SystemClock(), RandomIds(), observer=telemetry.log_event)
+
+
+def _worker(dataset: Any, engine: Any) -> Any:
+    from lithify.worker import Worker
+
+    clock = SystemClock()
+    name = f"lithify-{RandomIds().ulid(clock.now_ms())}"
+    return Worker(dataset, engine, clock, name, observer=telemetry.log_event)
+
+
+def _guard(dataset: Any) -> Any:
+    from lithify.datasets.slatedb.guard import CoordinatorGuard
+
+    return CoordinatorGuard(dataset, SystemClock(), RandomIds())
+
+
+def _stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 @inspect_app.command("manifest")

@@ -26,6 +26,8 @@ _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _LOCAL = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*(\d+)\s*)?\])?")
 _LOOPBACK_HOST = re.compile(r"\w+://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?(?:[/,;].*)?")
 _LOOPBACK = "127.0.0.1"
+_MAX_SOCKET_FOLDER_BYTES = 103 - len("/.00000000-0000-0000-0000-000000000000.sock")
+"""The path of a socket has at most 103 bytes, where that is least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,9 @@ def driver_settings(
         settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
     if master.startswith("local"):
         settings["spark.local.dir"] = str(folder)
+        if len(bytes(folder)) <= _MAX_SOCKET_FOLDER_BYTES:
+            # Else the sockets stay behind in the system's temporary folder.
+            settings["spark.python.unix.domain.socket.dir"] = str(folder)
         settings[_EXECUTOR_ENVIRONMENT + "PYTHONPATH"] = os.pathsep.join(python_path)
     else:
         settings |= {

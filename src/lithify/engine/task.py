@@ -30,7 +30,7 @@ from lithify.errors import EngineError, LithifyError, StoreError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Largest argument and largest result, pickled. Data goes through the object store."""
 
 OUTCOME_SCHEMA = "outcome binary"

@@ -355,14 +355,12 @@ class SlateDataset:
 
 def source_views(tree: Tree, spec: TieredSpec) -> tuple[tuple[View, ...], ...] | None:
     """The views of a spec's sources, newest source first; `None` when one is missing."""
-    l0 = {view.id: view for view in tree.l0}
-    runs = {run.id: run for run in tree.runs}
-    if any(i not in l0 for i in spec.l0_view_ids) or any(i not in runs for i in spec.sorted_runs):
+    # By position, not by id: in a clone of several databases one view id may stand for two views.
+    l0 = [view for view in tree.l0 if view.id in spec.l0_view_ids]
+    runs = [run for run in tree.runs if run.id in spec.sorted_runs]
+    if {v.id for v in l0} != set(spec.l0_view_ids) or {r.id for r in runs} != set(spec.sorted_runs):
         return None
-    return (
-        *((l0[view_id],) for view_id in spec.l0_view_ids),
-        *(runs[run_id].views for run_id in spec.sorted_runs),
-    )
+    return (*((view,) for view in l0), *(run.views for run in runs))
 
 
 def _judge(

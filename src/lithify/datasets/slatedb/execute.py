@@ -56,7 +56,7 @@ from lithify.datasets.slatedb.kernel.python_rows import (
 )
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst
 from lithify.datasets.slatedb.task import MergeTask, RowCounts, RowRules, SourceSst, TaskResult, sst_key
-from lithify.errors import CorruptObject
+from lithify.errors import CorruptObject, StoreError
 from lithify.ids import Ids, RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
@@ -78,8 +78,11 @@ def run_merge(task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock) -> Ta
     merge = _Merge(task, store, ids, clock)
     try:
         merge.run()
-    except BaseException:
-        merge.outputs.abort()
+    except BaseException as error:
+        try:
+            merge.outputs.abort()
+        except StoreError as abort_error:
+            error.add_note(f"and its unfinished output could not be thrown away: {abort_error}")
         raise
     finally:
         merge.codecs.close()
@@ -145,8 +148,10 @@ class _Merge:
         self.merger["drop_tombstones"] = rules.is_last_run
         self.merger["has_operator"] = rules.merge_operator is not None
         self.merger["has_filter"] = rules.compaction_filter is not None
-        self.operator = load_merge_operator(rules.merge_operator) if rules.merge_operator else None
-        self.filter = load_compaction_filter(rules.compaction_filter) if rules.compaction_filter else None
+        self.operator = None if rules.merge_operator is None else load_merge_operator(rules.merge_operator)
+        self.filter = (
+            None if rules.compaction_filter is None else load_compaction_filter(rules.compaction_filter)
+        )
         self.merger.attach("group_key", new_bytes(FIRST_KEY_CAPACITY))
         self.merger.attach("scratch_row", new_bytes(_SCRATCH_ROW_BYTES))
         self.merger.attach("pending_tails", new_bytes(PENDING_TAIL_BYTES * _FIRST_PENDING))

@@ -191,7 +191,8 @@ def _is_left(tree: Tree, asked: frozenset[Ulid] | None) -> bool:
 def _why_done(tree: Tree) -> str:
     if not tree.l0 and not tree.runs:
         return "empty"
-    later = f"; {len(tree.l0)} L0 SSTs came later" if tree.l0 else ""
+    count = len(tree.l0)
+    later = f"; {count} L0 SST{'s' if count > 1 else ''} came later" if count else ""
     return ("one sorted run already" if tree.runs else "nothing left from the time of the request") + later
 
 

@@ -1,0 +1,81 @@
+"""Options that several commands share: name, type and help in one place."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+DEFAULT_MAX_SST_SIZE = 256 * 1024 * 1024
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        help="The database: a path, file:///path, s3://bucket/prefix, gs://…, az://…", show_default=False
+    ),
+]
+Urls = Annotated[
+    list[str], typer.Argument(metavar="URL…", help="The databases to work on.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")]
+StoreOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--store-option",
+        metavar="KEY=VALUE",
+        help="Setting of the object store, for example aws_endpoint=http://127.0.0.1:9000. "
+        "The usual environment variables (AWS_…, GOOGLE_…, AZURE_…) are read too.",
+    ),
+]
+SchedulerOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scheduler-option",
+        metavar="KEY=VALUE",
+        help="Option of the size-tiered scheduler by SlateDB's name: min_compaction_sources (4), "
+        "max_compaction_sources (8), include_size_threshold (4.0), "
+        "sorted_run_consolidation_threshold (0).",
+    ),
+]
+Full = Annotated[bool, typer.Option("--full", help="Merge everything into one sorted run per segment.")]
+Segment = Annotated[
+    str | None,
+    typer.Option("--segment", metavar="HEX", help="Only this segment, by its prefix in hexadecimal."),
+]
+Master = Annotated[
+    str,
+    typer.Option(help="Spark master: local[*], local[N], spark://…, yarn, k8s://…, or sc://… for Connect."),
+]
+SparkConf = Annotated[
+    list[str] | None, typer.Option("--spark-conf", metavar="KEY=VALUE", help="Setting of Spark.")
+]
+MergeOperator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PKG.MODULE:FUNCTION",
+        help="Your associative merge operator (key, existing or None, operand) -> value. "
+        "Without it, merge rows are carried through unfolded.",
+    ),
+]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Replace a coordinator that may still be alive. "
+        "A SlateDB process that has one inside is closed by this.",
+    ),
+]
+CompactionFilter = Annotated[
+    str | None,
+    typer.Option(metavar="PKG.MODULE:FUNCTION", help="Decides for each surviving row: keep, drop or modify."),
+]
+BlockSize = Annotated[
+    int | None, typer.Option(help="Bytes of a data block; default: as in the inputs.", show_default=False)
+]
+Compression = Annotated[
+    str | None,
+    typer.Option(
+        help="none, snappy, zlib, lz4 or zstd; default: as in the newest input.", show_default=False
+    ),
+]
+MaxSstSize = Annotated[int, typer.Option(help="Bytes of data in one output SST.")]

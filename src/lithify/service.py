@@ -1,0 +1,102 @@
+"""Coordinators and workers that run until they are told to stop: the loops around their ticks.
+
+A loop ticks, waits, and ticks again. Waiting is short while there is something to follow and one poll
+interval otherwise, spread by chance so that many processes do not read the store in step.
+
+When `stop` is set, a worker cancels its tasks and gives its compactions back at once, so that others
+need not wait for its heartbeats to time out. A coordinator just ends: all its state is in the ledger.
+A failure of the store is reported and the loop goes on after a pause; what was in progress is covered by
+the protocol. `Fenced` ends a coordinator for good.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from lithify.coordinator import Coordinator, Guard
+from lithify.errors import StoreError
+from lithify.worker import Worker
+
+_log = logging.getLogger("lithify")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """How often the loops look. Names are SlateDB's."""
+
+    poll_interval_s: float = 5.0
+    """Between two ticks of a coordinator without active compactions."""
+    commit_compacted_interval_s: float = 1.0
+    """Between two ticks of a coordinator with active compactions."""
+    compactions_poll_interval_s: float = 5.0
+    """Between two looks of an idle worker."""
+    jitter: float = 0.1
+    """Each wait is longer by up to this share."""
+
+
+def run_workers(workers: Sequence[Worker], stop: Event, rng: random.Random, options: LoopOptions) -> None:
+    """Work on all datasets of `workers` until `stop` is set, then give back what is unfinished."""
+    try:
+        while not stop.is_set():
+            for worker in workers:
+                _tick_worker(worker)
+            busy = next((worker for worker in workers if worker.is_busy), None)
+            if busy is not None:
+                busy.wait(options.commit_compacted_interval_s)
+            else:
+                stop.wait(options.compactions_poll_interval_s * (1 + rng.uniform(0, options.jitter)))
+    finally:
+        for worker in workers:
+            worker.release()
+
+
+def run_coordinator(
+    coordinator: Coordinator,
+    guard: Guard,
+    stop: Event,
+    rng: random.Random,
+    options: LoopOptions,
+    *,
+    take_over: bool = False,
+    worker: Worker | None = None,
+) -> None:
+    """Coordinate until `stop` is set or another coordinator takes over (`Fenced`); `worker` is an
+    embedded one, which takes turns with the coordinator in this thread. `CoordinatorAlive` when
+    another coordinator may be at work, unless told to `take_over`."""
+    predecessor = guard.enter(take_over=take_over)
+    try:
+        coordinator.start(predecessor)
+        while not stop.is_set():
+            guard.hold(coordinator.epoch)
+            wait_s = options.poll_interval_s
+            try:
+                tick = coordinator.tick()
+            except StoreError as error:
+                _log.error("the coordinator could not reach the store and tries again: %s", error)
+            else:
+                if tick.ledger.active() or tick.refused:
+                    wait_s = options.commit_compacted_interval_s
+            changed = worker is not None and _tick_worker(worker)
+            if worker is not None and worker.is_busy:
+                worker.wait(wait_s)
+            elif not changed:
+                stop.wait(wait_s * (1 + rng.uniform(0, options.jitter)))
+    finally:
+        if worker is not None:
+            worker.release()
+        guard.give_back()
+
+
+def _tick_worker(worker: Worker) -> bool:
+    try:
+        changed = worker.tick()
+    except StoreError as error:
+        _log.error("worker %s could not reach the store and tries again: %s", worker.id, error)
+        return False
+    for compaction_id, cause in worker.take_failures():
+        _log.error("compaction %s was given back: %s", compaction_id, cause)
+    return changed

@@ -1,0 +1,164 @@
+"""Coordinators and workers as processes run them, beside the official client while it writes."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lithify.clock import SystemClock
+from lithify.compaction.model import State
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.errors import Fenced
+from lithify.ids import RandomIds
+from lithify.service import LoopOptions, run_coordinator, run_workers
+from lithify.testing.engine import InlineEngine
+from lithify.worker import Worker
+from tests.compacting import dataset_at
+from tests.judge.official import Admin, Database, Put, compactor_settings, open_db
+
+QUICK = LoopOptions(0.05, 0.05, 0.05)
+TIMEOUT_S = 60.0
+BATCHES = 12
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "db"
+
+
+@contextmanager
+def running(loop: Callable[[threading.Event], None]) -> Iterator[threading.Event]:
+    """The loop in a thread; stopped and joined at the end. Its error is the test's error."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            loop(stop)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=target)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def worker_on(path: Path, name: str = "w") -> Worker:
+    return Worker(dataset_at(path), InlineEngine(), SystemClock(), name)
+
+
+def coordinator_on(path: Path) -> Coordinator:
+    return Coordinator(dataset_at(path), SystemClock(), RandomIds())
+
+
+def guard_on(path: Path) -> CoordinatorGuard:
+    return CoordinatorGuard(dataset_at(path), SystemClock(), RandomIds())
+
+
+def write_and_wait(database: Database, path: Path) -> dict[bytes, bytes]:
+    """Write overlapping batches, and wait until compaction has left no more than a few L0 SSTs."""
+    model: dict[bytes, bytes] = {}
+    for batch in range(BATCHES):
+        rows = {b"k%04d" % n: b"%d-%d" % (batch, n) for n in range(batch, 500, 3)}
+        model |= rows
+        database.write_batch([Put(key, value) for key, value in rows.items()])
+        database.flush()
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while len(Admin(path).trees()[0].l0) >= 4:
+        assert time.monotonic() < deadline_s, "compaction does not keep up"
+        time.sleep(0.05)
+    return model
+
+
+def check(path: Path, model: dict[bytes, bytes]) -> None:
+    with open_db(path) as database:
+        assert dict(database.scan()) == model
+    assert Admin(path).trees()[0].runs
+
+
+def ledger_of(path: Path) -> tuple[SlateCompaction, ...]:
+    ledger = dataset_at(path).ledger()
+    return ledger.compactions if ledger is not None else ()
+
+
+@pytest.mark.parametrize("embedded", [False, True], ids=["coordinator alone", "coordinator and worker"])
+def test_workers_help_an_official_coordinator(path: Path, embedded: bool) -> None:
+    settings = compactor_settings(scheduler={})
+    if not embedded:
+        settings["worker"] = None
+    with open_db(path, settings={"compactor_options": settings}) as database:
+        workers = [worker_on(path, f"w{n}") for n in range(2)]
+        with running(lambda stop: run_workers(workers, stop, random.Random(1), QUICK)):
+            model = write_and_wait(database, path)
+    check(path, model)
+
+
+def coordinate(path: Path, stop: threading.Event, worker: Worker | None = None) -> None:
+    run_coordinator(coordinator_on(path), guard_on(path), stop, random.Random(1), QUICK, worker=worker)
+
+
+def test_a_coordinator_with_an_embedded_worker_keeps_up_with_a_writer(path: Path) -> None:
+    with (
+        open_db(path) as database,
+        running(lambda stop: coordinate(path, stop, worker_on(path))),
+    ):
+        model = write_and_wait(database, path)
+    check(path, model)
+
+
+def test_a_coordinator_and_workers_apart(path: Path) -> None:
+    with (
+        open_db(path) as database,
+        running(lambda stop: coordinate(path, stop)),
+        running(lambda stop: run_workers([worker_on(path)], stop, random.Random(2), QUICK)),
+    ):
+        model = write_and_wait(database, path)
+    check(path, model)
+
+
+def test_a_stopped_worker_gives_back_what_it_holds(path: Path) -> None:
+    with open_db(path) as database:
+        for n in range(4):
+            database.put(b"k%d" % n, b"v")
+            database.flush()
+    coordinator = coordinator_on(path)
+    coordinator.start()
+    coordinator.tick()
+    worker = Worker(dataset_at(path), InlineEngine(stepped=True), SystemClock(), "w")
+    with running(lambda stop: run_workers([worker], stop, random.Random(1), QUICK)):
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not any(c.worker for c in ledger_of(path)):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+    assert [(c.state, c.worker) for c in ledger_of(path)] == [(State.SCHEDULED, None)]
+
+
+def test_a_coordinator_that_is_overtaken_ends(path: Path) -> None:
+    with open_db(path) as database:
+        database.put(b"k", b"v")
+    first = coordinator_on(path)
+
+    class Overtaken(threading.Event):
+        """Lets another coordinator start while the loop waits for the first time."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            coordinator_on(path).start()
+            return super().wait(0)
+
+    with pytest.raises(Fenced):
+        run_coordinator(first, guard_on(path), Overtaken(), random.Random(1), QUICK)
