@@ -1,0 +1,152 @@
+"""What only the local file system shows: staged files, durability, and a full disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lithify.errors import ObjectExists, ObjectNotFound, StoreError
+from lithify.store.local import LocalStore
+from lithify.store.objects import ObjectStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(str(tmp_path))
+
+
+def stream(store: ObjectStore, key: str, data: bytes) -> None:
+    with store.open_writer(key) as writer:
+        writer.write(data)
+        writer.commit()
+
+
+def replace(store: ObjectStore, key: str, data: bytes) -> None:
+    etag = store.head(key).etag
+    assert etag is not None
+    store.replace(key, data, etag)
+
+
+WAYS = [
+    pytest.param(lambda store, key, data: store.create(key, data), False, id="create"),
+    pytest.param(lambda store, key, data: store.put(key, data), True, id="put"),
+    pytest.param(replace, True, id="replace"),
+    pytest.param(stream, True, id="open_writer"),
+]
+Write = Callable[[ObjectStore, str, bytes], None]
+
+
+def test_staging_names_are_not_listed(store: LocalStore, tmp_path: Path) -> None:
+    store.put("db/object", b"x")
+    for leftover in ("db/object#1", "db/object#123456789012345678", "db/never#0", "db/sub/never#77"):
+        (tmp_path / leftover).parent.mkdir(exist_ok=True)
+        (tmp_path / leftover).write_bytes(b"part")
+    assert [meta.key for meta in store.list("db")] == ["db/object"]
+    store.create("db/never", b"now")
+    assert store.get("db/never") == b"now"
+
+
+@pytest.mark.parametrize(("write", "over_old"), WAYS)
+def test_bytes_are_durable_before_the_name_and_the_name_before_the_answer(
+    write: Write, over_old: bool, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "new" / "folder" / "object"
+    if over_old:
+        store.put("new/folder/object", b"old")
+    synced: list[tuple[Path, bytes | None]] = []
+    sync = os.fsync
+
+    def note(fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        synced.append((path, target.read_bytes() if target.exists() else None))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write(store, "new/folder/object", b"new")
+    old = b"old" if over_old else None
+    staged = [seen for path, seen in synced if path.name.startswith("object#")]
+    assert staged == [old]
+    assert synced[-1] == (target.parent, b"new")
+    if not over_old:
+        assert {tmp_path, tmp_path / "new"} <= {path for path, _ in synced}, "new folders are durable too"
+
+
+@pytest.mark.parametrize(("write", "over_old"), WAYS)
+def test_a_disk_that_does_not_take_the_bytes_leaves_the_old_object(
+    write: Write, over_old: bool, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if over_old:
+        store.put("db/object", b"old")
+    (tmp_path / "db").mkdir(exist_ok=True)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"db/object.*No space left"):
+        write(store, "db/object", b"new")
+    assert [path.name for path in (tmp_path / "db").iterdir() if not path.name.endswith("#0")] == (
+        ["object"] if over_old else []
+    )
+    if over_old:
+        assert store.get("db/object") == b"old"
+
+
+def test_a_file_where_a_folder_should_be(store: LocalStore) -> None:
+    store.put("db", b"a file")
+    with pytest.raises(ObjectNotFound):
+        store.get("db/object")
+    for write in (store.put, store.create):
+        with pytest.raises(StoreError) as caught:
+            write("db/object", b"x")
+        assert not isinstance(caught.value, ObjectExists | ObjectNotFound)
+
+
+def test_a_folder_where_the_object_should_be(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "db" / "object").mkdir(parents=True)
+    with pytest.raises(StoreError):
+        store.put("db/object", b"x")
+    with pytest.raises(ObjectExists):
+        store.create("db/object", b"x")
+    assert [path.name for path in (tmp_path / "db").iterdir()] == ["object"]
+
+
+def test_deleting_while_listing(store: LocalStore) -> None:
+    for number in range(10):
+        store.put(f"db/{number}", b"x")
+    seen = []
+    for meta in store.list("db"):
+        seen.append(meta.key)
+        store.delete("db/5")
+    assert seen == [f"db/{number}" for number in range(10) if number != 5]
+
+
+def test_no_file_stays_open(store: LocalStore) -> None:
+    def use() -> None:
+        store.put("db/object", b"0123456789")
+        store.get_range("db/object", 2, 5)
+        store.get("db/object")
+        with store.open_writer("db/other") as writer:
+            writer.write(b"x")
+
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    use()
+    before = open_files()
+    for _ in range(10):
+        use()
+    assert open_files() == before
+
+
+def test_permissions_follow_the_umask(store: LocalStore, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        store.create("db/created", b"x")
+        stream(store, "db/streamed", b"x")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "db").iterdir()} == {0o640}

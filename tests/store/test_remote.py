@@ -1,0 +1,190 @@
+"""What only a network shows: lost answers, conflict codes, silence, and uploads in parts."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from lithify.errors import ObjectExists, ObjectNotFound, StoreError
+from lithify.store.objects import ObjectStore
+from lithify.store.remote import PART_BYTES
+from lithify.store.urls import open_store
+from lithify.store.versions import Version, VersionConflict, VersionedFiles
+from tests.s3 import S3
+
+Answer = Callable[["Request"], tuple[int, bytes] | None]
+
+
+class Request:
+    """A request on its way: what it is, and how to let it reach the server."""
+
+    def __init__(self, handler: BaseHTTPRequestHandler, upstream: str) -> None:
+        size = int(handler.headers.get("content-length", 0))
+        self.method, self.path = handler.command, handler.path
+        self._headers, self._body, self._upstream = dict(handler.headers), handler.rfile.read(size), upstream
+
+    def forward(self) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(urlsplit(self._upstream).netloc, timeout=20)
+        try:
+            connection.request(self.method, self.path, self._body, self._headers)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.headers), answer.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def between(s3: S3, answer: Answer) -> Iterator[dict[str, str]]:
+    """A proxy before the server. `answer` may replace an answer by another, and do anything before.
+
+    Gives the options that reach the proxy.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _handle(self) -> None:
+            request = Request(self, s3.endpoint)
+            replaced = answer(request)
+            headers: dict[str, str] = {}
+            if replaced is not None:
+                status, body = replaced
+            else:
+                status, headers, body = request.forward()
+            self.send_response(status)
+            for name, value in headers.items():
+                if name.lower() not in (
+                    "content-length",
+                    "transfer-encoding",
+                    "connection",
+                    "date",
+                    "server",
+                ):
+                    self.send_header(name, value)
+            length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(body))
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle  # names given by the base class
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield {**s3.options, "aws_endpoint": f"http://127.0.0.1:{server.server_port}"}
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def versions(store: ObjectStore) -> VersionedFiles:
+    return VersionedFiles(store, "db/manifest", ".manifest", "db/gc/manifest.boundary")
+
+
+@pytest.mark.parametrize("author_of_version_1", ["nobody", "another party"])
+def test_a_create_whose_answer_was_lost_is_told_from_anothers(s3: S3, author_of_version_1: str) -> None:
+    """The server stores the object and then fails, so the client's own second try finds it."""
+    bucket = s3.bucket()
+    directly, _ = open_store(f"s3://{bucket}", s3.options)
+    puts = []
+
+    def lose_first_answer(request: Request) -> tuple[int, bytes] | None:
+        if request.method != "PUT":
+            return None
+        puts.append(request.path)
+        if len(puts) > 1:
+            return None
+        if author_of_version_1 != "nobody":
+            versions(directly).publish(None, b"epoch 1")
+        request.forward()
+        return 503, b"busy"
+
+    with between(s3, lose_first_answer) as options:
+        files = versions(open_store(f"s3://{bucket}", options)[0])
+        if author_of_version_1 == "nobody":
+            assert files.publish(None, b"epoch 1") == Version(1, b"epoch 1")
+        else:
+            with pytest.raises(VersionConflict):
+                files.publish(None, b"epoch 1")
+    assert len(puts) == 2
+    assert versions(directly).latest() == Version(1, b"epoch 1")
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_both_codes_for_a_conflict_mean_that_the_object_exists(s3: S3, status: int) -> None:
+    bucket = s3.bucket()
+    body = b"<Error><Code>ConditionalRequestConflict</Code></Error>"
+    options = {"max_retries": "1"}
+    with between(s3, lambda request: (status, body) if request.method == "PUT" else None) as reach:
+        store, _ = open_store(f"s3://{bucket}", {**reach, **options})
+        with pytest.raises(ObjectExists):
+            store.create("object", b"x")
+
+
+def test_a_failing_server_is_given_up_after_the_retries(s3: S3) -> None:
+    requests = []
+
+    def busy(request: Request) -> tuple[int, bytes]:
+        requests.append(request.method)
+        return 503, b"busy"
+
+    with between(s3, busy) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", {**options, "max_retries": "2"})
+        with pytest.raises(StoreError, match=r"get some/object: .*503"):
+            store.get("some/object")
+    assert len(requests) == 3
+
+
+def test_a_silent_server_is_given_up_after_the_timeout(s3: S3) -> None:
+    awake = threading.Event()
+
+    def sleep(_: Request) -> tuple[int, bytes]:
+        awake.wait(20)
+        return 503, b""
+
+    with between(s3, sleep) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", {**options, "max_retries": "0", "timeout": "200ms"})
+        with pytest.raises(StoreError, match="get some/object"):
+            store.get("some/object")
+        awake.set()
+
+
+def test_a_refused_access_is_an_error_with_its_cause(s3: S3) -> None:
+    denied = b"<Error><Code>AccessDenied</Code></Error>"
+    with between(s3, lambda _: (403, denied)) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", options)
+        with pytest.raises(StoreError, match="AccessDenied") as caught:
+            store.get("secret")
+    assert not isinstance(caught.value, ObjectNotFound)
+    assert s3.options["aws_secret_access_key"] not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(PART_BYTES // 2, ["PUT"]), (2 * PART_BYTES + 1, ["POST"] * 2 + ["PUT"] * 3)]
+)
+def test_small_uploads_take_one_request_and_large_ones_go_in_parts(
+    s3: S3, size: int, expected: list[str]
+) -> None:
+    methods: list[str] = []
+
+    def note(request: Request) -> None:
+        methods.append(request.method)
+
+    with between(s3, note) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", options)
+        with store.open_writer("object") as writer:
+            writer.write(bytes(size))
+            writer.commit()
+    assert sorted(methods) == expected

@@ -1,0 +1,108 @@
+"""From the URL a person gives to a store and a prefix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lithify.errors import Refused
+from lithify.store.urls import open_store
+from tests.s3 import S3
+
+
+@pytest.mark.parametrize(
+    ("url", "root", "prefix"),
+    [
+        ("/data/db", "file:///", "data/db"),
+        ("/data//db/../other/", "file:///", "data/other"),
+        ("//data/db", "file:///", "data/db"),
+        ("/odd #name?", "file:///", "odd #name?"),
+        ("/100%25", "file:///", "100%25"),
+        ("file:///data/db/", "file:///", "data/db"),
+        ("file://localhost/data/a%20b", "file:///", "data/a b"),
+        ("s3://bucket/some/db", "s3://bucket", "some/db"),
+        ("s3://bucket", "s3://bucket", ""),
+        ("s3a://bucket/a%20b/", "s3a://bucket", "a b"),
+        ("gs://bucket/db", "gs://bucket", "db"),
+        ("abfss://files@account.dfs.core.windows.net/db", "abfss://files@account.dfs.core.windows.net", "db"),
+        ("memory://one/db", "memory://one", "db"),
+        ("memory:///db", "memory://", "db"),
+    ],
+)
+def test_root_and_prefix(url: str, root: str, prefix: str) -> None:
+    store, found = open_store(url)
+    assert (store.url, found) == (root, prefix)
+
+
+def test_azure_container_with_the_account_as_an_option() -> None:
+    store, prefix = open_store("az://container/db", {"azure_storage_account_name": "account"})
+    assert (store.url, prefix) == ("az://container", "db")
+
+
+def test_a_relative_path_is_below_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store, prefix = open_store("some/db")
+    store.put(f"{prefix}/object", b"x")
+    assert (tmp_path / "some" / "db" / "object").read_bytes() == b"x"
+
+
+def test_a_symbolic_link_is_followed_and_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    store, prefix = open_store(str(tmp_path / "link"))
+    store.put(f"{prefix}/object", b"x")
+    assert prefix.endswith("link")
+    assert (tmp_path / "real" / "object").exists()
+    assert [meta.key for meta in store.list(prefix)] == [f"{prefix}/object"]
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "says"),
+    [
+        ("", {}, "empty"),
+        ("http://host/db", {}, "'http' is not known"),
+        ("s3:///db", {}, "names no bucket"),
+        ("s3://bucket/a/../b", {}, "not valid"),
+        ("s3://bucket/db?x=1", {}, "%3F"),
+        ("s3://bucket/db#1", {}, "%23"),
+        ("file://host/db", {}, "host"),
+        ("/data/db", {"aws_region": "x"}, "takes no options"),
+        ("memory://a/db", {"aws_region": "x"}, "takes no options"),
+        ("s3://bucket/db", {"aws_regoin": "x"}, "aws_regoin"),
+        ("s3://bucket/db", {"timeout": "soon"}, "soon"),
+        ("s3://bucket/db", {"max_retries": "many"}, "many"),
+        ("s3://bucket/db", {"retry_timeout_s": "1e999"}, "s3://bucket"),
+        ("az://container/db", {}, "Account"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_with_the_reason(
+    url: str, options: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(Refused, match=says):
+        open_store(url, options)
+
+
+def test_memory_stores_of_one_name_are_one() -> None:
+    open_store("memory://shared/a")[0].put("object", b"x")
+    assert open_store("memory://shared/b")[0].get("object") == b"x"
+    assert list(open_store("memory://different")[0].list("")) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": "20s"}, {"AWS_TIMEOUT": "20s", "max_retries": "1"}])
+def test_the_environment_is_read_whatever_options_are_given(
+    s3: S3, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    store, prefix = open_store(f"s3://{s3.bucket()}/db", options)
+    store.put(f"{prefix}/object", b"x")
+    assert store.get("db/object") == b"x"
+
+
+def test_options_win_over_the_environment(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "false")
+    store, _ = open_store(f"s3://{s3.bucket()}", {**s3.options, "max_retries": "0"})
+    store.put("object", b"x")
