@@ -35,6 +35,29 @@ class Official:
     ledger: SlateLedger
 
 
+def coordinate(
+    root: Path,
+    until: Callable[[SlateLedger], bool],
+    *,
+    scheduler: Mapping[str, str] = IDLE,
+    max_concurrent: int = 4,
+    trivial_move: bool = False,
+    segment_prefix_len: int | None = None,
+) -> Official:
+    """Open the database with a coordinator and no worker until the ledger is as wanted."""
+    compactor: dict[str, Any] = {
+        "poll_interval": "20ms",
+        "commit_compacted_interval": "20ms",
+        "worker": None,
+        "scheduler_options": dict(scheduler),
+        "max_concurrent_compactions": max_concurrent,
+        "enable_trivial_move": trivial_move,
+    }
+    with open_db(root, settings={"compactor_options": compactor}, segment_prefix_len=segment_prefix_len):
+        reached = _wait(root, until)
+        return Official(latest_manifest(root), reached)
+
+
 class OfficialCoordinator:
     """Runs official coordinators on copies of empty databases made under `folder`."""
 
@@ -61,25 +84,23 @@ class OfficialCoordinator:
         prefix_len = 1 if manifest.segments else None
         root = self._folder / f"db{self._count}"
         shutil.copytree(self._template(prefix_len), root)
-        empty = _latest_manifest(root)
+        empty = latest_manifest(root)
         staged = replace(
             empty, root=manifest.root, segments=manifest.segments, external_dbs=manifest.external_dbs
         )
         _publish(root / "manifest", "manifest", encode_manifest(staged))
         _publish(root / "compactions", "compactions", encode_ledger(replace(ledger, epoch=0)))
-        compactor: dict[str, Any] = {
-            "poll_interval": "20ms",
-            "commit_compacted_interval": "20ms",
-            "worker": None,
-            "scheduler_options": dict(scheduler),
-            "max_concurrent_compactions": max_concurrent,
-            "enable_trivial_move": trivial_move,
-        }
-        with open_db(root, settings={"compactor_options": compactor}, segment_prefix_len=prefix_len):
-            reached = _wait(root, until)
-            result = Official(_latest_manifest(root), reached)
-        shutil.rmtree(root)
-        return result
+        try:
+            return coordinate(
+                root,
+                until,
+                scheduler=scheduler,
+                max_concurrent=max_concurrent,
+                trivial_move=trivial_move,
+                segment_prefix_len=prefix_len,
+            )
+        finally:
+            shutil.rmtree(root)
 
     def _template(self, prefix_len: int | None) -> Path:
         return self._folder / ("empty" if prefix_len is None else "empty-segmented")
@@ -87,8 +108,11 @@ class OfficialCoordinator:
 
 def _wait(root: Path, until: Callable[[SlateLedger], bool]) -> SlateLedger:
     deadline_s = time.monotonic() + _TIMEOUT_S
+    ledger: SlateLedger | None = None
     while time.monotonic() < deadline_s:
-        files = _files(root / "compactions")
+        files = _files(root / "compactions") if (root / "compactions").exists() else []
+        if not files:
+            continue
         ledger = decode_ledger(files[-1].read_bytes(), files[-1].name)
         if until(ledger):
             return ledger
@@ -96,7 +120,8 @@ def _wait(root: Path, until: Callable[[SlateLedger], bool]) -> SlateLedger:
     raise AssertionError(f"the official coordinator did not come so far in {_TIMEOUT_S} s: {ledger}")
 
 
-def _latest_manifest(root: Path) -> Manifest:
+def latest_manifest(root: Path) -> Manifest:
+    """The newest manifest of a local database."""
     latest = _files(root / "manifest")[-1]
     return decode_manifest(latest.read_bytes(), latest.name)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,8 +15,9 @@ from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Manifest, SortedRun, Spec, Tree, View
 from lithify.datasets.slatedb.plan import TieredPolicy, propose, visible_size_bytes
-from tests.datasets.slatedb.coordinated import OfficialCoordinator
+from tests.datasets.slatedb.coordinated import OfficialCoordinator, coordinate
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, manifests
+from tests.judge.official import Admin, Put, compactor_settings, open_db
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +121,47 @@ def test_table(official: OfficialCoordinator, case: Case) -> None:
     assert proposed(case.manifest, Ledger(), case.policy) == want
 
 
+@pytest.mark.parametrize(
+    ("l0_count", "run_count", "prefix_len"),
+    [(4, 0, None), (5, 4, None), (11, 2, None), (6, 0, 1)],
+)
+def test_real_databases(tmp_path: Path, l0_count: int, run_count: int, prefix_len: int | None) -> None:
+    """Databases that were written, and whose runs were compacted, by the official client."""
+    rng = random.Random(l0_count)
+    with open_db(
+        tmp_path,
+        settings={"compactor_options": compactor_settings()},
+        segment_prefix_len=prefix_len,
+    ) as db:
+        admin = Admin(tmp_path)
+        for number in range(run_count + l0_count):
+            db.write_each(
+                Put(rng.choice([b"a", b"b"]) + bytes([i]), rng.randbytes(200))
+                for i in range(rng.randrange(1, 60))
+            )
+            db.flush()
+            if number < run_count:
+                admin.submit_compaction([view.id for view in admin.trees()[0].l0], [], number)
+                _await_run(admin, number)
+    policy = TieredPolicy(max_concurrent_compactions=8)
+    result = coordinate(
+        tmp_path,
+        lambda ledger: any(c.state is State.SCHEDULED for c in ledger.compactions),
+        scheduler={},
+        max_concurrent=8,
+        segment_prefix_len=prefix_len,
+    )
+    want = {c.spec for c in result.ledger.active()}
+    assert proposed(result.manifest, Ledger(), policy) == want
+
+
+def _await_run(admin: Admin, run_id: int) -> None:
+    deadline_s = time.monotonic() + 10
+    while all(run.id != run_id for run in admin.trees()[0].runs):
+        assert time.monotonic() < deadline_s, f"the official compactor did not make run {run_id}"
+        time.sleep(0.01)
+
+
 POLICIES = st.builds(
     TieredPolicy,
     st.integers(2, 6),
@@ -140,7 +185,7 @@ def worlds(draw: st.DrawFn) -> tuple[Mint, Manifest, SlateLedger]:
 
 @given(worlds(), POLICIES)
 @settings(
-    max_examples=200,
+    max_examples=120,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
