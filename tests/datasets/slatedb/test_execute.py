@@ -1,0 +1,215 @@
+"""Whole tasks on real files, judged by the official compactor; outputs, failures, resuming, memory."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lithify.datasets.slatedb.dataset import source_views
+from lithify.datasets.slatedb.execute import execute_merge, run_merge
+from lithify.datasets.slatedb.model import Codec, KeyRange, Manifest, Sst, TieredSpec
+from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
+from lithify.errors import CorruptObject, StoreError
+from lithify.ids import ulid_ms
+from lithify.store.local import LocalStore
+from lithify.testing import FaultyStore, ManualClock
+from tests.compacting import dataset_at
+from tests.datasets.slatedb.merging import FOLDER, KEEP_ALL, LAST_RUN, Bench, delete, put
+from tests.judge.official import Delete, OpenOptions, Put, Write, compact_officially, copy_database, open_db
+from tests.judge.sst import read_sst
+
+SAME_BYTES = (None, "Snappy", "Zstd")
+SAME_ROWS = ("Lz4", "Zlib")
+CODECS = {None: Codec.NONE, "Snappy": Codec.SNAPPY, "Zlib": Codec.ZLIB, "Lz4": Codec.LZ4, "Zstd": Codec.ZSTD}
+WORDS = [b"alpha", b"beta", b"gamma", b"delta", b"epsilon"]
+
+
+def some_writes(rng: random.Random) -> Iterator[Write]:
+    for _ in range(1200):
+        key = b"user%08d" % rng.randrange(3000)
+        if rng.random() < 0.1:
+            yield Delete(key)
+        else:
+            yield Put(key, b" ".join(rng.choices(WORDS, k=rng.choice((0, 3, 30)))))
+    for i in range(3):
+        yield Put(b"w" * 70_000 + b"%d" % rng.randrange(5), rng.randbytes(20))
+        yield Put(b"x%d" % i, rng.randbytes(100_000))
+
+
+def full_task(database: Path, manifest: Manifest, options: SstOptions) -> MergeTask:
+    tree = manifest.root
+    spec = TieredSpec(b"", tuple(view.id for view in tree.l0), tuple(run.id for run in tree.runs), 0)
+    root = str(database).lstrip("/")
+    groups = source_views(tree, spec)
+    assert groups is not None
+    return MergeTask(
+        store_url=database.as_uri(),
+        store_options={},
+        output_folder=f"{root}/compacted",
+        min_output_ms=0,
+        sources=tuple(
+            tuple(SourceSst(sst_key(f"{root}/compacted", v.sst.id), v.sst) for v in views) for views in groups
+        ),
+        range=KeyRange(),
+        rules=RowRules(True, manifest.last_l0_clock_tick, manifest.recent_snapshot_min_seq),
+        options=options,
+    )
+
+
+def read_output(database: Path, sst: Sst) -> bytes:
+    return (database / "compacted" / f"{sst.id}.sst").read_bytes()
+
+
+@pytest.mark.parametrize("block_size", [4096, 16384, 65536])
+@pytest.mark.parametrize("codec", [*SAME_BYTES, *SAME_ROWS])
+def test_outputs_equal_the_official_compactors(tmp_path: Path, codec: str | None, block_size: int) -> None:
+    database, official = tmp_path / "ours", tmp_path / "official"
+    options: OpenOptions = {"settings": {"compression_codec": codec}, "block_size": block_size}
+    rng = random.Random(f"{codec} {block_size}")
+    with open_db(database, **options) as db:
+        for _ in range(4):
+            db.write_batch(some_writes(rng))
+            db.flush()
+    copy_database(database, official)
+    compact_officially(official, max_subcompactions=1, **options)
+    (run,) = dataset_at(official).snapshot().root.runs
+    (view,) = run.views
+    expected = read_output(official, view.sst)
+
+    task = full_task(
+        database, dataset_at(database).snapshot(), SstOptions(block_size, compression=CODECS[codec])
+    )
+    (output,) = execute_merge(task).outputs
+    found = read_output(database, output)
+    assert read_sst(found).rows == read_sst(expected).rows
+    if codec in SAME_BYTES:
+        info = output.info
+        assert found[: info.stats_offset + info.stats_len] == expected[: info.stats_offset + info.stats_len]
+        assert info == view.sst.info
+
+
+def test_ids_of_outputs_are_never_older_than_allowed() -> None:
+    bench = Bench().add([put(b"%04d" % i, 1, b"v" * 100) for i in range(200)])
+    task = bench.task(options=SstOptions(1024, max_sst_size=2000))
+    bench.clock = ManualClock(now_ms=1_000)
+    late = run_merge(replace(task, min_output_ms=5_000), bench.store, bench.ids, bench.clock)
+    assert {ulid_ms(sst.id) for sst in late.outputs} == {5_000}
+    now = run_merge(replace(task, min_output_ms=500), bench.store, bench.ids, bench.clock)
+    assert {ulid_ms(sst.id) for sst in now.outputs} == {1_000}
+
+
+def test_bytes_and_memory_are_reported() -> None:
+    bench = Bench().add([put(b"%04d" % i, 1, b"v" * 100) for i in range(200)])
+    result = bench.run()
+    (source,) = bench.sources[0]
+    assert result.bytes_read == source.sst.info.data_end
+    assert result.bytes_written == len(bench.store.get(sst_key(FOLDER, result.outputs[0].id)))
+    assert result.cpu_s > 0
+    assert result.peak_memory_bytes > 10_000_000
+
+
+@pytest.mark.parametrize(("bits", "expected"), [(0, False), (10, True)])
+def test_a_filter_is_written_for_enough_rows(bits: int, expected: bool) -> None:
+    rows = [put(b"%04d" % i, 1) for i in range(100)]
+    bench = Bench().add(rows)
+    for minimum, has_enough in ((100, True), (101, False)):
+        options = SstOptions(min_filter_keys=minimum, filter_bits_per_key=bits)
+        (output,) = bench.run(bench.task(options=options)).outputs
+        assert bool(output.info.filter_len) == (expected and has_enough)
+        assert output.info.filter_offset == output.info.data_end or output.info.filter_len
+
+
+def names(bench: Bench) -> set[str]:
+    return {meta.key for meta in bench.store.list("")}
+
+
+def test_nothing_appears_of_an_output_that_fails(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.store = LocalStore(str(tmp_path))
+    bench.add([put(b"%05d" % i, 9, b"v" * 1000) for i in range(3000)])
+    (source,) = bench.sources[0]
+    data = bytearray(bench.store.get(source.key))
+    data[source.sst.info.data_end - 100] ^= 1
+    bench.store.put(source.key, bytes(data))
+    with pytest.raises(CorruptObject, match=r"block \d+: the checksum does not match") as caught:
+        bench.run()
+    assert caught.value.name == source.key
+    assert [path.name for path in (tmp_path / FOLDER).iterdir()] == [Path(source.key).name]
+
+
+def test_failures_of_the_store_leave_no_partial_object() -> None:
+    bench = Bench().add([put(b"%05d" % i, 9, b"v" * 1000) for i in range(3000)])
+    inner, before = bench.store, names(bench)
+    options = SstOptions(max_sst_size=500_000)
+    finished = {sst_key(FOLDER, sst.id) for sst in bench.run(bench.task(options=options)).outputs}
+    sizes = {inner.head(key).size for key in finished}
+    for key in finished:
+        inner.delete(key)
+    failures = 0
+    for seed in range(10):
+        bench.store = FaultyStore.seeded(inner, random.Random(seed), 0.15)
+        try:
+            bench.run(bench.task(options=options))
+        except StoreError:
+            failures += 1
+        bench.store = inner
+        assert {inner.head(key).size for key in names(bench) - before} <= sizes
+    assert failures
+
+
+def test_a_task_resumes_behind_a_row_in_the_middle_of_a_key() -> None:
+    rows = [put(b"k", seq, b"v" * 100) for seq in range(100, 0, -1)] + [delete(b"l", 3)]
+    bench = Bench().add(rows)
+    options = SstOptions(1024, max_sst_size=2000)
+    whole = bench.run(bench.task(KEEP_ALL, options))
+    resumed = bench.run(bench.task(KEEP_ALL, options, resume_outputs=whole.outputs[:2]))
+    assert bench.rows(resumed) == rows
+    assert resumed.rows.rows_out == len(rows) - sum(len(bench.read(sst).rows) for sst in whole.outputs[:2])
+
+
+def test_resuming_a_finished_range_adds_nothing() -> None:
+    bench = Bench().add([put(b"a", 2), put(b"b", 1)])
+    whole = bench.run()
+    again = bench.run(bench.task(resume_outputs=whole.outputs))
+    assert again.outputs == whole.outputs
+    assert again.rows.rows_out == 0
+
+
+def test_resuming_behind_an_output_of_another_range_is_refused() -> None:
+    bench = Bench().add([put(b"a", 2), put(b"z", 1)])
+    whole = bench.run()
+    with pytest.raises(CorruptObject, match="outside the range"):
+        bench.run(bench.task(LAST_RUN, key_range=KeyRange(None, b"b"), resume_outputs=whole.outputs))
+
+
+PEAK_MEMORY = """
+import random, sys
+from lithify.datasets.slatedb.execute import peak_memory_bytes
+from lithify.datasets.slatedb.kernel.warm_up import warm_up
+from lithify.store.local import LocalStore
+from tests.datasets.slatedb.merging import Bench, put
+warm_up()
+bench = Bench()
+bench.store = LocalStore(sys.argv[1])
+value = random.Random(1).randbytes(60_000)
+for source in range(400):
+    bench.add([put(b"%06d" % key, 1000 - source, value) for key in range(source, 4000, 400)], block_size=1024)
+before = peak_memory_bytes()
+result = bench.run()
+assert result.rows.rows_out == 4000
+print(result.peak_memory_bytes, result.bytes_read)
+"""
+
+
+def test_memory_does_not_grow_with_the_job(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PEAK_MEMORY, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200)
+    peak, read = map(int, done.stdout.split())
+    assert read > 240_000_000
+    assert peak < 600_000_000
