@@ -145,3 +145,14 @@ def test_log_file_is_bounded() -> None:
 )
 def test_cpu_quota(text: str, expected: int | None) -> None:
     assert parse_cpu_quota(text) == expected
+
+
+@pytest.mark.parametrize(("length", "expected"), [(20, True), (60, True), (61, False), (200, False)])
+def test_sockets_are_kept_in_the_sessions_folder_where_their_path_is_short_enough(
+    length: int, expected: bool
+) -> None:
+    folder = Path("/" + "x" * (length - 1))
+    settings = driver_settings(
+        "local", "test", cpus=1, folder=folder, java=[], python_path=[], preload=None, user={}
+    )
+    assert ("spark.python.unix.domain.socket.dir" in settings) is expected
