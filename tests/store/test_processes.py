@@ -62,22 +62,36 @@ def test_replacing_by_etag_loses_no_step_of_several_processes(tmp_path: Path) ->
     assert store.get(f"{prefix}/counter") == b"200"
 
 
-def test_a_killed_process_never_shows_part_of_an_object(tmp_path: Path) -> None:
+def kill_while_writing(folder: Path, how: str, after_s: float) -> tuple[set[str], set[str]]:
+    """Let a process write and kill it; the names that are listed and those that are not."""
+    command = [sys.executable, "-m", "tests.store.writing", str(folder), how]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=_REPOSITORY) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(after_s)
+        process.kill()
+    store, prefix = open_store(str(folder))
+    listed = {meta.key for meta in store.list(prefix)}
+    assert all(writing.whole(store.get(key)) for key in listed)
+    files = {str(path).lstrip("/") for path in folder.rglob("*") if path.is_file()}
+    return {key.removeprefix(f"{prefix}/") for key in listed}, files - listed
+
+
+def test_a_process_killed_in_the_middle_of_an_upload_shows_nothing_of_it(tmp_path: Path) -> None:
+    listed, hidden = kill_while_writing(tmp_path, "half", 0)
+    assert listed == {"put"}
+    assert len(hidden) == 2
+    assert open_store(str(tmp_path))[0].get(f"{str(tmp_path)[1:]}/put")[:1] == b"o"
+
+
+def test_a_process_killed_at_any_time_never_shows_part_of_an_object(tmp_path: Path) -> None:
     rng = random.Random(5)
     leftovers = 0
     for kill in range(KILLS):
-        folder = tmp_path / f"kill{kill}"
-        command = [sys.executable, "-m", "tests.store.writing", str(folder)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=_REPOSITORY) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            time.sleep(rng.uniform(0, 0.15))  # somewhere in a round of writes
-            process.kill()
-        store, prefix = open_store(str(folder))
-        listed = {meta.key for meta in store.list(prefix)}
-        assert f"{prefix}/put" in listed
-        assert all(writing.whole(store.get(key)) for key in listed)
-        files = {str(path).lstrip("/") for path in folder.rglob("*") if path.is_file()}
-        assert all("#" in name for name in files - listed)
-        leftovers += len([name for name in files - listed if not name.endswith("#0")])
+        # Somewhere in a round of writes.
+        listed, hidden = kill_while_writing(tmp_path / f"kill{kill}", "for-ever", rng.uniform(0, 0.15))
+        assert "put" in listed
+        assert all("#" in name for name in hidden)
+        leftovers += len([name for name in hidden if not name.endswith("#0")])
     assert leftovers, "no process died while it wrote"

@@ -1,7 +1,8 @@
 """Processes that tests race or kill while they write.
 
-`python -m tests.store.writing FOLDER` writes large objects one after another, by every way there is,
-until it is killed. Each object is one byte repeated; `whole` says whether one is complete.
+`python -m tests.store.writing FOLDER for-ever` writes large objects one after another, by every way
+there is, until it is killed; `… half` stops in the middle of two uploads. Each object is one byte
+repeated; `whole` says whether one is complete.
 """
 
 from __future__ import annotations
@@ -42,6 +43,17 @@ def write_for_ever(folder: str) -> None:
             print("ready", flush=True)
 
 
+def write_half(folder: str) -> None:
+    """Begin to stream a new object and one over an old one, and wait to be killed."""
+    store, prefix = open_store(folder)
+    store.put(f"{prefix}/put", b"o" * OBJECT_BYTES)
+    writers = [store.open_writer(f"{prefix}/{name}") for name in ("new", "put")]
+    for writer in writers:
+        writer.write(b"x" * (OBJECT_BYTES // 2))
+    print("ready", flush=True)
+    sys.stdin.read()
+
+
 _barriers: list[Barrier] = []
 
 
@@ -80,4 +92,4 @@ def increment(url: str, times: int) -> None:
 
 
 if __name__ == "__main__":
-    write_for_ever(sys.argv[1])
+    {"for-ever": write_for_ever, "half": write_half}[sys.argv[2]](sys.argv[1])
