@@ -100,7 +100,7 @@ def unpack_block(source: Record, codecs: Record, address: int, length: int) -> t
         return _BAD_SIZE, 0, 0
     capacity = source.unpacked_capacity
     if declared > capacity or capacity == 0:
-        source.needed = declared
+        source.needed = max(declared, 1)
         return _NEED_UNPACK_SPACE, 0, 0
     size = _decompress(codec, codecs, address, length, source.unpacked, capacity, declared)
     if size == TARGET_TOO_SHORT and capacity < limit:
