@@ -161,9 +161,10 @@ def complete(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
 
 
 def fail(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
-    """Any active state to Failed. The reason goes to the log, not into the ledger."""
+    """Any active state to Failed. The reason goes to the log, not into the ledger; the outputs are
+    garbage from now on."""
     _require(ledger, compaction_id, *(s for s in State if not s.is_terminal))
-    return ledger.update(compaction_id, lambda c: replace(c, state=State.FAILED, progress=None))
+    return ledger.update(compaction_id, lambda c: replace(c, state=State.FAILED, outputs=(), progress=None))
 
 
 def trim(ledger: AnyLedger) -> AnyLedger:

@@ -139,9 +139,16 @@ def test_outputs(keys: list[tuple[bytes | None, bytes | None]], refusal: str | N
         sst = M.sst()
         return replace(sst, info=replace(sst.info, first_entry=first, last_entry=last))
 
-    compaction = M.compaction(ALL_L0, State.COMPACTED, [output(*pair) for pair in keys])
+    compaction = M.compaction(ALL_L0, State.COMPACTED)
+    compaction = replace(compaction, outputs=tuple(output(*pair) for pair in keys))
     got = validate(compaction, MANIFEST, Ledger(1, (compaction,)))
     assert got is None if refusal is None else refusal in str(got)
+
+
+def test_an_output_older_than_its_compaction() -> None:
+    early = M.sst()
+    compaction = M.compaction(ALL_L0, State.COMPACTED, [early])
+    assert "older than the compaction" in str(validate(compaction, MANIFEST, Ledger(1, (compaction,))))
 
 
 POLICIES = st.builds(

@@ -17,7 +17,8 @@ against the latest manifest when it is Compacted:
 6. Only segments can be drained, never the root.
 7. While Submitted, a merge shares no source and no destination with a compaction under way. SlateDB
    leaves that to its scheduler; a submission by hand would waste the work, or stop its workers.
-8. When Compacted, the outputs are in key order and do not overlap.
+8. When Compacted, the outputs are in key order and do not overlap, and none is older than the
+   compaction: SlateDB closes a database whose manifest got such an SST.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from itertools import pairwise
 from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import DrainSpec, Manifest, Spec, Sst, TieredSpec, Tree, tree_label
+from lithify.ids import ulid_ms
 
 _UNDER_WAY = (State.SCHEDULED, State.RUNNING)
 
@@ -66,7 +68,7 @@ def _refusals(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedg
         if compaction.state is State.SUBMITTED:
             yield from _conflicts(spec, others)
     if compaction.state is State.COMPACTED:
-        yield from _bad_outputs(compaction.outputs)
+        yield from _bad_outputs(compaction)
 
 
 def _missing(spec: Spec, tree: Tree, label: str) -> Iterator[str]:
@@ -125,8 +127,11 @@ def _conflicts(spec: TieredSpec, others: Iterable[SlateCompaction]) -> Iterator[
             yield f"compaction {other.id} under way has a source in common"
 
 
-def _bad_outputs(outputs: tuple[Sst, ...]) -> Iterator[str]:
+def _bad_outputs(compaction: SlateCompaction) -> Iterator[str]:
+    outputs = compaction.outputs
     for sst in outputs:
+        if ulid_ms(sst.id) < ulid_ms(compaction.id):
+            yield f"its output {sst.id} is older than the compaction itself; a worker's clock is behind"
         first, last = sst.info.first_entry, sst.info.last_entry
         if first is None or last is None or last < first:
             yield f"its output {sst.id} does not say its first and last key"
