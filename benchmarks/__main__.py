@@ -1,11 +1,11 @@
 """`make bench`, or `python -m benchmarks`: measure, print tables, write `build/bench.json`.
 
-1. Make the databases that are not there yet, and read each case's files once, so that all sides find
-   them in the page cache.
+1. Make the databases that are not there yet.
 2. Repeat, one side after the other within each repetition, so that a slow spell of the machine hits all:
    `cp`, the official compactor with one subcompaction, Lithify's kernel on one core; and where a case
    says so, the official compactor as it is by default, and a whole run of Lithify. Before each,
-   everything written so far is flushed to disk; after each, its outputs are removed.
+   everything written so far is flushed to disk and the inputs are read once, so that all sides find
+   them in the page cache; after each, its outputs are removed.
 3. Report medians. The exit code is 0 even when a target is missed: the report says so.
 """
 
@@ -68,13 +68,12 @@ class Bench:
 
     def _database(self, case: Case) -> Path:
         self._console.print(f"{case.name} …", highlight=False)
-        database = database_of(case, self._cache, self._scale)
-        warm_up_page_cache(database)
-        return database
+        return database_of(case, self._cache, self._scale)
 
     def _measure(self, database: Path, measure: Callable[[Path], RunT]) -> RunT:
         copy = copy_for_a_run(database, self._cache / "run")
         os.sync()
+        warm_up_page_cache(database)
         try:
             return measure(copy)
         finally:
