@@ -141,3 +141,8 @@ def daemon_has_numba(_: int) -> bool:
     """Whether the process that forked this one had loaded what tasks need."""
     maps = Path(f"/proc/{os.getppid()}/maps").read_text()
     return "numba" in maps and "pyarrow" in maps
+
+
+def threading_hook() -> None:
+    """A preload hook that must not be: its thread would be missing in every worker."""
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()

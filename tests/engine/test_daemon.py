@@ -48,6 +48,21 @@ def test_preload_does_what_the_hook_says_and_keeps_standard_output_clean() -> No
     assert "from below Python" in err
 
 
+@pytest.mark.parametrize(("hook", "is_kept"), [("preload_hook", True), ("threading_hook", False)])
+def test_hook_that_starts_threads_is_left_out_and_the_daemon_still_serves(hook: str, is_kept: bool) -> None:
+    environment = child_environment() | {"LITHIFY_PRELOAD": f"tests.engine.tasks:{hook}"}
+    answer = subprocess.run(
+        [sys.executable, "-m", "lithify.engine.daemon", "pyspark.worker"],
+        stdin=subprocess.DEVNULL,  # closed at once, which tells the daemon to end
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
+    assert 0 < int.from_bytes(answer.stdout, "big") < 65536  # its port and nothing else
+    assert (b"started threads" not in answer.stderr) is is_kept
+
+
 def test_zipped_pyspark_is_left_out_only_beside_its_own_package(tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "pyspark"
     archive = package / "python" / "lib" / "pyspark.zip"

@@ -3,9 +3,11 @@
 1. Import what every task needs before the first worker is forked, so that workers start at once
    and share the memory of it.
 2. Call the function that `LITHIFY_PRELOAD` names (`package.module:function`), which loads what this
-   package may not know of, such as compiled kernels. It must start no thread: none would survive
-   the fork.
-3. Be PySpark's own daemon.
+   package may not know of, such as compiled kernels.
+3. If that has started a thread, begin again in the same process without it. No thread survives the
+   fork, so a library that relies on one (such as the runtime of an object store's client) would
+   wait for ever in every worker.
+4. Be PySpark's own daemon.
 
 Invariants: a failing preload only makes the first task slower, it never stops the daemon. Nothing
 but PySpark writes to standard output, where Spark reads the daemon's port.
@@ -16,13 +18,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from lithify.engine.settings import PRELOAD_VARIABLE
+from lithify.engine.settings import DAEMON_MODULE, PRELOAD_VARIABLE
 
 _MODULES = ("pyspark.worker", "pyarrow", "numba")
 _ARCHIVE = Path("python", "lib", "pyspark.zip")
@@ -40,12 +43,24 @@ def prefer_unpacked_pyspark(path: list[str]) -> list[str]:
     return [entry for entry in path if not is_copy(entry)]
 
 
-def preload(hook: str | None) -> None:
-    """Import the common modules and call the hook. Failures are written to standard error."""
+def preload(hook: str | None) -> bool:
+    """Import the common modules and call the hook. Failures are written to standard error.
+    `False` when the hook has started threads, after which workers must not be forked."""
     for module in _MODULES:
         _attempt(f"import {module}", partial(import_module, module))
-    if hook:
-        _attempt(f"preload {hook}", lambda: _call(hook))
+    if not hook:
+        return True
+    before = _threads()
+    _attempt(f"preload {hook}", partial(_call, hook))
+    return _threads() <= before
+
+
+def _threads() -> int:
+    """Threads of this process; those that Python did not start are counted on Linux only."""
+    try:
+        return len(list(Path("/proc/self/task").iterdir()))
+    except OSError:
+        return threading.active_count()
 
 
 def _call(hook: str) -> None:
@@ -81,7 +96,11 @@ def main() -> None:
     """Preload, then serve until Spark closes standard input."""
     sys.path[:] = prefer_unpacked_pyspark(sys.path)
     with _output_kept_for_spark():
-        preload(os.environ.get(PRELOAD_VARIABLE))
+        hook = os.environ.pop(PRELOAD_VARIABLE, None)
+        can_fork = preload(hook)
+    if not can_fork:
+        print(f"lithify: preload {hook} started threads and is left out", file=sys.stderr, flush=True)
+        os.execv(sys.executable, [sys.executable, "-m", DAEMON_MODULE, *sys.argv[1:]])
     from pyspark.daemon import manager
 
     manager()
