@@ -1,13 +1,15 @@
 """Compiling or loading all compiled code ahead of the first task.
 
-A tiny merge is run for real on a store in memory, with everything that enters compiled code: a filter,
+A tiny merge is run for real in a temporary folder, with everything that enters compiled code: a filter,
 a fold, and resuming behind an output. So exactly the signatures that tasks use are compiled, and their
-machine code is on disk afterwards.
+machine code is on disk afterwards. No thread is started: Spark forks its Python workers after this, and
+a process forked beside threads may hang.
 """
 
 from __future__ import annotations
 
 import struct
+import tempfile
 
 import numpy as np
 
@@ -22,22 +24,17 @@ from lithify.ids import RandomIds, Ulid
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 
-_STORE_URL = "memory://lithify-warm-up"
 _KEY = b"k"
 
 
 def warm_up() -> None:
     """Compile the kernel, or load it from the cache; further calls in a process cost next to nothing."""
-    store, _ = open_store(_STORE_URL)
-    folder = f"warm-up/{RandomIds().uuid()}"
-    try:
+    with tempfile.TemporaryDirectory(prefix="lithify-warm-up-") as path:
+        store, folder = open_store(path)
         sources = tuple((_one_row_sst(store, folder, seq),) for seq in (2, 1))
         result = run_merge(_task(folder, sources), store, RandomIds(), SystemClock())
         resumed = _task(folder, sources, result.outputs)
         run_merge(resumed, store, RandomIds(), SystemClock())
-    finally:
-        for meta in list(store.list(folder)):
-            store.delete(meta.key)
 
 
 def concatenate(key: bytes, existing: bytes | None, operand: bytes) -> bytes:
@@ -49,7 +46,7 @@ def _task(
     folder: str, sources: tuple[tuple[SourceSst, ...], ...], resume_outputs: tuple[Sst, ...] = ()
 ) -> MergeTask:
     return MergeTask(
-        store_url=_STORE_URL,
+        store_url="",
         store_options={},
         output_folder=folder,
         min_output_ms=0,
