@@ -73,7 +73,7 @@ _settings = st.builds(
 
 
 @given(_rows(("put", "put", "delete", "merge")), _settings)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_rows_and_blocks_equal_the_models(sources: list[list[Row]], setting: Setting) -> None:
     bench = Bench()
     for rows in sources:

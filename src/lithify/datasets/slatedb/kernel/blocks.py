@@ -21,7 +21,7 @@ one more row and two more blocks.
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import entry, inlined
+from lithify.datasets.slatedb.kernel.cache import called, entry, inlined
 from lithify.datasets.slatedb.kernel.codecs import pack_block
 from lithify.datasets.slatedb.kernel.crc32 import crc32
 from lithify.datasets.slatedb.kernel.keys import common_length
@@ -60,7 +60,7 @@ _NEED_ROW_SPACE = int(Status.NEED_ROW_SPACE)
 _COMPRESSION_FAILED = int(Status.COMPRESSION_FAILED)
 
 
-@inlined
+@called
 def _write_restarts(output: Record) -> int:
     """Write the restart offsets and their count; where the block ends."""
     position: int = output.position
@@ -71,7 +71,7 @@ def _write_restarts(output: Record) -> int:
     return position + 2
 
 
-@inlined
+@called
 def _register_block(output: Record, stored_len: int) -> None:
     block = output.blocks
     store_64(output.block_offsets + 8 * block, output.data_bytes)
@@ -85,7 +85,7 @@ def _register_block(output: Record, stored_len: int) -> None:
     output.blocks = block + 1
 
 
-@inlined
+@called
 def finish_block(output: Record, codecs: Record) -> int:
     """Complete the block in progress in the output buffer."""
     start = output.block_start
@@ -106,7 +106,7 @@ def finish_block(output: Record, codecs: Record) -> int:
     return _OK
 
 
-@inlined
+@called
 def _register_index_key(output: Record, key: int, length: int) -> None:
     """Give the block that starts now its index key."""
     used = output.index_keys_len
@@ -116,7 +116,7 @@ def _register_index_key(output: Record, key: int, length: int) -> None:
     store_64(output.index_key_ends + 8 * output.blocks, used)
 
 
-@inlined
+@called
 def _start_output(output: Record, key: int, key_len: int) -> None:
     copy_key(output.first_key, key, key_len)
     output.first_key_len = key_len

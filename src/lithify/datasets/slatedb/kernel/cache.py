@@ -1,7 +1,8 @@
 """Compilation of the kernel: which functions are compiled, and where machine code is kept.
 
-1. `inlined` marks a function that is only ever called from other compiled code. It is compiled as
-   part of its callers and is never stored by itself.
+1. `inlined` and `called` mark functions for other compiled code. They are never stored by themselves.
+   Inlining what runs for every row makes the merge half as fast again; inlining all would only make
+   compilation slow.
 2. `entry` marks a function that Python calls. Its machine code, with everything it calls linked in,
    is stored in the cache folder, so that later processes load it instead of compiling.
 3. The name of the cache folder holds a hash of all kernel sources, of the versions of Python, numba
@@ -74,19 +75,24 @@ _FOLDER = _writable_folder()
 
 
 def inlined(function: Function) -> Function:
-    """Compile `function` as a part of its compiled callers."""
+    """Compile `function` into its compiled callers: what is done for every row."""
+    return cast(Function, numba.njit(nogil=True, error_model="numpy", forceinline=True)(function))
+
+
+def called(function: Function) -> Function:
+    """Compile `function` once for its compiled callers: what is done for every block, or seldom."""
     return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
 def entry(function: Function) -> Function:
     """Compile `function` for callers in Python and keep its machine code on disk."""
     if _FOLDER is None:
-        return inlined(function)
+        return called(function)
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = _FOLDER
     try:
         return cast(Function, numba.njit(nogil=True, error_model="numpy", cache=True)(function))
     except RuntimeError:  # numba found no place for the cache of this function
-        return inlined(function)
+        return called(function)
     finally:
         numba.config.CACHE_DIR = before

@@ -16,7 +16,7 @@ and LZ4's compressor are functions of libraries, called by address with the libr
 from __future__ import annotations
 
 from lithify.datasets.slatedb.kernel import lz4, snappy, zstd_frame
-from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.datasets.slatedb.kernel.cache import called
 from lithify.datasets.slatedb.kernel.layout import Record, Status
 from lithify.datasets.slatedb.kernel.memory import (
     call_compressor,
@@ -52,7 +52,7 @@ zstd_declared_size = zstd_frame.declared_size
 zstd_content_limit = zstd_frame.content_limit
 
 
-@inlined
+@called
 def _declared_size(codec: int, address: int, length: int) -> int:
     """The uncompressed size that a block declares, negative when it declares none."""
     if codec == _SNAPPY:
@@ -64,7 +64,7 @@ def _declared_size(codec: int, address: int, length: int) -> int:
     return zstd_declared_size(address, length)
 
 
-@inlined
+@called
 def _size_limit(codec: int, length: int) -> int:
     """The most bytes a block of `length` stored bytes can hold."""
     if codec == _SNAPPY:
@@ -76,7 +76,7 @@ def _size_limit(codec: int, length: int) -> int:
     return zstd_content_limit(length)
 
 
-@inlined
+@called
 def _decompress(
     codec: int, codecs: Record, address: int, length: int, target: int, capacity: int, declared: int
 ) -> int:
@@ -90,7 +90,7 @@ def _decompress(
     return call_decompressor(codecs.zstd_decompress, context, target, capacity, address, length)
 
 
-@inlined
+@called
 def unpack_block(source: Record, codecs: Record, address: int, length: int) -> tuple[int, int, int]:
     """Decompress a block: status, address and length of the result."""
     codec = source.codec
@@ -111,7 +111,7 @@ def unpack_block(source: Record, codecs: Record, address: int, length: int) -> t
     return _OK, source.unpacked, size
 
 
-@inlined
+@called
 def pack_block(codec: int, codecs: Record, address: int, length: int) -> int:
     """Compress a block into the scratch buffer; the compressed length, not above 0 on failure."""
     packed, capacity = codecs.packed, codecs.packed_capacity

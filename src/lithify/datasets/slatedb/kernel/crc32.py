@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lithify.datasets.slatedb.kernel.cache import entry, inlined
+from lithify.datasets.slatedb.kernel.cache import called, entry
 from lithify.datasets.slatedb.kernel.memory import load_u8, load_u64, signed, unsigned
 
 U64 = np.uint64
@@ -61,7 +61,7 @@ def _make_tables() -> npt.NDArray[np.uint64]:
 _TABLES = _make_tables()
 
 
-@inlined
+@called
 def _update_by_tables(register: U64, address: int, length: int) -> U64:
     while length >= 8:
         word = load_u64(address) ^ register
@@ -177,13 +177,13 @@ def _update_by_folding(_typing: Any, register: Any, address: Any, length: Any) -
     return types.uint64(types.uint64, types.int64, types.int64), generate
 
 
-@inlined
+@called
 def crc32_by_tables(address: int, length: int) -> int:
     """The checksum of `length` bytes at `address`, on any processor."""
     return signed(_update_by_tables(_ALL_ONES, address, length) ^ _ALL_ONES)
 
 
-@inlined
+@called
 def _crc32_by_folding(address: int, length: int) -> int:
     register = _ALL_ONES
     if length >= _LANES_BYTES:

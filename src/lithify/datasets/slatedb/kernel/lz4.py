@@ -6,7 +6,7 @@ library's.)
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.datasets.slatedb.kernel.cache import called, inlined
 from lithify.datasets.slatedb.kernel.memory import load_u8, load_u16
 from lithify.datasets.slatedb.kernel.snappy import copy_literal, copy_match
 
@@ -38,7 +38,7 @@ def _read_length(source: int, end: int, length: int) -> tuple[int, int]:
     return _CORRUPT, source
 
 
-@inlined
+@called
 def decompress(source: int, length: int, target: int, capacity: int) -> int:
     """Decompress into `target`; the uncompressed length, or -1 for corrupt data."""
     end = source + length

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lithify.datasets.slatedb.kernel.blocks import append_row
-from lithify.datasets.slatedb.kernel.cache import entry, inlined
+from lithify.datasets.slatedb.kernel.cache import called, entry, inlined
 from lithify.datasets.slatedb.kernel.keys import compare_keys
 from lithify.datasets.slatedb.kernel.layout import (
     HAS_CREATE,
@@ -80,7 +80,7 @@ def _precedes(sources: Records, left: int, right: int) -> bool:
     return bool(a < b or (a == b and _precedes_on_tie(sources, left, right)))
 
 
-@inlined
+@called
 def _build_tree(sources: Records, tree: Tree, count: int) -> None:
     """Play all matches. Leaf i is node `count + i`; `tree[n]` is the loser at node n, `tree[0]` the
     overall winner."""
@@ -128,7 +128,7 @@ def _advance(sources: Records, tree: Tree, merger: Record, codecs: Record) -> in
 # ---------------------------------------------------------------- writing what is kept
 
 
-@inlined
+@called
 def _was_written_before(merger: Record, key: int, key_len: int, seq: np.uint64) -> bool:
     order = compare_keys(key, key_len, merger.resume_key, merger.resume_key_len)
     if order == 0:
@@ -138,7 +138,7 @@ def _was_written_before(merger: Record, key: int, key_len: int, seq: np.uint64) 
     return False
 
 
-@inlined
+@called
 def _ask_filter(
     merger: Record, key: int, key_len: int, tail: int, value_len: int, tail_len: int, flags: int
 ) -> int:
@@ -187,7 +187,7 @@ def _emit(
     return status
 
 
-@inlined
+@called
 def _emit_pending(merger: Record, pending: Records, output: Record, codecs: Record) -> int:
     """Write the tombstones above a version that is kept."""
     while merger.pending_next < merger.pending_count:
@@ -223,7 +223,7 @@ def _count_dropped_tombstone(merger: Record, was_expired: int) -> None:
         merger.tombstones += 1
 
 
-@inlined
+@called
 def _end_group(merger: Record, pending: Records) -> None:
     """No older version follows: tombstones that are still pending vanish."""
     for index in range(merger.pending_count):
@@ -240,7 +240,7 @@ def _begin_group(row: Record, merger: Record) -> None:
     merger.group_done = 0
 
 
-@inlined
+@called
 def _make_tombstone(row: Record, scratch: int) -> tuple[int, int]:
     """The expired row as a tombstone without expiry, in the scratch memory: its length and flags."""
     fixed = row.value + row.value_len
@@ -254,7 +254,7 @@ def _make_tombstone(row: Record, scratch: int) -> tuple[int, int]:
     return length, flags
 
 
-@inlined
+@called
 def _defer_tombstone(
     row: Record, merger: Record, pending: Records, tail: int, tail_len: int, flags: int, was_expired: int
 ) -> int:
@@ -302,7 +302,7 @@ def _retain(row: Record, merger: Record, pending: Records, output: Record, codec
 
 @inlined
 def _take_row(
-    row: Record, is_folded: bool, merger: Record, pending: Records, output: Record, codecs: Record
+    row: Record, is_folded: int, merger: Record, pending: Records, output: Record, codecs: Record
 ) -> int:
     """Pass one row through the merge. Without `OK` the row was not taken."""
     order = compare_keys(row.key, row.key_len, merger.group_key, merger.group_key_len)
@@ -356,21 +356,20 @@ def run(
     output = outputs[0]
     codec = codecs[0]
     while True:
-        if merger.folded_ready:
-            status = _take_row(sources[merger.source_count], True, merger, pending, output, codec)
-            if status != _OK:
-                return status
-            merger.folded_ready = 0
         winner = tree[0]
-        source = sources[winner]
         if not merger.row_taken:
+            index = merger.source_count if merger.folded_ready else winner
+            source = sources[index]
             if source.exhausted:
                 _end_group(merger, pending)
                 return _DONE
-            status = _take_row(source, False, merger, pending, output, codec)
+            status = _take_row(source, merger.folded_ready, merger, pending, output, codec)
             if status != _OK:
                 merger.at_source = winner
                 return status
+            if merger.folded_ready:
+                merger.folded_ready = 0
+                continue
             merger.row_taken = 1
         status = _advance(sources, tree, merger, codec)
         if status != _OK:

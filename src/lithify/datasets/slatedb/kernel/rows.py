@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.datasets.slatedb.kernel.cache import called, inlined
 from lithify.datasets.slatedb.kernel.codecs import unpack_block
 from lithify.datasets.slatedb.kernel.crc32 import crc32
 from lithify.datasets.slatedb.kernel.keys import common_length, compare_keys
@@ -70,7 +70,7 @@ _BAD_ORDER = int(Status.BAD_ORDER)
 _BAD_BOUNDS = int(Status.BAD_BOUNDS)
 
 
-@inlined
+@called
 def _transcode(source: Record, address: int, length: int) -> tuple[int, int, int]:
     """A block of format 1 as one of format 2: status, address and length."""
     size = transcoded_size(address, length)
@@ -83,7 +83,7 @@ def _transcode(source: Record, address: int, length: int) -> tuple[int, int, int
     return _OK, source.transcoded, size
 
 
-@inlined
+@called
 def open_block(source: Record, codecs: Record) -> int:
     """Start reading the next block; `DONE` behind the last one of the last SST."""
     block = source.block + 1
@@ -123,7 +123,7 @@ def _in_order(source: Record, suffix: int, suffix_len: int, shared: int, seq: An
     return order > 0 or (order == 0 and seq < source.seq)
 
 
-@inlined
+@called
 def _has_common_prefix(source: Record) -> bool:
     length = source.common_len
     return bool(source.key_len >= length and common_length(source.key, source.common, length) == length)
@@ -184,28 +184,28 @@ def decode_row(source: Record) -> int:
     return _OK
 
 
-@inlined
+@called
 def _is_before_start(source: Record) -> bool:
     return bool(
         source.check_start and compare_keys(source.key, source.key_len, source.start, source.start_len) < 0
     )
 
 
-@inlined
+@called
 def _is_behind_end(source: Record) -> bool:
     return bool(
         source.check_end and compare_keys(source.key, source.key_len, source.end, source.end_len) >= 0
     )
 
 
-@inlined
+@called
 def _end_sst(source: Record) -> None:
     """Read no more of the current SST."""
     source.block = source.block_end
     source.cursor = source.rows_end
 
 
-@inlined
+@called
 def _exhaust(source: Record) -> None:
     source.exhausted = 1
     source.prefix = _GREATEST

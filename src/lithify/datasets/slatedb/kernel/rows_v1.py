@@ -13,7 +13,7 @@ restart point, which is all that its reader here looks at.
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.datasets.slatedb.kernel.cache import called, inlined
 from lithify.datasets.slatedb.kernel.layout import (
     ALL_FLAGS,
     HAS_CREATE,
@@ -55,7 +55,7 @@ def _kept_flags(flags: int) -> int:
     return flags & ~HAS_EXPIRE if flags & TOMBSTONE else flags
 
 
-@inlined
+@called
 def _row_sizes(position: int, end: int, first_key_len: int) -> tuple[int, int]:
     """Bytes of the row at `position` in format 1 and in format 2; minus a status if it is broken."""
     left = end - position
@@ -86,7 +86,7 @@ def _row_sizes(position: int, end: int, first_key_len: int) -> tuple[int, int]:
     return size, lengths + key_len + value_len + ROW_FIXED_BYTES + _timestamps_len(_kept_flags(flags))
 
 
-@inlined
+@called
 def transcoded_size(address: int, length: int) -> int:
     """Bytes of the block in format 2; minus a status if it is broken."""
     if length < 2:
@@ -110,7 +110,7 @@ def transcoded_size(address: int, length: int) -> int:
     return total if position == end else -_BAD_RESTARTS
 
 
-@inlined
+@called
 def _transcode_row(position: int, first_key: int, target: int) -> tuple[int, int]:
     """Write one row; where it ends in both formats."""
     shared = load_u16_be(position)
@@ -140,7 +140,7 @@ def _transcode_row(position: int, first_key: int, target: int) -> tuple[int, int
     return value + value_len, target + kept_len
 
 
-@inlined
+@called
 def transcode_block(address: int, length: int, target: int) -> None:
     """Write the block in format 2 to `target`, which has room for `transcoded_size` bytes."""
     row_count = load_u16_be(address + length - 2)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.datasets.slatedb.kernel.cache import called, inlined
 from lithify.datasets.slatedb.kernel.memory import (
     copy_16,
     copy_32,
@@ -144,7 +144,7 @@ def _find_match(source: int, start: int, limit: int, table: int, shift: int) -> 
             return position, candidate
 
 
-@inlined
+@called
 def _compress_fragment(source: int, length: int, target: int, table: int) -> int:
     if length < _MIN_MATCHED_INPUT:
         return _write_literal(target, source, length)
@@ -182,7 +182,7 @@ def _compress_fragment(source: int, length: int, target: int, table: int) -> int
     return target
 
 
-@inlined
+@called
 def compress(source: int, length: int, target: int, table: int) -> int:
     """Compress into `target`, which has room for `compressed_bound` bytes; the compressed length."""
     position = write_varint(target, length)
@@ -257,7 +257,7 @@ def _read_copy(source: int, end: int, tag: int) -> tuple[int, int, int]:
     return (tag >> 2) + 1, offset, source + extra
 
 
-@inlined
+@called
 def decompress(source: int, length: int, target: int, capacity: int) -> int:
     """Decompress into `target`; the uncompressed length, or -1 for corrupt data."""
     end = source + length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.datasets.slatedb.kernel.cache import called, inlined
 from lithify.datasets.slatedb.kernel.memory import load_u8, store_u8
 
 MAX_BYTES = 5
@@ -10,7 +10,7 @@ INVALID = -1
 _MAX_VALUE = 0xFFFFFFFF
 
 
-@inlined
+@called
 def _read_long(position: int, end: int) -> tuple[int, int]:
     value = 0
     shift = 0

@@ -6,7 +6,7 @@ content size, each as wide as the descriptor says.
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.datasets.slatedb.kernel.cache import called, inlined
 from lithify.datasets.slatedb.kernel.memory import load_i64, load_u8, load_u16, load_u32
 
 UNKNOWN = -1
@@ -26,7 +26,7 @@ def content_limit(length: int) -> int:
     return (length // _MIN_BLOCK_BYTES + 1) * _MAX_BLOCK_BYTES
 
 
-@inlined
+@called
 def declared_size(source: int, length: int) -> int:
     """The content size in the header, or `UNKNOWN`."""
     if length < _MAX_HEADER_BYTES or load_u32(source) != _MAGIC:
