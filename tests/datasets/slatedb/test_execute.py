@@ -18,7 +18,7 @@ from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOpt
 from lithify.errors import CorruptObject, StoreError
 from lithify.ids import ulid_ms
 from lithify.store.local import LocalStore
-from lithify.testing import FaultyStore, ManualClock
+from lithify.testing import CountingStore, Fault, FaultyStore, ManualClock, Verb, WrappedStore
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.merging import FOLDER, KEEP_ALL, LAST_RUN, Bench, delete, put
 from tests.judge.official import Delete, OpenOptions, Put, Write, compact_officially, copy_database, open_db
@@ -186,6 +186,45 @@ def test_resuming_behind_an_output_of_another_range_is_refused() -> None:
     whole = bench.run()
     with pytest.raises(CorruptObject, match="outside the range"):
         bench.run(bench.task(LAST_RUN, key_range=KeyRange(None, b"b"), resume_outputs=whole.outputs))
+
+
+class RemoteStore(WrappedStore):
+    """A store that tasks take for a remote one."""
+
+    @property
+    def url(self) -> str:
+        return "s3://bucket"
+
+
+def test_a_remote_store_is_read_ahead() -> None:
+    bench = Bench()
+    value = random.Random(2).randbytes(3000)
+    for source in range(5):
+        rows = [put(b"%05d" % key, 10 - source, value) for key in range(source, 3000, 2)]
+        bench.add(rows[:1], rows[1:700], rows[700:])
+    expected = bench.run()
+    counting = CountingStore(bench.store)
+    bench.store = RemoteStore(counting)
+    result = bench.run()
+    assert bench.rows(result) == bench.rows(expected)
+    assert (result.rows, result.bytes_read) == (expected.rows, expected.bytes_read)
+    assert 15 < counting.requests[Verb.GET] < 100
+
+
+def test_failures_while_reading_ahead_are_raised() -> None:
+    bench = Bench().add([put(b"%05d" % i, 9, b"v" * 3000) for i in range(3000)])
+    inner, before = bench.store, names(bench)
+    failures = 0
+    for number in range(12):
+        fault = {number: Fault.FAIL_BEFORE}
+        bench.store = RemoteStore(FaultyStore.scripted(inner, fault))
+        try:
+            bench.run()
+        except StoreError:
+            failures += 1
+        bench.store = inner
+        assert len(names(bench) - before) == number + 1 - failures
+    assert failures > 8
 
 
 PEAK_MEMORY = """

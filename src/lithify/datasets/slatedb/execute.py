@@ -20,6 +20,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,7 @@ from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.datasets.slatedb.kernel.inputs import (
     FIRST_KEY_CAPACITY,
     Bounds,
+    Input,
     bounds_of,
     open_inputs,
 )
@@ -54,6 +56,7 @@ from lithify.datasets.slatedb.kernel.python_rows import (
     read_row,
     set_row,
 )
+from lithify.datasets.slatedb.kernel.windows import MAX_READERS, is_local
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst
 from lithify.datasets.slatedb.task import MergeTask, RowCounts, RowRules, SourceSst, TaskResult, sst_key
 from lithify.errors import CorruptObject, StoreError
@@ -85,7 +88,7 @@ def run_merge(task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock) -> Ta
             error.add_note(f"and its unfinished output could not be thrown away: {abort_error}")
         raise
     finally:
-        merge.codecs.close()
+        merge.close()
     return TaskResult(
         outputs=(*task.resume_outputs, *merge.outputs.finished),
         rows=merge.row_counts(),
@@ -109,6 +112,8 @@ class _Merge:
         resume = last_row(store, task.output_folder, task.resume_outputs[-1]) if task.resume_outputs else None
         key_range = task.range if resume is None else _resumed_range(task, resume[0])
         sources = _parts(task, key_range)
+        self._store, self._sources = store, sources
+        self._set_hooks(task.rules)
         self.codecs = Codecs(
             {part.sst.info.compression for parts in sources for part, _ in parts}, task.options.compression
         )
@@ -117,7 +122,8 @@ class _Merge:
         )
         # The record behind those of the sources holds folded rows.
         self.source_records = np.zeros(len(sources) + 1, SOURCE)
-        self.inputs = list(open_inputs(store, self.source_records, sources))
+        self.readers = None if is_local(store) else ThreadPoolExecutor(min(MAX_READERS, len(sources) + 1))
+        self.inputs: list[Input] = []
         self.tree = np.zeros(max(len(sources), 1), np.int64)
         self.merger_records = np.zeros(1, MERGER)
         self.merger = Bound(self.merger_records[0])
@@ -129,6 +135,7 @@ class _Merge:
             self._set_resume(*resume)
 
     def run(self) -> None:
+        self.inputs = open_inputs(self._store, self.source_records, self._sources, self.readers)
         if self.inputs:
             self._repeat(
                 lambda: prime(self.source_records, self.tree, self.merger_records, self.codecs.records)
@@ -136,22 +143,29 @@ class _Merge:
             self._repeat(self._run_kernel)
         self.outputs.close()
 
+    def close(self) -> None:
+        """Wait for requests that are under way, and free what the libraries hold."""
+        if self.readers is not None:
+            self.readers.shutdown(cancel_futures=True)
+        self.codecs.close()
+
     def row_counts(self) -> RowCounts:
         return RowCounts(*(self.merger[field] for field in _COUNTS))
 
     # Setting up
 
+    def _set_hooks(self, rules: RowRules) -> None:
+        operator, row_filter = rules.merge_operator, rules.compaction_filter
+        self.operator = None if operator is None else load_merge_operator(operator)
+        self.filter = None if row_filter is None else load_compaction_filter(row_filter)
+
     def _set_rules(self, rules: RowRules) -> None:
-        self.merger["source_count"] = len(self.inputs)
+        self.merger["source_count"] = len(self._sources)
         self.merger.record["horizon"] = rules.retention_min_seq
         self.merger["clock_tick_ms"] = rules.clock_tick_ms
         self.merger["drop_tombstones"] = rules.is_last_run
         self.merger["has_operator"] = rules.merge_operator is not None
         self.merger["has_filter"] = rules.compaction_filter is not None
-        self.operator = None if rules.merge_operator is None else load_merge_operator(rules.merge_operator)
-        self.filter = (
-            None if rules.compaction_filter is None else load_compaction_filter(rules.compaction_filter)
-        )
         self.merger.attach("group_key", new_bytes(FIRST_KEY_CAPACITY))
         self.merger.attach("scratch_row", new_bytes(_SCRATCH_ROW_BYTES))
         self.merger.attach("pending_tails", new_bytes(PENDING_TAIL_BYTES * _FIRST_PENDING))

@@ -6,16 +6,15 @@
    and their bounds.
 3. An SST is opened when its source gets there: its index is read and cut to the blocks that may hold
    keys inside the bounds. Row decoding skips what the first and last of them hold beyond.
-4. A window is the next blocks up to the window size, at least one, read with one request. All sources
-   together stay within a fixed budget, however many there are.
 
-Invariant: at any time a source holds one window, one index cut to its range, and the key buffer. The
+Invariant: at any time a source holds its windows, one index cut to its range, and the key buffer. The
 offsets handed to compiled code ascend, and every block has room for its checksum and more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,28 +23,16 @@ import numpy.typing as npt
 from lithify.datasets.slatedb.index import BlockIndex, decode_index
 from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.datasets.slatedb.kernel.layout import CHECKSUM_BYTES, REASONS, Status
+from lithify.datasets.slatedb.kernel.windows import Windows, window_bytes
 from lithify.datasets.slatedb.model import KeyRange
 from lithify.datasets.slatedb.sst import MAX_BLOCK_BYTES, unseal
 from lithify.datasets.slatedb.task import SourceSst
 from lithify.errors import CorruptObject
 from lithify.store.objects import ObjectStore
 
-MAX_WINDOW_BYTES = 512 << 10
-MIN_WINDOW_BYTES = 64 << 10
-WINDOWS_BUDGET_BYTES = 128 << 20
-"""For the windows of all sources of a task."""
-
 FIRST_KEY_CAPACITY = 1 << 10
 _FIRST_UNPACKED_CAPACITY = 64 << 10
-_SUSPICIOUS_BLOCK_BYTES = 64 << 20
-"""Before memory is taken for a larger block, the object is asked for its size."""
 _GREATEST_PREFIX = (1 << 64) - 1
-
-
-def window_bytes(source_count: int) -> int:
-    """The size of each source's window."""
-    share = WINDOWS_BUDGET_BYTES // max(source_count, 1)
-    return min(MAX_WINDOW_BYTES, max(MIN_WINDOW_BYTES, share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,23 +125,29 @@ class Input:
         parts: Sequence[tuple[SourceSst, Bounds]],
         common: bytes,
         window_size: int,
+        readers: Executor | None,
     ) -> None:
         self.bound = Bound(record)
         self.bytes_read = 0
         self._store = store
         self._window_size = window_size
-        self._window = new_bytes(0)
+        self._readers = readers
+        self._windows: Windows | None = None
         self._common = common
         self._parts = iter(parts)
         self._left = len(parts)
         self._part: SourceSst | None = None
-        self._offsets: npt.NDArray[np.int64] = np.zeros(1, np.int64)
         self._first_block = 0
         self.bound.attach("key", new_bytes(FIRST_KEY_CAPACITY))
         self.bound.attach("common", bytes_of(common))
         self.bound["common_len"] = len(common)
         self.bound["key_capacity"] = FIRST_KEY_CAPACITY
         self.bound["more_ssts"] = 1
+
+    def start(self) -> None:
+        """Open the first SST and read its first window, before compiled code asks for them."""
+        self._refill()
+        self._refill()
 
     def provide(self, status: int) -> bool:
         """Provide what compiled code asked of this source; false when it did not ask for anything."""
@@ -217,7 +210,8 @@ class Input:
         offsets = index.offsets[first : max(first, last) + 1].copy()
         if len(offsets) > 1 and int(np.diff(offsets).min()) <= CHECKSUM_BYTES:
             raise CorruptObject(part.key, "its index has a block too short for a checksum")
-        self._part, self._offsets, self._first_block = part, offsets, first
+        self._part, self._first_block = part, first
+        self._windows = Windows(self._store, part.key, offsets, self._window_size, self._readers)
         self.bound.attach("offsets", offsets)
         for field in ("cursor", "rows_end", "shareable", "has_previous", "window_end"):
             self.bound[field] = 0
@@ -244,34 +238,27 @@ class Input:
         return int.from_bytes(tail[:8].ljust(8, b"\0"), "big")
 
     def _read_window(self) -> None:
-        assert self._part is not None
-        offsets, first = self._offsets, self.bound["block"] + 1
-        start = int(offsets[first])
-        end = int(np.searchsorted(offsets, start + self._window_size, "right")) - 1
-        end = max(end, first + 1)
-        size = int(offsets[end]) - start
-        if size > _SUSPICIOUS_BLOCK_BYTES and start + size > self._store.head(self._part.key).size:
-            raise CorruptObject(self._part.key, f"block {self._first_block + first} ends behind the object")
-        self._ensure_window(min(max(size, self._window_size), max(size, int(offsets[-1]) - start)))
-        self._store.get_range_into(self._part.key, start, self._window.data[:size])
-        self.bytes_read += size
-        self.bound["window_base"] = self._window.ctypes.data - start
-        self.bound["window_end"] = end
-
-    def _ensure_window(self, size: int) -> None:
-        """A window of at least `size` bytes; one that a huge block has blown up shrinks again."""
-        too_small = len(self._window) < len(new_bytes(0)) + size
-        if too_small or (len(self._window) > 4 * self._window_size > 4 * size):
-            self._window = new_bytes(size)
+        assert self._windows is not None
+        window = self._windows.take(self.bound["block"] + 1)
+        self.bytes_read += window.size_bytes
+        self.bound["window_base"] = window.memory.ctypes.data - window.start
+        self.bound["window_end"] = window.end_block
 
 
 def open_inputs(
     store: ObjectStore,
     records: npt.NDArray[np.void],
     sources: Sequence[Sequence[tuple[SourceSst, Bounds]]],
-) -> Iterator[Input]:
-    """An input for each source, over the records in order."""
+    readers: Executor | None = None,
+) -> list[Input]:
+    """An input for each source, over the records in order. With `readers`, the first windows are read
+    at the same time, and every following one ahead of its use."""
     common = common_prefix([part for parts in sources for part in parts])
-    size = window_bytes(len(sources))
-    for record, parts in zip(records, sources, strict=False):
-        yield Input(store, record, parts, common, size)
+    size = window_bytes(store, len(sources))
+    inputs = [
+        Input(store, record, parts, common, size, readers)
+        for record, parts in zip(records, sources, strict=False)
+    ]
+    if readers is not None:
+        list(readers.map(Input.start, inputs))
+    return inputs
