@@ -71,7 +71,7 @@ class Bench:
         return database_of(case, self._cache, self._scale)
 
     def _measure(self, database: Path, measure: Callable[[Path], RunT]) -> RunT:
-        copy = copy_for_a_run(database, self._cache / "run")
+        copy = copy_for_a_run(database, self._cache / f"run-{os.getpid()}")
         os.sync()
         warm_up_page_cache(database)
         try:

@@ -1,7 +1,8 @@
 """The official compactor at work, measured: `python -m benchmarks.official CASE DATABASE SUBCOMPACTIONS`.
 
 1. A process opens the database with the official client, a coordinator and a worker inside, all polling
-   intervals 50 ms, the scheduler told to do nothing by itself. Opening is not measured.
+   intervals 50 ms, the scheduler told to do nothing by itself. Opening is not measured, nor is the first
+   `IDLE_S` after it.
 2. Idle: for `IDLE_S` it only waits, looking at the folder of compactions files every `LOOK_S`. The CPU
    time of the process per second is the price of being open.
 3. A full compaction of the eight L0s is submitted; the process goes on waiting in the same way until
@@ -27,7 +28,7 @@ from pathlib import Path
 from tests.judge.official import Admin, compactor_settings, full_compaction, open_db
 
 from benchmarks.cases import Case
-from benchmarks.child import CHILD_TIMEOUT_S, run_child
+from benchmarks.child import CHILD_TIMEOUT_S, Cost, Stopwatch, run_child, settle_memory
 from benchmarks.data import open_options
 
 POLL_MS = 50
@@ -42,6 +43,7 @@ class OfficialRun:
     merge_wall_s: float
     whole_wall_s: float
     cpu_s: float
+    system_cpu_s: float
     idle_cpu_per_s: float
     input_bytes: int
     output_bytes: int
@@ -61,21 +63,23 @@ def _compact(case: Case, database: Path, subcompactions: int) -> OfficialRun:
     admin = Admin(database)
     input_bytes = sum(sst.stat().st_size for sst in database.rglob("*.sst"))
     with open_db(database, **options):
-        _wait(1.0, database)
-        idle_cpu_s = _wait(IDLE_S, database) / IDLE_S
-        cpu_before_s, started_s = time.process_time(), time.perf_counter()
+        _wait(IDLE_S, database)
+        idle = _wait(IDLE_S, database)
+        settle_memory()
+        watch = Stopwatch()
         (tree,) = admin.trees()
         spec = full_compaction(tree, (tree,))
         compaction = admin.submit_compaction(spec.l0_view_ids, spec.run_ids, spec.destination)
         _wait_until_settled(admin, compaction, database)
-        cpu_s, elapsed_s = time.process_time() - cpu_before_s, time.perf_counter() - started_s
+        busy = watch.read()
         times = dict(_times(admin, compaction, database))
         (run,) = admin.trees()[0].runs
     return OfficialRun(
         merge_wall_s=times["COMPACTED"] - times["RUNNING"],
         whole_wall_s=times["COMPLETED"] - times["SUBMITTED"],
-        cpu_s=cpu_s - idle_cpu_s * elapsed_s,
-        idle_cpu_per_s=idle_cpu_s,
+        cpu_s=busy.cpu_s - idle.cpu_s / idle.wall_s * busy.wall_s,
+        system_cpu_s=busy.system_cpu_s - idle.system_cpu_s / idle.wall_s * busy.wall_s,
+        idle_cpu_per_s=idle.cpu_s / idle.wall_s,
         input_bytes=input_bytes,
         output_bytes=sum(view.sst_info.filter_offset for view in run.views),
     )
@@ -86,13 +90,13 @@ def _versions(database: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.compactions")) if folder.exists() else []
 
 
-def _wait(duration_s: float, database: Path) -> float:
-    """Wait as `_wait_until_settled` waits; the CPU time it took."""
-    cpu_s, end_s = time.process_time(), time.perf_counter() + duration_s
+def _wait(duration_s: float, database: Path) -> Cost:
+    """Wait as `_wait_until_settled` waits; what it took."""
+    watch, end_s = Stopwatch(), time.perf_counter() + duration_s
     while time.perf_counter() < end_s:
         _versions(database)
         time.sleep(LOOK_S)
-    return time.process_time() - cpu_s
+    return watch.read()
 
 
 def _wait_until_settled(admin: Admin, compaction: str, database: Path) -> None:

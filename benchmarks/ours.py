@@ -17,7 +17,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.child import run_child
+from benchmarks.child import Stopwatch, run_child, settle_memory
 from lithify import oneshot, telemetry
 from lithify.clock import SystemClock
 from lithify.compaction.model import Compaction, Ledger
@@ -42,6 +42,7 @@ class KernelRun:
 
     wall_s: float
     cpu_s: float
+    system_cpu_s: float
     peak_memory_bytes: int
     output_bytes: int
     """Bytes of data blocks in the outputs."""
@@ -76,11 +77,14 @@ def _run_kernel(database: Path) -> KernelRun:
     _pin_to_one_core()
     warm_up()
     task = _one_task(_dataset(database))
-    cpu_s, wall_s = time.process_time(), time.perf_counter()
+    settle_memory()
+    watch = Stopwatch()
     result = execute_merge(task)
+    cost = watch.read()
     return KernelRun(
-        wall_s=time.perf_counter() - wall_s,
-        cpu_s=time.process_time() - cpu_s,
+        wall_s=cost.wall_s,
+        cpu_s=cost.cpu_s,
+        system_cpu_s=cost.system_cpu_s,
         peak_memory_bytes=result.peak_memory_bytes,
         output_bytes=sum(sst.info.data_end for sst in result.outputs),
         rows_in=result.rows.rows_in,
@@ -100,6 +104,7 @@ def _run_end_to_end(database: Path) -> EndToEndRun:
         started_s = time.perf_counter()
         engine.submit("start", abs, -1).result()
         session_start_s = time.perf_counter() - started_s
+        settle_memory()
         started_s = time.perf_counter()
         result = oneshot.run(
             dataset,
