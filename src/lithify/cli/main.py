@@ -6,21 +6,20 @@ failed, and the `exit_code` of the error's class in `lithify.errors`.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from lithify import __version__, telemetry
 from lithify.cli import render
+from lithify.cli.gc import gc
 from lithify.cli.options import (
     DEFAULT_MAX_SST_SIZE,
     AsJson,
@@ -39,9 +38,12 @@ from lithify.cli.options import (
     Url,
 )
 from lithify.cli.progress import ProgressBars, Totals
+from lithify.cli.running import errors as _errors
+from lithify.cli.running import pairs as _pairs
+from lithify.cli.running import print_json as _print_json
 from lithify.clock import SystemClock
 from lithify.compaction.model import Ledger
-from lithify.errors import LithifyError, Refused
+from lithify.errors import Refused
 from lithify.ids import RandomIds
 from lithify.telemetry import Event, Observer
 
@@ -56,6 +58,7 @@ app = typer.Typer(
 )
 inspect_app = typer.Typer(help="Show what a SlateDB database consists of.", no_args_is_help=True)
 app.add_typer(inspect_app, name="inspect")
+app.command()(gc)
 
 
 def _version(value: bool) -> None:
@@ -396,39 +399,6 @@ def _planner(dataset: Any, full: bool, segment: str | None) -> Callable[[Any, An
             f"--segment {segment!r} is not hexadecimal; `lithify inspect manifest` shows the prefixes"
         ) from None
     return dataset.planner(full=full, segment=prefix)  # type: ignore[no-any-return]
-
-
-def _pairs(options: list[str] | None) -> dict[str, str]:
-    pairs = {}
-    for option in options or ():
-        name, separator, value = option.partition("=")
-        if not separator or not name:
-            raise Refused(f"{option!r} is not of the form KEY=VALUE")
-        pairs[name] = value
-    return pairs
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2))
-
-
-@contextmanager
-def _errors(as_json: bool) -> Iterator[None]:
-    """Foreseen errors become one sentence on stderr (or a JSON document) and an exit code."""
-    try:
-        yield
-    except LithifyError as error:
-        _fail(error, as_json)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Stopped. What was finished is recorded; the next run goes on from there.")
-        raise typer.Exit(130) from None
-
-
-def _fail(error: LithifyError, as_json: bool) -> NoReturn:
-    if as_json:
-        _print_json({"error": type(error).__name__, "message": str(error)})
-    Console(stderr=True).print(f"[red]{type(error).__name__}:[/] {error}", highlight=False, soft_wrap=True)
-    raise typer.Exit(error.exit_code) from error
 
 
 if __name__ == "__main__":

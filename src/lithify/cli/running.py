@@ -1,0 +1,47 @@
+"""What every command does around its work: errors, options of the form KEY=VALUE, JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from lithify.errors import LithifyError, Refused
+
+
+def pairs(options: list[str] | None) -> dict[str, str]:
+    """Options of the form KEY=VALUE as a mapping."""
+    found = {}
+    for option in options or ():
+        name, separator, value = option.partition("=")
+        if not separator or not name:
+            raise Refused(f"{option!r} is not of the form KEY=VALUE")
+        found[name] = value
+    return found
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2))
+
+
+@contextmanager
+def errors(as_json: bool) -> Iterator[None]:
+    """Foreseen errors become one sentence on stderr (or a JSON document) and an exit code."""
+    try:
+        yield
+    except LithifyError as error:
+        _fail(error, as_json)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Stopped. What was finished is recorded; the next run goes on from there.")
+        raise typer.Exit(130) from None
+
+
+def _fail(error: LithifyError, as_json: bool) -> NoReturn:
+    if as_json:
+        print_json({"error": type(error).__name__, "message": str(error)})
+    Console(stderr=True).print(f"[red]{type(error).__name__}:[/] {error}", highlight=False, soft_wrap=True)
+    raise typer.Exit(error.exit_code) from error
