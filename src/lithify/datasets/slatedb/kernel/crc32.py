@@ -1,9 +1,10 @@
 """CRC-32 (ISO-HDLC, the one of zlib) of bytes in memory.
 
 1. Where the processor multiplies without carries (x86-64 with PCLMULQDQ), all whole 16-byte groups of
-   a run of at least 64 bytes are folded: four 128-bit lanes at a time, then one, then to 32 bits by
-   Barrett reduction. The constants are powers of x modulo the polynomial, bit-reflected.
-2. Everything else, and all of it on other processors, goes through eight tables, eight bytes a step.
+   a run are folded: four lanes at a time, then one, then to 32 bits by Barrett reduction. To fold a lane
+   over a distance is to multiply its halves by powers of x modulo the polynomial.
+2. With AVX-512 (VPCLMULQDQ) long runs are folded in lanes of 512 bits first, which fold into one of 128.
+3. Everything else, and all of it on other processors, goes through eight tables, eight bytes a step.
 
 The choice is made when the kernel is compiled for the processor it runs on, so no instruction is ever
 met by a processor that lacks it.
@@ -12,6 +13,7 @@ met by a processor that lacks it.
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
@@ -28,20 +30,45 @@ U64 = np.uint64
 _POLYNOMIAL = 0xEDB88320
 _ALL_ONES = U64(0xFFFFFFFF)
 _BYTE_MASK = U64(0xFF)
-_LANES_BYTES = 64
 _LANE_BYTES = 16
-
-_FOLD_FOUR = (0x154442BD4, 0x1C6E41596)
-_FOLD_ONE = (0x1751997D0, 0x0CCAA009E)
-_FOLD_HALF = (0x163CD6124, 0)
+_LANES = 4
+_NARROW = 2
+_WIDE = 8
+"""Words of a lane."""
+_NARROW_MIN_BYTES = _LANES * _NARROW * 8
+_WIDE_MIN_BYTES = _LANES * _WIDE * 8
 _BARRETT = (0x1DB710641, 0x1F7011641)
+"""The polynomial and the quotient of x^64 by it, bit-reflected."""
+
+
+def _has_features(*names: str) -> bool:
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    features = llvmlite.binding.get_host_cpu_features()
+    return all(features.get(name, False) for name in names)
 
 
 def has_carryless_multiply() -> bool:
     """Whether this processor has PCLMULQDQ."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return False
-    return bool(llvmlite.binding.get_host_cpu_features().get("pclmul", False))
+    return _has_features("pclmul", "sse4.1")
+
+
+def has_wide_carryless_multiply() -> bool:
+    """Whether this processor has VPCLMULQDQ on 512 bits."""
+    return has_carryless_multiply() and _has_features("vpclmulqdq", "avx512f")
+
+
+def _power(exponent: int) -> int:
+    """x to the power of `exponent` modulo the polynomial, bit-reflected and shifted for a product."""
+    remainder = 1 << 31  # the polynomial 1
+    for _ in range(exponent):
+        remainder = (remainder >> 1) ^ (_POLYNOMIAL if remainder & 1 else 0)
+    return remainder << 1
+
+
+def _distance(size_bytes: int) -> tuple[int, int]:
+    """What the halves of a lane are multiplied by to be folded over that distance."""
+    return _power(8 * size_bytes + 32), _power(8 * size_bytes - 32)
 
 
 def _make_tables() -> npt.NDArray[np.uint64]:
@@ -90,35 +117,46 @@ class _Folding:
     def __init__(self, builder: Any) -> None:
         self.builder = builder
         self.word = ir.IntType(64)
-        self.lane = ir.VectorType(self.word, 2)
         self.wide = ir.IntType(128)
-        kind = ir.FunctionType(self.lane, [self.lane, self.lane, ir.IntType(8)])
-        name = "llvm.x86.pclmulqdq"
-        self.multiply = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
 
-    def constant(self, low: int, high: int) -> Any:
-        return ir.Constant(self.lane, [self.word(low), self.word(high)])
+    def lane(self, words: int) -> Any:
+        return ir.VectorType(self.word, words)
+
+    def constant(self, low: int, high: int, words: int = _NARROW) -> Any:
+        return ir.Constant(self.lane(words), [self.word(low), self.word(high)] * (words // 2))
 
     def product(self, left: Any, right: Any, halves: int) -> Any:
-        return self.builder.call(self.multiply, [left, right, ir.IntType(8)(halves)])
+        lane = left.type
+        name = "llvm.x86.pclmulqdq" if lane.count == _NARROW else "llvm.x86.pclmulqdq.512"
+        module = self.builder.module
+        kind = ir.FunctionType(lane, [lane, lane, ir.IntType(8)])
+        multiply = module.globals.get(name) or ir.Function(module, kind, name)
+        return self.builder.call(multiply, [left, right, ir.IntType(8)(halves)])
 
-    def load(self, address: Any, offset: int) -> Any:
+    def load(self, address: Any, offset: int, words: int) -> Any:
         place = self.builder.add(address, self.word(offset))
-        return self.builder.load(self.builder.inttoptr(place, self.lane.as_pointer()), align=1)
+        return self.builder.load(self.builder.inttoptr(place, self.lane(words).as_pointer()), align=1)
 
-    def fold(self, lane: Any, constant: Any, added: Any) -> Any:
-        low, high = self.product(lane, constant, 0x00), self.product(lane, constant, 0x11)
+    def fold(self, lane: Any, distance_bytes: int, added: Any) -> Any:
+        factors = self.constant(*_distance(distance_bytes), lane.type.count)
+        low, high = self.product(lane, factors, 0x00), self.product(lane, factors, 0x11)
         return self.builder.xor(self.builder.xor(low, high), added)
+
+    def fold_all(self, lanes: list[Any], distance_bytes: int) -> Any:
+        """Neighbouring lanes as one."""
+        lane = lanes[0]
+        for following in lanes[1:]:
+            lane = self.fold(lane, distance_bytes, following)
+        return lane
 
     def shift_right(self, lane: Any, count_bytes: int) -> Any:
         shifted = self.builder.lshr(self.builder.bitcast(lane, self.wide), self.wide(8 * count_bytes))
-        return self.builder.bitcast(shifted, self.lane)
+        return self.builder.bitcast(shifted, lane.type)
 
-    def fold_while(
-        self, address: Any, left: Any, lanes: list[Any], constant: Any
-    ) -> tuple[Any, Any, list[Any]]:
-        """A loop that folds `len(lanes)` lanes a step while enough bytes are left."""
-        builder, step = self.builder, _LANE_BYTES * len(lanes)
+    def fold_while(self, address: Any, left: Any, lanes: list[Any]) -> tuple[Any, Any, list[Any]]:
+        """A loop that folds all lanes over their common size while enough bytes are left."""
+        builder, words = self.builder, lanes[0].type.count
+        step = 8 * words * len(lanes)
         before = builder.block
         head, body, done = (builder.append_basic_block(name) for name in ("fold", "step", "folded"))
         builder.branch(head)
@@ -130,7 +168,7 @@ class _Folding:
         at, rest, current = state[0], state[1], state[2:]
         builder.cbranch(builder.icmp_signed(">=", rest, self.word(step)), body, done)
         builder.position_at_end(body)
-        folded = [self.fold(x, constant, self.load(at, _LANE_BYTES * i)) for i, x in enumerate(current)]
+        folded = [self.fold(x, step, self.load(at, 8 * words * i, words)) for i, x in enumerate(current)]
         after = [builder.add(at, self.word(step)), builder.sub(rest, self.word(step)), *folded]
         for phi, value in zip(state, after, strict=True):
             phi.add_incoming(value, builder.block)
@@ -138,43 +176,62 @@ class _Folding:
         builder.position_at_end(done)
         return at, rest, current
 
+    def quarters(self, lane: Any) -> list[Any]:
+        """A wide lane as four narrow ones."""
+        index = ir.IntType(32)
+        picks = [
+            ir.Constant(ir.VectorType(index, _NARROW), [index(_NARROW * i), index(_NARROW * i + 1)])
+            for i in range(_LANES)
+        ]
+        return [self.builder.shuffle_vector(lane, lane, pick) for pick in picks]
+
     def reduce(self, lane: Any) -> Any:
-        """A lane to the 32-bit register."""
+        """A narrow lane to the 32-bit register."""
         builder = self.builder
         low_half = self.constant(0xFFFFFFFF, 0xFFFFFFFF)
         barrett = self.constant(*_BARRETT)
-        x = builder.xor(self.shift_right(lane, 8), self.product(lane, self.constant(*_FOLD_ONE), 0x10))
-        folded = self.product(builder.and_(x, low_half), self.constant(*_FOLD_HALF), 0x00)
+        one_lane = self.constant(*_distance(_LANE_BYTES))
+        x = builder.xor(self.shift_right(lane, 8), self.product(lane, one_lane, 0x10))
+        half_lane = self.constant(_power(64), 0)
+        folded = self.product(builder.and_(x, low_half), half_lane, 0x00)
         x = builder.xor(folded, self.shift_right(x, 4))
         quotient = builder.and_(self.product(builder.and_(x, low_half), barrett, 0x10), low_half)
         x = builder.xor(x, self.product(quotient, barrett, 0x00))
         return builder.lshr(builder.extract_element(x, ir.IntType(32)(0)), self.word(32))
 
-    def run(self, address: Any, length: Any, register: Any) -> Any:
+    def run(self, register: Any, address: Any, length: Any, words: int) -> Any:
+        """The register after a run of whole narrow lanes, at least four lanes of `words` long."""
         builder = self.builder
-        lanes = [self.load(address, _LANE_BYTES * i) for i in range(4)]
-        nothing = self.constant(0, 0)
+        lanes = [self.load(address, 8 * words * i, words) for i in range(_LANES)]
+        nothing = self.constant(0, 0, words)
         lanes[0] = builder.xor(lanes[0], builder.insert_element(nothing, register, ir.IntType(32)(0)))
-        address = builder.add(address, self.word(_LANES_BYTES))
-        left = builder.sub(length, self.word(_LANES_BYTES))
-        address, left, lanes = self.fold_while(address, left, lanes, self.constant(*_FOLD_FOUR))
-        one = self.constant(*_FOLD_ONE)
-        lane = lanes[0]
-        for following in lanes[1:]:
-            lane = self.fold(lane, one, following)
-        _, _, (lane,) = self.fold_while(address, left, [lane], one)
+        address = builder.add(address, self.word(8 * words * _LANES))
+        left = builder.sub(length, self.word(8 * words * _LANES))
+        address, left, lanes = self.fold_while(address, left, lanes)
+        lane = self.fold_all(lanes, 8 * words)
+        if words == _WIDE:
+            address, left, (lane,) = self.fold_while(address, left, [lane])
+            lane = self.fold_all(self.quarters(lane), _LANE_BYTES)
+        _, _, (lane,) = self.fold_while(address, left, [lane])
         return self.reduce(lane)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _update_by_folding(_typing: Any, register: Any, address: Any, length: Any) -> Any:
-    """The register after `length` bytes, a multiple of 16 and at least 64."""
+def _update_by_folding(words: int) -> Callable[[Any, int, int], Any]:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def update(_typing: Any, register: Any, address: Any, length: Any) -> Any:
+        """The register after `length` bytes, whole lanes and at least four of `words` each."""
 
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        register, address, length = arguments
-        return _Folding(builder).run(address, length, register)
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            register, address, length = arguments
+            return _Folding(builder).run(register, address, length, words)
 
-    return types.uint64(types.uint64, types.int64, types.int64), generate
+        return types.uint64(types.uint64, types.int64, types.int64), generate
+
+    return update  # type: ignore[no-any-return]
+
+
+_update_narrow = _update_by_folding(_NARROW)
+_update_wide = _update_by_folding(_WIDE)
 
 
 @called
@@ -184,21 +241,37 @@ def crc32_by_tables(address: int, length: int) -> int:
 
 
 @called
-def _crc32_by_folding(address: int, length: int) -> int:
+def crc32_by_folding(address: int, length: int) -> int:
+    """The same on a processor with PCLMULQDQ."""
     register = _ALL_ONES
-    if length >= _LANES_BYTES:
+    if length >= _NARROW_MIN_BYTES:
         whole = length & ~(_LANE_BYTES - 1)
-        register = _update_by_folding(register, address, whole)
+        register = _update_narrow(register, address, whole)
         address += whole
         length -= whole
     return signed(_update_by_tables(register, address, length) ^ _ALL_ONES)
 
 
-crc32 = _crc32_by_folding if has_carryless_multiply() else crc32_by_tables
+@called
+def crc32_by_wide_folding(address: int, length: int) -> int:
+    """The same on a processor with VPCLMULQDQ."""
+    if length < _WIDE_MIN_BYTES:
+        return crc32_by_folding(address, length)
+    whole = length & ~(_LANE_BYTES - 1)
+    register = _update_wide(_ALL_ONES, address, whole)
+    return signed(_update_by_tables(register, address + whole, length - whole) ^ _ALL_ONES)
+
+
+_FOLDING = crc32_by_folding if has_carryless_multiply() else crc32_by_tables
+
+crc32 = crc32_by_wide_folding if has_wide_carryless_multiply() else _FOLDING
 """The checksum of `length` bytes at `address`, the fastest way this processor can."""
 
 
 @entry
-def checksum(address: int, length: int, portable: bool) -> int:
-    """The checksum for callers in Python: by tables if `portable`, else the way the kernel does it."""
-    return crc32_by_tables(address, length) if portable else crc32(address, length)
+def checksum(address: int, length: int, method: int) -> int:
+    """The checksum for callers in Python: by tables (0), by narrow folding if there is (1), or the way
+    the kernel does it (2)."""
+    if method == 0:
+        return crc32_by_tables(address, length)
+    return _FOLDING(address, length) if method == 1 else crc32(address, length)
