@@ -22,6 +22,9 @@ from lithify.testing import CountingStore, Fault, FaultyStore, ManualClock, Verb
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.merging import FOLDER, KEEP_ALL, LAST_RUN, Bench, delete, put
 from tests.judge.official import Delete, OpenOptions, Put, Write, compact_officially, copy_database, open_db
+from tests.judge.old import OLD_DATABASES, unpack_old_database
+from tests.judge.rows import read_database
+from tests.judge.semantics import Rules, compact_rows
 from tests.judge.sst import read_sst
 
 SAME_BYTES = (None, "Snappy", "Zstd")
@@ -92,6 +95,17 @@ def test_outputs_equal_the_official_compactors(tmp_path: Path, codec: str | None
         info = output.info
         assert found[: info.stats_offset + info.stats_len] == expected[: info.stats_offset + info.stats_len]
         assert info == view.sst.info
+
+
+@pytest.mark.parametrize("name", OLD_DATABASES)
+def test_databases_of_old_clients_are_merged(tmp_path: Path, name: str) -> None:
+    database = unpack_old_database(name, tmp_path)
+    task = full_task(database, dataset_at(database).snapshot(), SstOptions())
+    tree = read_database(database)[b""]
+    rules = Rules(True, task.rules.clock_tick_ms, task.rules.retention_min_seq)
+    expected = compact_rows((*tree.l0, *(rows for _, rows in tree.runs)), rules)
+    (output,) = execute_merge(task).outputs
+    assert read_sst(read_output(database, output)).rows == expected
 
 
 def test_ids_of_outputs_are_never_older_than_allowed() -> None:
