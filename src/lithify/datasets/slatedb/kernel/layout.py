@@ -25,7 +25,6 @@ RESTART_INTERVAL = 16
 CHECKSUM_BYTES = 4
 ROW_FIXED_BYTES = 9
 """Sequence number and flags."""
-MAX_TAIL_BYTES = ROW_FIXED_BYTES + 16
 """Sequence number, flags and both timestamps."""
 
 TOMBSTONE = 1

@@ -19,12 +19,6 @@ _CORRUPT = -1
 
 
 @inlined
-def compressed_bound(length: int) -> int:
-    """The most bytes that `length` bytes can become."""
-    return length + length // 255 + 16
-
-
-@inlined
 def _read_length(source: int, end: int, length: int) -> tuple[int, int]:
     """A length that starts with four bits of the token, and where reading goes on."""
     if length < _LONG:

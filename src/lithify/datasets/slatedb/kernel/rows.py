@@ -53,7 +53,6 @@ from lithify.datasets.slatedb.kernel.varint import read_varint
 _NO_COMPRESSION = 0
 _FORMAT_1 = 1
 _GREATEST = np.uint64(0xFFFFFFFFFFFFFFFF)
-_SHORT_KEY = 16
 
 _OK = int(Status.OK)
 _DONE = int(Status.DONE)

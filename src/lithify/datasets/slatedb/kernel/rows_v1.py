@@ -36,7 +36,6 @@ from lithify.datasets.slatedb.kernel.varint import varint_len, write_varint
 _KEY_LENGTHS_BYTES = 4
 _SEQ_BYTES = 8
 _VALUE_LEN_BYTES = 4
-_TIMESTAMP_BYTES = 8
 _TRAILER_BYTES = 4
 
 _BAD_RESTARTS = int(Status.BAD_RESTARTS)

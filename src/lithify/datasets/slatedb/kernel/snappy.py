@@ -52,12 +52,6 @@ _CORRUPT = -1
 
 
 @inlined
-def compressed_bound(length: int) -> int:
-    """The most bytes that `length` bytes can become."""
-    return 32 + length + length // 6
-
-
-@inlined
 def _write_literal(target: int, source: int, length: int) -> int:
     stored = length - 1
     if stored < _LONGEST_INLINE_LITERAL:
@@ -184,7 +178,7 @@ def _compress_fragment(source: int, length: int, target: int, table: int) -> int
 
 @called
 def compress(source: int, length: int, target: int, table: int) -> int:
-    """Compress into `target`, which has room for `compressed_bound` bytes; the compressed length."""
+    """Compress into `target`, which has room for a sixth more than `length` and 32 bytes; the new length."""
     position = write_varint(target, length)
     while length > 0:
         fragment = min(length, _FRAGMENT_BYTES)
