@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from lithify.engine.spark import SparkEngine
+from tests.s3 import S3, serve_s3
 
 os.environ.setdefault("LITHIFY_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An S3 server. There is one only: servers in one process would share their buckets."""
+    with serve_s3() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """An S3 server on this machine (moto), for every test that needs S3 over HTTP.
 
-`serve_s3` is meant for a session fixture (`tests/store/conftest.py` has one). `S3.bucket()` makes a
+`serve_s3` is behind the session fixture `s3` of `tests/conftest.py`. `S3.bucket()` makes a
 new bucket; `S3.options` are the store options, `S3.environment` the variables, that reach it.
 """
 

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from lithify.engine.spark import SparkEngine
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Delete, Put, open_db
-from tests.s3 import S3, serve_s3
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    with serve_s3() as server:
-        yield server
+from tests.s3 import S3
 
 
 def test_a_database_on_s3_is_compacted_while_its_writer_is_open(s3: S3, spark_engine: SparkEngine) -> None:
