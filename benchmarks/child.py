@@ -1,10 +1,11 @@
 """Measurements run in processes of their own, so that none inherits another's memory, threads or
 compiled code. A child prints one JSON document as its last line.
 
-What writes files needs fresh pages. In a virtual machine that gives free memory back to its host, a
-fresh page costs a fault in the host, which the guest sees as its own system time: the same `cp` then
-takes between one and five times as long. Therefore every measured section is preceded by
-`settle_memory`, after which free pages are backed for all sides alike.
+What writes files takes fresh pages. In a virtual machine that gives free memory back to its host, some of
+these cost a fault in the host, which the guest sees as its own system time: the same `cp` then takes
+between one and five times as long. That is why system time is told apart in every sample, and why a
+measurement is to be trusted only when the machine does nothing else. (Touching and freeing memory
+beforehand was tried: it makes matters worse.)
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 CHILD_TIMEOUT_S = 600
-SETTLED_BYTES = 2 << 30
-"""More than any side writes or holds."""
 
 
 class ChildFailed(RuntimeError):
@@ -53,12 +52,6 @@ class Stopwatch:
         return Cost(time.perf_counter() - self._wall_s, user_s + system_s, system_s)
 
 
-def settle_memory() -> None:
-    """Let another process touch memory and free it, so that the next pages taken are backed."""
-    touch = f"import mmap; m = mmap.mmap(-1, {SETTLED_BYTES})\nfor at in range(0, len(m), 4096): m[at] = 1"
-    subprocess.run([sys.executable, "-S", "-c", touch], check=True, timeout=CHILD_TIMEOUT_S)
-
-
 def run_child(module: str, *arguments: str) -> Any:
     """Run `python -m module arguments…` and give the JSON document it prints last."""
     command = [sys.executable, "-m", module, *arguments]
@@ -73,7 +66,6 @@ def run_child(module: str, *arguments: str) -> Any:
 
 def cost_of_cp(source: Path, destination: Path) -> Cost:
     """Wall time of `cp -R`, and the CPU time the kernel accounts to that process."""
-    settle_memory()
     started_s = time.perf_counter()
     process = subprocess.Popen(["cp", "-R", str(source), str(destination)])
     _, status, usage = os.wait4(process.pid, 0)

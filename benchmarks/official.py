@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.judge.official import Admin, compactor_settings, full_compaction, open_db
 
 from benchmarks.cases import Case
-from benchmarks.child import CHILD_TIMEOUT_S, Cost, Stopwatch, run_child, settle_memory
+from benchmarks.child import CHILD_TIMEOUT_S, Cost, Stopwatch, run_child
 from benchmarks.data import open_options
 
 POLL_MS = 50
@@ -65,7 +65,6 @@ def _compact(case: Case, database: Path, subcompactions: int) -> OfficialRun:
     with open_db(database, **options):
         _wait(IDLE_S, database)
         idle = _wait(IDLE_S, database)
-        settle_memory()
         watch = Stopwatch()
         (tree,) = admin.trees()
         spec = full_compaction(tree, (tree,))

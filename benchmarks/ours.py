@@ -17,7 +17,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.child import Stopwatch, run_child, settle_memory
+from benchmarks.child import Stopwatch, run_child
 from lithify import oneshot, telemetry
 from lithify.clock import SystemClock
 from lithify.compaction.model import Compaction, Ledger
@@ -77,7 +77,6 @@ def _run_kernel(database: Path) -> KernelRun:
     _pin_to_one_core()
     warm_up()
     task = _one_task(_dataset(database))
-    settle_memory()
     watch = Stopwatch()
     result = execute_merge(task)
     cost = watch.read()
@@ -104,7 +103,6 @@ def _run_end_to_end(database: Path) -> EndToEndRun:
         started_s = time.perf_counter()
         engine.submit("start", abs, -1).result()
         session_start_s = time.perf_counter() - started_s
-        settle_memory()
         started_s = time.perf_counter()
         result = oneshot.run(
             dataset,

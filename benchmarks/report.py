@@ -107,6 +107,7 @@ class KernelSamples:
                 "bytes_per_cpu_second": self.cpu_ratio,
                 "bytes_per_wall_second": self.wall_ratio,
                 "cpu_over_cp": self.cpu_over_cp,
+                "bytes_per_user_cpu_second": _user_cpu_s(self.official) / _user_cpu_s(self.ours),
             },
             "targets": [target.to_json() for target in self.targets()],
         }
@@ -215,6 +216,10 @@ def _all_targets(
         *((samples.case.name, target) for samples in kernel for target in samples.targets()),
         *((samples.case.name, target) for samples in end_to_end for target in samples.targets()),
     ]
+
+
+def _user_cpu_s(runs: Sequence[OfficialRun] | Sequence[KernelRun]) -> float:
+    return median(run.cpu_s - run.system_cpu_s for run in runs)
 
 
 def _medians(runs: Sequence[Any]) -> dict[str, object]:
