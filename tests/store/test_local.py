@@ -150,3 +150,23 @@ def test_permissions_follow_the_umask(store: LocalStore, tmp_path: Path) -> None
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "db").iterdir()} == {0o640}
+
+
+def test_what_killed_writers_left_is_listed_apart_and_deleted(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.put("db/a", b"object")
+    store.open_writer("db/b").write(b"half")
+    for name in ("a#0", "a#1", "sub/c#12#3"):
+        (tmp_path / "db" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "db" / name).write_bytes(b"left")
+    assert [m.key for m in store.list("db")] == ["db/a"]
+    staged = [m.key for m in store.list_staged("db")]
+    assert [key.partition("#")[0] for key in staged] == ["db/a", "db/b", "db/sub/c"]
+    for key in (*staged, "db/a#1"):
+        store.delete_staged(key)
+    assert list(store.list_staged("db")) == []
+    assert {p.name for p in (tmp_path / "db").iterdir()} == {"a", "a#0", "sub"}
+    for key in ("db/a", "db/a#0", "db/../x#1"):
+        with pytest.raises(StoreError):
+            store.delete_staged(key)
+    assert store.get("db/a") == b"object"

@@ -11,7 +11,8 @@ import re
 
 from lithify.errors import StoreError
 
-_STAGING_NAME = re.compile(r"#[0-9]+\Z")
+_STAGING_NAME = re.compile(r"(#[0-9]+)+\Z")
+_LOCK_SUFFIX = "#0"
 
 
 def join(*parts: str) -> str:
@@ -22,6 +23,21 @@ def join(*parts: str) -> str:
 def is_staging_name(key: str) -> bool:
     """Whether `key` names a file that is still being written, or was when its writer died."""
     return _STAGING_NAME.search(key) is not None
+
+
+def is_object_name(key: str) -> bool:
+    """Whether `key` can be an object's."""
+    return not is_staging_name(key)
+
+
+def is_leftover_name(key: str) -> bool:
+    """Whether `key` names a staged file. `<name>#0` is a lock, which stays."""
+    return is_staging_name(key) and not key.endswith(_LOCK_SUFFIX)
+
+
+def unstaged(key: str) -> str:
+    """The key of the object that a staged file was to become."""
+    return _STAGING_NAME.sub("", key)
 
 
 def check_key(key: str) -> str:

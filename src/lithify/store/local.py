@@ -33,13 +33,13 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
-from lithify.store.keys import check_key, is_staging_name
+from lithify.store.keys import check_key, is_leftover_name, is_object_name, unstaged
 from lithify.store.objects import ObjectMeta
 
 WRITE_BUFFER_BYTES = 1 << 20
@@ -94,7 +94,7 @@ class LocalStore:
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         folder = prefix.strip("/")
         with _failures("list", folder or "/"):
-            yield from self._walk(self._root / folder, f"{folder}/" if folder else "")
+            yield from self._walk(self._root / folder, f"{folder}/" if folder else "", is_object_name)
 
     def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
         path = self._path(key)
@@ -127,10 +127,22 @@ class LocalStore:
     def open_writer(self, key: str) -> LocalWriter:
         return LocalWriter(key, self._path(key))
 
+    def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
+        folder = prefix.strip("/")
+        with _failures("list", folder or "/"):
+            yield from self._walk(self._root / folder, f"{folder}/" if folder else "", is_leftover_name)
+
+    def delete_staged(self, key: str) -> None:
+        if not is_leftover_name(key):
+            raise StoreError(f"{key!r} is no staging name")
+        path = self._path(unstaged(key)).with_name(key.rpartition("/")[2])
+        with _write_failures("delete", key):
+            path.unlink(missing_ok=True)
+
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
 
-    def _walk(self, folder: Path, prefix: str) -> Iterator[ObjectMeta]:
+    def _walk(self, folder: Path, prefix: str, wanted: Callable[[str], bool]) -> Iterator[ObjectMeta]:
         try:
             with os.scandir(folder) as entries:
                 names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
@@ -138,8 +150,8 @@ class LocalStore:
             return
         for name in names:
             if name.endswith("/"):
-                yield from self._walk(folder / name, prefix + name)
-            elif not is_staging_name(name):
+                yield from self._walk(folder / name, prefix + name, wanted)
+            elif wanted(name):
                 # It may have been deleted since.
                 with suppress(FileNotFoundError):
                     yield _meta(prefix + name, (folder / name).stat())

@@ -116,3 +116,12 @@ class ObjectStore(Protocol):
     def open_writer(self, key: str) -> ObjectWriter:
         """Start a streaming upload of a large object."""
         ...
+
+    def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
+        """By staging name, what is being written under the folder `prefix`, and what killed writers
+        left there. Only the local file system has any."""
+        ...
+
+    def delete_staged(self, key: str) -> None:
+        """Delete what `list_staged` gave; no error when it is gone. Its writer, if alive, fails."""
+        ...

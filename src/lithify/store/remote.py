@@ -105,6 +105,12 @@ class ObstoreStore:
     def open_writer(self, key: str) -> ObstoreWriter:
         return ObstoreWriter(key, self._backend)
 
+    def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
+        return iter(())
+
+    def delete_staged(self, key: str) -> None:
+        raise StoreError(f"{key!r}: this store has no staging names")
+
     def _range(self, key: str, offset: int, length: int) -> obstore.Bytes:
         with _failures("get", key):
             data = obstore.get_range(self._backend, check_key(key), start=offset, length=length)

@@ -86,6 +86,12 @@ class MemoryStore:
     def open_writer(self, key: str) -> MemoryWriter:
         return MemoryWriter(self, check_key(key))
 
+    def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
+        return iter(())
+
+    def delete_staged(self, key: str) -> None:
+        raise StoreError(f"{key!r}: this store has no staging names")
+
     def _read(self, key: str) -> _Object:
         with self._lock:
             found = self._objects.get(check_key(key))

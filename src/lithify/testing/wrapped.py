@@ -71,6 +71,14 @@ class WrappedStore:
     def delete(self, key: str) -> None:
         self.around(Call("delete", key), lambda: self.inner.delete(key))
 
+    def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
+        return iter(
+            self.around(Call("list_staged", prefix), lambda: builtins.list(self.inner.list_staged(prefix)))
+        )
+
+    def delete_staged(self, key: str) -> None:
+        self.around(Call("delete_staged", key), lambda: self.inner.delete_staged(key))
+
     def open_writer(self, key: str) -> WrappedWriter:
         inner = self.around(Call("open_writer", key), lambda: self.inner.open_writer(key))
         return WrappedWriter(self, key, inner)
