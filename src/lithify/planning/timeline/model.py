@@ -1,0 +1,312 @@
+"""The planner's values: what goes in (files, policy, work under way) and what comes out (a plan).
+
+Times are microseconds since the Unix epoch, in UTC; an interval includes its start and excludes its
+end. A format with an inclusive upper bound `hi` gives `Interval(lo, hi + 1)`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Protocol
+
+from lithify.errors import Refused
+from lithify.planning.timeline.calendar import Calendar
+
+MIN_US = -(1 << 62)
+MAX_US = 1 << 62
+"""Times outside are moved to these limits (each is 146,000 years from the epoch)."""
+
+
+class Bucket(IntEnum):
+    """Where a file goes. All but `TIME` are single chunks without an interval."""
+
+    TIME = 0
+    """By its interval."""
+    NULL = 1
+    """No row has a time. Compacted among themselves."""
+    WIDE = 2
+    """The interval meets more than `max_chunks_per_file` chunks, as one wrong timestamp can bring
+    about. Rewritten by themselves, which cuts them at the chunk edges."""
+    UNKNOWN = 3
+    """The interval is not known, so the rows may lie anywhere. Never compacted."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """Event time from `start_us` up to and without `end_us`. Never empty."""
+
+    start_us: int
+    end_us: int
+
+    def __post_init__(self) -> None:
+        if self.end_us <= self.start_us:
+            raise ValueError(f"the interval from {self.start_us} to {self.end_us} µs is empty")
+
+    def meets(self, other: Interval) -> bool:
+        """Whether the two have an instant in common."""
+        return self.start_us < other.end_us and other.start_us < self.end_us
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineFile:
+    """A data file of the timeline."""
+
+    id: str
+    """Unique in the timeline (its path)."""
+    times: Interval | Bucket
+    """What its rows cover; `Bucket.NULL` when no row has a time, `Bucket.UNKNOWN` when that is not
+    known. A file where some rows have no time is placed by those that have."""
+    size_bytes: int
+    rows: int
+    deleted_rows: int = 0
+    """Rows known to be hidden by deletes."""
+    deletes: int = 0
+    """Delete files (or vectors) that apply to it."""
+    version: int = 0
+    """Grows when data is added (Iceberg: the data sequence number)."""
+    group: str = ""
+    """Files of different groups never share an output (Iceberg: partition and its spec). Each group
+    is a timeline of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedChunk:
+    """The other input form: a time chunk of any length with the files that have data for it. A file
+    is listed in several chunks."""
+
+    interval: Interval
+    files: tuple[TimelineFile, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChunkKey:
+    """The name of a chunk: its group and its first instant, or its bucket."""
+
+    group: str
+    bucket: Bucket
+    start_us: int
+    """0 unless the bucket is `TIME`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The content of a chunk in three numbers; any change of its files or their deletes shows."""
+
+    version: int
+    """The highest version of its files."""
+    count: int
+    """The number of its files."""
+    digest: int
+    """64 bits over the ids, sizes and deletes of its files, in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A time chunk, or a bucket of files without a usable time, and the files in it."""
+
+    key: ChunkKey
+    interval: Interval | None
+    files: tuple[TimelineFile, ...]
+    """In order of start, end and id."""
+    overlap_prior: bool
+    """Some file begins before the chunk."""
+    overlap_later: bool
+    """Some file ends after the chunk."""
+    size_bytes: int
+    """Whole sizes, also of files that lie partly in other chunks."""
+    largest_bytes: int
+    rows: int
+    deleted_rows: int
+    fingerprint: Fingerprint
+
+    @property
+    def overlaps(self) -> bool:
+        return self.overlap_prior or self.overlap_later
+
+
+class Action(Enum):
+    """What a rule wants done with a chunk."""
+
+    EMPTY = "empty"
+    STABLE = "stable"
+    COMPACT = "compact"
+    NO_OPINION = "no opinion"
+    """Good as it is, but may be rewritten together with a neighbour it shares files with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule says about a chunk."""
+
+    action: Action
+    reason: str
+    priority: float = 0.0
+    """0 (may wait) to 1 (urgent); 0 unless the action is `COMPACT`."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.priority <= 1.0:
+            raise ValueError(f"the priority {self.priority} is not between 0 and 1")
+
+
+class Rule(Protocol):
+    """Judges chunks; the first rule of the policy that gives a verdict decides.
+
+    The verdict must follow from the chunk alone. The `repr` of a rule, with all its parameters, is
+    part of the policy's fingerprint: use a frozen dataclass.
+    """
+
+    def __call__(self, chunk: Chunk) -> Verdict | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePolicy:
+    """How a timeline is compacted."""
+
+    calendar: Calendar = field(default_factory=Calendar)
+    max_file_bytes: int = 512 << 20
+    """The size files should have at most."""
+    size_tolerance: float = 0.25
+    """By how much sizes may differ from what was aimed at before a chunk counts as unstable: files may
+    exceed `max_file_bytes` by this fraction and stay below it by as much. Without it a rewrite whose
+    result compresses a little better or worse than expected would be repeated for ever."""
+    max_deleted_ratio: float | None = None
+    """Compact a chunk once this fraction of its rows is deleted, or delete files apply and the rows
+    deleted are not known; `None` leaves deletes alone."""
+    max_task_bytes: int = 8 << 30
+    """A task that reads more is split at chunk edges."""
+    small_task_bytes: int = 1 << 30
+    """A task that reads less may be combined with another such one before it."""
+    max_combine_gap_us: int = 0
+    """Combined tasks are at most this far apart."""
+    several_dependencies: bool = True
+    """`False`: every task that shares a file with the one before waits for it. `True`: only every
+    other one waits, for both its neighbours."""
+    skip_clock_us: int | None = None
+    """Leave chunks alone that end later than this before now."""
+    skip_newest_us: int | None = None
+    """Leave chunks alone that end later than this before the newest data. Data from the future counts
+    as data of now."""
+    max_chunks_per_file: int = 1000
+    """Files that meet more go to the bucket `WIDE`."""
+    rules: tuple[Rule, ...] | None = None
+    """`None`: the rules of `rules.default_rules`."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_file_bytes", "max_task_bytes", "small_task_bytes", "max_chunks_per_file"):
+            if getattr(self, name) < 1:
+                raise Refused(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.size_tolerance < 1:
+            raise Refused(f"size_tolerance is {self.size_tolerance}; it must be at least 0 and below 1")
+        if self.max_deleted_ratio is not None and not 0 < self.max_deleted_ratio <= 1:
+            raise Refused(f"max_deleted_ratio is {self.max_deleted_ratio}; it must be above 0, at most 1")
+        for name in ("max_combine_gap_us", "skip_clock_us", "skip_newest_us"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise Refused(f"{name} is {value}; it must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveTask:
+    """A task that was started and has not ended yet."""
+
+    key: str
+    chunks: frozenset[ChunkKey]
+    files: frozenset[str]
+
+
+class Status(Enum):
+    """What a chunk, and each file by the most urgent of its chunks, counts as."""
+
+    AWAITING = "awaiting"
+    """Has to be compacted, or is being compacted."""
+    DEFERRED = "deferred"
+    """Has to be compacted, but its task was shed."""
+    SKIPPED = "skipped"
+    """Held by a skip offset, or of unknown times."""
+    COMPACTED = "compacted"
+    """Nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChunk:
+    """A chunk and what is to become of it."""
+
+    chunk: Chunk
+    verdict: Verdict
+    status: Status
+    held: str | None = None
+    """Why it is left alone although the verdict may be to compact it."""
+    task: str | None = None
+    """The key of the task, planned or active, that rewrites it."""
+    analysed: bool = True
+    """`False` when the remembered state was used."""
+
+
+class Color(Enum):
+    """Whether a task may run at once."""
+
+    RED = "red"
+    BLACK = "black"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Rewrite all files of these chunks, cut at the chunk edges. A file that reaches into a chunk
+    of another task is rewritten whole: its rows there become new files of that chunk."""
+
+    key: str
+    """Deterministic: the group and the first chunk."""
+    group: str
+    chunks: tuple[ChunkKey, ...]
+    """Ascending."""
+    files: tuple[str, ...]
+    """Ids of the inputs, as of this plan. A black task has to `resolve` them again."""
+    cost_bytes: int
+    """Bytes of the inputs."""
+    priority: float
+    """That of its most urgent chunk, and at least that of every task that waits for it."""
+    reason: str
+    color: Color = Color.RED
+    after: tuple[str, ...] = ()
+    """Keys of the tasks, planned or active, that must have ended before; ascending. When one of them
+    fails, is shed or cancelled, this task is to be planned anew."""
+    oversize: bool = False
+    """A single chunk above `max_task_bytes`: runs alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """So many chunks and files with so many bytes and rows."""
+
+    chunks: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePlan:
+    """What should be compacted now, most urgent first, and everything else with the reason."""
+
+    tasks: tuple[Task, ...]
+    """By priority, highest first."""
+    chunks: tuple[PlannedChunk, ...]
+    """All that have files, ascending by key."""
+    spans: tuple[tuple[str, Interval], ...]
+    """For each group the runs of touching file intervals, ascending."""
+    totals: Mapping[Status, Amount]
+    """Every file counts once, so the sums are those of the timeline."""
+
+    @property
+    def analysed(self) -> int:
+        """The number of chunks that the rules had to look at."""
+        return sum(planned.analysed for planned in self.chunks)
+
+
+def digest_of(file: TimelineFile) -> int:
+    """64 bits of what makes a change of the file's content or deletes visible."""
+    text = f"{file.id}\0{file.size_bytes}\0{file.rows}\0{file.deletes}\0{file.deleted_rows}\0{file.version}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,79 @@
+"""What is known of each chunk from its last analysis, so that it need not be analysed again.
+
+    empty     no data
+    stable    nothing to do
+    unstable  has to be compacted
+    deferred  has to be compacted, but its task was shed
+
+A record holds while the chunk's fingerprint and the policy's are unchanged. Late data, a replacement,
+a new delete and another policy change one of the two, and the chunk is analysed anew.
+
+- A plan gives the records of all chunks it saw (`plan.remember`).
+- A shed task makes its unstable chunks deferred (`deferred`). They come back, highest priority first,
+  when the queue is empty (`plan(..., revive_deferred=True)`), or at once when they change.
+- A commit makes the chunks of its task stable with the content it has just written (`committed`), so
+  that our own commits are no change. Whatever others added meanwhile differs from that, and shows. A
+  neighbour that got part of a shared file shows as well.
+
+Records are a memory and nothing else: losing them costs one analysis of all chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from lithify.planning.timeline.model import ChunkKey, Fingerprint, TimelineFile, TimelinePolicy
+
+
+class State(Enum):
+    """The state of a chunk."""
+
+    EMPTY = "empty"
+    STABLE = "stable"
+    UNSTABLE = "unstable"
+    DEFERRED = "deferred"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of one chunk."""
+
+    state: State
+    fingerprint: Fingerprint
+    priority: float = 0.0
+    """Of the last verdict; above 0 only when unstable or deferred."""
+    no_opinion: bool = False
+    """Stable, but may be rewritten together with a neighbour."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkStates:
+    """The records of a timeline under one policy."""
+
+    policy: str = ""
+    """`policy_fingerprint` of the policy the records hold for."""
+    records: Mapping[ChunkKey, Record] = field(default_factory=dict)
+
+    def under(self, policy: TimelinePolicy) -> ChunkStates:
+        """The same if it holds for that policy, else nothing."""
+        raise NotImplementedError
+
+
+def policy_fingerprint(policy: TimelinePolicy) -> str:
+    """16 hexadecimal digits of everything that verdicts depend on: calendar and rules."""
+    raise NotImplementedError
+
+
+def deferred(states: ChunkStates, chunks: Iterable[ChunkKey]) -> ChunkStates:
+    """The unstable ones of these chunks become deferred: their task was shed."""
+    raise NotImplementedError
+
+
+def committed(
+    states: ChunkStates, chunks: Iterable[ChunkKey], added: Iterable[TimelineFile], policy: TimelinePolicy
+) -> ChunkStates:
+    """A task that rewrote `chunks` into `added` was committed. `added` are the files as the next
+    listing will show them."""
+    raise NotImplementedError
