@@ -1,0 +1,56 @@
+"""Durations as SlateDB's settings write them: `5s`, `100ms`, `1m 30s`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s|m|h|d)")
+_MAX_DURATION_MS = 1 << 53
+
+
+def parse_duration(text: str) -> timedelta:
+    """`5s`, `100ms`, `1m 30s`; `ValueError` for anything else."""
+    milliseconds, position = 0.0, 0
+    while position < len(text.rstrip()):
+        part = _DURATION_PART.match(text, position)
+        if part is None:
+            break
+        milliseconds += float(part[1]) * _UNITS_MS[part[2]]
+        position = part.end()
+    if not text.strip() or position < len(text.rstrip()) or milliseconds > _MAX_DURATION_MS:
+        raise ValueError(f'{text!r} is not a duration; write a number and a unit, such as "5s" or "100ms"')
+    return timedelta(milliseconds=milliseconds)
+
+
+def format_duration(value: timedelta) -> str:
+    """The text in one unit, the largest that gives a whole number; `parse_duration` reads it back."""
+    microseconds = value // timedelta(microseconds=1)
+    for unit in ("d", "h", "m", "s", "ms"):
+        unit_us = round(_UNITS_MS[unit] * 1000)
+        if microseconds % unit_us == 0 and (microseconds or unit == "s"):
+            return f"{microseconds // unit_us}{unit}"
+    return f"{microseconds}us"
+
+
+def _to_duration(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, str):
+        return parse_duration(value)
+    raise ValueError(f'a duration needs a unit: write text such as "5s" or "100ms", not {value!r}')
+
+
+def from_milliseconds(key: str, value: object) -> timedelta:
+    """The value of the setting `key`, which is in whole milliseconds."""
+    text = str(value).strip()
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,15}", text):
+        raise ValueError(f"{key} must be a whole number of milliseconds, not {value!r}")
+    return timedelta(milliseconds=int(text))
+
+
+Duration = Annotated[timedelta, BeforeValidator(_to_duration)]

@@ -1,0 +1,234 @@
+"""The settings of a process: from a TOML file, the environment and the command line.
+
+1. Each source gives a nested mapping. Later ones win, key by key: defaults, the TOML file, environment
+   variables (`LITHIFY_SECTION__NAME`, two underscores between levels), options of the command.
+2. The sum is validated once. An unknown key is refused with the nearest known name, a value that does
+   not fit with the source it came from; nothing is ignored.
+3. Where each effective value came from is kept, for people who wonder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import EnvSettingsSource, SettingsError
+
+from lithify.config.model import ENV_DELIMITER, ENV_PREFIX, MILLISECONDS, Config, options, plain, section_of
+from lithify.errors import Refused
+
+FILE_VARIABLE = "LITHIFY_CONFIG"
+_SECRET = re.compile(r"secret|password|token|account_key|access_key$|sas_|credential", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One effective value."""
+
+    name: str
+    """With dots between levels."""
+    value: object
+    """As it would be written in the TOML file; secrets are masked."""
+    origin: str
+    """`default`, the file, the environment variable or the option it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings, and where they came from."""
+
+    config: Config
+    origins: Mapping[str, str]
+    """Of every value that is not a default, by dotted name."""
+
+    def settings(self) -> tuple[Setting, ...]:
+        """Every setting, in the order of the sections."""
+        return tuple(
+            Setting(name, _shown(name, value), self.origins.get(name, "default"))
+            for name, value in _leaves(self.config)
+        )
+
+
+def load(file: Path | None = None, flags: Mapping[str, tuple[str, object]] | None = None) -> Loaded:
+    """The effective settings. `file` defaults to what `LITHIFY_CONFIG` names; `flags` maps the dotted
+    names of settings to the option that gave them and its value. `Refused` says what does not fit and
+    where it came from."""
+    if file is None and os.environ.get(FILE_VARIABLE):
+        file = Path(os.environ[FILE_VARIABLE])
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    if file is not None:
+        _merge(merged, _read(file), origins, lambda _name: str(file))
+    _check_variables(os.environ)
+    _merge(merged, _environment(), origins, _variable_that_is_set)
+    for name, (flag, value) in (flags or {}).items():
+        _merge(merged, _nest(_path(name), value), origins, partial(_named, flag))
+    try:
+        config = Config(**merged)
+    except ValidationError as error:
+        raise Refused(_explain(error, origins)) from None
+    return Loaded(config, origins)
+
+
+# Sources
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Refused(f"the configuration file {file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"the configuration file {file} is not TOML: {error}") from error
+
+
+def _environment() -> dict[str, Any]:
+    try:
+        return EnvSettingsSource(Config)()
+    except SettingsError as error:
+        raise Refused(f"an environment variable {ENV_PREFIX}… cannot be read: {error.__cause__}") from error
+
+
+def _check_variables(environ: Mapping[str, str]) -> None:
+    """`Refused` for variables that are meant for us and would be without effect. Others that begin with
+    our prefix may be anybody's (Kubernetes makes some for a service named lithify)."""
+    names = {option.name: _variable(option.name) for option in options()}
+    by_letters = {_letters(variable): variable for variable in names.values()}
+    sections = {name.partition(".")[0].upper() for name in names}
+    for variable in environ:
+        name = variable.upper()
+        if not name.startswith(ENV_PREFIX) or name == FILE_VARIABLE:
+            continue
+        section, delimiter, _ = name.removeprefix(ENV_PREFIX).partition(ENV_DELIMITER)
+        if delimiter and section not in sections:
+            near = difflib.get_close_matches(name, names.values(), 1, 0.5)
+            raise Refused(f"the environment variable {variable} names no setting{_did_you_mean(near)}")
+        if not delimiter and _letters(name) in by_letters and name != by_letters[_letters(name)]:
+            raise Refused(
+                f"the environment variable {variable} names no setting; write {by_letters[_letters(name)]}, "
+                "with two underscores between section and name"
+            )
+
+
+def _letters(variable: str) -> str:
+    return variable.replace("_", "")
+
+
+def _variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return ENV_PREFIX + name.replace(".", ENV_DELIMITER).upper()
+
+
+def _variable_that_is_set(name: str) -> str:
+    """The variable that gave `name`: its own, or that of a table around it."""
+    variable = _variable(name)
+    known = {given.upper() for given in os.environ}
+    while variable not in known and ENV_DELIMITER in variable:
+        variable = variable.rpartition(ENV_DELIMITER)[0]
+    return variable
+
+
+def _nest(path: tuple[str, ...], value: object) -> dict[str, Any]:
+    return {path[0]: _nest(path[1:], value) if len(path) > 1 else value}
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """A dotted name as the keys that lead to it. The keys of a table that users fill, such as
+    `spark.conf`, have dots of their own."""
+    model: type[BaseModel] | None = Config
+    path: list[str] = []
+    rest = name
+    while rest and model is not None:
+        first, _, rest = rest.partition(".")
+        path.append(first)
+        field = model.model_fields.get(first)
+        model = section_of(field.annotation) if field is not None else None
+    return (*path, rest) if rest else tuple(path)
+
+
+def _merge(
+    target: dict[str, Any],
+    source: Mapping[str, Any],
+    origins: dict[str, str],
+    origin: Callable[[str], str],
+    prefix: str = "",
+) -> None:
+    for key, value in source.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            inner = target.get(key)
+            target[key] = dict(inner) if isinstance(inner, Mapping) else {}
+            _merge(target[key], value, origins, origin, f"{name}.")
+        else:
+            if _other_spelling(key) not in source:
+                target.pop(_other_spelling(key), None)
+            target[key] = value
+            origins[name.removesuffix(MILLISECONDS)] = origin(name)
+
+
+def _named(flag: str, _name: str) -> str:
+    return flag
+
+
+def _other_spelling(key: str) -> str:
+    return key.removesuffix(MILLISECONDS) if key.endswith(MILLISECONDS) else key + MILLISECONDS
+
+
+# Saying what is wrong
+
+
+def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    place = f" (from {', '.join(_origins_of(name.removesuffix(MILLISECONDS), origins))})"
+    if first["type"] == "extra_forbidden":
+        return f"there is no setting {name}{place}{_did_you_mean(_nearest(name))}"
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"setting {name}{place}: {reason}"
+
+
+def _origins_of(name: str, origins: Mapping[str, str]) -> list[str]:
+    """Where a setting came from, or the settings in a section."""
+    found = [origin for known, origin in origins.items() if f"{known}.".startswith(f"{name}.")]
+    return list(dict.fromkeys(found))
+
+
+def _nearest(name: str) -> list[str]:
+    """Known names like `name`: in its own section first, then by the last part anywhere."""
+    known = [option.name for option in options()]
+    section, _, leaf = name.rpartition(".")
+    near = difflib.get_close_matches(name, [k for k in known if k.rpartition(".")[0] == section], 1, 0.7)
+    if near:
+        return near
+    leaves = {k.rpartition(".")[2]: k for k in reversed(known)}
+    return [leaves[match] for match in difflib.get_close_matches(leaf, leaves, 1, 0.7)]
+
+
+def _did_you_mean(names: list[str]) -> str:
+    return f"; did you mean {names[0]}?" if names else "; `lithify config show` lists all"
+
+
+# Walking the settings
+
+
+def _leaves(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, f"{prefix}{name}.")
+        elif isinstance(value, Mapping) and value:
+            yield from ((f"{prefix}{name}.{key}", inner) for key, inner in value.items())
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _shown(name: str, value: object) -> object:
+    return "********" if _SECRET.search(name) and value else plain(value)

@@ -1,0 +1,172 @@
+"""Settings from file, environment and options: what wins, what is refused, and where it came from."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lithify.config.durations import format_duration, parse_duration
+from lithify.config.loading import load
+from lithify.config.model import options
+from lithify.errors import Refused
+
+FILE = """
+l0_max_ssts = 16
+[store_options]
+aws_endpoint = "http://from-the-file"
+[compactor_options]
+poll_interval = "2s"
+worker_heartbeat_timeout_ms = 10000
+[compactor_options.worker]
+heartbeat_interval = "3s"
+[compactor_options.scheduler_options]
+min_compaction_sources = 3
+[spark.conf]
+"spark.executor.memory" = "2g"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "lithify.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_the_file_is_read_with_slatedbs_names_and_units(file: Path) -> None:
+    config = load(file).config
+    assert config.l0_max_ssts == 16
+    assert config.compactor_options.poll_interval == timedelta(seconds=2)
+    assert config.compactor_options.worker_heartbeat_timeout == timedelta(seconds=10)
+    assert config.compactor_options.worker.heartbeat_interval == timedelta(seconds=3)
+    assert config.compactor_options.scheduler_options == {"min_compaction_sources": "3"}
+    assert config.spark.conf == {"spark.executor.memory": "2g"}
+    assert config.compactor_options.commit_compacted_interval == timedelta(seconds=1)
+
+
+def test_options_win_over_the_environment_and_that_over_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__POLL_INTERVAL_MS", "500")
+    monkeypatch.setenv("LITHIFY_L0_MAX_SSTS", "24")
+    monkeypatch.setenv("LITHIFY_STORE_OPTIONS__AWS_REGION", "eu-west-1")
+    loaded = load(file, {"l0_max_ssts": ("--set l0_max_ssts", "32"), "spark.conf.a.b": ("--spark-conf", "1")})
+    assert loaded.config.l0_max_ssts == 32
+    assert loaded.config.compactor_options.poll_interval == timedelta(milliseconds=500)
+    assert loaded.config.store_options == {"aws_endpoint": "http://from-the-file", "aws_region": "eu-west-1"}
+    assert loaded.config.spark.conf == {"spark.executor.memory": "2g", "a.b": "1"}
+    origins = {s.name: (s.value, s.origin) for s in loaded.settings()}
+    assert origins["l0_max_ssts"] == (32, "--set l0_max_ssts")
+    assert origins["compactor_options.poll_interval"] == (
+        "500ms",
+        "LITHIFY_COMPACTOR_OPTIONS__POLL_INTERVAL_MS",
+    )
+    assert origins["compactor_options.worker_heartbeat_timeout"] == ("10s", str(file))
+    assert origins["spark.conf.a.b"] == ("1", "--spark-conf")
+    assert origins["compactor_options.worker.max_sst_size"] == (268_435_456, "default")
+
+
+def test_tables_may_come_as_json_in_one_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITHIFY_SPARK__CONF", '{"spark.executor.cores": 2}')
+    loaded = load()
+    assert loaded.config.spark.conf == {"spark.executor.cores": "2"}
+    assert loaded.origins["spark.conf.spark.executor.cores"] == "LITHIFY_SPARK__CONF"
+    monkeypatch.setenv("LITHIFY_SPARK__CONF", "{")
+    with pytest.raises(Refused, match="LITHIFY_"):
+        load()
+
+
+def test_the_file_may_be_named_by_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITHIFY_CONFIG", str(file))
+    assert load().config.l0_max_ssts == 16
+
+
+def test_secrets_are_not_shown() -> None:
+    flags = {"store_options.aws_secret_access_key": ("--store-option", "hunter2")}
+    loaded = load(None, flags)
+    assert loaded.config.store_options["aws_secret_access_key"] == "hunter2"
+    assert "hunter2" not in str(loaded.settings())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("poll_interval = '5s'", "poll_interval.*did you mean compactor_options.poll_interval"),
+        ("[compactor_options]\npol_interval = '5s'", "pol_interval.*did you mean .*poll_interval"),
+        ("[compactor_options]\npoll_interval = 5", "poll_interval.*unit"),
+        ("[compactor_options]\npoll_interval = '5 parsecs'", "not a duration"),
+        ("[compactor_options]\npoll_interval = '5s'\npoll_interval_ms = 5000", "same setting"),
+        ("[compactor_options]\npoll_interval_ms = -1", "whole number of milliseconds"),
+        ("[compactor_options.worker]\nmax_sst_size = 0", "max_sst_size.*greater than"),
+        ("[compactor_options.worker]\nmax_sst_size_ms = 1", "no setting .*max_sst_size_ms"),
+        ("[log]\nformat = 'xml'", "log.format.*text"),
+        ("[metrics]\nport = 70000", "metrics.port"),
+        ("[zookeeper]\nhosts = 'a'", "no setting zookeeper"),
+        ("[spark]\nconf = 3", "spark.conf"),
+        ("spark = 3", "setting spark "),
+        ("[spark.conf]\na = [1]", "text or a number"),
+        ("= 3", "not TOML"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_place(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(Refused, match=says) as refusal:
+        load(path)
+    assert "bad.toml" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ("LITHIFY_COMPACTOR_OPTIONS__POL_INTERVAL", "poll_interval"),
+        ("LITHIFY_COMPACTOR_OPTION__POLL_INTERVAL", "LITHIFY_COMPACTOR_OPTIONS__POLL_INTERVAL"),
+        ("LITHIFY_COMPACTOR_OPTIONS_POLL_INTERVAL", "two underscores"),
+    ],
+)
+def test_misspelled_variables_are_refused(monkeypatch: pytest.MonkeyPatch, variable: str, says: str) -> None:
+    monkeypatch.setenv(variable, "5s")
+    with pytest.raises(Refused, match=says) as refusal:
+        load()
+    assert variable in str(refusal.value)
+
+
+def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITHIFY_PORT_9090_TCP", "tcp://10.0.0.1:9090")
+    monkeypatch.setenv("LITHIFY_CACHE_DIR", "cache")
+    assert load().origins == {}
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="cannot be read"):
+        load(tmp_path / "missing.toml")
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for option in options():
+        assert re.fullmatch(r"[a-z0-9_.]+", option.name)
+        assert option.description
+
+
+@given(st.timedeltas(timedelta(0), timedelta(days=1000)))
+def test_durations_are_read_back_as_written(value: timedelta) -> None:
+    assert parse_duration(format_duration(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("5s", 5000), ("100ms", 100), ("1m 30s", 90_000), ("1.5h", 5_400_000), ("0s", 0)],
+)
+def test_durations_are_written_as_slatedb_writes_them(text: str, milliseconds: int) -> None:
+    assert parse_duration(text) == timedelta(milliseconds=milliseconds)
+
+
+@pytest.mark.parametrize("text", ["", " ", "5", "s", "5s!", "-5s", "5 s 3", "99999999999999d"])
+def test_other_text_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        parse_duration(text)
