@@ -1,0 +1,138 @@
+"""One Lithify process of these tests: `python -m tests.service.node OPTIONS`, OPTIONS being JSON.
+
+It does what the commands `coordinator`, `worker` and `run` do, but looks every few milliseconds, prints
+every event as one line of JSON (with the time, `at_ms`), and can be told to die: `die_after_writes` is
+the number of the write to the store after which the process kills itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TypeVar
+
+from lithify.clock import SystemClock
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.engine.spark import SparkEngine
+from lithify.ids import RandomIds
+from lithify.service import LoopOptions, run_coordinator, run_workers
+from lithify.store.objects import ObjectStore
+from lithify.telemetry import Event
+from lithify.testing.wrapped import Call, WrappedStore
+from lithify.worker import Worker, WorkerOptions
+from tests.compacting import dataset_at
+
+ResultT = TypeVar("ResultT")
+PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
+_WRITES = frozenset({"create", "put", "replace", "delete", "commit"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What to run. Without a `name` a worker gets a new one."""
+
+    role: str
+    """`coordinator`, `worker` or `run`."""
+    url: str
+    name: str = ""
+    master: str = "local[1]"
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    poll_interval_ms: int = 100
+    heartbeat_interval_ms: int = 500
+    heartbeat_min_interval_ms: int = 200
+    worker_heartbeat_timeout_ms: int = 3_000
+    max_sst_size: int = 256 * 1024
+    take_over: bool = True
+    die_after_writes: int = 0
+    """0: live."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class MortalStore(WrappedStore):
+    """Kills this process after a number of writes, before it learns of their success."""
+
+    def __init__(self, inner: ObjectStore, writes: int) -> None:
+        super().__init__(inner)
+        self._left = writes
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        result = action()
+        if call.method in _WRITES:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+
+def main(options: NodeOptions) -> None:
+    """Run until SIGTERM."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+    def wrap(store: ObjectStore) -> ObjectStore:
+        return MortalStore(store, options.die_after_writes) if options.die_after_writes else store
+
+    dataset = dataset_at(options.url, wrap=wrap, max_sst_size=options.max_sst_size)
+    clock, ids = SystemClock(), RandomIds()
+    every_s = options.poll_interval_ms / 1000
+    loop = LoopOptions(every_s, every_s, every_s)
+    engine = None if options.role == "coordinator" else _engine(options)
+    worker = None
+    if engine is not None:
+        worker = Worker(
+            dataset,
+            engine,
+            clock,
+            options.name or f"lithify-{ids.ulid(clock.now_ms())}",
+            options=WorkerOptions(
+                heartbeat_interval_ms=options.heartbeat_interval_ms,
+                heartbeat_min_interval_ms=options.heartbeat_min_interval_ms,
+            ),
+            observer=report,
+        )
+    try:
+        if options.role == "worker":
+            assert worker is not None
+            run_workers([worker], stop, random.Random(), loop)
+            return
+        coordinator = Coordinator(
+            dataset,
+            clock,
+            ids,
+            worker_heartbeat_timeout_ms=options.worker_heartbeat_timeout_ms,
+            observer=report,
+        )
+        guard = CoordinatorGuard(dataset, clock, ids)
+        run_coordinator(
+            coordinator, guard, stop, random.Random(), loop, take_over=options.take_over, worker=worker
+        )
+    finally:
+        if engine is not None:
+            engine.close()
+
+
+def report(event: Event) -> None:
+    """One line of JSON."""
+    line = {"event": type(event).__name__, "at_ms": int(time.time() * 1000), **asdict(event)}
+    print(json.dumps(line), flush=True)
+
+
+def _engine(options: NodeOptions) -> SparkEngine:
+    engine = SparkEngine(options.master, conf=options.spark_conf, preload=PRELOAD)
+    # Nothing is claimed before tasks can run: compiling the kernel anew may take longer than a timeout.
+    engine.submit("start", abs, -1).result()
+    return engine
+
+
+if __name__ == "__main__":
+    main(NodeOptions(**json.loads(sys.argv[1])))

@@ -1,0 +1,128 @@
+"""Starting Lithify's processes, and doing to them what operators and accidents do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.engine.waiting import child_environment, descendants, is_alive, wait_until
+from tests.service.node import NodeOptions
+
+STOP_LIMIT_S = 40.0
+Facts = dict[str, Any]
+
+
+class Process:
+    """A running process, its log, and the events it printed."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self.log = log
+        self._errors = log.with_suffix(".err")
+        with log.open("wb") as output, self._errors.open("wb") as errors:
+            self._popen = subprocess.Popen(
+                list(command),
+                env=child_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+            )
+        self._frozen: list[int] = []
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """`None` while it runs."""
+        return self._popen.poll()
+
+    @property
+    def errors(self) -> str:
+        """What it wrote to standard error."""
+        return self._errors.read_text(errors="replace")
+
+    def events(self, name: str | None = None) -> list[Facts]:
+        """The events so far, of one kind or all. A last line that was cut short by a kill is left out."""
+        lines = self.log.read_text().split("\n")[:-1]
+        events: list[Facts] = [json.loads(line) for line in lines if line.startswith("{")]
+        return [event for event in events if name is None or event["event"] == name]
+
+    def kill(self) -> None:
+        """SIGKILL, to this process only; what it started has to notice by itself."""
+        below = descendants(self.pid)
+        self._popen.kill()
+        self._popen.wait()
+        wait_until(lambda: not any(map(is_alive, below)))
+
+    def freeze(self) -> None:
+        """SIGSTOP, to it and to all it started, as if the machine stood still."""
+        self._frozen = [self.pid, *descendants(self.pid)]
+        for pid in self._frozen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT to all that was frozen."""
+        for pid in self._frozen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._frozen = []
+
+    def terminate(self) -> int:
+        """SIGTERM; its exit code."""
+        self._popen.terminate()
+        return self._popen.wait(STOP_LIMIT_S)
+
+    def wait(self, limit_s: float = STOP_LIMIT_S) -> int:
+        """Its exit code when it ends by itself."""
+        return self._popen.wait(limit_s)
+
+    def end(self) -> None:
+        """However it is: nothing of it stays behind."""
+        self.thaw()
+        if self.exit_code is None:
+            with suppress(subprocess.TimeoutExpired):
+                self.terminate()
+        if self.exit_code is None:
+            self.kill()
+
+
+class Nodes:
+    """The processes of one test, all ended with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.all: list[Process] = []
+
+    def node(self, options: NodeOptions) -> Process:
+        """A process of `tests.service.node`."""
+        return self._start([sys.executable, "-m", "tests.service.node", options.to_json()], options.role)
+
+    def command(self, *arguments: str) -> Process:
+        """A process of the `lithify` command."""
+        return self._start([str(Path(sys.executable).with_name("lithify")), *arguments], "lithify")
+
+    def _start(self, command: Sequence[str], name: str) -> Process:
+        process = Process(command, self._folder / f"{len(self.all)}-{name}.log")
+        self.all.append(process)
+        return process
+
+
+@contextmanager
+def nodes_in(folder: Path) -> Iterator[Nodes]:
+    """Processes with their logs in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    nodes = Nodes(folder)
+    try:
+        yield nodes
+    finally:
+        for process in reversed(nodes.all):
+            process.end()
