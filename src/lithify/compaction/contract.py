@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lithify.compaction.journal import Journal
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.ids import Ulid
 
@@ -95,8 +96,30 @@ class Dataset(Protocol):
         """Fence every older coordinator; returns the new epoch. Creates the ledger if absent."""
         ...
 
+    @property
+    def journal(self) -> Journal:
+        """What the service keeps beside the ledger (`lithify.datasets.journal.ObjectJournal`)."""
+        ...
+
     def unit(self, spec: Any) -> str:
         """The name of the unit a spec compacts (pure)."""
+        ...
+
+    def sources(self, spec: Any) -> frozenset[str]:
+        """Names of what a spec reads, as fine as is useful (pure). What shares one with a compaction
+        that has just failed for good is left alone for a while."""
+        ...
+
+    def encode_spec(self, spec: Any) -> str:
+        """A spec as text, for the journal (pure)."""
+        ...
+
+    def decode_spec(self, text: str) -> Any:
+        """The spec of such a text; `CorruptObject` when it is none (pure)."""
+        ...
+
+    def output_name(self, output: Any) -> str:
+        """A name that no other output of any compaction has (pure)."""
         ...
 
     def propose(self, snapshot: Any, ledger: AnyLedger) -> Plan:
@@ -112,7 +135,8 @@ class Dataset(Protocol):
         ...
 
     def prepare(self, compaction: AnyCompaction, snapshot: Any) -> Job:
-        """Cut the compaction into ranges, or take up the ranges its progress records."""
+        """Cut the compaction into ranges, or take up the ranges its progress records. `compaction` is
+        as it was claimed: `compaction.worker` is the claim its tasks report their movements for."""
         ...
 
     def outcome(self, result: Any) -> RangeOutcome:

@@ -17,14 +17,17 @@ remember, so whatever the writer, readers or garbage collectors published meanwh
 
 from __future__ import annotations
 
+import binascii
 import random
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from lithify.clock import Clock
 from lithify.compaction.contract import Job, Plan, RangeOutcome, RangeWork
-from lithify.compaction.model import Ledger
+from lithify.compaction.model import Compaction, Ledger
+from lithify.datasets.journal import ObjectJournal
 from lithify.datasets.slatedb.execute import execute_merge
 from lithify.datasets.slatedb.hooks import load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
@@ -35,6 +38,7 @@ from lithify.datasets.slatedb.model import (
     KeyRange,
     Manifest,
     Spec,
+    Sst,
     TieredSpec,
     Tree,
     View,
@@ -47,9 +51,11 @@ from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOpt
 from lithify.datasets.slatedb.transform import apply_compaction, with_checkpoint
 from lithify.datasets.slatedb.validate import validate
 from lithify.errors import CorruptObject, Fenced, ObjectNotFound, Refused
-from lithify.ids import Ids, Ulid, ulid_ms
+from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
+
+_NO_COMPACTION = ulid_from_int(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +116,15 @@ class SlateDataset:
             store, self.paths.compactions_folder, COMPACTIONS_SUFFIX, self.paths.compactions_boundary, ids
         )
         self._decoded: dict[str, tuple[int, Any]] = {}
+        self._journal = ObjectJournal(store, root, clock, ids)
 
     @property
     def url(self) -> str:
         return f"{self.store.url.rstrip('/')}/{self.paths.root}"
+
+    @property
+    def journal(self) -> ObjectJournal:
+        return self._journal
 
     # Reading
 
@@ -247,6 +258,23 @@ class SlateDataset:
     def unit(self, spec: Spec) -> str:
         return tree_label(spec.segment)
 
+    def sources(self, spec: Spec) -> frozenset[str]:
+        return frozenset((*spec.l0_view_ids, *(f"run {run_id}" for run_id in spec.sorted_runs)))
+
+    def encode_spec(self, spec: Spec) -> str:
+        """A ledger with nothing but this spec, in base 64."""
+        return b64encode(encode_ledger(Ledger(0, (Compaction(_NO_COMPACTION, spec),)))).decode()
+
+    def decode_spec(self, text: str) -> Spec:
+        try:
+            (compaction,) = decode_ledger(b64decode(text, validate=True), "spec").compactions
+        except (binascii.Error, ValueError) as error:
+            raise CorruptObject("spec", "this text is not the spec of a compaction") from error
+        return compaction.spec
+
+    def output_name(self, output: Sst) -> str:
+        return output.id
+
     def propose(self, snapshot: Manifest, ledger: SlateLedger) -> Plan:
         return propose(snapshot, ledger, self.options.policy)
 
@@ -313,6 +341,7 @@ class SlateDataset:
             compaction_filter=self.options.compaction_filter,
         )
         cost_bytes = sum(s.sst.info.data_end for group in sources for s in group) // len(ranges)
+        owner = compaction.worker
         works = tuple(
             RangeWork(
                 key_range,
@@ -327,10 +356,13 @@ class SlateDataset:
                     rules=rules,
                     options=sst_options,
                     resume_outputs=outputs,
+                    reporting=None
+                    if owner is None
+                    else self._journal.reporting(compaction.id, index, owner.id, owner.last_heartbeat_ms),
                 ),
                 cost_bytes,
             )
-            for key_range, outputs in ranges
+            for index, (key_range, outputs) in enumerate(ranges)
         )
         return Job(works, horizon)
 

@@ -7,6 +7,7 @@
 3. Call the kernel. When it comes back, provide what it asks for (the next window of a source, more
    memory, a finished output, a fold by the merge operator, a decision of the compaction filter) and
    call it again, until all rows are merged.
+   Each time it may be due to report how many bytes have moved.
 4. Complete the last output.
 
 Invariants: every row read is counted exactly once as written or as dropped for one reason. On any
@@ -26,6 +27,7 @@ from dataclasses import replace
 import numpy as np
 
 from lithify.clock import Clock, SystemClock
+from lithify.datasets.journal import MovementReporter
 from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.datasets.slatedb.kernel.inputs import (
@@ -92,7 +94,7 @@ def run_merge(task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock) -> Ta
     return TaskResult(
         outputs=(*task.resume_outputs, *merge.outputs.finished),
         rows=merge.row_counts(),
-        bytes_read=sum(source.bytes_read for source in merge.inputs),
+        bytes_read=merge.bytes_read,
         bytes_written=merge.outputs.bytes_written,
         cpu_s=time.process_time() - started_s,
         peak_memory_bytes=peak_memory_bytes(),
@@ -109,6 +111,10 @@ class _Merge:
     """One run of a task: its inputs, its outputs and the records of the kernel."""
 
     def __init__(self, task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock) -> None:
+        reporting = task.reporting
+        self.reporter = None if reporting is None else MovementReporter(reporting, store, clock, ids)
+        if self.reporter is not None:
+            self.reporter.report(0, 0)
         resume = last_row(store, task.output_folder, task.resume_outputs[-1]) if task.resume_outputs else None
         key_range = task.range if resume is None else _resumed_range(task, resume[0])
         sources = _parts(task, key_range)
@@ -143,8 +149,14 @@ class _Merge:
             self._repeat(self._run_kernel)
         self.outputs.close()
 
+    @property
+    def bytes_read(self) -> int:
+        return sum(source.bytes_read for source in self.inputs)
+
     def close(self) -> None:
         """Wait for requests that are under way, and free what the libraries hold."""
+        if self.reporter is not None:
+            self.reporter.close()
         if self.readers is not None:
             self.readers.shutdown(cancel_futures=True)
         self.codecs.close()
@@ -191,8 +203,11 @@ class _Merge:
 
     def _repeat(self, step: Callable[[], int]) -> None:
         """Call compiled code until it has nothing more to ask for."""
+        reporter = self.reporter
         while (status := step()) not in (Status.OK, Status.DONE):
             self._provide(status)
+            if reporter is not None and reporter.is_due():
+                reporter.report(self.bytes_read, self.outputs.bytes_written)
 
     def _provide(self, status: int) -> None:
         if status >= Status.BAD_CHECKSUM:

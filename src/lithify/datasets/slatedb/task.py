@@ -10,6 +10,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 
+from lithify.datasets.journal import Reporting
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
 from lithify.ids import Ulid
 
@@ -79,6 +80,8 @@ class MergeTask:
     resume_outputs: tuple[Sst, ...] = ()
     """Outputs of this range that an earlier attempt finished and recorded, in order. The task
     continues after the last row (key, sequence number) of the last of them."""
+    reporting: Reporting | None = None
+    """Where to say how many bytes have moved; nowhere by default."""
 
 
 @dataclass(frozen=True, slots=True)

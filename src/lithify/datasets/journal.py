@@ -1,0 +1,225 @@
+"""The journal as objects beside a dataset, for every kind of dataset.
+
+| object, under `<root>/lithify/`                | value                          |
+|------------------------------------------------|--------------------------------|
+| `progress/<compaction>/<index>-<unique>.json`  | `Movement`, rewritten in place |
+| `progress/<compaction>/finished-<worker>.json` | names of last outputs          |
+| `attempts/<compaction>/<unique>.json`          | `Attempt`, written once        |
+| `failures/<compaction>.json`                   | `Failure`, written once        |
+
+A worker's name is free text, so in a key it is the hash of it. The `<unique>` of an attempt or movement
+is a ULID. Objects written once are read once.
+
+`MovementReporter` is the task's side: it writes when the range begins and then every
+`REPORT_INTERVAL_S` if bytes have moved, from the loop that moves them, so a loop that hangs reports
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from lithify.clock import Clock
+from lithify.compaction.journal import MAX_FAILURES, Attempt, Failure, Movement
+from lithify.errors import ObjectNotFound, StoreError
+from lithify.ids import Ids, Ulid, parse_ulid
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+
+REPORT_INTERVAL_S = 2.0
+_MAX_REASON_CHARS = 4000
+_FINISHED = "finished-"
+_SUFFIX = ".json"
+
+ValueT = TypeVar("ValueT")
+
+
+class ObjectJournal:
+    """The journal of the dataset under the key `root` of `store` (`lithify.compaction.journal`)."""
+
+    def __init__(self, store: ObjectStore, root: str, clock: Clock, ids: Ids) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._progress = join(root, "lithify", "progress")
+        self._attempts = join(root, "lithify", "attempts")
+        self._failures = join(root, "lithify", "failures")
+        self._known: dict[str, dict[str, Any]] = {}
+        """What objects that are written once contain, by folder and key."""
+
+    def reporting(self, compaction_id: Ulid, index: int, worker: str, claimed_at_ms: int) -> Reporting:
+        """What the task of a range needs to report its movements."""
+        return Reporting(join(self._progress, compaction_id), index, worker, claimed_at_ms)
+
+    def compactions(self) -> frozenset[Ulid]:
+        return frozenset(
+            found
+            for folder in (self._progress, self._attempts)
+            for meta in self._store.list(folder)
+            if (found := _compaction_of(meta.key, folder)) is not None
+        )
+
+    def clear(self, compaction_id: Ulid) -> None:
+        for folder in (self._progress, self._attempts):
+            for meta in list(self._store.list(join(folder, compaction_id))):
+                self._store.delete(meta.key)
+
+    def movements(self, compaction_id: Ulid) -> Mapping[str, Movement]:
+        found = {}
+        for meta in self._store.list(join(self._progress, compaction_id)):
+            name = _name(meta.key)
+            if not name.startswith(_FINISHED):
+                movement = self._read(meta.key, _movement)
+                if movement is not None:
+                    found[name] = movement
+        return found
+
+    def finished(self, compaction_id: Ulid) -> frozenset[str]:
+        notes = [
+            self._read(meta.key, _names)
+            for meta in self._store.list(join(self._progress, compaction_id))
+            if _name(meta.key).startswith(_FINISHED)
+        ]
+        return frozenset(name for names in notes if names is not None for name in names)
+
+    def note_finished(self, compaction_id: Ulid, worker: str, last_outputs: Iterable[str]) -> None:
+        name = f"{_FINISHED}{sha256(worker.encode()).hexdigest()[:26]}{_SUFFIX}"
+        document = {"worker": worker, "last_outputs": sorted(last_outputs)}
+        self._store.put(join(self._progress, compaction_id, name), _encode(document))
+
+    def attempts(self) -> Mapping[Ulid, tuple[Attempt, ...]]:
+        found: dict[Ulid, list[Attempt]] = {}
+        for key, attempt in self._read_once(self._attempts, _attempt).items():
+            compaction_id = _compaction_of(key, self._attempts)
+            if compaction_id is not None:
+                found.setdefault(compaction_id, []).append(attempt)
+        return {i: tuple(sorted(tries, key=lambda a: a.at_ms)) for i, tries in found.items()}
+
+    def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None:
+        name = f"{self._ids.ulid(self._clock.now_ms())}{_SUFFIX}"
+        document = asdict(attempt) | {"reason": attempt.reason[:_MAX_REASON_CHARS]}
+        self._store.put(join(self._attempts, compaction_id, name), _encode(document))
+
+    def failures(self) -> tuple[Failure, ...]:
+        found = self._read_once(self._failures, _failure).values()
+        return tuple(sorted(found, key=lambda failure: (failure.at_ms, failure.compaction)))
+
+    def add_failure(self, failure: Failure) -> None:
+        document = asdict(failure) | {"reason": failure.reason[:_MAX_REASON_CHARS]}
+        self._store.put(self._failure_key(failure.compaction), _encode(document))
+        for old in self.failures()[:-MAX_FAILURES]:
+            self.forgive(old.compaction)
+
+    def forgive(self, compaction_id: Ulid) -> None:
+        self._store.delete(self._failure_key(compaction_id))
+
+    def _failure_key(self, compaction_id: Ulid) -> str:
+        return join(self._failures, f"{compaction_id}{_SUFFIX}")
+
+    def _read_once(self, folder: str, parse: Callable[[Any], ValueT]) -> dict[str, ValueT]:
+        """The values under a folder by key; only those not read before are read."""
+        before: dict[str, ValueT | None] = self._known.get(folder, {})
+        keys = [meta.key for meta in self._store.list(folder)]
+        now = {key: before[key] if key in before else self._read(key, parse) for key in keys}
+        self._known[folder] = now
+        return {key: value for key, value in now.items() if value is not None}
+
+    def _read(self, key: str, parse: Callable[[Any], ValueT]) -> ValueT | None:
+        """The value, or `None` when it is gone or nobody wrote it as here."""
+        try:
+            return parse(json.loads(self._store.get(key)))
+        except (ObjectNotFound, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """Where the task of a range reports its movements, and as what."""
+
+    folder: str
+    index: int
+    worker: str
+    claimed_at_ms: int
+
+
+class MovementReporter:
+    """Reports how far the task of a range is."""
+
+    def __init__(self, reporting: Reporting, store: ObjectStore, clock: Clock, ids: Ids) -> None:
+        self._reporting = reporting
+        self._store = store
+        self._clock = clock
+        self._key = join(reporting.folder, f"{reporting.index}-{ids.ulid(clock.now_ms())}{_SUFFIX}")
+        self._written = (-1, -1)
+        self._due_s = clock.monotonic_s()
+
+    def is_due(self) -> bool:
+        """Whether it is time to look at the bytes again; cheap."""
+        return self._clock.monotonic_s() >= self._due_s
+
+    def report(self, bytes_read: int, bytes_written: int) -> None:
+        """Say how many bytes have moved since the task began, if that has changed."""
+        self._due_s = self._clock.monotonic_s() + REPORT_INTERVAL_S
+        if (bytes_read, bytes_written) == self._written:
+            return
+        to = self._reporting
+        now_ms = self._clock.now_ms()
+        movement = Movement(to.index, to.worker, to.claimed_at_ms, bytes_read, bytes_written, now_ms)
+        # Without a report only a heartbeat may be missed; that must not end the merge.
+        with suppress(StoreError):
+            self._store.put(self._key, _encode(asdict(movement)))
+            self._written = (bytes_read, bytes_written)
+
+    def close(self) -> None:
+        """The task is done; what is left behind here is removed with the compaction."""
+        with suppress(StoreError):
+            self._store.delete(self._key)
+
+
+def _encode(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document).encode()
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+def _compaction_of(key: str, folder: str) -> Ulid | None:
+    try:
+        return parse_ulid(key.removeprefix(f"{folder}/").partition("/")[0])
+    except ValueError:
+        return None
+
+
+def _movement(fields: Any) -> Movement:
+    return Movement(
+        int(fields["index"]),
+        str(fields["worker"]),
+        int(fields["claimed_at_ms"]),
+        max(0, int(fields["bytes_read"])),
+        max(0, int(fields["bytes_written"])),
+        int(fields["at_ms"]),
+    )
+
+
+def _attempt(fields: Any) -> Attempt:
+    return Attempt(str(fields["worker"]), str(fields["reason"]), int(fields["at_ms"]))
+
+
+def _failure(fields: Any) -> Failure:
+    return Failure(
+        parse_ulid(fields["compaction"]),
+        str(fields["reason"]),
+        int(fields["attempts"]),
+        int(fields["at_ms"]),
+        str(fields["spec"]),
+    )
+
+
+def _names(fields: Any) -> tuple[str, ...]:
+    return tuple(map(str, fields["last_outputs"]))
