@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
-
-DEFAULT_MAX_SST_SIZE = 256 * 1024 * 1024
 
 Url = Annotated[
     str,
@@ -14,9 +13,7 @@ Url = Annotated[
         help="The database: a path, file:///path, s3://bucket/prefix, gs://…, az://…", show_default=False
     ),
 ]
-Urls = Annotated[
-    list[str], typer.Argument(metavar="URL…", help="The databases to work on.", show_default=False)
-]
+Urls = Annotated[list[str], typer.Argument(metavar="URL…", help="Databases to work on.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")]
 StoreOptions = Annotated[
     list[str] | None,
@@ -43,8 +40,11 @@ Segment = Annotated[
     typer.Option("--segment", metavar="HEX", help="Only this segment, by its prefix in hexadecimal."),
 ]
 Master = Annotated[
-    str,
-    typer.Option(help="Spark master: local[*], local[N], spark://…, yarn, k8s://…, or sc://… for Connect."),
+    str | None,
+    typer.Option(
+        help="Spark master: local[*] (default), local[N], spark://…, yarn, k8s://…, or sc://… for Connect.",
+        show_default=False,
+    ),
 ]
 SparkConf = Annotated[
     list[str] | None, typer.Option("--spark-conf", metavar="KEY=VALUE", help="Setting of Spark.")
@@ -78,4 +78,34 @@ Compression = Annotated[
         help="none, snappy, zlib, lz4 or zstd; default: as in the newest input.", show_default=False
     ),
 ]
-MaxSstSize = Annotated[int, typer.Option(help="Bytes of data in one output SST.")]
+MaxSstSize = Annotated[
+    int | None, typer.Option(help="Bytes of data in one output SST; default: 268435456.", show_default=False)
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="Settings in TOML; default: the file LITHIFY_CONFIG names, if any."
+    ),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any setting, for example compactor_options.poll_interval=1s. "
+        "`lithify config show` lists all. Wins over the environment and the file.",
+    ),
+]
+LogFormat = Annotated[
+    str | None, typer.Option(help="text (default) for people, json for machines.", show_default=False)
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Serve Prometheus metrics on this port of the loopback address (metrics.host changes that).",
+        show_default=False,
+    ),
+]
+CompactionIds = Annotated[
+    list[str], typer.Argument(metavar="COMPACTION…", help="Ids, as `lithify status` shows them.")
+]

@@ -33,12 +33,17 @@ _SECRET = re.compile(r"secret|password|token|account_key|access_key$|sas_|creden
 class Setting:
     """One effective value."""
 
-    name: str
-    """With dots between levels."""
+    path: tuple[str, ...]
+    """The sections it is in, then its own name."""
     value: object
     """As it would be written in the TOML file; secrets are masked."""
     origin: str
     """`default`, the file, the environment variable or the option it came from."""
+
+    @property
+    def name(self) -> str:
+        """With dots between levels."""
+        return ".".join(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,8 @@ class Loaded:
     def settings(self) -> tuple[Setting, ...]:
         """Every setting, in the order of the sections."""
         return tuple(
-            Setting(name, _shown(name, value), self.origins.get(name, "default"))
-            for name, value in _leaves(self.config)
+            Setting(path, _shown(path[-1], value), self.origins.get(".".join(path), "default"))
+            for path, value in _leaves(self.config)
         )
 
 
@@ -219,15 +224,15 @@ def _did_you_mean(names: list[str]) -> str:
 # Walking the settings
 
 
-def _leaves(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, object]]:
+def _leaves(model: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
     for name in type(model).model_fields:
         value = getattr(model, name)
         if isinstance(value, BaseModel):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from _leaves(value, (*path, name))
         elif isinstance(value, Mapping) and value:
-            yield from ((f"{prefix}{name}.{key}", inner) for key, inner in value.items())
+            yield from (((*path, name, key), inner) for key, inner in value.items())
         else:
-            yield f"{prefix}{name}", value
+            yield (*path, name), value
 
 
 def _shown(name: str, value: object) -> object:

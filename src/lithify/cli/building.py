@@ -1,0 +1,200 @@
+"""From settings to the objects that do the work. Imports what it builds only when it builds it, so that
+`lithify --help` and refusals stay quick."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from lithify.errors import Refused
+
+if TYPE_CHECKING:
+    from lithify.config.model import Config
+    from lithify.coordinator import Coordinator
+    from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
+    from lithify.datasets.slatedb.guard import CoordinatorGuard
+    from lithify.engine.spark import SparkEngine
+    from lithify.service import LoopOptions
+    from lithify.store.objects import ObjectStore
+    from lithify.telemetry import Observer
+    from lithify.worker import Worker, WorkerOptions
+
+PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
+
+
+class Process:
+    """What a process that runs until stopped has beside its loops: logs now, metrics later."""
+
+    def __init__(self, config: Config) -> None:
+        from lithify.cli.logs import EventLog
+        from lithify.clock import SystemClock
+
+        self._config = config
+        self.observer: Observer = EventLog(SystemClock())
+
+    def open_dataset(self, url: str) -> SlateDataset:
+        """The database at `url`."""
+        return open_dataset(url, self._config)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def open_dataset(
+    url: str, config: Config, wrap: Callable[[ObjectStore], ObjectStore] | None = None
+) -> SlateDataset:
+    """The database at `url`; `wrap` puts something between it and its store."""
+    from lithify.clock import SystemClock
+    from lithify.datasets.slatedb.dataset import SlateDataset
+    from lithify.ids import RandomIds
+    from lithify.store.urls import open_store
+
+    options = _slate_options(config)
+    store, root = open_store(url, config.store_options)
+    return SlateDataset(
+        wrap(store) if wrap is not None else store,
+        root,
+        SystemClock(),
+        RandomIds(),
+        store_options=config.store_options,
+        options=options,
+    )
+
+
+def _slate_options(config: Config) -> SlateOptions:
+    from lithify.datasets.slatedb.dataset import SlateOptions
+    from lithify.datasets.slatedb.model import Codec
+    from lithify.planning.tiered import TieredPolicy, parse_scheduler_options
+
+    compactor, worker = config.compactor_options, config.compactor_options.worker
+    codec = worker.compression_codec
+    if codec is not None and codec.upper() not in Codec.__members__:
+        raise Refused(f"unknown compression {codec!r}; use one of {', '.join(Codec.__members__).lower()}")
+    parsed = parse_scheduler_options(
+        compactor.scheduler_options,
+        TieredPolicy(max_concurrent_compactions=compactor.max_concurrent_compactions),
+    )
+    for warning in parsed.warnings:
+        Console(stderr=True).print(f"[yellow]Warning:[/] {warning}", highlight=False)
+    return SlateOptions(
+        policy=parsed.policy,
+        checkpoint_lifetime_s=round(compactor.checkpoint_lifetime.total_seconds()),
+        max_sst_size=worker.max_sst_size,
+        block_size=worker.block_size,
+        compression=Codec[codec.upper()] if codec is not None else None,
+        min_filter_keys=worker.min_filter_keys,
+        merge_operator=worker.merge_operator,
+        compaction_filter=worker.compaction_filter,
+    )
+
+
+def planner(dataset: SlateDataset, full: bool, segment: str | None) -> Callable[[Any, Any], Any]:
+    """What a run compacts: everything, or what the scheduler finds; everywhere or in one segment."""
+    return dataset.planner(full=full, segment=None if segment is None else segment_prefix(segment))
+
+
+def segment_prefix(segment: str) -> bytes:
+    """A segment as a person gives it."""
+    try:
+        return bytes.fromhex(segment)
+    except ValueError:
+        raise Refused(
+            f"--segment {segment!r} is not hexadecimal; `lithify inspect manifest` shows the prefixes"
+        ) from None
+
+
+def spark_engine(config: Config) -> SparkEngine:
+    """The engine; it starts Spark with its first call."""
+    from lithify.engine.spark import SparkEngine
+
+    return SparkEngine(config.spark.master, conf=config.spark.conf, preload=PRELOAD)
+
+
+def guard(dataset: SlateDataset) -> CoordinatorGuard:
+    """What keeps two coordinators apart."""
+    from lithify.clock import SystemClock
+    from lithify.datasets.slatedb.guard import CoordinatorGuard
+    from lithify.ids import RandomIds
+
+    return CoordinatorGuard(dataset, SystemClock(), RandomIds())
+
+
+def coordinator(dataset: SlateDataset, config: Config, observer: Observer) -> Coordinator:
+    """The coordinator of `dataset`."""
+    from lithify.clock import SystemClock
+    from lithify.coordinator import Coordinator
+    from lithify.ids import RandomIds
+
+    return Coordinator(
+        dataset,
+        SystemClock(),
+        RandomIds(),
+        worker_heartbeat_timeout_ms=heartbeat_timeout_ms(config),
+        observer=observer,
+    )
+
+
+def worker(dataset: SlateDataset, engine: SparkEngine, config: Config, observer: Observer) -> Worker:
+    """A worker of `dataset` under a new name."""
+    from lithify.clock import SystemClock
+    from lithify.ids import RandomIds
+    from lithify.worker import Worker
+
+    clock = SystemClock()
+    return Worker(
+        dataset,
+        engine,
+        clock,
+        f"lithify-{RandomIds().ulid(clock.now_ms())}",
+        options=worker_options(config),
+        observer=observer,
+    )
+
+
+def worker_options(config: Config) -> WorkerOptions:
+    """How a worker works."""
+    from lithify.worker import WorkerOptions
+
+    worker = config.compactor_options.worker
+    return WorkerOptions(
+        max_concurrent_compactions=worker.max_concurrent_compactions,
+        heartbeat_interval_ms=_ms(worker.heartbeat_interval),
+        heartbeat_min_interval_ms=_ms(worker.heartbeat_min_interval),
+    )
+
+
+def heartbeat_timeout_ms(config: Config) -> int:
+    """After how much silence a worker counts as lost."""
+    return _ms(config.compactor_options.worker_heartbeat_timeout)
+
+
+def loop_options(config: Config) -> LoopOptions:
+    """How often the loops look."""
+    from lithify.service import LoopOptions
+
+    compactor = config.compactor_options
+    return LoopOptions(
+        poll_interval_s=compactor.poll_interval.total_seconds(),
+        commit_compacted_interval_s=compactor.commit_compacted_interval.total_seconds(),
+        compactions_poll_interval_s=compactor.worker.compactions_poll_interval.total_seconds(),
+    )
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _ms(duration: timedelta) -> int:
+    return round(duration / timedelta(milliseconds=1))

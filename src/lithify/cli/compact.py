@@ -1,0 +1,173 @@
+"""`lithify plan` and `lithify compact`: look at a database once, and compact it once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from lithify.cli.options import (
+    AsJson,
+    BlockSize,
+    CompactionFilter,
+    Compression,
+    ConfigFile,
+    Full,
+    Master,
+    MaxSstSize,
+    MergeOperator,
+    SchedulerOptions,
+    Segment,
+    Sets,
+    SparkConf,
+    StoreOptions,
+    TakeOver,
+    Url,
+)
+from lithify.cli.running import errors, print_json
+from lithify.cli.settings import settings
+from lithify.telemetry import Event, Observer
+
+if TYPE_CHECKING:
+    from lithify.config.model import Config
+
+
+def plan(
+    url: Url,
+    full: Full = False,
+    segment: Segment = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+    scheduler_option: SchedulerOptions = None,
+) -> None:
+    """Say what would be compacted, and why. Writes nothing.
+
+    Examples:
+
+        lithify plan /data/my-db
+
+        lithify plan --full --json s3://bucket/my-db
+    """
+    with errors(as_json):
+        effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
+        _plan(url, effective, full, segment, as_json)
+
+
+def _plan(url: str, config: Config, full: bool, segment: str | None, as_json: bool) -> None:
+    from lithify.cli import building, render
+    from lithify.compaction.model import Ledger
+
+    dataset = building.open_dataset(url, config)
+    ledger = dataset.ledger()
+    manifest = dataset.snapshot()
+    proposed = building.planner(dataset, full, segment)(manifest, ledger if ledger is not None else Ledger())
+    if as_json:
+        print_json(render.plan_json(dataset.url, manifest, proposed))
+    else:
+        render.print_plan(Console(), manifest, proposed)
+
+
+def compact(
+    url: Url,
+    full: Full = False,
+    segment: Segment = None,
+    master: Master = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Same as `lithify plan`.")] = False,
+    take_over: TakeOver = False,
+    merge_operator: MergeOperator = None,
+    compaction_filter: CompactionFilter = None,
+    block_size: BlockSize = None,
+    compression: Compression = None,
+    max_sst_size: MaxSstSize = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+    scheduler_option: SchedulerOptions = None,
+    spark_conf: SparkConf = None,
+) -> None:
+    """Compact a database once: plan, merge on Spark, commit, until nothing is left to do.
+
+    Needs the database's coordinator to be absent: the program that writes to it must have been opened
+    with compactor_options = null, or be closed. Readers and that writer may go on meanwhile.
+
+    Examples:
+
+        lithify compact /data/my-db
+
+        lithify compact --full --master spark://host:7077 s3://bucket/my-db
+    """
+    with errors(as_json):
+        effective = settings(
+            config,
+            sets,
+            master=master,
+            merge_operator=merge_operator,
+            compaction_filter=compaction_filter,
+            block_size=block_size,
+            compression=compression,
+            max_sst_size=max_sst_size,
+            store_option=store_option,
+            scheduler_option=scheduler_option,
+            spark_conf=spark_conf,
+        )
+        if dry_run:
+            _plan(url, effective, full, segment, as_json)
+        else:
+            _compact(url, effective, full, segment, take_over, as_json)
+
+
+def _compact(
+    url: str, config: Config, full: bool, segment: str | None, take_over: bool, as_json: bool
+) -> None:
+    from lithify import oneshot
+    from lithify.cli import building, render
+    from lithify.cli.logs import EventLog
+    from lithify.cli.progress import ProgressBars, Totals
+    from lithify.clock import SystemClock
+    from lithify.datasets.slatedb.shape import shape_of
+    from lithify.ids import RandomIds
+
+    dataset = building.open_dataset(url, config)
+    clock, totals = SystemClock(), Totals()
+    before = shape_of(dataset.snapshot())
+    started_s = clock.monotonic_s()
+    engine = building.spark_engine(config)
+    with ProgressBars(Console(stderr=True)) as bars:
+        observers: list[Observer] = [totals, EventLog(clock), *([] if as_json else [bars])]
+
+        def observe(event: Event) -> None:
+            for observer in observers:
+                observer(event)
+
+        try:
+            result = oneshot.run(
+                dataset,
+                engine,
+                clock,
+                RandomIds(),
+                building.guard(dataset),
+                planner=building.planner(dataset, full, segment),
+                take_over=take_over,
+                options=building.worker_options(config),
+                worker_heartbeat_timeout_ms=building.heartbeat_timeout_ms(config),
+                observer=observe,
+            )
+        finally:
+            engine.close()
+    seconds = clock.monotonic_s() - started_s
+    after = shape_of(dataset.snapshot())
+    if as_json:
+        print_json(render.result_json(dataset.url, before, after, result, totals, seconds))
+    elif not result.started:
+        out = Console()
+        out.print("Nothing to compact.")
+        for note in result.plan.notes:
+            out.print(f"  {note}", highlight=False)
+    else:
+        render.print_result(Console(), before, after, result, totals, seconds)
+    if result.failures:
+        raise typer.Exit(1)

@@ -1,0 +1,80 @@
+"""`lithify config`: the settings, their values, and where these came from."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions
+from lithify.cli.running import errors, print_json
+from lithify.cli.settings import load_settings
+
+if TYPE_CHECKING:
+    from lithify.config.loading import Setting
+
+config_app = typer.Typer(help="Show the settings.", no_args_is_help=True)
+
+
+@config_app.callback()
+def _group() -> None:
+    """Show the settings."""
+
+
+@config_app.command("show")
+def config_show(
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+    as_json: AsJson = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only what is not a default.")] = False,
+) -> None:
+    """Show every setting, its effective value, and where it came from, as a TOML file with comments.
+
+    Secrets are masked.
+
+    Examples:
+
+        lithify config show
+
+        lithify config show --config lithify.toml --changed
+
+        lithify config show > lithify.toml
+    """
+    with errors(as_json):
+        loaded = load_settings(config, sets, store_option=store_option)
+        from lithify.config.model import options
+
+        shown = [s for s in loaded.settings() if not changed or s.name in loaded.origins]
+        if as_json:
+            print_json([{"name": s.name, "value": s.value, "from": s.origin} for s in shown])
+            return
+        print(as_toml(shown, {option.name: option.description for option in options()}))
+
+
+def as_toml(settings: Iterable[Setting], help_of: Mapping[str, str]) -> str:
+    """The settings as a file that `--config` reads, with what each is and where it came from."""
+    lines: list[str] = []
+    section: tuple[str, ...] = ()
+    for setting in sorted(settings, key=lambda s: len(s.path) > 1):
+        if setting.path[:-1] != section:
+            section = setting.path[:-1]
+            lines += ["", f"[{'.'.join(map(_key, section))}]"]
+        said = help_of.get(setting.name, "")
+        origin = "" if setting.origin == "default" else f"from {setting.origin}"
+        lines.append(_assignment(setting) + "".join(f"  # {note}" for note in (said, origin) if note))
+    return "\n".join(lines)
+
+
+def _assignment(setting: Setting) -> str:
+    if setting.value is None:
+        return f"# {_key(setting.path[-1])} is not set"
+    value = "{}" if setting.value == {} else json.dumps(setting.value, ensure_ascii=False)
+    return f"{_key(setting.path[-1])} = {value}"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)

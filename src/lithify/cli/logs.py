@@ -1,0 +1,125 @@
+"""Logs on standard error: lines for people, or one JSON object each for machines.
+
+1. Only Lithify's own logger speaks below WARNING. Libraries (py4j above all) keep silent.
+2. Lifecycle events are logged at INFO with their values as fields, what went wrong at WARNING, and what
+   happens for every range or tick at DEBUG.
+3. An event that ends an attempt also says how long the attempt took, how many ranges it finished, and
+   how many bytes these read and wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from lithify import telemetry
+from lithify.clock import Clock
+from lithify.telemetry import Event
+
+LOGGER = "lithify"
+FIELDS = "fields"
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_DETAIL = ("RangeFinished",)
+_WRONG = ("Refused", "Reclaimed", "AttemptFailed", "Lost")
+_ENDS = ("Compacted", "AttemptFailed", "Lost")
+
+
+def set_up_logs(log_format: str, level: str) -> None:
+    """Log to standard error from now on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger(LOGGER).setLevel(level.upper())
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(record, FIELDS, {})
+    return found
+
+
+class _TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        pairs = "".join(f" {name}={_text(value)}" for name, value in _fields(record).items())
+        line = f"{_time(record)} {record.levelname} {record.getMessage()}{pairs}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        document = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps(document, default=str)
+
+
+def _text(value: object) -> str:
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return json.dumps(text, ensure_ascii=False) if not text or re.search(r'[\s"=]', text) else text
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known of a compaction that is being worked on here."""
+
+    started_s: float
+    ranges: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+class EventLog:
+    """The observer that writes events to the log."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._log = logging.getLogger(LOGGER)
+        self._attempts: dict[str, _Attempt] = {}
+
+    def __call__(self, event: Event) -> None:
+        name = type(event).__name__
+        values = {field.name: getattr(event, field.name) for field in fields(event)}
+        self._follow(event)
+        if name in _ENDS:
+            values |= self._end(values["compaction"])
+        level = logging.DEBUG if name in _DETAIL else logging.WARNING if name in _WRONG else logging.INFO
+        message = _WORDS.sub(" ", name).lower()
+        self._log.log(level, message, extra={FIELDS: {"event": name, **values}})
+
+    def _follow(self, event: Event) -> None:
+        match event:
+            case telemetry.Claimed(compaction=compaction):
+                self._attempts[compaction] = _Attempt(self._clock.monotonic_s())
+            case telemetry.RangeFinished(compaction=compaction) if compaction in self._attempts:
+                attempt = self._attempts[compaction]
+                attempt.ranges += 1
+                attempt.bytes_read += event.bytes_read
+                attempt.bytes_written += event.bytes_written
+            case _:
+                pass
+
+    def _end(self, compaction: str) -> dict[str, Any]:
+        attempt = self._attempts.pop(compaction, None)
+        if attempt is None:
+            return {}
+        return {
+            "duration_s": self._clock.monotonic_s() - attempt.started_s,
+            "finished_ranges": attempt.ranges,
+            "bytes_read": attempt.bytes_read,
+            "bytes_written": attempt.bytes_written,
+        }

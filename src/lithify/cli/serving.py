@@ -1,0 +1,164 @@
+"""`lithify run`, `coordinator` and `worker`: compact continuously, until stopped."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from lithify.cli.options import (
+    ConfigFile,
+    LogFormat,
+    Master,
+    MergeOperator,
+    MetricsPort,
+    SchedulerOptions,
+    Sets,
+    SparkConf,
+    StoreOptions,
+    TakeOver,
+    Url,
+    Urls,
+)
+from lithify.cli.running import errors
+from lithify.cli.settings import settings
+
+if TYPE_CHECKING:
+    from lithify.config.model import Config
+
+
+def run(
+    url: Url,
+    master: Master = None,
+    take_over: TakeOver = False,
+    merge_operator: MergeOperator = None,
+    metrics_port: MetricsPort = None,
+    log_format: LogFormat = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+    scheduler_option: SchedulerOptions = None,
+    spark_conf: SparkConf = None,
+) -> None:
+    """Coordinate a database and work on it, in one process, until stopped.
+
+    SIGTERM or Ctrl-C gives back what is unfinished, with its finished ranges recorded.
+
+    Examples:
+
+        lithify run s3://bucket/my-db
+
+        lithify run --config lithify.toml --metrics-port 9090 --log-format json s3://bucket/my-db
+    """
+    with errors(False):
+        effective = settings(
+            config,
+            sets,
+            log_level="info",
+            master=master,
+            merge_operator=merge_operator,
+            metrics_port=metrics_port,
+            log_format=log_format,
+            store_option=store_option,
+            scheduler_option=scheduler_option,
+            spark_conf=spark_conf,
+        )
+        _coordinate(url, effective, take_over, works=effective.compactor_options.embedded_worker)
+
+
+def coordinator(
+    url: Url,
+    take_over: TakeOver = False,
+    metrics_port: MetricsPort = None,
+    log_format: LogFormat = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+    scheduler_option: SchedulerOptions = None,
+) -> None:
+    """Coordinate a database until stopped: schedule, take back, commit. Workers do the work.
+
+    Example:
+
+        lithify coordinator --set compactor_options.worker_heartbeat_timeout=60s s3://bucket/my-db
+    """
+    with errors(False):
+        effective = settings(
+            config,
+            sets,
+            log_level="info",
+            metrics_port=metrics_port,
+            log_format=log_format,
+            store_option=store_option,
+            scheduler_option=scheduler_option,
+        )
+        _coordinate(url, effective, take_over, works=False)
+
+
+def worker(
+    urls: Urls,
+    master: Master = None,
+    merge_operator: MergeOperator = None,
+    metrics_port: MetricsPort = None,
+    log_format: LogFormat = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+    spark_conf: SparkConf = None,
+) -> None:
+    """Work for the coordinators of one or more databases until stopped.
+
+    The coordinator may be SlateDB's own, inside the process that holds the database, or Lithify's.
+    Any number of workers may run; each claims what is free. SIGTERM gives back what is unfinished.
+
+    Example:
+
+        lithify worker --master spark://host:7077 s3://bucket/my-db s3://bucket/another-db
+    """
+    from lithify.cli import building
+
+    with errors(False):
+        effective = settings(
+            config,
+            sets,
+            log_level="info",
+            master=master,
+            merge_operator=merge_operator,
+            metrics_port=metrics_port,
+            log_format=log_format,
+            store_option=store_option,
+            spark_conf=spark_conf,
+        )
+        from lithify.service import run_workers
+
+        process = building.Process(effective)
+        datasets = [process.open_dataset(url) for url in urls]
+        stop = building.stop_on_signals()
+        with process, building.spark_engine(effective) as engine:
+            workers = [building.worker(d, engine, effective, process.observer) for d in datasets]
+            run_workers(workers, stop, random.Random(), building.loop_options(effective))
+
+
+def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> None:
+    from contextlib import ExitStack
+
+    from lithify.cli import building
+    from lithify.service import run_coordinator
+
+    process = building.Process(config)
+    dataset = process.open_dataset(url)
+    stop = building.stop_on_signals()
+    with ExitStack() as stack:
+        stack.enter_context(process)
+        worker = None
+        if works:
+            engine = stack.enter_context(building.spark_engine(config))
+            worker = building.worker(dataset, engine, config, process.observer)
+        run_coordinator(
+            building.coordinator(dataset, config, process.observer),
+            building.guard(dataset),
+            stop,
+            random.Random(),
+            building.loop_options(config),
+            take_over=take_over,
+            worker=worker,
+        )
