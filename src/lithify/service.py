@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event
 
+from lithify.collection import Collector, collecting
 from lithify.coordinator import Coordinator, Guard
 from lithify.errors import StoreError
 from lithify.worker import Worker
@@ -63,32 +64,46 @@ def run_coordinator(
     *,
     take_over: bool = False,
     worker: Worker | None = None,
+    collector: Collector | None = None,
 ) -> None:
     """Coordinate until `stop` is set or another coordinator takes over (`Fenced`); `worker` is an
-    embedded one, which takes turns with the coordinator in this thread. `CoordinatorAlive` when
-    another coordinator may be at work, unless told to `take_over`."""
+    embedded one, which takes turns with the coordinator in this thread; `collector` collects garbage in
+    a thread of its own. `CoordinatorAlive` when another coordinator may be at work, unless told to
+    `take_over`."""
     predecessor = guard.enter(take_over=take_over)
     try:
         coordinator.start(predecessor)
-        while not stop.is_set():
-            guard.hold(coordinator.epoch)
-            wait_s = options.poll_interval_s
-            try:
-                tick = coordinator.tick()
-            except StoreError as error:
-                _log.error("the coordinator could not reach the store and tries again: %s", error)
-            else:
-                if tick.ledger.active() or tick.refused:
-                    wait_s = options.commit_compacted_interval_s
-            changed = worker is not None and _tick_worker(worker)
-            if worker is not None and worker.is_busy:
-                worker.wait(wait_s)
-            elif not changed:
-                stop.wait(wait_s * (1 + rng.uniform(0, options.jitter)))
+        with collecting(collector):
+            _coordinate(coordinator, guard, stop, rng, options, worker)
     finally:
         if worker is not None:
             worker.release()
         guard.give_back()
+
+
+def _coordinate(
+    coordinator: Coordinator,
+    guard: Guard,
+    stop: Event,
+    rng: random.Random,
+    options: LoopOptions,
+    worker: Worker | None,
+) -> None:
+    while not stop.is_set():
+        guard.hold(coordinator.epoch)
+        wait_s = options.poll_interval_s
+        try:
+            tick = coordinator.tick()
+        except StoreError as error:
+            _log.error("the coordinator could not reach the store and tries again: %s", error)
+        else:
+            if tick.ledger.active() or tick.refused:
+                wait_s = options.commit_compacted_interval_s
+        changed = worker is not None and _tick_worker(worker)
+        if worker is not None and worker.is_busy:
+            worker.wait(wait_s)
+        elif not changed:
+            stop.wait(wait_s * (1 + rng.uniform(0, options.jitter)))
 
 
 def _tick_worker(worker: Worker) -> bool:

@@ -105,6 +105,19 @@ class Committed(Event):
     compaction: str
 
 
+@dataclass(frozen=True, slots=True)
+class GarbageCollected(Event):
+    """A collection of garbage has ended. Reported from a thread of its own."""
+
+    dry_run: bool
+    """What was to be deleted is still there."""
+    deleted: Mapping[str, int]
+    """How many of each kind."""
+    left: Mapping[str, int]
+    """How many of each kind are still needed, or too young."""
+    bytes_deleted: int
+
+
 Observer = Callable[[Event], None]
 
 _log = logging.getLogger("lithify")

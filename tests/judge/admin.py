@@ -180,8 +180,8 @@ class Admin:
             builder.with_source(_clone_source(source))
         self._do(builder.build(), "build a clone")
 
-    def run_gc(self, *, min_age_ms: int = 0) -> None:
-        """Run the official garbage collector once over manifests, compactions and SSTs."""
+    def run_gc(self, *, min_age_ms: int = 0, wal_fences: bool = False) -> None:
+        """Run the official garbage collector once over everything, or over everything but fences."""
         folder = uniffi.GarbageCollectorDirectoryOptions(
             interval_ms=None, min_age_ms=min_age_ms, dry_run=False
         )
@@ -190,5 +190,7 @@ class Admin:
             wal_options=folder,
             compacted_options=folder,
             compactions_options=folder,
+            wal_fence_options=folder if wal_fences else None,
+            detach_options=uniffi.GarbageCollectorScheduleOptions(interval_ms=None),
         )
         self._do(self._admin.run_gc_once(options), "collect garbage")

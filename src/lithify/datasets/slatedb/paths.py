@@ -6,6 +6,7 @@ number is padded otherwise makes clients hang, so it is no numbered file here.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from lithify.ids import Ulid, parse_ulid
@@ -13,6 +14,7 @@ from lithify.ids import Ulid, parse_ulid
 MANIFEST_SUFFIX = ".manifest"
 COMPACTIONS_SUFFIX = ".compactions"
 SST_SUFFIX = ".sst"
+_WAL_NAME = re.compile(r"([0-9]{20})\.sst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +37,45 @@ class DatabasePaths:
         return self._under("compacted")
 
     @property
+    def wal_folder(self) -> str:
+        return self._under("wal")
+
+    @property
+    def boundary_folder(self) -> str:
+        return self._under("gc")
+
+    @property
+    def own_folder(self) -> str:
+        """Where Lithify keeps what is not part of the database: no SlateDB process looks there."""
+        return self._under("lithify")
+
+    @property
+    def progress_folder(self) -> str:
+        """`<compaction id>/<range>`: how far a running range has come."""
+        return f"{self.own_folder}/progress"
+
+    @property
+    def attempts_folder(self) -> str:
+        """`<compaction id>/<attempt>`: why a worker gave a compaction back."""
+        return f"{self.own_folder}/attempts"
+
+    @property
     def manifest_boundary(self) -> str:
         """The file that says up to which id manifests may be gone."""
-        return self._under("gc/manifest.boundary")
+        return f"{self.boundary_folder}/manifest.boundary"
 
     @property
     def compactions_boundary(self) -> str:
         """The file that says up to which id compactions files may be gone."""
-        return self._under("gc/compactions.boundary")
+        return f"{self.boundary_folder}/compactions.boundary"
 
     def sst(self, sst_id: Ulid) -> str:
         """The key of a compacted SST."""
         return f"{self.compacted_folder}/{sst_id}{SST_SUFFIX}"
+
+    def wal(self, wal_id: int) -> str:
+        """The key of a file of the write-ahead log."""
+        return f"{self.wal_folder}/{wal_id:020d}{SST_SUFFIX}"
 
     def _under(self, name: str) -> str:
         return f"{self.root}/{name}" if self.root else name
@@ -58,10 +87,26 @@ def parse_sst_key(key: str) -> Ulid | None:
     As for the official garbage collector only the text before the first dot counts, so
     `<ULID>.sst.tmp` belongs to the SST too.
     """
-    stem = key.rsplit("/", 1)[-1].split(".", 1)[0]
-    if stem != stem.upper():
+    return _canonical_ulid(key.rsplit("/", 1)[-1].split(".", 1)[0])
+
+
+def parse_wal_key(key: str) -> int | None:
+    """The number of the file of the write-ahead log that `key` names; `None` if it names none."""
+    match = _WAL_NAME.fullmatch(key.rsplit("/", 1)[-1])
+    return int(match[1]) if match is not None else None
+
+
+def parse_note_key(key: str) -> Ulid | None:
+    """The compaction that an object in a folder of notes (`…/<compaction id>/<name>`) is about; `None`
+    if it is about none."""
+    parts = key.rsplit("/", 2)
+    return _canonical_ulid(parts[1]) if len(parts) == 3 else None
+
+
+def _canonical_ulid(text: str) -> Ulid | None:
+    if text != text.upper():
         return None
     try:
-        return parse_ulid(stem)
+        return parse_ulid(text)
     except ValueError:
         return None
