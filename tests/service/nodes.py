@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.engine.waiting import child_environment, descendants, is_alive, wait_until
@@ -19,16 +20,24 @@ STOP_LIMIT_S = 40.0
 Facts = dict[str, Any]
 
 
+QUICK: Mapping[str, str] = {
+    "LITHIFY_COMPACTOR_OPTIONS__POLL_INTERVAL": "100ms",
+    "LITHIFY_COMPACTOR_OPTIONS__COMMIT_COMPACTED_INTERVAL": "100ms",
+    "LITHIFY_COMPACTOR_OPTIONS__WORKER__COMPACTIONS_POLL_INTERVAL": "100ms",
+}
+"""Environment in which commands look ten times a second."""
+
+
 class Process:
     """A running process, its log, and the events it printed."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
         self._errors = log.with_suffix(".err")
         with log.open("wb") as output, self._errors.open("wb") as errors:
             self._popen = subprocess.Popen(
                 list(command),
-                env=child_environment(),
+                env={**child_environment(), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -107,11 +116,14 @@ class Nodes:
         return self._start([sys.executable, "-m", "tests.service.node", options.to_json()], options.role)
 
     def command(self, *arguments: str) -> Process:
-        """A process of the `lithify` command."""
-        return self._start([str(Path(sys.executable).with_name("lithify")), *arguments], "lithify")
+        """A process of the `lithify` command, which looks for work often."""
+        command = [str(Path(sys.executable).with_name("lithify")), *arguments]
+        return self._start(command, "lithify", QUICK)
 
-    def _start(self, command: Sequence[str], name: str) -> Process:
-        process = Process(command, self._folder / f"{len(self.all)}-{name}.log")
+    def _start(
+        self, command: Sequence[str], name: str, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> Process:
+        process = Process(command, self._folder / f"{len(self.all)}-{name}.log", environment)
         self.all.append(process)
         return process
 

@@ -1,0 +1,245 @@
+"""What happens to processes in the middle of a compaction, and what it costs. Tests play it with little
+data, `python -m tests.chaos` with much.
+
+Each function starts a coordinator and a worker on a database with one compaction to do, waits until some
+ranges are finished and recorded, lets the accident happen, waits until the compaction is committed, and
+says what it saw. What must hold after every accident is checked here: nobody moved on what was not his,
+no range that was recorded was written again, and all others were.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lithify.compaction.model import State
+from lithify.datasets.slatedb.ledger import SlateCompaction
+from tests.engine.waiting import descendants, wait_until
+from tests.service.history import check_protocol, history, latest, lives, owner, recorded
+from tests.service.node import NodeOptions
+from tests.service.nodes import Nodes, Process
+
+LIMIT_S = 240.0
+NEVER_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where an accident happens."""
+
+    path: Path
+    nodes: Nodes
+    enough: int
+    """Recorded ranges at which it happens."""
+    worker_heartbeat_timeout_ms: int
+    max_sst_size: int
+    master: str = "local[1]"
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+
+    def coordinator(self, timeout_ms: int | None = None, *, take_over: bool = True) -> Process:
+        """Start one."""
+        options = NodeOptions(
+            "coordinator",
+            str(self.path),
+            worker_heartbeat_timeout_ms=timeout_ms or self.worker_heartbeat_timeout_ms,
+            take_over=take_over,
+        )
+        return self.nodes.node(options)
+
+    def worker(self, name: str) -> Process:
+        """Start one of that name."""
+        options = NodeOptions(
+            "worker",
+            str(self.path),
+            name,
+            master=self.master,
+            spark_conf=self.spark_conf,
+            max_sst_size=self.max_sst_size,
+        )
+        return self.nodes.node(options)
+
+    def wait_for_the_middle(self) -> str:
+        """Wait until enough is recorded; the compaction's id."""
+        wait_until(lambda: len(recorded(self.compaction())) >= self.enough, LIMIT_S)
+        compaction = self.compaction()
+        assert compaction is not None
+        return compaction.id
+
+    def compaction(self) -> SlateCompaction | None:
+        """The first there was; later ones come from what the writer adds."""
+        ledger = latest(self.path)
+        return ledger.compactions[0] if ledger is not None and ledger.compactions else None
+
+    def wait_for_commit(self, coordinator: Process, compaction_id: str) -> None:
+        wait_until(
+            lambda: any(e["compaction"] == compaction_id for e in coordinator.events("Committed")), LIMIT_S
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an accident cost."""
+
+    ranges: int
+    finished_before: int
+    run_afterwards: int
+    """Ranges that wrote anything after the accident."""
+    reclaimed_after_s: float | None = None
+    """From the last sign of life to the ledger in which the compaction is free again."""
+    commit_after_s: float = 0.0
+    """From the accident to the commit."""
+
+
+def kill_worker(stage: Stage) -> Outcome:
+    """SIGKILL; another worker starts."""
+    coordinator = stage.coordinator()
+    first = stage.worker("first")
+    compaction_id = stage.wait_for_the_middle()
+    at_s = time.monotonic()
+    first.kill()
+    before = recorded(stage.compaction())
+    second = stage.worker("second")
+    stage.wait_for_commit(coordinator, compaction_id)
+    taken_s = time.monotonic() - at_s
+    assert_life(stage, compaction_id, "first", "second")
+    return _outcome(stage, second, compaction_id, before, taken_s)
+
+
+def freeze_worker(stage: Stage) -> Outcome:
+    """SIGSTOP for longer than the timeout, then SIGCONT while another worker is at work."""
+    coordinator = stage.coordinator()
+    workers = {name: stage.worker(name) for name in ("one", "other")}
+    compaction_id = stage.wait_for_the_middle()
+    first = owner(stage.compaction())
+    assert first is not None
+    (second,) = workers.keys() - {first}
+    at_s = time.monotonic()
+    workers[first].freeze()
+    before = recorded(stage.compaction())
+    wait_until(lambda: coordinator.events("Reclaimed"), LIMIT_S)
+    wait_until(lambda: wrote(workers[second], compaction_id), LIMIT_S)
+    workers[first].thaw()
+    wait_until(lambda: workers[first].events("Lost"), LIMIT_S)
+    stage.wait_for_commit(coordinator, compaction_id)
+    taken_s = time.monotonic() - at_s
+    assert compaction_id not in {e["compaction"] for e in workers[first].events("Compacted")}
+    assert_life(stage, compaction_id, first, second)
+    return _outcome(stage, workers[second], compaction_id, before, taken_s)
+
+
+def stop_worker(stage: Stage) -> Outcome:
+    """SIGTERM; nothing can be reclaimed, so what it holds must be given back. Another worker starts."""
+    coordinator = stage.coordinator(NEVER_MS)
+    first = stage.worker("first")
+    compaction_id = stage.wait_for_the_middle()
+    at_s = time.monotonic()
+    assert first.terminate() == 0, first.errors
+    compaction = stage.compaction()
+    assert compaction is not None
+    assert (compaction.state, compaction.worker) == (State.SCHEDULED, None)
+    before = recorded(compaction)
+    assert before >= wrote(first, compaction_id), "something was finished and not recorded"
+    second = stage.worker("second")
+    stage.wait_for_commit(coordinator, compaction_id)
+    taken_s = time.monotonic() - at_s
+    assert not coordinator.events("Reclaimed")
+    assert_life(stage, compaction_id, "first", "second")
+    return _outcome(stage, second, compaction_id, before, taken_s)
+
+
+def kill_executor(stage: Stage) -> Outcome:
+    """SIGKILL of one of a cluster's executors; Spark runs its range again, and the worker goes on."""
+    coordinator = stage.coordinator()
+    worker = stage.worker("worker")
+    compaction_id = stage.wait_for_the_middle()
+    executors = [pid for pid in descendants(os.getpid()) if _is_executor(pid)]
+    assert len(executors) == 2
+    at_s = time.monotonic()
+    os.kill(executors[0], signal.SIGKILL)
+    before = frozenset(wrote(worker, compaction_id))
+    stage.wait_for_commit(coordinator, compaction_id)
+    taken_s = time.monotonic() - at_s
+    assert_life(stage, compaction_id, "worker")
+    check_protocol(history(stage.path))
+    finished = [e["index"] for e in worker.events("RangeFinished") if e["compaction"] == compaction_id]
+    ranges = _ranges(worker, compaction_id)
+    assert sorted(finished) == list(range(ranges)), "each range finishes once"
+    return Outcome(ranges, len(before), ranges - len(before), commit_after_s=taken_s)
+
+
+def freeze_coordinator(stage: Stage) -> Outcome:
+    """SIGSTOP until another coordinator has waited for the end of its lease and taken over, then
+    SIGCONT. The worker goes on through all of it."""
+    first = stage.coordinator()
+    worker = stage.worker("worker")
+    compaction_id = stage.wait_for_the_middle()
+    at_s = time.monotonic()
+    first.freeze()
+    before = frozenset(wrote(worker, compaction_id))
+    second = stage.coordinator(take_over=False)
+    wait_until(lambda: second.events("EpochTaken"), LIMIT_S)
+    first.thaw()
+    assert first.wait() != 0
+    assert "Fenced" in first.errors
+    stage.wait_for_commit(second, compaction_id)
+    taken_s = time.monotonic() - at_s
+    assert_life(stage, compaction_id, "worker")
+    check_protocol(history(stage.path))
+    ranges = _ranges(worker, compaction_id)
+    return Outcome(ranges, len(before), ranges - len(before), commit_after_s=taken_s)
+
+
+def wrote(process: Process, compaction_id: str) -> set[int]:
+    """The ranges for which a worker wrote anything."""
+    finished = process.events("RangeFinished")
+    return {e["index"] for e in finished if e["bytes_written"] and e["compaction"] == compaction_id}
+
+
+def assert_life(stage: Stage, compaction_id: str, *workers: str) -> None:
+    """The compaction was run by these workers, each once and in this order, and committed once."""
+    steps = lives(history(stage.path))[compaction_id]
+    wanted: list[tuple[State, str | None]] = []
+    for worker in workers:
+        wanted += [(State.SCHEDULED, None), (State.RUNNING, worker)]
+    wanted += [(State.COMPACTED, workers[-1]), (State.COMPLETED, workers[-1])]
+    steps = [step for step in steps if step[0] is not State.SUBMITTED]
+    # A coordinator that starts takes what nobody has claimed back to Submitted.
+    assert [s for i, s in enumerate(steps) if i == 0 or s != steps[i - 1]] == wanted
+
+
+def _outcome(
+    stage: Stage, second: Process, compaction_id: str, before: frozenset[int], taken_s: float
+) -> Outcome:
+    versions = history(stage.path)
+    check_protocol(versions)
+    ranges, again = _ranges(second, compaction_id), wrote(second, compaction_id)
+    assert again == set(range(ranges)) - before, "exactly what was not recorded runs again"
+    return Outcome(ranges, len(before), len(again), _reclaimed_after_s(stage, compaction_id), taken_s)
+
+
+def _reclaimed_after_s(stage: Stage, compaction_id: str) -> float | None:
+    """From the last heartbeat of the first owner to the next change of the compaction."""
+    sign_s: float | None = None
+    for version in history(stage.path):
+        compaction = version.ledger.get(compaction_id)  # type: ignore[arg-type]  # a Ulid as text
+        if owner(compaction) is not None and compaction is not None and compaction.worker is not None:
+            sign_s = compaction.worker.last_heartbeat_ms / 1000
+        elif sign_s is not None:
+            return version.written_s - sign_s
+    return None
+
+
+def _ranges(worker: Process, compaction_id: str) -> int:
+    (ranges,) = (e["ranges"] for e in worker.events("Prepared") if e["compaction"] == compaction_id)
+    return int(ranges)
+
+
+def _is_executor(pid: int) -> bool:
+    try:
+        return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return False

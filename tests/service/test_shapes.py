@@ -1,0 +1,156 @@
+"""The ways to deploy Lithify, as real processes, while the official client writes throughout: beside
+SlateDB's own coordinator, as one process, as a library in the process that holds the database, and as a
+coordinator and workers apart on a Spark cluster."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Unpack
+
+import pytest
+
+from lithify.clock import SystemClock
+from lithify.compaction.model import State
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.engine.spark import SparkEngine
+from lithify.ids import RandomIds
+from lithify.service import LoopOptions, run_coordinator
+from lithify.worker import Worker
+from tests.cluster import cluster_conf, standalone_cluster
+from tests.compacting import dataset_at
+from tests.engine.waiting import wait_until
+from tests.judge.official import Admin, Database, OpenOptions, compactor_settings, open_db
+from tests.service.accidents import Stage, kill_executor
+from tests.service.databases import Model, check_rows, key_of, make_database, write_some
+from tests.service.history import check_protocol, history, lives
+from tests.service.nodes import Nodes, nodes_in
+
+KEYS = 2_000
+VALUE_BYTES = 100
+LIMIT_S = 90.0
+KEEPS_UP = 4
+"""Fewer L0s than the scheduler wants for a compaction."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as master:
+        yield master
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with nodes_in(tmp_path / "logs") as nodes:
+        yield nodes
+
+
+def finishers(path: Path) -> dict[str, str]:
+    """By compaction the worker that carried it out, for all that are committed."""
+    return {
+        compaction_id: worker
+        for compaction_id, steps in lives(history(path)).items()
+        for state, worker in steps[-1:]
+        if state is State.COMPLETED and worker is not None
+    }
+
+
+def write_throughout(database: Database, path: Path, is_enough: Callable[[set[str]], bool]) -> Model:
+    """Overwrite and delete until the workers that have finished a compaction are enough, then until
+    no compaction is left to do. Reads what it wrote on the way."""
+    rng, model = random.Random(1), Model()
+    deadline_s = time.monotonic() + LIMIT_S
+    while not is_enough(set(finishers(path).values())):
+        assert time.monotonic() < deadline_s, finishers(path)
+        write_some(database, model, rng, rng.sample(range(KEYS), KEYS // 5), VALUE_BYTES)
+        database.flush()
+        asked = [key_of(n) for n in rng.sample(range(KEYS), 20)]
+        assert database.get_many(asked) == {key: model.get(key) for key in asked}
+        time.sleep(0.1)
+    wait_until(lambda: all(len(tree.l0) < KEEPS_UP for tree in Admin(path).trees()), LIMIT_S)
+    assert not database.is_closed()
+    return model
+
+
+def check(path: Path, model: Model, **options: Unpack[OpenOptions]) -> None:
+    check_protocol(history(path))
+    assert any(tree.runs for tree in Admin(path).trees())
+    check_rows(path, model, **options)
+
+
+def is_lithify(worker: str) -> bool:
+    return worker.startswith("lithify-")
+
+
+@pytest.mark.parametrize("embedded", [True, False], ids=["with its embedded worker", "alone"])
+def test_workers_of_an_official_coordinator(embedded: bool, tmp_path: Path, nodes: Nodes) -> None:
+    path = tmp_path / "db"
+    compactor = compactor_settings(scheduler={})
+    # The coordinator tells its embedded worker at once; there is something left for others when it is
+    # busy, and that takes several trees.
+    compactor["worker"] = {"max_concurrent_compactions": 1} if embedded else None
+    options: OpenOptions = {"settings": {"compactor_options": compactor}, "segment_prefix_len": 1}
+
+    def is_enough(workers: set[str]) -> bool:
+        ours = {worker for worker in workers if is_lithify(worker)}
+        return bool(ours) and (not embedded or bool(workers - ours))
+
+    with open_db(path, **options) as database:
+        worker = nodes.command("worker", str(path), "--master", "local[1]")
+        model = write_throughout(database, path, is_enough)
+        assert worker.terminate() == 0
+    check(path, model, segment_prefix_len=1)
+
+
+def test_coordinator_and_worker_in_one_process(tmp_path: Path, nodes: Nodes) -> None:
+    path = tmp_path / "db"
+    with open_db(path) as database:
+        process = nodes.command("run", str(path), "--master", "local[1]")
+        model = write_throughout(database, path, bool)
+        assert process.terminate() == 0
+    check(path, model)
+
+
+def test_embedded_in_the_process_that_holds_the_database(tmp_path: Path, spark_engine: SparkEngine) -> None:
+    path = tmp_path / "db"
+    dataset, clock, ids = dataset_at(path), SystemClock(), RandomIds()
+    with open_db(path) as database:
+        guard, stop = CoordinatorGuard(dataset, clock, ids), threading.Event()
+        coordinator = Coordinator(dataset, clock, ids)
+        worker = Worker(dataset, spark_engine, clock, guard.holder)
+        loop = threading.Thread(
+            target=lambda: run_coordinator(
+                coordinator, guard, stop, random.Random(), LoopOptions(0.1, 0.1, 0.1), worker=worker
+            )
+        )
+        loop.start()
+        try:
+            model = write_throughout(database, path, bool)
+        finally:
+            stop.set()
+            loop.join(LIMIT_S)
+    check(path, model)
+
+
+def test_coordinator_and_workers_apart_on_a_cluster(tmp_path: Path, nodes: Nodes, cluster: str) -> None:
+    path = tmp_path / "db"
+    conf = [option for key, value in cluster_conf().items() for option in ("--spark-conf", f"{key}={value}")]
+    with open_db(path) as database:
+        processes = [
+            nodes.command("coordinator", str(path)),
+            nodes.command("worker", str(path), "--master", cluster, *conf),
+        ]
+        model = write_throughout(database, path, bool)
+        assert [process.terminate() for process in processes] == [0, 0]
+    check(path, model)
+
+
+def test_a_killed_executor_costs_its_range_only(tmp_path: Path, nodes: Nodes, cluster: str) -> None:
+    path = tmp_path / "db"
+    model = make_database(path, keys=5000, value_bytes=1000)
+    kill_executor(Stage(path, nodes, 5, 3_000, 256 * 1024, cluster, cluster_conf()))
+    check(path, model)
