@@ -4,36 +4,42 @@
 
 1. reads the ledger, then the snapshot (that order, so that the snapshot is at least as new);
 2. stops for good when the ledger carries another epoch than its own;
-3. takes Running compactions of silent workers back to Scheduled;
+3. takes Running compactions of silent workers back to Scheduled, and notes that as an attempt;
 4. commits all Compacted ones, and those that need no worker, in one atomic publication each batch;
-5. adds what the planner proposes, as Submitted;
-6. validates what is Submitted: valid ones become Scheduled, the others Failed.
+5. marks Failed what has been tried `max_attempts` times; others go on;
+6. adds what the planner proposes, as Submitted, unless something like it has just failed for good;
+7. validates what is Submitted: valid ones become Scheduled, the others Failed.
 
-Steps 3, 5 and 6 are one publication of the ledger, and none at all when nothing changed, so an idle
+Steps 3 and 5 to 7 are one publication of the ledger, and none at all when nothing changed, so an idle
 dataset costs reads only. The snapshot is always published before the ledger that calls its
 compactions Completed: after a crash between the two, the inputs are gone from the snapshot,
 validation refuses the compaction, and marking it Failed loses nothing.
 
-The coordinator keeps no state of its own that matters: everything is in the ledger.
+The coordinator keeps no state of its own that matters: everything is in the ledger, and attempts and
+failures are in the journal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lithify import telemetry
 from lithify.clock import Clock
 from lithify.compaction import protocol
 from lithify.compaction.contract import Dataset, Plan, Proposal
+from lithify.compaction.failures import Failures
+from lithify.compaction.journal import Attempt
 from lithify.compaction.model import Compaction, State
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
+from lithify.compaction.silence import SilenceWatch
 from lithify.errors import Fenced
 from lithify.ids import Ids, Ulid
 from lithify.telemetry import Observer
 
 WORKER_HEARTBEAT_TIMEOUT_MS = 30_000
+MAX_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +51,14 @@ class TickResult:
     committed: tuple[Ulid, ...] = ()
     refused: tuple[tuple[Ulid, str], ...] = ()
     """Compactions found invalid in this tick, with the reason."""
+    failed: tuple[tuple[AnyCompaction, str], ...] = ()
+    """Compactions given up in this tick after too many attempts, as they were, with the reason."""
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is active, nothing was proposed, and nothing was refused either: what is refused
-        frees its sources only after the planner was asked."""
-        return not (self.ledger.active() or self.plan.proposals or self.refused)
+        """Nothing is active, nothing was proposed, and nothing has failed either: what fails frees
+        its sources only after the planner was asked."""
+        return not (self.ledger.active() or self.plan.proposals or self.refused or self.failed)
 
 
 class Guard(Protocol):
@@ -79,7 +87,8 @@ class Guard(Protocol):
 class Coordinator:
     """Schedules, reclaims and commits the compactions of one dataset.
 
-    `plan` replaces the dataset's own planner, for runs that compact what a person asked for.
+    `plan` replaces the dataset's own planner, for runs that compact what a person asked for; then
+    earlier failures hold nothing back.
     """
 
     def __init__(
@@ -90,15 +99,21 @@ class Coordinator:
         *,
         plan: Callable[[object, AnyLedger], Plan] | None = None,
         worker_heartbeat_timeout_ms: int = WORKER_HEARTBEAT_TIMEOUT_MS,
+        max_attempts: int = MAX_ATTEMPTS,
         observer: Observer = telemetry.ignore,
     ) -> None:
         self._dataset = dataset
         self._clock = clock
         self._ids = ids
-        self._plan = plan if plan is not None else dataset.propose
+        self._failures = Failures(dataset, clock)
+        self._plan = plan if plan is not None else self._failures.held_back(dataset.propose)
+        self._silence = SilenceWatch(worker_heartbeat_timeout_ms)
         self._timeout_ms = worker_heartbeat_timeout_ms
+        self._max_attempts = max_attempts
         self._observe = observer
         self._epoch: int | None = None
+        self._unnoted: list[tuple[Ulid, Attempt]] = []
+        """Attempts that ended with a reclaim and are not in the journal yet."""
 
     @property
     def epoch(self) -> int:
@@ -113,43 +128,66 @@ class Coordinator:
         self._epoch = self._dataset.take_epoch()
         epoch = self._epoch
 
+        held: list[Ulid] = []
+
         def change(latest: AnyLedger) -> AnyLedger:
             latest = protocol.recover(latest, epoch)
-            held = [c.id for c in latest.active() if protocol.owns(latest, c.id, predecessor or "")]
+            held[:] = [c.id for c in latest.active() if protocol.owns(latest, c.id, predecessor or "")]
             return protocol.reclaim(latest, held)
 
         self._dataset.update_ledger(change)
+        now_ms = self._clock.now_ms()
+        reason = f"the process of {predecessor} ended without giving it back"
+        self._unnoted += [(i, Attempt(predecessor or "", reason, now_ms)) for i in held]
         self._observe(telemetry.EpochTaken(self._dataset.url, epoch))
 
     def tick(self) -> TickResult:
         """One round of the algorithm above. `Fenced` ends this coordinator for good."""
         ledger = self._read()
+        silent = self._silence.silent(ledger, self._clock.monotonic_s())
+        self._note_attempts()
         committed, refused = self._commit(ledger)
-        stale = protocol.stale(ledger, self._clock.now_ms(), self._timeout_ms)
+        exhausted = self._exhausted(ledger)
+        self._failures.refresh()
         snapshot = self._dataset.snapshot()
-        outcome = _Scheduled(Plan(), (), ())
+        outcome = _Outcome()
 
         def change(latest: AnyLedger) -> AnyLedger:
             nonlocal outcome
             protocol.check_epoch(latest, self.epoch)
-            still_stale = set(protocol.stale(latest, self._clock.now_ms(), self._timeout_ms)) & set(stale)
-            latest = protocol.reclaim(latest, sorted(still_stale))
-            latest, outcome = self._schedule(latest, snapshot, tuple(sorted(still_stale)))
-            return latest
+            # Only those that have not moved since this tick looked.
+            reclaimed = [c for c in map(ledger.get, silent) if c is not None and c == latest.get(c.id)]
+            latest = protocol.reclaim(latest, [c.id for c in reclaimed])
+            failed = [c for c, _ in exhausted if latest.get(c.id) == c]
+            for compaction in failed:
+                latest = protocol.fail(latest, compaction.id)
+            latest, outcome = self._schedule(latest, snapshot)
+            outcome = replace(outcome, reclaimed=tuple(reclaimed), failed=tuple(failed))
+            return protocol.trim(latest) if failed or outcome.refused else latest
 
-        before = ledger
         ledger = self._dataset.update_ledger(change)
-        self._report(before, outcome)
-        return TickResult(ledger, outcome.plan, committed, (*refused, *outcome.refused))
+        self._unnoted += [(c.id, self._silent(c)) for c in outcome.reclaimed]
+        self._report(outcome)
+        self._note_attempts()
+        failed = self._settle(exhausted, outcome.failed)
+        for compaction, reason in outcome.refused:
+            self._failures.note(compaction, 0, reason)
+        refused = (*refused, *((c.id, reason) for c, reason in outcome.refused))
+        return TickResult(ledger, outcome.plan, committed, refused, failed)
 
-    def fail(self, compaction_id: Ulid) -> None:
+    def fail(self, compaction_id: Ulid, reason: str) -> None:
         """Give a compaction up for good."""
+        compaction = self._read().get(compaction_id)
 
         def change(latest: AnyLedger) -> AnyLedger:
             protocol.check_epoch(latest, self.epoch)
             return protocol.trim(protocol.fail(latest, compaction_id))
 
+        if compaction is not None:
+            attempts = len(self._dataset.journal.attempts().get(compaction_id, ()))
+            self._failures.note(compaction, attempts, reason)
         self._dataset.update_ledger(change)
+        self._dataset.journal.clear(compaction_id)
 
     def _read(self) -> AnyLedger:
         ledger = self._dataset.ledger()
@@ -177,22 +215,67 @@ class Coordinator:
         def change(latest: AnyLedger) -> AnyLedger:
             protocol.check_epoch(latest, self.epoch)
             for compaction_id, refusal in verdicts.items():
-                settle = protocol.complete if refusal is None else protocol.fail
-                latest = settle(latest, compaction_id)
+                compaction = latest.get(compaction_id)
+                # Somebody may have cancelled it meanwhile; that stays, the snapshot has the outputs.
+                if compaction is not None and not compaction.state.is_terminal:
+                    settle = protocol.complete if refusal is None else protocol.fail
+                    latest = settle(latest, compaction_id)
             return protocol.trim(latest)
 
         self._dataset.update_ledger(change)
         committed = tuple(c for c, refusal in verdicts.items() if refusal is None)
-        failed = tuple((c, refusal) for c, refusal in verdicts.items() if refusal is not None)
+        refused = tuple((c, refusal) for c, refusal in verdicts.items() if refusal is not None)
         for compaction_id in committed:
             self._observe(telemetry.Committed(self._dataset.url, compaction_id))
-        for compaction_id, reason in failed:
-            self._observe(telemetry.Refused(self._dataset.url, compaction_id, reason))
-        return committed, failed
+        for compaction in ready:
+            reason = verdicts[compaction.id]
+            if reason is not None:
+                self._observe(telemetry.Refused(self._dataset.url, compaction.id, reason))
+                self._failures.note(compaction, 0, reason)
+        return committed, refused
 
-    def _schedule(
-        self, ledger: AnyLedger, snapshot: object, reclaimed: tuple[Ulid, ...]
-    ) -> tuple[AnyLedger, _Scheduled]:
+    # Attempts
+
+    def _note_attempts(self) -> None:
+        """Put into the journal what could not be put there before."""
+        while self._unnoted:
+            self._dataset.journal.add_attempt(*self._unnoted[0])
+            del self._unnoted[0]
+
+    def _silent(self, compaction: AnyCompaction) -> Attempt:
+        owner = compaction.worker.id if compaction.worker is not None else ""
+        reason = f"worker {owner or 'unknown'} showed no sign of life for {self._timeout_ms / 1000:g} s"
+        return Attempt(owner, reason, self._clock.now_ms())
+
+    def _exhausted(self, ledger: AnyLedger) -> list[tuple[AnyCompaction, Attempt]]:
+        """What has been tried too often and waits to be tried again, with the last attempt. The reason is
+        put on record before anything is Failed."""
+        waiting = protocol.claimable(ledger)
+        if not waiting:
+            return []
+        attempts = self._dataset.journal.attempts()
+        found = [c for c in waiting if len(attempts.get(c.id, ())) >= self._max_attempts]
+        for compaction in found:
+            tries = attempts[compaction.id]
+            self._failures.note(compaction, len(tries), tries[-1].reason)
+        return [(c, attempts[c.id][-1]) for c in found]
+
+    def _settle(
+        self, exhausted: list[tuple[AnyCompaction, Attempt]], failed: tuple[AnyCompaction, ...]
+    ) -> tuple[tuple[AnyCompaction, str], ...]:
+        """Tell of what is Failed now; take back what was put on record but claimed in the last moment."""
+        for compaction, last in exhausted:
+            if compaction not in failed:
+                self._failures.forget(compaction.id)
+                continue
+            url, tries = self._dataset.url, self._max_attempts
+            self._observe(telemetry.Failed(url, compaction.id, tries, last.reason))
+            self._dataset.journal.clear(compaction.id)
+        return tuple((c, last.reason) for c, last in exhausted if c in failed)
+
+    # Scheduling
+
+    def _schedule(self, ledger: AnyLedger, snapshot: object) -> tuple[AnyLedger, _Outcome]:
         plan = self._plan(snapshot, ledger)
         now_ms = self._clock.now_ms()
         added: list[tuple[Ulid, Proposal]] = []
@@ -202,35 +285,37 @@ class Coordinator:
             )
             ledger = protocol.submit(ledger, new)
             added.append((new.id, proposal))
-        refused: list[tuple[Ulid, str]] = []
+        refused: list[tuple[AnyCompaction, str]] = []
         for compaction in ledger.compactions:
             if compaction.state is not State.SUBMITTED:
                 continue
             refusal = self._dataset.validate(compaction, snapshot, ledger)
             if refusal is not None:
-                refused.append((compaction.id, refusal))
+                refused.append((compaction, refusal))
                 ledger = protocol.fail(ledger, compaction.id)
             elif self._dataset.needs_worker(compaction, snapshot):
                 ledger = protocol.schedule(ledger, compaction.id)
-        if refused:
-            ledger = protocol.trim(ledger)
-        return ledger, _Scheduled(plan, tuple(added), tuple(refused), reclaimed)
+        return ledger, _Outcome(plan, tuple(added), tuple(refused))
 
-    def _report(self, before: AnyLedger, outcome: _Scheduled) -> None:
+    def _report(self, outcome: _Outcome) -> None:
         url = self._dataset.url
-        for compaction_id in outcome.reclaimed:
-            entry = before.get(compaction_id)
-            owner = entry.worker.id if entry is not None and entry.worker is not None else "unknown"
-            self._observe(telemetry.Reclaimed(url, compaction_id, owner))
+        for compaction in outcome.reclaimed:
+            owner = compaction.worker.id if compaction.worker is not None else "unknown"
+            self._observe(telemetry.Reclaimed(url, compaction.id, owner))
         for compaction_id, proposal in outcome.added:
             self._observe(telemetry.Submitted(url, compaction_id, proposal.reason, proposal.cost_bytes))
-        for compaction_id, reason in outcome.refused:
-            self._observe(telemetry.Refused(url, compaction_id, reason))
+        for compaction, reason in outcome.refused:
+            self._observe(telemetry.Refused(url, compaction.id, reason))
 
 
 @dataclass(frozen=True, slots=True)
-class _Scheduled:
-    plan: Plan
-    added: tuple[tuple[Ulid, Proposal], ...]
-    refused: tuple[tuple[Ulid, str], ...]
-    reclaimed: tuple[Ulid, ...] = ()
+class _Outcome:
+    """What one publication of the ledger changed."""
+
+    plan: Plan = field(default_factory=Plan)
+    added: tuple[tuple[Ulid, Proposal], ...] = ()
+    refused: tuple[tuple[AnyCompaction, str], ...] = ()
+    reclaimed: tuple[AnyCompaction, ...] = ()
+    """As they were before."""
+    failed: tuple[AnyCompaction, ...] = ()
+    """As they were before."""

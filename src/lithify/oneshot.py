@@ -27,7 +27,7 @@ from lithify import telemetry
 from lithify.clock import Clock
 from lithify.compaction.contract import Dataset, Plan
 from lithify.compaction.model import Ledger
-from lithify.compaction.protocol import AnyLedger
+from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.coordinator import Coordinator, Guard
 from lithify.engine.ports import Engine
 from lithify.errors import CorruptObject, Refused
@@ -120,12 +120,15 @@ def _turn(
         tick = coordinator.tick()
         committed.extend(tick.committed)
         refused.extend(Failure(compaction_id, reason) for compaction_id, reason in tick.refused)
+        for compaction, reason in tick.failed:
+            shunned.add(compaction)
+            failures.append(Failure(compaction.id, reason))
         changed = worker.tick()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1
             if attempts[compaction_id] >= MAX_ATTEMPTS or _is_final(error):
-                shunned.add(tick.ledger, compaction_id)
-                coordinator.fail(compaction_id)
+                shunned.add(tick.ledger.get(compaction_id))
+                coordinator.fail(compaction_id, str(error))
                 failures.append(Failure(compaction_id, str(error)))
         guard.hold(coordinator.epoch)
         if worker.is_busy:
@@ -148,8 +151,7 @@ class _Shunned:
         self._dataset = dataset
         self._units: set[str] = set()
 
-    def add(self, ledger: AnyLedger, compaction_id: Ulid) -> None:
-        compaction = ledger.get(compaction_id)
+    def add(self, compaction: AnyCompaction | None) -> None:
         if compaction is not None:
             self._units.add(self._dataset.unit(compaction.spec))
 

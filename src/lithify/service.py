@@ -19,7 +19,7 @@ from threading import Event
 
 from lithify.collection import Collector, collecting
 from lithify.coordinator import Coordinator, Guard
-from lithify.errors import StoreError
+from lithify.errors import EngineError, StoreError
 from lithify.worker import Worker
 
 _log = logging.getLogger("lithify")
@@ -109,8 +109,8 @@ def _coordinate(
 def _tick_worker(worker: Worker) -> bool:
     try:
         changed = worker.tick()
-    except StoreError as error:
-        _log.error("worker %s could not reach the store and tries again: %s", worker.id, error)
+    except (StoreError, EngineError) as error:
+        _log.error("worker %s could not finish a round and tries again: %s", worker.id, error)
         return False
     for compaction_id, cause in worker.take_failures():
         _log.error("compaction %s was given back: %s", compaction_id, cause)

@@ -10,11 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a dataset."""
+
+    level: ClassVar[int] = logging.INFO
+    """At which level it is logged."""
 
     dataset: str
     """URL of the dataset."""
@@ -36,6 +40,8 @@ class Submitted(Event):
 class Refused(Event):
     """A compaction was found invalid; it is Failed now."""
 
+    level = logging.WARNING
+
     compaction: str
     reason: str
 
@@ -43,6 +49,8 @@ class Refused(Event):
 @dataclass(frozen=True, slots=True)
 class Reclaimed(Event):
     """A worker showed no sign of life in time; its compaction is free again."""
+
+    level = logging.WARNING
 
     compaction: str
     worker: str
@@ -55,12 +63,35 @@ class Claimed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed(Event):
+    """A compaction goes on from where another worker, or an earlier attempt, left it."""
+
+    compaction: str
+    finished_ranges: int
+    """These do not run again."""
+    open_ranges: int
+    """These run; one that had outputs goes on behind their last row."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared(Event):
-    """The ranges of a compaction are known."""
+    """The ranges of a compaction that have to run are known."""
 
     compaction: str
     ranges: int
     cost_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Event):
+    """A worker wrote a sign of life of a compaction."""
+
+    level = logging.DEBUG
+
+    compaction: str
+    worker: str
+    bytes_moved: int
+    """Since the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +119,8 @@ class Compacted(Event):
 class AttemptFailed(Event):
     """A worker could not finish a compaction and gave it back."""
 
+    level = logging.WARNING
+
     compaction: str
     reason: str
 
@@ -98,6 +131,18 @@ class Lost(Event):
 
     compaction: str
     worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Event):
+    """A compaction was tried too often; it is Failed now."""
+
+    level = logging.ERROR
+
+    compaction: str
+    attempts: int
+    reason: str
+    """Why the last attempt came to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +169,10 @@ _log = logging.getLogger("lithify")
 
 
 def log_event(event: Event) -> None:
-    """The plainest observer: every event becomes one INFO line."""
+    """The plainest observer: every event becomes one line, at its level."""
     names = [name for cls in type(event).__mro__ for name in getattr(cls, "__slots__", ())]
     fields = " ".join(f"{name}={getattr(event, name)}" for name in dict.fromkeys(reversed(names)))
-    _log.info("%s %s", type(event).__name__, fields)
+    _log.log(event.level, "%s %s", type(event).__name__, fields)
 
 
 def ignore(_event: Event) -> None:

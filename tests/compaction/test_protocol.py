@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lithify.compaction import protocol
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.compaction.protocol import AnyLedger, IllegalTransition
+from lithify.compaction.silence import SilenceWatch
 from lithify.errors import Fenced, LostOwnership
 from lithify.ids import RandomIds, Ulid, ulid_ms
 
@@ -93,13 +94,6 @@ def test_a_new_id_is_never_older_than_those_in_the_ledger() -> None:
     assert protocol.next_id_ms(ledger, NOW_MS + 5) == NOW_MS + 5
 
 
-def test_a_silent_worker_is_stale_only_after_the_timeout() -> None:
-    ledger = ledger_with(State.RUNNING, "a")
-    assert protocol.stale(ledger, NOW_MS + TIMEOUT_MS, TIMEOUT_MS) == ()
-    assert protocol.stale(ledger, NOW_MS + TIMEOUT_MS + 1, TIMEOUT_MS) == (ID,)
-    assert protocol.stale(ledger_with(State.RUNNING), NOW_MS, TIMEOUT_MS) == (ID,)
-
-
 def test_recovery_keeps_running_work_and_forgets_claims_nobody_made() -> None:
     states = {IDS.ulid(NOW_MS + n): state for n, state in enumerate(State)}
     ledger: AnyLedger = Ledger(1, tuple(Compaction(i, "s", state) for i, state in states.items()))
@@ -124,6 +118,7 @@ class Walk(RuleBasedStateMachine):
         super().__init__()
         self.ledger: AnyLedger = Ledger(1)
         self.now_ms = NOW_MS
+        self.watch = SilenceWatch(TIMEOUT_MS)
         self.ids = RandomIds(random.Random(0))
         self.terminal: dict[Ulid, State] = {}
         self.finishers: dict[Ulid, list[str]] = {}
@@ -168,8 +163,8 @@ class Walk(RuleBasedStateMachine):
 
     @rule()
     def reclaim(self) -> None:
-        stale = protocol.stale(self.ledger, self.now_ms, TIMEOUT_MS)
-        self.ledger = protocol.reclaim(self.ledger, stale)
+        silent = self.watch.silent(self.ledger, self.now_ms / 1000)
+        self.ledger = protocol.reclaim(self.ledger, silent)
 
     @rule(pick=st.integers(0, 5), refused=st.booleans())
     def settle(self, pick: int, refused: bool) -> None:

@@ -8,7 +8,7 @@
 | Running   | Running   | its worker  | `heartbeat`         |
 | Running   | Compacted | its worker  | `finish`            |
 | Running   | Scheduled | its worker  | `release`           |
-| Running   | Scheduled | coordinator | `reclaim_stale`     |
+| Running   | Scheduled | coordinator | `reclaim`           |
 | Scheduled | Submitted | coordinator | `recover` (start-up)|
 | Compacted, Submitted | Completed | coordinator | `complete` |
 | any active| Failed    | coordinator | `fail`              |
@@ -135,15 +135,6 @@ def release(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> AnyLedger
     """Running back to Scheduled; what is finished stays recorded for the next worker."""
     _require_owner(ledger, compaction_id, worker_id)
     return ledger.update(compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None))
-
-
-def stale(ledger: AnyLedger, now_ms: int, timeout_ms: int) -> tuple[Ulid, ...]:
-    """Running compactions without a worker or without a sign of life for longer than the timeout."""
-    return tuple(
-        c.id
-        for c in ledger.compactions
-        if c.state is State.RUNNING and (c.worker is None or now_ms - c.worker.last_heartbeat_ms > timeout_ms)
-    )
 
 
 def reclaim(ledger: AnyLedger, compaction_ids: Iterable[Ulid]) -> AnyLedger:

@@ -1,0 +1,160 @@
+"""How a compaction stands, for people and scripts: how far, since when, how long still, what it waits for.
+Pure.
+
+1. *How far*: each range counts the same share of the compaction's bytes. A finished range counts whole, one
+   that is being executed by what its task reported last, one that was left half-way by its outputs.
+2. *How long still*: what is open, at the pace since the present worker claimed it. What was finished
+   before that claim is not counted into the pace.
+3. *What it waits for* follows from its state, the signs of life of its worker, earlier attempts, and
+   whether a coordinator is known to be alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lithify.compaction.journal import Attempt, Movement
+from lithify.compaction.model import State
+from lithify.compaction.protocol import AnyCompaction
+from lithify.ids import Ulid, ulid_ms
+
+
+@dataclass(frozen=True, slots=True)
+class RangeState:
+    """What the ledger and the journal say of one range."""
+
+    is_finished: bool
+    output_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """When a compaction came into its present state (under its present worker), and what was finished
+    then."""
+
+    since_ms: int
+    ranges: tuple[RangeState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that is known of a compaction beside its entry in the ledger."""
+
+    cost_bytes: int
+    """Bytes of its inputs."""
+    ranges: tuple[RangeState, ...] = ()
+    """Empty until its worker has recorded them."""
+    stay: Stay | None = None
+    movements: Mapping[str, Movement] | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStatus:
+    """How one compaction stands."""
+
+    id: Ulid
+    unit: str
+    state: State
+    submitted_ms: int
+    since_ms: int | None
+    """When it came into this state; unknown when the ledger's history is gone."""
+    worker: str | None
+    heartbeat_age_ms: int | None
+    is_stale: bool
+    """Whether its worker has been silent for longer than the timeout."""
+    ranges: int
+    finished_ranges: int
+    cost_bytes: int
+    done_bytes: int
+    remaining_ms: int | None
+    """Estimate; unknown before anything has moved."""
+    attempts: int
+    last_failure: str | None
+    waits_for: str
+    """One sentence; empty while it is being worked on."""
+
+    @property
+    def share_done(self) -> float:
+        """0 to 1."""
+        return min(self.done_bytes / self.cost_bytes, 1.0) if self.cost_bytes else 0.0
+
+
+def describe(
+    compaction: AnyCompaction,
+    unit: str,
+    known: Known,
+    now_ms: int,
+    heartbeat_timeout_ms: int,
+    coordinator_alive: bool | None,
+) -> CompactionStatus:
+    """How `compaction` stands. `coordinator_alive` is `None` when that cannot be known."""
+    owner = compaction.worker if compaction.state is State.RUNNING else None
+    age_ms = max(now_ms - owner.last_heartbeat_ms, 0) if owner is not None else None
+    is_stale = compaction.state is State.RUNNING and (age_ms is None or age_ms > heartbeat_timeout_ms)
+    done = _done_bytes(known.cost_bytes, known.ranges, known.movements or {})
+    if compaction.state is State.COMPACTED:
+        done = known.cost_bytes
+    last = known.attempts[-1] if known.attempts else None
+    return CompactionStatus(
+        id=compaction.id,
+        unit=unit,
+        state=compaction.state,
+        submitted_ms=ulid_ms(compaction.id),
+        since_ms=known.stay.since_ms if known.stay is not None else None,
+        worker=owner.id if owner is not None else None,
+        heartbeat_age_ms=age_ms,
+        is_stale=is_stale,
+        ranges=len(known.ranges),
+        finished_ranges=sum(r.is_finished for r in known.ranges),
+        cost_bytes=known.cost_bytes,
+        done_bytes=done,
+        remaining_ms=_remaining_ms(compaction, known, done, now_ms),
+        attempts=len(known.attempts),
+        last_failure=last.reason if last is not None else None,
+        waits_for=_waits_for(compaction.state, is_stale, len(known.attempts), coordinator_alive),
+    )
+
+
+def _done_bytes(cost_bytes: int, ranges: tuple[RangeState, ...], movements: Mapping[str, Movement]) -> int:
+    read: dict[int, int] = {}
+    for movement in movements.values():
+        read[movement.index] = max(read.get(movement.index, 0), movement.bytes_read)
+    if not ranges:
+        return min(sum(read.values()), cost_bytes)
+    share = cost_bytes / len(ranges)
+    done = (
+        share if r.is_finished else min(max(read.get(index, 0), r.output_bytes), share)
+        for index, r in enumerate(ranges)
+    )
+    return round(sum(done))
+
+
+def _remaining_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: int) -> int | None:
+    stay = known.stay
+    if compaction.state is not State.RUNNING or stay is None:
+        return None
+    moved = done - _done_bytes(known.cost_bytes, stay.ranges, {})
+    elapsed_ms = now_ms - stay.since_ms
+    if moved <= 0 or elapsed_ms <= 0:
+        return None
+    return round((known.cost_bytes - done) * elapsed_ms / moved)
+
+
+def _waits_for(state: State, is_stale: bool, attempts: int, coordinator_alive: bool | None) -> str:
+    coordinator = {
+        True: "the coordinator's next look",
+        False: "a coordinator; none is running",
+        None: "the coordinator; whether one is running cannot be seen",
+    }[coordinator_alive]
+    tried = f" after {attempts} failed attempt{'s' if attempts != 1 else ''}" if attempts else ""
+    match state:
+        case State.SUBMITTED | State.COMPACTED:
+            return coordinator
+        case State.SCHEDULED:
+            return f"a free worker to claim it{tried}"
+        case State.RUNNING if is_stale:
+            return f"its silent worker to be given up by {coordinator}"
+        case _:
+            return ""

@@ -1,0 +1,89 @@
+"""Which movements deserve a heartbeat, and how long what failed is left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from lithify.compaction.journal import Movement
+from lithify.compaction.pauses import GrowingPause
+from lithify.compaction.pulse import Pulse
+
+HEARTBEAT_BYTES = 100
+START_TIMEOUT_MS = 600_000
+
+
+def movement(index: int, read: int, written: int = 0) -> Movement:
+    return Movement(index, "w", 0, read, written, 0)
+
+
+def deserves(pulse: Pulse, now_ms: int) -> bool:
+    return pulse.deserves_heartbeat(now_ms, HEARTBEAT_BYTES, START_TIMEOUT_MS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"0-a": movement(0, 0)}, {"0-a": movement(0, 99)}, False),
+        ({"0-a": movement(0, 0)}, {"0-a": movement(0, 60, 40)}, True),
+        ({"0-a": movement(0, 500)}, {"0-a": movement(0, 500)}, False),
+        ({"0-a": movement(0, 500)}, {"0-a": movement(0, 500), "0-b": movement(0, 100)}, True),
+        ({"0-a": movement(0, 500)}, {"0-b": movement(0, 20)}, False),
+        ({"0-a": movement(0, 5)}, {"0-a": movement(0, 55), "1-a": movement(1, 50)}, True),
+    ],
+    ids=["too few", "read and written", "none", "a second run", "a run that has only begun", "two ranges"],
+)
+def test_a_range_under_way_deserves_one_for_bytes_only(
+    before: dict[str, Movement], after: dict[str, Movement], expected: bool
+) -> None:
+    pulse = Pulse(0)
+    pulse.look(before, 1)
+    pulse.beat()
+    pulse.look(after, 10_000)
+    assert deserves(pulse, 10_000) is expected
+
+
+def test_a_finished_range_deserves_one_however_small() -> None:
+    pulse = Pulse(0)
+    pulse.look({"1-a": movement(1, 5)}, 1)
+    pulse.beat()
+    pulse.finish(0, 1, 2)
+    assert deserves(pulse, 2)
+    pulse.beat()
+    assert not deserves(pulse, 3)
+
+
+def test_a_finished_range_counts_once() -> None:
+    pulse = Pulse(0)
+    pulse.look({"0-a": movement(0, 70, 20)}, 1)
+    pulse.finish(0, 120, 2)
+    assert pulse.moved_bytes == 120
+    pulse.finish(1, 0, 2)
+    assert pulse.moved_bytes == 120
+
+
+def test_waiting_for_a_slot_is_no_silence_for_a_while() -> None:
+    pulse = Pulse(0)
+    assert deserves(pulse, START_TIMEOUT_MS)
+    assert not deserves(pulse, START_TIMEOUT_MS + 1)
+    pulse.finish(0, 500, 400_000)
+    pulse.beat()
+    assert deserves(pulse, 400_000 + START_TIMEOUT_MS), "its other ranges wait"
+    # What is left of a task that is done does not make the compaction look executed.
+    pulse.look({"0-a": movement(0, 500)}, 500_000)
+    assert deserves(pulse, 500_000)
+    pulse.look({"1-a": movement(1, 0)}, 500_001)
+    assert not deserves(pulse, 500_001)
+
+
+def test_pauses_grow_up_to_a_bound() -> None:
+    pause = GrowingPause(1_000, 60_000)
+    assert [pause.after_ms(n) for n in range(6)] == [0, 1_000, 4_000, 16_000, 60_000, 60_000]
+    assert pause.after_ms(10**9) == 60_000
+
+
+@pytest.mark.parametrize(
+    ("failures", "now_ms", "expected"),
+    [(0, 100, False), (1, 100, True), (1, 1_099, True), (1, 1_100, False), (2, 4_099, True), (2, 99, False)],
+)
+def test_a_pause_lasts_from_the_failure_on(failures: int, now_ms: int, expected: bool) -> None:
+    assert GrowingPause(1_000, 60_000).lasts(failures, 100, now_ms) is expected
