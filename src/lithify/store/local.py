@@ -39,10 +39,10 @@ from pathlib import Path
 from types import TracebackType
 
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
+from lithify.store.direct import DirectFile
 from lithify.store.keys import check_key, is_leftover_name, is_object_name, unstaged
 from lithify.store.objects import ObjectMeta
 
-WRITE_BUFFER_BYTES = 1 << 20
 _STAGING_DIGITS = 18
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -165,7 +165,7 @@ class LocalWriter:
         self._path = path
         with _write_failures("write", key):
             fd, self._stage = _open_stage(path)
-            self._file = os.fdopen(fd, "wb", buffering=WRITE_BUFFER_BYTES)
+            self._file = DirectFile(fd)
 
     def write(self, data: bytes | memoryview) -> None:
         if self._file.closed:
@@ -177,16 +177,12 @@ class LocalWriter:
         if self._file.closed:
             raise StoreError(f"commit {self._key}: the upload is closed")
         with _write_failures("commit", self._key):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+            self._file.sync_and_close()
             _publish(self._stage, self._path)
 
     def abort(self) -> None:
-        # Closing flushes what is buffered, which may fail once more; the bytes are not wanted.
-        with suppress(OSError):
-            self._file.close()
         with _write_failures("abort", self._key):
+            self._file.close()
             self._stage.unlink(missing_ok=True)
 
     def __enter__(self) -> LocalWriter:

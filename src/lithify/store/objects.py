@@ -38,7 +38,8 @@ class ObjectWriter(Protocol):
     """A streaming upload. The object appears under its name only on `commit`."""
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes. The buffer may be reused as soon as the call returns."""
+        """Append bytes. They must stay as they are until the writer's next call returns: a writer may
+        read them meanwhile."""
         ...
 
     def commit(self) -> None:

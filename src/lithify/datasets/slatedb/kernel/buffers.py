@@ -13,12 +13,20 @@ import numpy.typing as npt
 
 from lithify.datasets.slatedb.kernel.memory import SLACK
 
+PAGE_BYTES = 4096
+
 Bytes = npt.NDArray[np.uint8]
 
 
 def new_bytes(size: int) -> Bytes:
     """Memory for `size` bytes and the slack behind them."""
     return np.empty(size + SLACK, np.uint8)
+
+
+def new_pages(size: int) -> Bytes:
+    """The same, beginning where a page begins."""
+    memory = new_bytes(size + PAGE_BYTES)
+    return memory[-memory.ctypes.data % PAGE_BYTES :]
 
 
 def bytes_of(data: bytes) -> Bytes:

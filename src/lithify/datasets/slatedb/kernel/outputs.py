@@ -2,8 +2,9 @@
 
 1. An output gets its id when its first bytes are written. The id's time is the present, but never
    before the compaction's own.
-2. Finished blocks are written when the output buffer runs full; the block in progress moves to the
-   front of the buffer.
+2. Finished blocks are written when the output buffer runs full, in whole pages, so that a local disk
+   can take them from this very memory. Meanwhile a second buffer is filled, which begins with what was
+   left.
 3. Closing an output finishes its last block and appends filter, index, stats and tail. Only then the
    object appears under its name.
 4. Lists that grow with an output (block offsets, counts, index keys, hashes) double when full.
@@ -20,7 +21,7 @@ from lithify.clock import Clock
 from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
 from lithify.datasets.slatedb.index import BlockIndex, encode_index
 from lithify.datasets.slatedb.kernel.blocks import finish_last_block
-from lithify.datasets.slatedb.kernel.buffers import Bound, new_bytes
+from lithify.datasets.slatedb.kernel.buffers import PAGE_BYTES, Bound, Bytes, new_bytes, new_pages
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY
 from lithify.datasets.slatedb.kernel.layout import OUTPUT, Status
 from lithify.datasets.slatedb.kernel.libraries import Codecs
@@ -33,9 +34,6 @@ from lithify.ids import Ids, Ulid
 from lithify.store.objects import ObjectStore, ObjectWriter
 
 BUFFER_BYTES = (1 << 20) + (64 << 10)
-"""A little more than a megabyte, so that writers with a buffer of that size pass it on without a copy."""
-WRITE_BYTES = BUFFER_BYTES
-"""Larger writes are slower on local disks."""
 _FINISH_ALLOWANCE_BYTES = 128 << 10
 """Behind the end of the buffer: room for a block that grows in compression."""
 _FIRST_BLOCKS = 1 << 12
@@ -75,6 +73,7 @@ class Outputs:
         self._store, self._folder, self._options, self._codecs = store, folder, options, codecs
         self._ids, self._clock, self._min_output_ms = ids, clock, min_output_ms
         self._writer: ObjectWriter | None = None
+        self._spare: Bytes
         self._id: Ulid | None = None
         self.bound["block_size"] = options.block_size
         self.bound["max_sst_size"] = options.max_sst_size
@@ -87,7 +86,7 @@ class Outputs:
         match status:
             case Status.FLUSH:
                 self._flush()
-                self._make_room(self.bound["needed"])
+                self._make_room(self.bound["needed"] + PAGE_BYTES)
             case Status.NEED_ROW_SPACE:
                 self._grow_lists(self.bound["needed"])
             case Status.CLOSE:
@@ -115,6 +114,7 @@ class Outputs:
         if status != Status.OK:
             self.provide(status)
         self._flush()
+        self._write(self.bound.owner("buffer").data[: self.bound["block_start"] - self.bound["buffer"]])
         self._finish_file()
         self._reset()
 
@@ -135,19 +135,9 @@ class Outputs:
         self.bound["row_capacity"] = _FIRST_ROWS
         self.bound.attach("index_keys", new_bytes(_FIRST_INDEX_KEY_BYTES))
         self.bound["index_keys_capacity"] = _FIRST_INDEX_KEY_BYTES
-        self._set_buffer(BUFFER_BYTES)
+        self.bound.attach("buffer", self._new_buffers(BUFFER_BYTES))
+        self.bound["buffer_end"] = self.bound["buffer"] + BUFFER_BYTES
         self._reset()
-
-    def _set_buffer(self, size: int) -> None:
-        """A buffer of `size` bytes whose last block may still grow by compression, and as much scratch."""
-        whole = size + size // 4 + _FINISH_ALLOWANCE_BYTES
-        self.bound.attach("buffer", new_bytes(whole))
-        start = self.bound["buffer"]
-        self.bound["buffer_end"] = start + size
-        self.bound["position"] = self.bound["block_start"] = start
-        if self._options.compression != Codec.NONE:
-            self._codecs.bound.attach("packed", new_bytes(whole))
-            self._codecs.bound["packed_capacity"] = whole
 
     def _reset(self) -> None:
         """Start with an empty output."""
@@ -156,27 +146,41 @@ class Outputs:
         self.bound["position"] = self.bound["block_start"] = self.bound["buffer"]
 
     def _flush(self) -> None:
-        """Write the finished blocks and move the one in progress to the front."""
+        """Write whole pages of finished blocks and go on in the other buffer, with what is left."""
         memory = self.bound.owner("buffer")
-        base = self.bound["buffer"]
-        finished = self.bound["block_start"] - base
-        end = self.bound["position"] - base
-        if finished:
-            self._write(memory.data[:finished])
-            memory[: end - finished] = memory[finished:end].copy()
-            self.bound["block_start"] = base
-            self.bound["position"] = base + end - finished
+        finished = self.bound["block_start"] - self.bound["buffer"]
+        written = finished - finished % PAGE_BYTES
+        if written:
+            self._write(memory.data[:written])
+            self._move_to(self._spare, self._buffer_size(), written)
+            self._spare = memory
 
     def _make_room(self, needed: int) -> None:
-        """A buffer that holds `needed` bytes of the block in progress and its next row."""
-        size = self.bound["buffer_end"] - self.bound["buffer"]
-        if needed <= size:
-            return
-        before = self.bound.owner("buffer")
-        used = self.bound["position"] - self.bound["buffer"]
-        self._set_buffer(needed + needed // 4)
-        self.bound.owner("buffer")[:used] = before[:used]
-        self.bound["position"] = self.bound["buffer"] + used
+        """Buffers that hold `needed` bytes: of the block in progress, its next row, and a page."""
+        if needed > self._buffer_size():
+            self._move_to(self._new_buffers(needed + needed // 4), needed + needed // 4, 0)
+
+    def _buffer_size(self) -> int:
+        return self.bound["buffer_end"] - self.bound["buffer"]
+
+    def _new_buffers(self, size: int) -> Bytes:
+        """Buffers of `size` bytes whose last block may still grow by compression, and as much scratch."""
+        whole = size + size // 4 + _FINISH_ALLOWANCE_BYTES
+        if self._options.compression != Codec.NONE:
+            self._codecs.bound.attach("packed", new_bytes(whole))
+            self._codecs.bound["packed_capacity"] = whole
+        self._spare = new_pages(whole)
+        return new_pages(whole)
+
+    def _move_to(self, memory: Bytes, size: int, start: int) -> None:
+        """Go on in `memory`, with what the buffer holds from `start` on."""
+        before, base = self.bound.owner("buffer"), self.bound["buffer"] + start
+        block_start, end = self.bound["block_start"] - base, self.bound["position"] - base
+        memory[:end] = before[start : start + end]
+        self.bound.attach("buffer", memory)
+        base = self.bound["buffer"]
+        self.bound["buffer_end"] = base + size
+        self.bound["block_start"], self.bound["position"] = base + block_start, base + end
 
     def _grow_lists(self, key_len: int) -> None:
         blocks, rows, keys = self.bound["blocks"], self.bound["rows"], self.bound["index_keys_len"]
@@ -199,8 +203,7 @@ class Outputs:
         if self._writer is None:
             self._id = self._ids.ulid(max(self._clock.now_ms(), self._min_output_ms))
             self._writer = self._store.open_writer(sst_key(self._folder, self._id))
-        for start in range(0, len(data), WRITE_BYTES):
-            self._writer.write(data[start : start + WRITE_BYTES])
+        self._writer.write(data)
         self.bytes_written += len(data)
 
     def _finish_file(self) -> None:
