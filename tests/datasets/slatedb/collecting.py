@@ -1,0 +1,78 @@
+"""Databases with garbage, and collecting it, for tests."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lithify.clock import Clock, SystemClock
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.garbage import GarbageOptions, Report, collect
+from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+from lithify.testing import ManualClock
+from tests.compacting import compact, dataset_at
+from tests.judge.official import Database, Put, open_db
+
+AT_ONCE = GarbageOptions(min_age_ms=0, dry_run=False)
+HOUR_MS = 3_600_000
+Model = dict[bytes, bytes]
+
+
+def write(database: Database, batches: int, tag: bytes, keys: int = 50) -> Model:
+    """So many overlapping L0 SSTs; what a scan of them shows."""
+    model: Model = {}
+    for batch in range(batches):
+        rows = {b"k%03d" % n: b"%s-%d" % (tag, batch) for n in range(batch, keys)}
+        database.write_batch([Put(k, v) for k, v in rows.items()])
+        database.flush()
+        model |= rows
+    return model
+
+
+def gc(
+    path: Path,
+    *,
+    clock: Clock | None = None,
+    options: GarbageOptions = AT_ONCE,
+    store: ObjectStore | None = None,
+) -> Report:
+    opened, root = open_store(str(path))
+    return collect(
+        store if store is not None else opened,
+        DatabasePaths(root),
+        clock if clock is not None else SystemClock(),
+        options,
+    )
+
+
+def in_an_hour() -> ManualClock:
+    """When the checkpoints of commits have expired."""
+    return ManualClock(int(time.time() * 1000) + HOUR_MS)
+
+
+def names(path: Path, folder: str) -> set[str]:
+    return {p.name for p in (path / folder).iterdir()}
+
+
+def compact_well(dataset: SlateDataset) -> None:
+    result = compact(dataset)
+    assert result.committed
+    assert not result.failures
+
+
+def aged_database(path: Path) -> Model:
+    """A database of one run and two L0s with garbage of every kind."""
+    with open_db(path) as database:
+        model = write(database, 4, b"old")
+        compact_well(dataset_at(path, checkpoint_lifetime_s=0))
+        model |= write(database, 3, b"mid")
+        compact_well(dataset_at(path, checkpoint_lifetime_s=0))
+        model |= write(database, 2, b"new")
+    return model
+
+
+def check(path: Path, model: Model) -> None:
+    with open_db(path) as database:
+        assert dict(database.scan()) == model
