@@ -277,12 +277,11 @@ class Coordinator:
 
     def _schedule(self, ledger: AnyLedger, snapshot: object) -> tuple[AnyLedger, _Outcome]:
         plan = self._plan(snapshot, ledger)
-        now_ms = self._clock.now_ms()
+        now_ms = min(self._clock.now_ms(), self._dataset.newest_ms(snapshot))
+        id_ms = protocol.next_id_ms(ledger, now_ms)
         added: list[tuple[Ulid, Proposal]] = []
         for proposal in plan.proposals:
-            new: AnyCompaction = Compaction(
-                self._ids.ulid(protocol.next_id_ms(ledger, now_ms)), proposal.spec
-            )
+            new: AnyCompaction = Compaction(self._ids.ulid(id_ms), proposal.spec)
             ledger = protocol.submit(ledger, new)
             added.append((new.id, proposal))
         refused: list[tuple[AnyCompaction, str]] = []

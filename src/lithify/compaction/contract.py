@@ -105,6 +105,12 @@ class Dataset(Protocol):
         """The name of the unit a spec compacts (pure)."""
         ...
 
+    def newest_ms(self, snapshot: Any) -> int:
+        """The newest time in the snapshot, by the clock of who writes the dataset; wall-clock
+        milliseconds, 0 when there is none. Ids of new compactions are not newer than that, so that a
+        coordinator whose clock runs ahead does no harm (pure)."""
+        ...
+
     def sources(self, spec: Any) -> frozenset[str]:
         """Names of what a spec reads, as fine as is useful (pure). What shares one with a compaction
         that has just failed for good is left alone for a while."""

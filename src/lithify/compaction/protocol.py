@@ -55,7 +55,9 @@ def check_epoch(ledger: AnyLedger, epoch: int) -> None:
 
 
 def next_id_ms(ledger: AnyLedger, now_ms: int) -> int:
-    """Milliseconds for the id of a new compaction: now, but never before an id already there."""
+    """Milliseconds for the id of a new compaction: now, but never before an id already there. Where the
+    clock may be wrong, `now_ms` should be at most the newest time in the snapshot: an id from the future
+    keeps everybody else from adding compactions until that time has come."""
     return max([now_ms, *(ulid_ms(c.id) for c in ledger.compactions)])
 
 

@@ -120,7 +120,8 @@ class SlateDataset:
 
     @property
     def url(self) -> str:
-        return f"{self.store.url.rstrip('/')}/{self.paths.root}"
+        root = self.store.url
+        return f"{root}{'' if root.endswith('/') else '/'}{self.paths.root}"
 
     @property
     def journal(self) -> ObjectJournal:
@@ -257,6 +258,13 @@ class SlateDataset:
 
     def unit(self, spec: Spec) -> str:
         return tree_label(spec.segment)
+
+    def newest_ms(self, snapshot: Manifest) -> int:
+        """By the writer's own ids; those of outputs are minted by workers."""
+        trees = snapshot.trees()
+        l0 = [view.id for tree in trees for view in tree.l0]
+        l0 += [tree.last_compacted_l0 for tree in trees if tree.last_compacted_l0 is not None]
+        return max(map(ulid_ms, l0 or [view.sst.id for tree in trees for view in tree.views()]), default=0)
 
     def sources(self, spec: Spec) -> frozenset[str]:
         return frozenset((*spec.l0_view_ids, *(f"run {run_id}" for run_id in spec.sorted_runs)))
