@@ -14,8 +14,9 @@ from rich.console import Console
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
-    from lithify.config.model import Config
+    from lithify.config.model import Config, DirectorySettings
     from lithify.coordinator import Coordinator
+    from lithify.datasets.slatedb.collector import GarbageCollector
     from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
     from lithify.datasets.slatedb.guard import CoordinatorGuard
     from lithify.engine.spark import SparkEngine
@@ -174,6 +175,35 @@ def worker_options(config: Config) -> WorkerOptions:
 def heartbeat_timeout_ms(config: Config) -> int:
     """After how much silence a worker counts as lost."""
     return _ms(config.compactor_options.worker_heartbeat_timeout)
+
+
+def collector(dataset: SlateDataset, config: Config, observer: Observer) -> GarbageCollector | None:
+    """What collects the garbage of `dataset`; `None` when the settings say that nothing does."""
+    from lithify.clock import SystemClock
+    from lithify.datasets.slatedb.collector import (
+        DirectoryOptions,
+        GarbageCollector,
+        GarbageCollectorOptions,
+    )
+    from lithify.ids import RandomIds
+
+    settings = config.garbage_collector_options
+    if not settings.enabled:
+        return None
+
+    def directory(of: DirectorySettings) -> DirectoryOptions:
+        return DirectoryOptions(_ms(of.interval), _ms(of.min_age), of.dry_run)
+
+    options = GarbageCollectorOptions(
+        manifest_options=directory(settings.manifest_options),
+        wal_options=directory(settings.wal_options),
+        wal_fence_options=directory(settings.wal_fence_options),
+        compacted_options=directory(settings.compacted_options),
+        compactions_options=directory(settings.compactions_options),
+        detach_options=directory(settings.detach_options),
+        lithify_options=directory(settings.lithify_options),
+    )
+    return GarbageCollector(dataset, SystemClock(), RandomIds(), options=options, observer=observer)
 
 
 def loop_options(config: Config) -> LoopOptions:

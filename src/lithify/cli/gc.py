@@ -3,48 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from lithify.cli import text
-from lithify.cli.options import AsJson, StoreOptions, Url
-from lithify.cli.running import errors, pairs, print_json
-from lithify.clock import SystemClock
-from lithify.datasets.slatedb.garbage import (
-    DEFAULT_KINDS,
-    DEFAULT_MIN_AGE_MS,
-    Count,
-    GarbageOptions,
-    Kind,
-    Report,
-    collect,
-)
-from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.store.urls import open_store
+from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.running import errors, print_json
+from lithify.cli.settings import settings
+
+if TYPE_CHECKING:
+    from lithify.datasets.slatedb.garbage import Count, Report
 
 _NAMES = {
-    Kind.MANIFEST: "manifests",
-    Kind.COMPACTIONS: "compactions files",
-    Kind.COMPACTED: "SSTs",
-    Kind.WAL: "write-ahead log files",
-    Kind.WAL_FENCE: "write-ahead log fences",
-    Kind.CHECKPOINT: "expired checkpoints",
-    Kind.DETACH: "ties to parents of a clone",
-    Kind.PROGRESS: "progress notes",
-    Kind.ATTEMPTS: "notes on attempts",
-    Kind.STAGED: "half-written files",
+    "manifest": "manifests",
+    "compactions": "compactions files",
+    "compacted": "SSTs",
+    "wal": "write-ahead log files",
+    "wal_fence": "write-ahead log fences",
+    "checkpoint": "expired checkpoints",
+    "detach": "ties to parents of a clone",
+    "progress": "progress notes",
+    "attempts": "notes on attempts",
+    "staged": "half-written files",
 }
+"""By `Kind`, in the order they are shown."""
 
 
 def gc(
     url: Url,
     delete: Annotated[bool, typer.Option("--delete", help="Delete it; without this, only say so.")] = False,
     min_age: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Keep what is younger.")
-    ] = DEFAULT_MIN_AGE_MS / 1000,
+        float | None,
+        typer.Option(metavar="SECONDS", help="Keep what is younger; default: 300.", show_default=False),
+    ] = None,
     wal_fences: Annotated[
         bool,
         typer.Option(
@@ -54,16 +48,37 @@ def gc(
         ),
     ] = False,
     as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
     """Say what a database does not need any more, and with --delete, delete it.
 
     Safe while the database is open and is being compacted.
+
+    Examples:
+
+        lithify gc s3://bucket/my-db
+
+        lithify gc --delete --min-age 3600 s3://bucket/my-db
     """
     with errors(as_json):
+        effective = settings(config, sets, store_option=store_option)
+        from lithify.clock import SystemClock
+        from lithify.datasets.slatedb.garbage import (
+            DEFAULT_KINDS,
+            DEFAULT_MIN_AGE_MS,
+            GarbageOptions,
+            Kind,
+            collect,
+        )
+        from lithify.datasets.slatedb.paths import DatabasePaths
+        from lithify.store.urls import open_store
+
         kinds = DEFAULT_KINDS | {Kind.WAL_FENCE} if wal_fences else DEFAULT_KINDS
-        options = GarbageOptions(min_age_ms=round(min_age * 1000), dry_run=not delete, kinds=kinds)
-        store, root = open_store(url, pairs(store_option))
+        min_age_ms = DEFAULT_MIN_AGE_MS if min_age is None else round(min_age * 1000)
+        options = GarbageOptions(min_age_ms=min_age_ms, dry_run=not delete, kinds=kinds)
+        store, root = open_store(url, effective.store_options)
         report = collect(store, DatabasePaths(root), SystemClock(), options)
         if as_json:
             print_json({"url": url, **asdict(report)})
@@ -76,16 +91,17 @@ def _print_report(console: Console, report: Report) -> None:
     table.add_column("")
     for heading in ("found", "deletable" if report.dry_run else "deleted", "bytes"):
         table.add_column(heading, justify="right")
+    counts = {kind.value: count for kind, count in report.counts.items()}
     for kind, name in _NAMES.items():
-        if kind in report.counts:
-            table.add_row(name, *_cells(report.counts[kind]))
-    total = Count(
-        sum(count.found for count in report.counts.values()),
-        report.deletable,
-        sum(count.deletable_bytes for count in report.counts.values()),
-    )
+        if kind in counts:
+            table.add_row(name, *_cells(counts[kind]))
     table.add_section()
-    table.add_row("all", *_cells(total))
+    table.add_row(
+        "all",
+        str(sum(count.found for count in counts.values())),
+        str(report.deletable),
+        text.size(sum(count.deletable_bytes for count in counts.values())),
+    )
     console.print(table)
     console.print(f"How young an SST may be is limited by: {report.sst_cutoff.reason}.", highlight=False)
     if report.dry_run and report.deletable:

@@ -1,8 +1,8 @@
 """Logs on standard error: lines for people, or one JSON object each for machines.
 
 1. Only Lithify's own logger speaks below WARNING. Libraries (py4j above all) keep silent.
-2. Lifecycle events are logged at INFO with their values as fields, what went wrong at WARNING, and what
-   happens for every range or tick at DEBUG.
+2. Lifecycle events are logged with their values as fields, at the level each event has; what happens for
+   every range only at DEBUG.
 3. An event that ends an attempt also says how long the attempt took, how many ranges it finished, and
    how many bytes these read and wrote.
 """
@@ -26,7 +26,6 @@ LOGGER = "lithify"
 FIELDS = "fields"
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _DETAIL = ("RangeFinished",)
-_WRONG = ("Refused", "Reclaimed", "AttemptFailed", "Lost")
 _ENDS = ("Compacted", "AttemptFailed", "Lost")
 
 
@@ -97,7 +96,7 @@ class EventLog:
         self._follow(event)
         if name in _ENDS:
             values |= self._end(values["compaction"])
-        level = logging.DEBUG if name in _DETAIL else logging.WARNING if name in _WRONG else logging.INFO
+        level = logging.DEBUG if name in _DETAIL else event.level
         message = _WORDS.sub(" ", name).lower()
         self._log.log(level, message, extra={FIELDS: {"event": name, **values}})
 

@@ -20,6 +20,7 @@ from lithify.cli.gc import gc
 from lithify.cli.inspecting import inspect_app
 from lithify.cli.logs import set_up_logs
 from lithify.cli.serving import coordinator, run, worker
+from lithify.cli.status import status
 
 app = typer.Typer(
     help="Compact data in object storage, on Spark, while its owners keep working.",
@@ -36,6 +37,7 @@ app.command(rich_help_panel=ONCE)(compact)
 app.command(rich_help_panel=SERVICE)(run)
 app.command(rich_help_panel=SERVICE)(coordinator)
 app.command(rich_help_panel=SERVICE)(worker)
+app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(gc)
 app.add_typer(inspect_app, name="inspect", rich_help_panel=LOOK)
 app.add_typer(config_app, name="config", rich_help_panel=LOOK)

@@ -161,4 +161,5 @@ def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> No
             building.loop_options(config),
             take_over=take_over,
             worker=worker,
+            collector=building.collector(dataset, config, process.observer),
         )

@@ -31,3 +31,25 @@ def key(value: bytes | None, limit: int = 24) -> str:
 def segment(prefix: bytes) -> str:
     """A tree's name: `root`, or the segment's prefix."""
     return key(prefix) if prefix else "root"
+
+
+def duration(milliseconds: float | None) -> str:
+    """A time span as people say it, in at most two units: `3m 20s`; a dash when unknown."""
+    if milliseconds is None:
+        return "–"
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f}ms" if milliseconds else "0s"
+    seconds = round(milliseconds / 1000)
+    parts = []
+    for unit, length_s in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length_s)
+        if count:
+            parts.append(f"{count}{unit}")
+        elif parts:
+            break
+    return " ".join(parts[:2])
+
+
+def number(value: float) -> str:
+    """A number with the digits that matter."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

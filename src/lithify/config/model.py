@@ -117,6 +117,28 @@ class CompactorOptions(Section):
     worker: WorkerSettings = WorkerSettings()
 
 
+class DirectorySettings(Section):
+    """How one kind of garbage is collected. Names and defaults are SlateDB's."""
+
+    interval: Duration = Field(default=timedelta(minutes=10), description="How often")
+    min_age: Duration = Field(default=timedelta(minutes=5), description="What is younger is kept")
+    dry_run: bool = Field(default=False, description="Only report, delete nothing")
+
+
+class GarbageCollectorSettings(Section):
+    """What `lithify run` and `lithify coordinator` collect. Names and defaults are SlateDB's where it has
+    them."""
+
+    enabled: bool = Field(default=True, description="Whether the coordinator collects garbage")
+    manifest_options: DirectorySettings = DirectorySettings()
+    compactions_options: DirectorySettings = DirectorySettings()
+    compacted_options: DirectorySettings = DirectorySettings()
+    wal_options: DirectorySettings = DirectorySettings()
+    wal_fence_options: DirectorySettings = DirectorySettings(dry_run=True)
+    detach_options: DirectorySettings = DirectorySettings()
+    lithify_options: DirectorySettings = DirectorySettings()
+
+
 class SparkSettings(Section):
     """Where the data work runs."""
 
@@ -159,6 +181,7 @@ class Config(BaseSettings):
         default_factory=dict, description="Settings of the object store, such as aws_endpoint"
     )
     compactor_options: CompactorOptions = CompactorOptions()
+    garbage_collector_options: GarbageCollectorSettings = GarbageCollectorSettings()
     spark: SparkSettings = SparkSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -187,7 +210,7 @@ class Option:
 
 def options() -> tuple[Option, ...]:
     """Every setting there is, with its default."""
-    return tuple(_options(Config, ""))
+    return tuple(_options(Config(), ""))
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:
@@ -197,13 +220,12 @@ def section_of(annotation: object) -> type[BaseModel] | None:
     return None
 
 
-def _options(model: type[BaseModel], prefix: str) -> Iterator[Option]:
-    for name, field in model.model_fields.items():
-        section = section_of(field.annotation)
-        if section is not None:
-            yield from _options(section, f"{prefix}{name}.")
+def _options(section: BaseModel, prefix: str) -> Iterator[Option]:
+    for name, field in type(section).model_fields.items():
+        default = getattr(section, name)
+        if isinstance(default, BaseModel):
+            yield from _options(default, f"{prefix}{name}.")
         else:
-            default = field.get_default(call_default_factory=True, validated_data={})
             yield Option(f"{prefix}{name}", plain(default), field.description or "")
 
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from lithify.clock import Clock
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.errors import CoordinatorAlive
 from lithify.ids import Ids
 from lithify.store.keys import join
@@ -29,13 +30,18 @@ LEASE_MS = 10_000
 RENEW_AFTER_MS = 3_000
 
 
+def lease_key(paths: DatabasePaths) -> str:
+    """The object in which Lithify's coordinator shows that it is alive."""
+    return join(paths.root, "lithify", "coordinator.json")
+
+
 class CoordinatorGuard:
     """Guards one database on behalf of one process."""
 
     def __init__(self, dataset: SlateDataset, clock: Clock, ids: Ids) -> None:
         self._dataset = dataset
         self._clock = clock
-        self._key = join(dataset.paths.root, "lithify", "coordinator.json")
+        self._key = lease_key(dataset.paths)
         self._holder = f"lithify-{ids.ulid(clock.now_ms())}"
         self._held: Lease | None = None
 

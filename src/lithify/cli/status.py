@@ -1,0 +1,179 @@
+"""`lithify status`: what runs, what waits and why, and how close the writer is to a stall."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lithify.cli import text
+from lithify.cli.options import AsJson, ConfigFile, SchedulerOptions, Sets, StoreOptions, Url
+from lithify.cli.running import errors, print_json
+from lithify.cli.settings import settings
+
+if TYPE_CHECKING:
+    from lithify.compaction.status import CompactionStatus
+    from lithify.status import Status
+
+SHOWN_FAILURES = 5
+
+
+def status(
+    url: Url,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+    scheduler_option: SchedulerOptions = None,
+) -> None:
+    """Say what runs, what waits and why, how far it is, and when the writer would stall. Writes nothing.
+
+    The stall is reckoned with l0_max_ssts, the writer's limit: give the value your database is opened
+    with (--set l0_max_ssts=16). Times are estimates from the recent pace.
+
+    Examples:
+
+        lithify status s3://bucket/my-db
+
+        lithify status --json s3://bucket/my-db | jq '.compactions[] | select(.is_stale)'
+    """
+    with errors(as_json):
+        effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
+        from lithify.cli import building
+        from lithify.clock import SystemClock
+        from lithify.status import status as status_of
+
+        found = status_of(
+            building.open_dataset(url, effective),
+            SystemClock().now_ms(),
+            building.heartbeat_timeout_ms(effective),
+            effective.l0_max_ssts,
+        )
+        if as_json:
+            print_json(as_document(found))
+        else:
+            print_status(Console(), found)
+
+
+def as_document(found: Status) -> dict[str, Any]:
+    """The same facts as a JSON value."""
+    from lithify.cli.render import plain, spec_json
+
+    return {
+        "url": found.url,
+        "at_ms": found.at_ms,
+        "coordinator": {
+            "presence": found.coordinator.presence.name.lower(),
+            "is_alive": found.coordinator.is_alive,
+            "epoch": found.coordinator.epoch,
+            "holder": found.coordinator.holder,
+            "lease_ends_ms": found.coordinator.lease_ends_ms,
+        },
+        "compactions": [
+            {**plain(asdict(c)), "share_done": round(c.share_done, 4)} for c in found.compactions
+        ],
+        "proposals": [
+            {"spec": spec_json(p.spec), "cost_bytes": p.cost_bytes, "reason": p.reason}
+            for p in found.plan.proposals
+        ],
+        "notes": list(found.plan.notes),
+        "pressure": [asdict(p) for p in found.pressure],
+        "stall_ms": found.stall_ms,
+        "failures": [
+            {"compaction": f.compaction, "reason": f.reason, "attempts": f.attempts, "at_ms": f.at_ms}
+            for f in found.failures
+        ],
+    }
+
+
+def print_status(console: Console, found: Status) -> None:
+    """Tables for people."""
+    coordinator = found.coordinator
+    holder = f" ({coordinator.holder})" if coordinator.holder is not None else ""
+    console.print(f"[bold]{found.url}[/]", highlight=False, soft_wrap=True)
+    console.print(
+        f"Coordinator: {coordinator.presence.value}, epoch {coordinator.epoch}{holder}", highlight=False
+    )
+    _print_pressure(console, found)
+    if found.compactions:
+        _print_compactions(console, found)
+    else:
+        console.print("No compaction is under way.")
+    for proposal in found.plan.proposals:
+        console.print(f"Would be added: {proposal.reason}", highlight=False)
+    for failure in found.failures[-SHOWN_FAILURES:]:
+        ago = text.duration(found.at_ms - failure.at_ms)
+        what = (
+            f"{failure.compaction} after {failure.attempts} attempts"
+            if failure.attempts
+            else failure.compaction
+        )
+        console.print(f"[red]Given up[/] {ago} ago: {what}: {failure.reason}", highlight=False)
+
+
+def _print_pressure(console: Console, found: Status) -> None:
+    table = Table(title="Backlog", title_justify="left")
+    for heading, justify in _BACKLOG:
+        table.add_column(heading, justify=justify)
+    for p in found.pressure:
+        per_minute = "–" if p.flushes_per_s is None else f"{text.number(p.flushes_per_s * 60)}/min"
+        table.add_row(
+            p.unit,
+            f"{p.l0_ssts} of {p.l0_max_ssts}",
+            text.size(p.l0_bytes),
+            str(p.runs),
+            text.size(p.size_bytes),
+            per_minute,
+            "[red]stalls now[/]" if p.stall_ms == 0 else text.duration(p.stall_ms),
+        )
+    console.print(table)
+
+
+def _print_compactions(console: Console, found: Status) -> None:
+    table = Table(title="Compactions", title_justify="left")
+    for heading in ("id", "segment", "state", "for", "done", "left", "worker", "attempts"):
+        table.add_column(heading, overflow="fold")
+    table.columns[0].no_wrap = True
+    for c in found.compactions:
+        since = found.at_ms - (c.since_ms if c.since_ms is not None else c.submitted_ms)
+        table.add_row(
+            c.id,
+            c.unit,
+            c.state.value,
+            text.duration(since) if c.since_ms is not None else f"at most {text.duration(since)}",
+            _done(c),
+            text.duration(c.remaining_ms),
+            _worker(c),
+            str(c.attempts or "–"),
+        )
+    console.print(table)
+    for c in found.compactions:
+        if c.waits_for:
+            console.print(f"{c.id} waits for {c.waits_for}.", highlight=False)
+        if c.last_failure is not None:
+            console.print(f"{c.id} failed last because: {c.last_failure}", highlight=False)
+
+
+def _done(c: CompactionStatus) -> str:
+    ranges = f", {c.finished_ranges}/{c.ranges} ranges" if c.ranges else ""
+    return f"{c.share_done:.0%} of {text.size(c.cost_bytes)}{ranges}"
+
+
+def _worker(c: CompactionStatus) -> str:
+    if c.worker is None:
+        return "–"
+    age = f"heard {text.duration(c.heartbeat_age_ms)} ago"
+    return f"{c.worker}, [red]{age}[/]" if c.is_stale else f"{c.worker}, {age}"
+
+
+_BACKLOG: tuple[tuple[str, Any], ...] = (
+    ("segment", "left"),
+    ("L0 SSTs", "right"),
+    ("L0 bytes", "right"),
+    ("runs", "right"),
+    ("bytes", "right"),
+    ("flushes", "right"),
+    ("stalls in", "right"),
+)

@@ -1,0 +1,104 @@
+"""What the compactions files of a database that are still there tell of the past.
+
+Each is one version of the ledger, and its age is when it was written. They are deleted by garbage collection
+after some minutes, so every answer may be "not known".
+
+`stay` looks backwards from the latest version in steps that double until it finds one in which the
+compaction was in another state or at another worker, and then halves the interval: few reads, however
+often its worker wrote heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
+from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, DatabasePaths
+from lithify.errors import ObjectNotFound
+from lithify.ids import Ulid
+from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.versions import parse_key
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The version of the ledger in which a compaction came into its present state."""
+
+    at_ms: int
+    compaction: SlateCompaction
+    """As it was then."""
+
+
+class LedgerHistory:
+    """The compactions files of one database, as they were listed once."""
+
+    def __init__(self, store: ObjectStore, paths: DatabasePaths) -> None:
+        self._store = store
+        self._read: dict[str, SlateLedger | None] = {}
+        folder = paths.compactions_folder
+        listed = [(parse_key(meta.key, folder, COMPACTIONS_SUFFIX), meta) for meta in store.list(folder)]
+        self._versions: list[ObjectMeta] = [
+            meta for _, meta in sorted((i, m) for i, m in listed if i is not None)
+        ]
+
+    def arrival(self, compaction: SlateCompaction) -> Arrival | None:
+        """When `compaction` came into its state, under its worker."""
+        worker = compaction.worker.id if compaction.worker is not None else None
+
+        def is_same(index: int) -> bool:
+            entry = self._entry(index, compaction.id)
+            owner = entry.worker.id if entry is not None and entry.worker is not None else None
+            return entry is not None and entry.state is compaction.state and owner == worker
+
+        first = _first_of_the_last(is_same, len(self._versions))
+        if first is None or (first == 0 and not self._is_first(0)):
+            return None  # it may have begun in a version that is gone
+        entry = self._entry(first, compaction.id)
+        return Arrival(self._at_ms(first), entry) if entry is not None else None
+
+    def last_entry(self, compaction_id: Ulid) -> SlateCompaction | None:
+        """The compaction as the newest version that names it has it."""
+        for index in reversed(range(len(self._versions))):
+            entry = self._entry(index, compaction_id)
+            if entry is not None:
+                return entry
+        return None
+
+    def _is_first(self, index: int) -> bool:
+        return self._versions[index].key.endswith(f"{1:020d}{COMPACTIONS_SUFFIX}")
+
+    def _at_ms(self, index: int) -> int:
+        return self._versions[index].last_modified_ms
+
+    def _entry(self, index: int, compaction_id: Ulid) -> SlateCompaction | None:
+        key = self._versions[index].key
+        if key not in self._read:
+            try:
+                self._read[key] = decode_ledger(self._store.get(key), key)
+            except ObjectNotFound:  # collected since it was listed
+                self._read[key] = None
+        ledger = self._read[key]
+        return ledger.get(compaction_id) if ledger is not None else None
+
+
+def _first_of_the_last(is_same: Callable[[int], bool], count: int) -> int | None:
+    """The first index of the stretch at the end of `range(count)` in which `is_same` holds; `None` when it
+    does not hold at the end."""
+    if count == 0 or not is_same(count - 1):
+        return None
+    same, step = count - 1, 1
+    while same > 0:
+        probe = max(same - step, 0)
+        if is_same(probe):
+            same, step = probe, step * 2
+            continue
+        other = probe
+        while same - other > 1:
+            middle = (same + other) // 2
+            if is_same(middle):
+                same = middle
+            else:
+                other = middle
+        return same
+    return 0

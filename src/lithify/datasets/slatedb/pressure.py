@@ -1,0 +1,68 @@
+"""How close a database's writer is to a stall: its L0 backlog, and how fast that grows. Pure.
+
+A writer stops flushing a tree when it has `l0_max_ssts` L0 SSTs. How fast they come is read from the
+times in the ids of those that are there and of the newest one already compacted: so many flushes since
+the oldest of these, counted until now, so that the rate falls while nothing is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
+from lithify.ids import ulid_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """The L0 backlog of one tree."""
+
+    unit: str
+    l0_ssts: int
+    l0_bytes: int
+    """What waits to be compacted for the first time."""
+    runs: int
+    size_bytes: int
+    l0_max_ssts: int
+    flushes_per_s: float | None
+    """Recent rate; unknown without two flushes to tell it from."""
+    stall_ms: int | None
+    """Until the writer stalls if nothing is compacted meanwhile: 0 when it does, `None` when it does
+    not write or that is unknown."""
+
+
+def pressure(manifest: Manifest, now_ms: int, l0_max_ssts: int) -> tuple[Pressure, ...]:
+    """The backlog of each tree that holds anything, or of the root alone."""
+    trees = [tree for tree in manifest.trees() if tree.l0 or tree.runs] or [manifest.root]
+    return tuple(_pressure(tree, now_ms, l0_max_ssts) for tree in trees)
+
+
+def _pressure(tree: Tree, now_ms: int, l0_max_ssts: int) -> Pressure:
+    rate = _flushes_per_s(tree, now_ms)
+    room = max(l0_max_ssts - len(tree.l0), 0)
+    stall_ms = None
+    if room == 0:
+        stall_ms = 0
+    elif rate:
+        stall_ms = round(room / rate * 1000)
+    l0_bytes = sum(view.sst.size_bytes for view in tree.l0)
+    return Pressure(
+        unit=tree_label(tree.prefix),
+        l0_ssts=len(tree.l0),
+        l0_bytes=l0_bytes,
+        runs=len(tree.runs),
+        size_bytes=l0_bytes + sum(run.size_bytes for run in tree.runs),
+        l0_max_ssts=l0_max_ssts,
+        flushes_per_s=rate,
+        stall_ms=stall_ms,
+    )
+
+
+def _flushes_per_s(tree: Tree, now_ms: int) -> float | None:
+    flushed_ms = [ulid_ms(view.id) for view in tree.l0]
+    if tree.last_compacted_l0 is not None:
+        flushed_ms.append(ulid_ms(tree.last_compacted_l0))
+    if len(flushed_ms) < 2:
+        return None
+    elapsed_s = (max(now_ms, *flushed_ms) - min(flushed_ms)) / 1000
+    return (len(flushed_ms) - 1) / elapsed_s if elapsed_s > 0 else None

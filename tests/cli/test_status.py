@@ -1,0 +1,74 @@
+"""`lithify status` of a database in different states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lithify.compaction import protocol
+from lithify.compaction.journal import Attempt, Failure
+from lithify.compaction.model import Compaction, Ledger
+from lithify.compaction.protocol import AnyCompaction
+from lithify.ids import RandomIds
+from tests.cli.test_main import files, lithify, lithify_json
+from tests.compacting import dataset_at
+from tests.judge.official import Put, compact_officially, open_db
+
+
+def database(path: Path, flushes: int) -> None:
+    with open_db(path) as opened:
+        for n in range(flushes):
+            opened.write_batch([Put(b"k%02d" % k, b"%d" % n) for k in range(20)])
+            opened.flush()
+
+
+def test_a_database_at_rest_and_one_with_a_foreign_coordinator(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    database(path, 5)
+    before = files(path)
+    found = lithify_json("status", path, "--set", "l0_max_ssts=5")
+    assert found["coordinator"]["presence"] == "never"
+    assert found["compactions"] == []
+    assert len(found["proposals"]) == 1
+    assert found["stall_ms"] == 0
+    assert found["pressure"][0]["l0_ssts"] == 5
+    shown = lithify("status", path, "--set", "l0_max_ssts=5").stdout
+    assert "stalls now" in shown
+    assert "Would be added" in shown
+    assert files(path) == before
+
+    compact_officially(path)
+    assert lithify_json("status", path)["coordinator"]["presence"] == "slatedb"
+
+
+def test_what_is_under_way(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    database(path, 5)
+    dataset = dataset_at(path)
+    dataset.take_epoch()
+    (proposal,) = dataset.propose(dataset.snapshot(), dataset.ledger() or Ledger()).proposals
+    ids = RandomIds()
+    compaction_id = ids.ulid(1_700_000_000_000)
+    new: AnyCompaction = Compaction(compaction_id, proposal.spec)
+    dataset.update_ledger(
+        lambda ledger: protocol.claim(
+            protocol.schedule(protocol.submit(ledger, new), compaction_id), compaction_id, "some-worker", 1
+        )
+    )
+    dataset.journal.add_attempt(compaction_id, Attempt("other-worker", "disk on fire", 5))
+    gone = ids.ulid(1_600_000_000_000)
+    spec = dataset.encode_spec(proposal.spec)
+    dataset.journal.add_failure(Failure(gone, "never worked", 3, 1_600_000_000_000, spec))
+
+    (found,) = lithify_json("status", path)["compactions"]
+    assert found["id"] == compaction_id
+    assert found["state"] == "running"
+    assert found["worker"] == "some-worker"
+    assert found["is_stale"] is True
+    assert found["attempts"] == 1
+    assert found["last_failure"] == "disk on fire"
+    assert "silent worker" in found["waits_for"]
+    assert found["cost_bytes"] == proposal.cost_bytes
+    assert found["since_ms"] is not None
+    shown = " ".join(lithify("status", path).stdout.split())
+    for said in ("waits for its silent worker", "disk on fire", f"{gone} after 3 attempts: never worked"):
+        assert said in shown

@@ -1,0 +1,136 @@
+"""What a database itself tells: its backlog, its coordinator, and the history of its ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lithify.compaction import protocol
+from lithify.compaction.model import State
+from lithify.datasets.slatedb.history import LedgerHistory
+from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.model import TieredSpec, Tree, View
+from lithify.datasets.slatedb.presence import Presence, judge
+from lithify.datasets.slatedb.pressure import pressure
+from lithify.ids import RandomIds, Ulid, ulid_ms
+from lithify.store.leases import Lease
+from tests.compacting import dataset_at
+from tests.datasets.slatedb.trees import EMPTY, MB, Mint
+from tests.judge.official import open_db
+
+NOW_MS = 1_700_000_000_000
+LEASE = Lease("lithify-1", 7, 6, NOW_MS + 5000)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "lease", "presence", "is_alive"),
+    [
+        (0, None, Presence.NEVER, False),
+        (7, LEASE, Presence.ALIVE, True),
+        (6, LEASE, Presence.ALIVE, True),
+        (7, replace(LEASE, expires_at_ms=0), Presence.STOPPED, False),
+        (7, replace(LEASE, expires_at_ms=NOW_MS - 1), Presence.LOST, False),
+        (8, LEASE, Presence.SLATEDB, None),
+        (1, None, Presence.SLATEDB, None),
+    ],
+)
+def test_which_coordinator(
+    epoch: int, lease: Lease | None, presence: Presence, is_alive: bool | None
+) -> None:
+    found = judge(epoch, lease, NOW_MS)
+    assert found.presence is presence
+    assert found.is_alive is is_alive
+
+
+def flushed(count: int, every_ms: int, compacted: int = 0) -> Tree:
+    """A tree whose writer flushed `count` L0 SSTs, one each `every_ms`; the oldest `compacted` are gone."""
+    mint, ids = Mint(), RandomIds()
+    views = [View(ids.ulid(NOW_MS + n * every_ms), mint.sst()) for n in range(count)]
+    kept = tuple(reversed(views[compacted:]))
+    return Tree(l0=kept, last_compacted_l0=views[compacted - 1].id if compacted else None)
+
+
+@pytest.mark.parametrize(
+    ("tree", "later_ms", "rate", "stall_ms"),
+    [
+        (Tree(), 0, None, None),
+        (flushed(1, 1000), 0, None, None),
+        (flushed(5, 1000), 0, 1.0, 3000),
+        (flushed(5, 1000), 4000, 0.5, 6000),
+        (flushed(5, 1000, compacted=4), 0, 1.0, 7000),
+        (flushed(8, 1000), 0, 1.0, 0),
+        (flushed(12, 1000), 0, 1.0, 0),
+    ],
+)
+def test_when_the_writer_stalls(tree: Tree, later_ms: int, rate: float | None, stall_ms: int | None) -> None:
+    newest = max((ulid_ms(v.id) for v in tree.l0), default=NOW_MS)
+    (found,) = pressure(replace(EMPTY, root=tree), newest + later_ms, 8)
+    assert found.l0_ssts == len(tree.l0)
+    assert found.l0_bytes == MB * len(tree.l0)
+    assert found.flushes_per_s == (pytest.approx(rate) if rate is not None else None)
+    assert found.stall_ms == stall_ms
+
+
+def test_segments_have_a_backlog_each() -> None:
+    mint = Mint()
+    manifest = replace(
+        EMPTY, segments=(mint.tree(3, prefix=b"a"), mint.tree(1, {0: 5 * MB}, prefix=b"b"), Tree(b"c"))
+    )
+    found = pressure(manifest, NOW_MS, 8)
+    assert [(p.unit, p.l0_ssts, p.runs, p.size_bytes) for p in found] == [
+        ("segment 61", 3, 0, 3 * MB),
+        ("segment 62", 1, 1, 6 * MB),
+    ]
+
+
+def _beat(compaction_id: Ulid, at_ms: int, ledger: SlateLedger) -> SlateLedger:
+    return protocol.heartbeat(ledger, compaction_id, "second", at_ms)
+
+
+@pytest.mark.parametrize("heartbeats", [0, 1, 2, 3, 7, 20])
+def test_since_when(tmp_path: Path, heartbeats: int) -> None:
+    """The answer does not depend on how many versions were published since."""
+    path = tmp_path / "db"
+    with open_db(path) as database:
+        database.put(b"k", b"v")
+    dataset = dataset_at(path)
+    dataset.take_epoch()
+    mint = Mint()
+    made = [mint.compaction(TieredSpec(b"", (mint.ulid(),), (), n)) for n in range(2)]
+    wanted, other = (c.id for c in made)
+    dataset.update_ledger(lambda ledger: protocol.submit(ledger, *made))
+    dataset.update_ledger(lambda ledger: protocol.schedule(protocol.schedule(ledger, wanted), other))
+    dataset.update_ledger(lambda ledger: protocol.claim(ledger, wanted, "first", 1))
+    dataset.update_ledger(lambda ledger: protocol.release(ledger, wanted, "first"))
+    dataset.update_ledger(lambda ledger: protocol.claim(ledger, wanted, "second", 2))
+    claimed = dataset.ledger_ids()[-1]
+    for n in range(heartbeats):
+        dataset.update_ledger(partial(_beat, wanted, 3 + n))
+    ledger = dataset.ledger()
+    assert ledger is not None
+    history = LedgerHistory(dataset.store, dataset.paths)
+    compaction = ledger.get(wanted)
+    assert compaction is not None
+    arrival = history.arrival(compaction)
+    assert arrival is not None
+    key = f"{dataset.paths.compactions_folder}/{claimed:020d}.compactions"
+    assert arrival.at_ms == dataset.store.head(key).last_modified_ms
+    assert arrival.compaction.worker is not None
+    assert arrival.compaction.worker.last_heartbeat_ms == 2
+
+    # What is gone from the latest version is still found, as long as older ones are there.
+    dataset.update_ledger(lambda ledger: protocol.trim(protocol.fail(protocol.fail(ledger, wanted), other)))
+    latest = dataset.ledger()
+    assert latest is not None
+    assert latest.get(min(wanted, other)) is None
+    entry = LedgerHistory(dataset.store, dataset.paths).last_entry(wanted)
+    assert entry is not None
+    assert entry.state in (State.RUNNING, State.FAILED)
+
+    # Without the version in which it was claimed, nobody knows.
+    for version_id in range(1, claimed + 1):
+        dataset.store.delete(f"{dataset.paths.compactions_folder}/{version_id:020d}.compactions")
+    assert LedgerHistory(dataset.store, dataset.paths).arrival(compaction) is None
