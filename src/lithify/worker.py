@@ -151,7 +151,7 @@ class Worker:
         self._drop_lost(ledger)
         self._publish()
         self._give_back_failed()
-        self._claim(ledger)
+        self._claim(ledger, before)
         return set(self._running) != before
 
     def take_failures(self) -> tuple[tuple[Ulid, Exception], ...]:
@@ -323,10 +323,11 @@ class Worker:
         self._failed_at_ms = now_ms
         self._observe(telemetry.AttemptFailed(self._dataset.url, compaction_id, str(error)))
 
-    def _claim(self, ledger: AnyLedger) -> None:
-        # A claim of ours that does not run here: its publication had seemed to fail.
+    def _claim(self, ledger: AnyLedger, known: set[Ulid]) -> None:
+        # A claim of ours that does not run here: its publication had seemed to fail. What was `known`
+        # when the ledger was read may have been finished or given back since.
         for compaction in ledger.compactions:
-            if compaction.id not in self._running and protocol.owns(ledger, compaction.id, self._id):
+            if compaction.id not in known and protocol.owns(ledger, compaction.id, self._id):
                 self._start(compaction)
         room = self._options.max_concurrent_compactions - len(self._running)
         free = protocol.claimable(ledger)
