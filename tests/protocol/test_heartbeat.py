@@ -1,0 +1,167 @@
+"""Signs of life: written while bytes move, and only then; who gives none is replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from lithify import telemetry
+from lithify.compaction.model import State
+from lithify.testing import Call, CountingStore, Verb
+from tests.protocol.rig import TIMEOUT_S, Interposed, Rig, ledger_write
+
+INTERVAL_S = 10.0
+BYTES = 100_000
+
+
+def test_a_range_that_moves_is_never_taken_back_however_long_it_is(rig: Rig) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker(heartbeat_bytes=BYTES)
+    coordinator.tick()
+    worker.tick()
+    for beat in range(1, 21):
+        rig.move("w", beat * BYTES)
+        rig.clock.advance_s(INTERVAL_S)
+        worker.tick()
+        coordinator.tick()
+    assert rig.owner() == "w"
+    assert len(rig.seen(telemetry.Heartbeat)) == 20
+    assert not rig.seen(telemetry.Reclaimed)
+    rig.finish(coordinator, worker)
+    rig.check()
+
+
+@pytest.mark.parametrize("bytes_moved", [0, BYTES - 1], ids=["hung", "too slow"])
+def test_a_range_that_hardly_moves_is_taken_back(rig: Rig, bytes_moved: int) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker(heartbeat_bytes=BYTES)
+    coordinator.tick()
+    worker.tick()
+    rig.move("w", 0)
+    waited_s = 0.0
+    while not rig.seen(telemetry.Reclaimed):
+        assert waited_s < 2 * TIMEOUT_S
+        if waited_s == INTERVAL_S:
+            rig.move("w", bytes_moved)
+        worker.tick()
+        coordinator.tick()
+        rig.clock.advance_s(1)
+        waited_s += 1
+    assert waited_s == pytest.approx(TIMEOUT_S, abs=2)
+    assert (rig.only.state, rig.only.worker) == (State.SCHEDULED, None)
+    (attempt,) = rig.dataset().journal.attempts()[rig.only.id]
+    assert attempt.worker == "w"
+    assert "no sign of life" in attempt.reason
+
+
+def test_another_workers_bytes_keep_nobody_alive(rig: Rig) -> None:
+    """The tasks of a worker that was replaced may go on for a while."""
+    coordinator, zombie, worker = rig.coordinator(), rig.worker("zombie"), rig.worker("w")
+    coordinator.tick()
+    zombie.tick()
+    coordinator.tick()
+    rig.clock.advance_s(TIMEOUT_S + 1)
+    coordinator.tick()
+    rig.clock.advance_s(1)
+    worker.tick()
+    assert rig.owner() == "w"
+    rig.move("w", 0)
+    for beat in range(1, 6):
+        rig.move("zombie", beat * BYTES)
+        rig.clock.advance_s(INTERVAL_S)
+        worker.tick()
+        coordinator.tick()
+    assert [event.worker for event in rig.seen(telemetry.Reclaimed)] == ["zombie", "w"]
+
+
+def test_ranges_that_wait_for_a_slot_are_no_silence_for_a_while(rig: Rig) -> None:
+    coordinator = rig.coordinator()
+    worker = rig.worker(range_start_timeout_ms=120_000)
+    coordinator.tick()
+    worker.tick()
+    for _ in range(11):
+        rig.clock.advance_s(INTERVAL_S)
+        worker.tick()
+        coordinator.tick()
+    assert rig.owner() == "w"
+    for _ in range(6):
+        rig.clock.advance_s(INTERVAL_S)
+        worker.tick()
+        coordinator.tick()
+    assert len(rig.seen(telemetry.Reclaimed)) == 1
+
+
+def test_finished_ranges_are_recorded_at_once_but_not_more_often_than_allowed(rig: Rig) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker(heartbeat_min_interval_ms=2_000)
+    coordinator.tick()
+    worker.tick()
+    ranges = rig.engines["w"].waiting
+    assert ranges >= 3
+    rig.clock.advance_s(5)
+    for _ in range(2):
+        rig.engines["w"].step()
+        worker.tick()
+    progress = rig.only.progress
+    assert progress is not None
+    assert sum(bool(r.outputs) for r in progress.ranges) == 1, "the second came within the minimum interval"
+    rig.clock.advance_s(2)
+    worker.tick()
+    progress = rig.only.progress
+    assert progress is not None
+    assert sum(bool(r.outputs) for r in progress.ranges) == 2
+    assert len(rig.seen(telemetry.Heartbeat)) == 2
+
+
+def test_one_publication_carries_the_heartbeats_of_all_compactions(segmented: Rig) -> None:
+    coordinator, worker = segmented.coordinator(), segmented.worker()
+    coordinator.tick()
+    worker.tick()
+    before = segmented.versions()
+    segmented.clock.advance_s(INTERVAL_S)
+    worker.tick()
+    assert segmented.versions() == before + 1
+    assert len(segmented.seen(telemetry.Heartbeat)) == 4
+
+
+def test_polls_are_no_heartbeats_and_cost_reads_only(rig: Rig) -> None:
+    store = CountingStore(rig.dataset().store)
+    rig.coordinator().tick()
+    held = rig.worker("holder")
+    held.tick()
+    idle = rig.worker("idle", wrap=lambda _: store)
+    idle.tick()
+    store.reset()
+    for _ in range(5):
+        rig.clock.advance_s(5)
+        idle.tick()
+    assert store.requests[Verb.PUT] == 0
+    assert sum(store.requests.values()) <= 5 * 3
+    assert rig.owner() == "holder"
+
+
+@pytest.mark.parametrize("taken_by", [None, "other"], ids=["free", "another's"])
+def test_a_heartbeat_that_meets_a_reclaim_drops_the_work(rig: Rig, taken_by: str | None) -> None:
+    """The conflict comes while the heartbeat is being published."""
+    coordinator = rig.coordinator()
+    other = rig.worker("other")
+
+    def take_away() -> None:
+        rig.clock.advance_s(TIMEOUT_S + 1)
+        coordinator.tick()
+        if taken_by:
+            rig.clock.advance_s(1)
+            other.tick()
+
+    claimed: list[bool] = []
+
+    def is_heartbeat(call: Call) -> bool:
+        return bool(claimed) and ledger_write(call)
+
+    worker = rig.worker("w", wrap=lambda store: Interposed(store, is_heartbeat, take_away))
+    coordinator.tick()
+    worker.tick()
+    coordinator.tick()
+    claimed.append(True)
+    rig.clock.advance_s(INTERVAL_S)
+    worker.tick()
+    assert rig.owner() == taken_by
+    assert not worker.is_busy
+    assert rig.engines["w"].cancelled == [rig.only.id]
+    assert [event.worker for event in rig.seen(telemetry.Lost)] == ["w"]
