@@ -1,0 +1,123 @@
+"""When garbage is collected: the decision, then a collector that ticks over a real database."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from lithify.datasets.slatedb.collector import (
+    DirectoryOptions,
+    GarbageCollector,
+    GarbageCollectorOptions,
+    due_kinds,
+    until_due_s,
+)
+from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageOptions, Kind
+from lithify.errors import Refused, StoreError
+from lithify.ids import RandomIds
+from lithify.telemetry import Event, GarbageCollected
+from lithify.testing import Fault, FaultyStore, ManualClock
+from lithify.testing.wrapped import Call
+from tests.compacting import dataset_at
+from tests.datasets.slatedb.collecting import HOUR_MS, aged_database, check, names
+
+SOON = DirectoryOptions(interval_ms=1_000, min_age_ms=0)
+
+
+def test_defaults_are_one_collection_of_everything_but_fences_every_ten_minutes() -> None:
+    options = GarbageCollectorOptions().by_kind()
+    assert due_kinds(options, {}, 5.0) == (
+        GarbageOptions(300_000, dry_run=False, kinds=DEFAULT_KINDS - {Kind.CHECKPOINT}),
+    )
+    began_s = dict.fromkeys(options, 5.0)
+    assert due_kinds(options, began_s, 604.9) == ()
+    assert len(due_kinds(options, began_s, 605.0)) == 1
+
+
+def test_each_kind_has_its_interval_its_age_and_its_switch() -> None:
+    options = GarbageCollectorOptions(
+        manifest_options=SOON,
+        compactions_options=SOON,
+        wal_options=DirectoryOptions(1_000, 0, dry_run=True),
+        wal_fence_options=DirectoryOptions(5_000, 60_000),
+        compacted_options=None,
+        detach_options=None,
+        lithify_options=None,
+    ).by_kind()
+    began_s = dict.fromkeys(options, 10.0)
+    both = GarbageOptions(0, dry_run=False, kinds=frozenset({Kind.MANIFEST, Kind.COMPACTIONS}))
+    dry = GarbageOptions(0, dry_run=True, kinds=frozenset({Kind.WAL}))
+    fences = GarbageOptions(60_000, dry_run=False, kinds=frozenset({Kind.WAL_FENCE}))
+    assert set(due_kinds(options, began_s, 11.0)) == {both, dry}
+    assert set(due_kinds(options, began_s, 15.0)) == {both, dry, fences}
+    assert until_due_s(options, began_s, 10.75) == 0.25
+    assert until_due_s(options, began_s, 17.0) == 0
+    assert until_due_s(options, {}, 17.0) == 0
+
+
+def test_nothing_to_collect_is_never_due() -> None:
+    assert until_due_s({}, {}, 1.0) == float("inf")
+
+
+@pytest.mark.parametrize(("interval_ms", "min_age_ms"), [(0, 1), (1, -1)])
+def test_impossible_options_are_refused(interval_ms: int, min_age_ms: int) -> None:
+    with pytest.raises(Refused, match="garbage"):
+        DirectoryOptions(interval_ms, min_age_ms)
+
+
+def test_ticks_collect_what_is_due_and_tell_it(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    model = aged_database(path)
+    clock = ManualClock(int(time.time() * 1000) + HOUR_MS)
+    events: list[Event] = []
+    options = GarbageCollectorOptions(
+        manifest_options=DirectoryOptions(3_000), compacted_options=DirectoryOptions(2_000, dry_run=True)
+    )
+    dataset = dataset_at(path)
+    collector = GarbageCollector(dataset, clock, RandomIds(), options=options, observer=events.append)
+    ssts = names(path, "compacted")
+    assert collector.tick() == 2
+    assert names(path, "compacted") == ssts
+    deleted, dry = events
+    assert isinstance(deleted, GarbageCollected)
+    assert isinstance(dry, GarbageCollected)
+    if deleted.dry_run:
+        deleted, dry = dry, deleted
+    assert (deleted.dry_run, dry.dry_run) == (False, True)
+    assert deleted.deleted["checkpoint"] == 2
+    assert deleted.left["manifest"] == len(names(path, "manifest")) == 1
+    assert dry.deleted["compacted"] > 0
+    assert deleted.bytes_deleted > 0
+
+    assert collector.tick() == 2  # nothing is due
+    assert len(events) == 2
+    clock.advance_s(2.5)
+    assert collector.tick() == 0.5
+    assert len(events) == 3
+    check(path, model)
+
+
+def test_what_fails_is_told_and_tried_again_after_its_interval(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    aged_database(path)
+    clock = ManualClock(int(time.time() * 1000) + HOUR_MS)
+    broken = True
+
+    def fail_manifests(_number: int, call: Call) -> Fault | None:
+        is_boundary = call.key.endswith("manifest.boundary") and call.method in ("create", "replace")
+        return Fault.FAIL_BEFORE if broken and is_boundary else None
+
+    dataset = dataset_at(path, wrap=lambda store: FaultyStore(store, fail_manifests))
+    collector = GarbageCollector(dataset, clock, RandomIds())
+    ssts, manifests = names(path, "compacted"), names(path, "manifest")
+    with pytest.raises(StoreError, match="injected"):
+        collector.tick()
+    assert collector.wait_s() == 600
+    assert names(path, "compacted") < ssts
+    assert manifests <= names(path, "manifest")
+    broken = False
+    clock.advance_s(600)
+    collector.tick()
+    assert len(names(path, "manifest")) == 1
