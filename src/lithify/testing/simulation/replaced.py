@@ -1,0 +1,99 @@
+"""What the simulation puts in place of the real thing, and nothing more.
+
+1. Cutting a compaction into ranges reads SSTs of the simulation instead of SlateDB's.
+2. A worker that waits for its tasks lets virtual time pass.
+3. Deletions of the garbage collector run in its own fiber instead of in threads.
+4. The log is silent; the trace has it all.
+5. In most seeds manifests and ledgers are not really encoded (`codecs`).
+
+Everything else of coordinator, worker, their loops, the dataset, its validation, commit and
+garbage collection is what runs in production.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+from unittest import mock
+
+import lithify.worker
+from lithify.datasets.slatedb import dataset as dataset_module
+from lithify.datasets.slatedb import detach as detach_module
+from lithify.datasets.slatedb import garbage as garbage_module
+from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
+from lithify.datasets.slatedb.model import KeyRange
+from lithify.datasets.slatedb.plan import TieredPolicy
+from lithify.datasets.slatedb.task import SourceSst, SstOptions
+from lithify.store.objects import ObjectStore
+from lithify.testing.simulation.rows import ROW_BYTES, cut, decode_rows
+from lithify.testing.simulation.scenario import CHECKPOINT_LIFETIME_S
+from lithify.testing.simulation.world import ROOT, Process, World
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+def simulated_dataset(process: Process) -> SlateDataset:
+    """The database as one process opens it."""
+    scenario = process.world.scenario
+    options = SlateOptions(
+        policy=TieredPolicy(min_compaction_sources=scenario.min_compaction_sources),
+        checkpoint_lifetime_s=CHECKPOINT_LIFETIME_S,
+        max_sst_size=scenario.rows_per_sst * ROW_BYTES,
+    )
+    return SlateDataset(process.store, ROOT, process.clock, process.ids, options=options, rng=process.rng)
+
+
+@contextmanager
+def replacements(world: World) -> Iterator[None]:
+    """The replacements above, for as long as the simulation of `world` runs."""
+
+    def plan_ranges(
+        store: ObjectStore,
+        sources: Sequence[Sequence[SourceSst]],
+        options: SstOptions,
+        block_size: int | None = None,
+    ) -> tuple[SstOptions, tuple[KeyRange, ...]]:
+        parts = [part for source in sources for part in source]
+        keys = [row.key for part in parts for row in decode_rows(store.get(part.key))]
+        chosen = options if block_size is None else replace(options, block_size=block_size)
+        return chosen, cut(keys, world.scenario.keys_per_range)
+
+    def wait(pending: Collection[Future[Any]], timeout: float, return_when: str) -> None:
+        if not any(future.done() for future in pending):
+            world.scheduler.sleep_ms(round(timeout * 1000))
+
+    with ExitStack() as stack:
+
+        def put(module: Any, name: str, value: Any) -> None:
+            if hasattr(module, name):
+                stack.enter_context(mock.patch.object(module, name, value))
+
+        stack.enter_context(mock.patch.object(logging.getLogger("lithify"), "disabled", True))
+        put(dataset_module, "plan_ranges", plan_ranges)
+        put(lithify.worker, "wait", wait)
+        put(garbage_module, "ThreadPoolExecutor", _SameThread)
+        for module in (dataset_module, garbage_module, detach_module):
+            for name in ("encode_manifest", "decode_manifest", "encode_ledger", "decode_ledger"):
+                put(module, name, getattr(world.codecs, name))
+        yield
+
+
+class _SameThread:
+    """An executor that does everything at once, in the calling fiber."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        pass
+
+    def __enter__(self) -> _SameThread:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def map(self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
+        return map(function, items)

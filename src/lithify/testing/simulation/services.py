@@ -1,0 +1,130 @@
+"""Lithify's own processes: coordinators, workers and garbage collectors, run by their real loops."""
+
+from __future__ import annotations
+
+import threading
+
+from lithify import telemetry
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb.garbage import GarbageOptions, collect
+from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.errors import CorruptObject, StoreError
+from lithify.service import LoopOptions, run_coordinator, run_workers
+from lithify.testing.simulation.engine import SimulatedEngine
+from lithify.testing.simulation.replaced import simulated_dataset
+from lithify.testing.simulation.scenario import (
+    GC_MIN_AGE_MS,
+    HEARTBEAT_INTERVAL_MS,
+    HEARTBEAT_TIMEOUT_MS,
+    RANGE_START_TIMEOUT_MS,
+)
+from lithify.testing.simulation.world import Process
+from lithify.worker import Worker, WorkerOptions
+
+_LOOPS = LoopOptions(poll_interval_s=2.0, commit_compacted_interval_s=1.0, compactions_poll_interval_s=2.0)
+_WORKER = WorkerOptions(
+    heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+    heartbeat_min_interval_ms=500,
+    heartbeat_bytes=1,
+    range_start_timeout_ms=RANGE_START_TIMEOUT_MS,
+    first_retry_pause_ms=500,
+    max_retry_pause_ms=4_000,
+)
+_MAX_STOP_MS = 60_000
+_GC_INTERVAL_MS = 5_000
+
+
+class StopAt(threading.Event):
+    """A stop signal that comes at one moment of virtual time, or never."""
+
+    def __init__(self, process: Process, at_ms: int | None) -> None:
+        super().__init__()
+        self._process = process
+        self._at_ms = at_ms
+
+    def is_set(self) -> bool:
+        return self._at_ms is not None and self._process.world.now_ms >= self._at_ms
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._process.clock.sleep_s(timeout)
+        return self.is_set()
+
+
+def _stop(process: Process) -> StopAt:
+    """Half of the processes are asked to stop some time."""
+    world = process.world
+    is_calm = world.faults.crash_per_call == 0
+    if is_calm or process.rng.random() < 0.5:
+        return StopAt(process, None)
+    return StopAt(process, world.now_ms + process.rng.randint(1, _MAX_STOP_MS))
+
+
+def _observer(process: Process) -> telemetry.Observer:
+    def observe(event: telemetry.Event) -> None:
+        name = type(event).__name__
+        process.world.count(f"event: {name}")
+        if process.world.is_traced:
+            fields = [
+                n for cls in type(event).__mro__ for n in getattr(cls, "__slots__", ()) if n != "dataset"
+            ]
+            text = " ".join(f"{field}={getattr(event, field)}" for field in fields)
+            process.log(f"{name} {text}")
+
+    return observe
+
+
+def _worker(process: Process, engine: SimulatedEngine) -> Worker:
+    dataset = simulated_dataset(process)
+    process.worker_ids.add(engine.worker_id)
+    return Worker(
+        dataset, engine, process.clock, engine.worker_id, options=_WORKER, observer=_observer(process)
+    )
+
+
+def run_worker_process(process: Process) -> None:
+    """A worker until it is killed or told to stop."""
+    engine = SimulatedEngine(process.world, process)
+    process.on_death = engine.kill
+    run_workers([_worker(process, engine)], _stop(process), process.rng, _LOOPS)
+
+
+def run_coordinator_process(process: Process, *, take_over: bool) -> None:
+    """A coordinator, perhaps with an embedded worker, until it is killed, fenced or told to stop."""
+    dataset = simulated_dataset(process)
+    guard = CoordinatorGuard(dataset, process.clock, process.ids)
+    coordinator = Coordinator(
+        dataset,
+        process.clock,
+        process.ids,
+        worker_heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS,
+        observer=_observer(process),
+    )
+    worker = None
+    if process.world.scenario.embedded_worker:
+        engine = SimulatedEngine(process.world, process)
+        engine.worker_id = guard.holder
+        process.on_death = engine.kill
+        worker = _worker(process, engine)
+    process.coordinator = coordinator
+    run_coordinator(
+        coordinator, guard, _stop(process), process.rng, _LOOPS, take_over=take_over, worker=worker
+    )
+
+
+def run_collector_process(process: Process) -> None:
+    """A garbage collector until it is killed."""
+    options = GarbageOptions(min_age_ms=GC_MIN_AGE_MS, dry_run=False)
+    dataset = simulated_dataset(process)
+    while True:
+        process.clock.sleep_s(process.rng.randint(1, 2 * _GC_INTERVAL_MS) / 1000)
+        try:
+            report = collect(
+                process.store, dataset.paths, process.clock, options, ids=process.ids, rng=process.rng
+            )
+        except (StoreError, CorruptObject) as error:
+            process.world.count(f"event: collection ended by {type(error).__name__}")
+            process.log(f"collection failed: {error}")
+            continue
+        for kind, count in report.counts.items():
+            process.world.counts[f"collected: {kind.value}"] += count.deletable

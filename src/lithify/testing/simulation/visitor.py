@@ -1,0 +1,153 @@
+"""Everybody else who writes to a database: readers that pin a manifest, people who submit compactions.
+
+1. A reader publishes the manifest with a checkpoint of its own, reads every row of that version while
+   time passes, and takes the checkpoint out again, or is gone and lets it expire.
+2. A person submits compactions, most of them not sensible: only the newest L0 SST, sources that are not
+   neighbours or not there, a destination that is taken, a drain of the root, the same work twice.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from lithify.compaction import protocol
+from lithify.compaction.model import Compaction
+from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.model import Checkpoint, DrainSpec, Manifest, Spec, TieredSpec
+from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
+from lithify.errors import ObjectNotFound, Refused
+from lithify.store.versions import Version, VersionedFiles
+from lithify.testing.simulation import rules
+from lithify.testing.simulation.replaced import simulated_dataset
+from lithify.testing.simulation.scenario import MAX_SKEW_MS
+from lithify.testing.simulation.world import ROOT, Process
+
+_PATHS = DatabasePaths(ROOT)
+_MAX_REST_MS = 6_000
+_LIFETIME_S = 15
+_MAX_READ_MS = 1_500
+
+
+def run_reader(process: Process) -> None:
+    """Pin, read, let go; until killed."""
+    rng = process.rng
+    while True:
+        process.sleep_ms(rng.randint(1, _MAX_REST_MS))
+        if process.world.is_quiet:
+            continue
+        checkpoint_id = process.ids.uuid()
+        expires_s = process.clock.now_ms() // 1000 + _LIFETIME_S if rng.random() < 0.9 else 0
+        pinned = publish_manifest(process, partial(_pin, process, checkpoint_id, expires_s))
+        process.world.count("event: reader pinned a manifest")
+        _read(process, next(c for c in pinned.checkpoints if c.id == checkpoint_id))
+        if expires_s == 0 or rng.random() < 0.7:
+            publish_manifest(process, partial(_without, checkpoint_id))
+
+
+def remove_eternal_checkpoints(process: Process) -> None:
+    """What a person does about checkpoints without an end whose readers are gone."""
+
+    def change(latest: Manifest, _: int) -> Manifest:
+        return replace(latest, checkpoints=tuple(c for c in latest.checkpoints if c.expire_time_s))
+
+    publish_manifest(process, change)
+
+
+def publish_manifest(process: Process, change: Callable[[Manifest, int], Manifest]) -> Manifest:
+    """Publish `change` of the latest manifest, given the number it will have; nothing if that is the
+    same. Gives what is the latest then."""
+    files = VersionedFiles(
+        process.store, _PATHS.manifest_folder, MANIFEST_SUFFIX, _PATHS.manifest_boundary, process.ids
+    )
+    published: Manifest | None = None
+
+    def apply(version: Version | None) -> bytes | None:
+        nonlocal published
+        assert version is not None
+        latest = process.world.codecs.decode_manifest(version.data)
+        published = change(latest, version.id + 1)
+        return None if published == latest else process.world.codecs.encode_manifest(published)
+
+    files.update(apply, process.clock, process.rng)
+    assert published is not None
+    return published
+
+
+def _pin(
+    process: Process, checkpoint_id: uuid.UUID, expires_s: int, latest: Manifest, number: int
+) -> Manifest:
+    if any(checkpoint.id == checkpoint_id for checkpoint in latest.checkpoints):
+        return latest  # published already, and the answer was lost
+    created_s = process.clock.now_ms() // 1000
+    checkpoint = Checkpoint(checkpoint_id, number, expires_s, created_s, process.name)
+    return replace(latest, checkpoints=(*latest.checkpoints, checkpoint))
+
+
+def _without(checkpoint_id: uuid.UUID, latest: Manifest, _: int) -> Manifest:
+    return replace(latest, checkpoints=tuple(c for c in latest.checkpoints if c.id != checkpoint_id))
+
+
+def _read(process: Process, checkpoint: Checkpoint) -> None:
+    """Read the pinned version and all its SSTs. While the checkpoint lives, none may be missing."""
+    dataset = simulated_dataset(process)
+    try:
+        pinned = dataset.manifest(checkpoint.manifest_id)
+        for tree in pinned.trees():
+            for view in tree.views():
+                process.sleep_ms(process.rng.randint(1, _MAX_READ_MS))
+                process.store.get(_PATHS.sst(view.sst.id))
+    except ObjectNotFound as error:
+        expires_ms = checkpoint.expire_time_s * 1000
+        if not expires_ms or process.world.now_ms < expires_ms - 2 * MAX_SKEW_MS:
+            raise process.world.fail(rules.KEPT, f"reader {process.name}: {error}") from None
+
+
+def run_submitter(process: Process) -> None:
+    """Submit what comes to mind; until killed."""
+    dataset = simulated_dataset(process)
+    while True:
+        process.sleep_ms(process.rng.randint(1, 2 * _MAX_REST_MS))
+        if process.world.is_quiet:
+            continue
+        snapshot = dataset.snapshot()
+        spec = _any_spec(snapshot, process.rng)
+
+        def add(ledger: SlateLedger, spec: Spec = spec) -> SlateLedger:
+            now_ms = protocol.next_id_ms(ledger, process.clock.now_ms())
+            return protocol.submit(ledger, Compaction(process.ids.ulid(now_ms), spec))
+
+        try:
+            dataset.update_ledger(add)
+        except Refused:  # there is no ledger yet
+            continue
+        process.log(f"submitted {spec}")
+        process.world.count("event: compaction submitted by hand")
+
+
+def _any_spec(manifest: Manifest, rng: random.Random) -> Spec:
+    """A spec over one tree: sources at random, or a whole end of the tree, which is sensible."""
+    tree = rng.choice(manifest.trees())
+    l0 = [view.id for view in tree.l0]
+    runs = [run.id for run in tree.runs]
+    all_runs = [run.id for t in manifest.trees() for run in t.runs]
+    match rng.randrange(6):
+        case 0:  # the oldest L0s and the newest runs
+            l0 = l0[rng.randint(0, len(l0)) :]
+            runs = runs[: rng.randint(0, len(runs))]
+        case 1:  # the newest L0 alone: its commit would lose the older ones
+            l0, runs = l0[:1], []
+        case 2:  # anything
+            l0 = [view_id for view_id in l0 if rng.random() < 0.5]
+            runs = [run_id for run_id in runs if rng.random() < 0.5]
+        case 3:  # everything there is
+            pass
+        case 4:  # a run that does not exist
+            l0, runs = [], [rng.randint(0, 1000)]
+        case _:
+            return DrainSpec(b"", tuple(l0), tuple(runs))
+    fresh = max(all_runs, default=-1) + 1
+    return TieredSpec(tree.prefix, tuple(l0), tuple(runs), rng.choice((min(runs, default=fresh), fresh)))
