@@ -6,7 +6,6 @@ end. A format with an inclusive upper bound `hi` gives `Interval(lo, hi + 1)`.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -14,10 +13,6 @@ from typing import Protocol
 
 from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar
-
-MIN_US = -(1 << 62)
-MAX_US = 1 << 62
-"""Times outside are moved to these limits (each is 146,000 years from the epoch)."""
 
 
 class Bucket(IntEnum):
@@ -117,6 +112,8 @@ class Chunk:
     """Some file ends after the chunk."""
     size_bytes: int
     """Whole sizes, also of files that lie partly in other chunks."""
+    starting_bytes: int
+    """Of these, the files that do not begin before the chunk."""
     largest_bytes: int
     rows: int
     deleted_rows: int
@@ -187,9 +184,9 @@ class TimelinePolicy:
     skip_clock_us: int | None = None
     """Leave chunks alone that end later than this before now."""
     skip_newest_us: int | None = None
-    """Leave chunks alone that end later than this before the newest data. Data from the future counts
-    as data of now."""
-    max_chunks_per_file: int = 1000
+    """Leave chunks alone that end later than this before the newest data. Of a file that ends in the
+    future only the beginning counts, and nothing if that is in the future too."""
+    max_chunks_per_file: int = 366
     """Files that meet more go to the bucket `WIDE`."""
     rules: tuple[Rule, ...] | None = None
     """`None`: the rules of `rules.default_rules`."""
@@ -221,7 +218,7 @@ class Status(Enum):
     """What a chunk, and each file by the most urgent of its chunks, counts as."""
 
     AWAITING = "awaiting"
-    """Has to be compacted, or is being compacted."""
+    """Has to be compacted, or will be or is being compacted with a neighbour."""
     DEFERRED = "deferred"
     """Has to be compacted, but its task was shed."""
     SKIPPED = "skipped"
@@ -304,9 +301,3 @@ class TimelinePlan:
     def analysed(self) -> int:
         """The number of chunks that the rules had to look at."""
         return sum(planned.analysed for planned in self.chunks)
-
-
-def digest_of(file: TimelineFile) -> int:
-    """64 bits of what makes a change of the file's content or deletes visible."""
-    text = f"{file.id}\0{file.size_bytes}\0{file.rows}\0{file.deletes}\0{file.deleted_rows}\0{file.version}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -1,24 +1,50 @@
-"""Plan a timeline: from files, policy and memory to tasks."""
+"""Plan a timeline: from files, policy and memory to tasks.
+
+1. Lay the files out over chunks.
+2. Judge each chunk, or take what is remembered of it: a chunk with an unchanged record is not analysed
+   if it is empty, stable, deferred or in work.
+3. Decide which chunks may be rewritten: those in work, held by a skip offset or deferred may not.
+4. Form tasks, let those that share files wait for each other, and count what the plan leaves where.
+
+Invariants: equal input gives an equal plan, in whatever order the files come; each chunk is in at most
+one task; the totals are those of the timeline.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+
+from lithify.planning.timeline.chunks import Layout, files_of, lay_out
+from lithify.planning.timeline.colors import paint
 from lithify.planning.timeline.model import (
+    Action,
     ActiveTask,
+    Amount,
+    Bucket,
+    Chunk,
     ChunkKey,
-    ListedChunk,
+    Interval,
+    PlannedChunk,
+    Rule,
+    Status,
+    Task,
     TimelineFile,
     TimelinePlan,
     TimelinePolicy,
+    Verdict,
 )
-from lithify.planning.timeline.state import ChunkStates
+from lithify.planning.timeline.rules import judge, rules_of
+from lithify.planning.timeline.state import ChunkStates, Record, State, policy_fingerprint
+from lithify.planning.timeline.tasks import Part, Run, form, inputs
 
+__all__ = ["files_of", "plan", "remember", "resolve"]
 
-def files_of(listing: Iterable[ListedChunk]) -> tuple[TimelineFile, ...]:
-    """The files of a list of time chunks, each once; `Refused` when two of the same id differ or a
-    file is listed in a chunk it does not meet."""
-    raise NotImplementedError
+_BY_URGENCY = (Status.AWAITING, Status.DEFERRED, Status.SKIPPED, Status.COMPACTED)
+_ACTIONS = {State.EMPTY: Action.EMPTY, State.STABLE: Action.STABLE}
+_UNCHANGED = "unchanged since the last analysis"
 
 
 def plan(
@@ -36,13 +62,28 @@ def plan(
     alone unless `revive_deferred` (the queue is empty). Chunks of an active task get no second one,
     and tasks that share a file with an active task wait for it.
     """
-    raise NotImplementedError
+    layout = lay_out(files, policy)
+    known = (states if states is not None else ChunkStates()).under(policy).records
+    busy = {key: work.key for work in active for key in work.chunks}
+    hold = _Hold.of(layout, policy, now_us)
+    rules = rules_of(policy)
+    judged = [_judge(chunk, known, busy, hold, rules, revive_deferred) for chunk in layout.chunks]
+    tasks = paint(
+        [_task(run, policy) for run in form(map(_part, judged), policy)],
+        active,
+        several=policy.several_dependencies,
+    )
+    owners = {key: task.key for task in tasks for key in task.chunks} | busy
+    planned = tuple(item.planned(owners) for item in judged)
+    return TimelinePlan(tasks, planned, layout.spans, _totals(layout, planned))
 
 
 def remember(plan: TimelinePlan, policy: TimelinePolicy) -> ChunkStates:
     """The states to keep after this plan: one record for each chunk that has files. Equal to the old
     states when nothing changed, so that nothing has to be written."""
-    raise NotImplementedError
+    return ChunkStates(
+        policy_fingerprint(policy), {planned.chunk.key: _record(planned) for planned in plan.chunks}
+    )
 
 
 def resolve(
@@ -50,4 +91,161 @@ def resolve(
 ) -> tuple[TimelineFile, ...]:
     """The inputs of a task over `chunks` on the timeline as it is now. To be asked when a task starts:
     the files that a black task shared with its predecessors are gone by then."""
-    raise NotImplementedError
+    wanted = frozenset(chunks)
+    return inputs((chunk for chunk in lay_out(files, policy).chunks if chunk.key in wanted), policy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A chunk on its way through the plan."""
+
+    chunk: Chunk
+    verdict: Verdict
+    status: Status
+    held: str | None
+    analysed: bool
+    may_move: bool
+    """It may be part of a task."""
+
+    def planned(self, owners: Mapping[ChunkKey, str]) -> PlannedChunk:
+        task = owners.get(self.chunk.key)
+        status = self.status if task is None else Status.AWAITING
+        return PlannedChunk(self.chunk, self.verdict, status, self.held, task, self.analysed)
+
+
+def _judge(
+    chunk: Chunk,
+    known: Mapping[ChunkKey, Record],
+    busy: Mapping[ChunkKey, str],
+    hold: _Hold,
+    rules: tuple[Rule, ...],
+    revive_deferred: bool,
+) -> _Judged:
+    record = known.get(chunk.key)
+    if record is not None and record.fingerprint != chunk.fingerprint:
+        record = None
+    is_busy = chunk.key in busy
+    is_deferred = record is not None and record.state is State.DEFERRED and not revive_deferred
+    verdict = None if record is None else _remembered(record, is_busy=is_busy, is_deferred=is_deferred)
+    analysed = verdict is None
+    if verdict is None:
+        verdict = judge(chunk, rules)
+    held = hold.reason(chunk)
+    wants = verdict.action is Action.COMPACT
+    if chunk.key.bucket is Bucket.UNKNOWN or (wants and held is not None):
+        status = Status.SKIPPED
+    elif wants:
+        status = Status.DEFERRED if is_deferred else Status.AWAITING
+    else:
+        status = Status.COMPACTED
+    may_move = not is_busy and held is None and not is_deferred and chunk.key.bucket is not Bucket.UNKNOWN
+    return _Judged(chunk, verdict, status, held, analysed, may_move)
+
+
+def _remembered(record: Record, *, is_busy: bool, is_deferred: bool) -> Verdict | None:
+    """The verdict of a record that still holds; `None` when the chunk has to be analysed."""
+    action = _ACTIONS.get(record.state)
+    if action is not None:
+        return Verdict(Action.NO_OPINION if record.no_opinion else action, _UNCHANGED)
+    if is_deferred:
+        return Verdict(Action.COMPACT, f"deferred, {_UNCHANGED}", record.priority)
+    if is_busy:
+        return Verdict(Action.COMPACT, _UNCHANGED, record.priority)
+    return None
+
+
+def _part(judged: _Judged) -> Part | None:
+    if not judged.may_move or judged.verdict.action not in (Action.COMPACT, Action.NO_OPINION):
+        return None
+    return Part(
+        judged.chunk,
+        judged.verdict.action is Action.COMPACT,
+        judged.verdict.priority,
+        judged.verdict.reason,
+    )
+
+
+def _task(run: Run, policy: TimelinePolicy) -> Task:
+    files = inputs((part.chunk for part in run), policy)
+    cost_bytes = sum(file.size_bytes for file in files)
+    first, urgent = run[0].chunk.key, max(run, key=lambda part: part.priority)
+    reason = urgent.reason
+    if len(run) > 1:
+        where = _name(urgent.chunk.key, policy)
+        reason = f"{len(run)} chunks with {len(files)} files; {where}: {reason}"
+    return Task(
+        key=f"{first.group}@{_name(first, policy)}",
+        group=first.group,
+        chunks=tuple(part.chunk.key for part in run),
+        files=tuple(file.id for file in files),
+        cost_bytes=cost_bytes,
+        priority=urgent.priority,
+        reason=reason,
+        oversize=len(run) == 1 and cost_bytes > policy.max_task_bytes,
+    )
+
+
+def _name(key: ChunkKey, policy: TimelinePolicy) -> str:
+    return policy.calendar.name(key.start_us) if key.bucket is Bucket.TIME else key.bucket.name.lower()
+
+
+def _record(planned: PlannedChunk) -> Record:
+    fingerprint, verdict = planned.chunk.fingerprint, planned.verdict
+    match verdict.action:
+        case Action.COMPACT:
+            state = State.DEFERRED if planned.status is Status.DEFERRED else State.UNSTABLE
+            return Record(state, fingerprint, verdict.priority)
+        case Action.EMPTY:
+            return Record(State.EMPTY, fingerprint)
+        case action:
+            return Record(State.STABLE, fingerprint, no_opinion=action is Action.NO_OPINION)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """The two skip offsets as instants: chunks that end later are left alone."""
+
+    clock_us: int | None
+    newest_us: int | None
+
+    @classmethod
+    def of(cls, layout: Layout, policy: TimelinePolicy, now_us: int) -> _Hold:
+        clock_us = None if policy.skip_clock_us is None else now_us - policy.skip_clock_us
+        newest_us = None if policy.skip_newest_us is None else _newest_us(layout, now_us)
+        if newest_us is not None:
+            newest_us -= policy.skip_newest_us or 0
+        return cls(clock_us, newest_us)
+
+    def reason(self, chunk: Chunk) -> str | None:
+        if chunk.interval is None:
+            return None
+        if self.clock_us is not None and chunk.interval.end_us > self.clock_us:
+            return "too near to now (skip_clock)"
+        if self.newest_us is not None and chunk.interval.end_us > self.newest_us:
+            return "too near to the newest data (skip_newest)"
+        return None
+
+
+def _newest_us(layout: Layout, now_us: int) -> int | None:
+    """The end of the newest data that is not from the future."""
+    times = (file.times for file in layout.files if isinstance(file.times, Interval))
+    known = (t.end_us if t.end_us <= now_us else t.start_us for t in times if t.start_us <= now_us)
+    return max(known, default=None)
+
+
+def _totals(layout: Layout, planned: Sequence[PlannedChunk]) -> Mapping[Status, Amount]:
+    """Each file counts by the most urgent of its chunks."""
+    ranks = np.array([_BY_URGENCY.index(item.status) for item in planned], np.int64)
+    best = np.full(len(layout.files), len(_BY_URGENCY), np.int64)
+    np.minimum.at(best, layout.pair_files, ranks[layout.pair_chunks])
+    sizes = np.fromiter((file.size_bytes for file in layout.files), np.int64, len(layout.files))
+    rows = np.fromiter((file.rows for file in layout.files), np.int64, len(layout.files))
+    return {
+        status: Amount(
+            int(np.count_nonzero(ranks == rank)),
+            int(np.count_nonzero(best == rank)),
+            int(sizes[best == rank].sum()),
+            int(rows[best == rank].sum()),
+        )
+        for rank, status in enumerate(_BY_URGENCY)
+    }

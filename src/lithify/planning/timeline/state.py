@@ -20,11 +20,16 @@ Records are a memory and nothing else: losing them costs one analysis of all chu
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from lithify.planning.timeline.chunks import lay_out
 from lithify.planning.timeline.model import ChunkKey, Fingerprint, TimelineFile, TimelinePolicy
+from lithify.planning.timeline.rules import rules_of
+
+_FINGERPRINT_BYTES = 8
 
 
 class State(Enum):
@@ -58,17 +63,24 @@ class ChunkStates:
 
     def under(self, policy: TimelinePolicy) -> ChunkStates:
         """The same if it holds for that policy, else nothing."""
-        raise NotImplementedError
+        fingerprint = policy_fingerprint(policy)
+        return self if self.policy == fingerprint else ChunkStates(fingerprint)
 
 
 def policy_fingerprint(policy: TimelinePolicy) -> str:
     """16 hexadecimal digits of everything that verdicts depend on: calendar and rules."""
-    raise NotImplementedError
+    text = repr((policy.calendar, policy.max_chunks_per_file, rules_of(policy)))
+    return hashlib.blake2b(text.encode(), digest_size=_FINGERPRINT_BYTES).hexdigest()
 
 
 def deferred(states: ChunkStates, chunks: Iterable[ChunkKey]) -> ChunkStates:
     """The unstable ones of these chunks become deferred: their task was shed."""
-    raise NotImplementedError
+    records = dict(states.records)
+    for key in chunks:
+        record = records.get(key)
+        if record is not None and record.state is State.UNSTABLE:
+            records[key] = replace(record, state=State.DEFERRED)
+    return replace(states, records=records)
 
 
 def committed(
@@ -76,4 +88,13 @@ def committed(
 ) -> ChunkStates:
     """A task that rewrote `chunks` into `added` was committed. `added` are the files as the next
     listing will show them."""
-    raise NotImplementedError
+    states = states.under(policy)
+    written = {chunk.key: chunk for chunk in lay_out(added, policy).chunks}
+    records = dict(states.records)
+    for key in chunks:
+        chunk = written.get(key)
+        if chunk is None:
+            records.pop(key, None)
+        else:
+            records[key] = Record(State.STABLE, chunk.fingerprint, no_opinion=chunk.overlaps)
+    return replace(states, records=records)

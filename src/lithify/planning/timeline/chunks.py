@@ -1,0 +1,295 @@
+"""Lay files out over the chunks of a calendar.
+
+1. Sort the files by group, start, end and id: from here on the order they came in is forgotten.
+2. Merge their intervals to spans: two files are in one span when they overlap or touch. A gap is where
+   one ends before the next begins.
+3. Files that meet more than `max_chunks_per_file` chunks go to the bucket `WIDE`; those without usable
+   times are in `NULL` or `UNKNOWN` already.
+4. Take the calendar's edges over the spans of the others, once for all groups, and find each file's
+   first and last chunk among them by bisection.
+5. Write out all pairs of file and chunk, sort them by chunk, and reduce each stretch: sizes, rows,
+   overlaps, fingerprint.
+
+Steps 4 and 5 are sorts and array operations, so the cost grows with the number of pairs and chunks.
+
+Invariants: a file is in exactly the chunks its interval meets, or in one bucket; a chunk has a file; a
+chunk's *overlap prior* is its predecessor's *overlap later*.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lithify.errors import Refused
+from lithify.planning.timeline.calendar import MAX_US, MIN_US
+from lithify.planning.timeline.model import (
+    Bucket,
+    Chunk,
+    ChunkKey,
+    Fingerprint,
+    Interval,
+    ListedChunk,
+    TimelineFile,
+    TimelinePolicy,
+)
+
+Integers = npt.NDArray[np.int64]
+_DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Files over chunks."""
+
+    files: tuple[TimelineFile, ...]
+    """By group, start, end, id."""
+    chunks: tuple[Chunk, ...]
+    """Those with files, ascending by key."""
+    spans: tuple[tuple[str, Interval], ...]
+    pair_files: Integers
+    """For each pair of file and chunk the index of the file; by chunk, then by file."""
+    pair_chunks: Integers
+    """And the index of the chunk."""
+
+
+def files_of(listing: Iterable[ListedChunk]) -> tuple[TimelineFile, ...]:
+    """The files of a list of time chunks, each once; `Refused` when two of the same id differ or a
+    file is listed in a chunk it does not meet."""
+    found: dict[str, TimelineFile] = {}
+    for listed in listing:
+        for file in listed.files:
+            if isinstance(file.times, Interval) and not file.times.meets(listed.interval):
+                raise Refused(
+                    f"file {file.id} is listed in a chunk from {listed.interval.start_us} to "
+                    f"{listed.interval.end_us} µs, but its times lie outside; list the timeline anew"
+                )
+            if found.setdefault(file.id, file) != file:
+                raise Refused(
+                    f"file {file.id} is listed twice with different properties; list the timeline anew"
+                )
+    return tuple(found.values())
+
+
+def merge(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The union of intervals as ascending ones that neither touch nor overlap."""
+    spans: list[tuple[int, int]] = []
+    for start, end in sorted(intervals):
+        if spans and start <= spans[-1][1]:
+            if end > spans[-1][1]:
+                spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def lay_out(files: Iterable[TimelineFile], policy: TimelinePolicy) -> Layout:
+    """Lay the files out over the chunks of the policy's calendar. `Refused` when two files have one
+    id, or a size or a number of rows is impossible."""
+    ordered = tuple(sorted(files, key=_order))
+    _check(ordered)
+    starts, ends = _bounds(ordered)
+    buckets = _buckets(ordered, starts, ends, policy)
+    groups, group_of = _groups(ordered)
+    edge_starts, edge_ends = _edges(starts, ends, buckets, policy)
+    pair_files, codes = _pairs(starts, ends, buckets, group_of, edge_starts)
+    slots = len(edge_starts) + len(Bucket) - 1
+    firsts = np.flatnonzero(np.diff(codes, prepend=-1))
+    keys = [_key(groups, int(code), slots, edge_starts) for code in codes[firsts]]
+    intervals = [_interval(int(code) % slots, edge_starts, edge_ends) for code in codes[firsts]]
+    chunks = _chunks(ordered, starts, ends, keys, intervals, pair_files, firsts)
+    pair_chunks = np.repeat(np.arange(len(chunks)), np.diff(firsts, append=len(codes)))
+    return Layout(ordered, chunks, _spans(ordered), pair_files, pair_chunks)
+
+
+def _order(file: TimelineFile) -> tuple[str, int, int, str]:
+    if isinstance(file.times, Interval):
+        return file.group, file.times.start_us, file.times.end_us, file.id
+    return file.group, MAX_US, MAX_US, file.id
+
+
+def _check(files: Sequence[TimelineFile]) -> None:
+    seen: set[str] = set()
+    for file in files:
+        if file.id in seen:
+            raise Refused(f"the timeline has two files {file.id}; ids must be unique")
+        seen.add(file.id)
+        if not (0 <= file.size_bytes <= MAX_US and 0 <= file.deleted_rows <= file.rows <= MAX_US):
+            raise Refused(
+                f"file {file.id} has {file.size_bytes} bytes and {file.deleted_rows} of {file.rows} rows "
+                "deleted, which is impossible; check its metadata"
+            )
+        if file.times is Bucket.TIME or file.times is Bucket.WIDE:
+            raise Refused(f"file {file.id} has no interval; its times must be one, or NULL or UNKNOWN")
+
+
+def _bounds(files: Sequence[TimelineFile]) -> tuple[Integers, Integers]:
+    """Starts and ends within the calendar; an empty interval for those without times."""
+    starts = np.zeros(len(files), np.int64)
+    ends = np.zeros(len(files), np.int64)
+    for index, file in enumerate(files):
+        if isinstance(file.times, Interval):
+            start = min(max(file.times.start_us, MIN_US), MAX_US - 1)
+            starts[index] = start
+            ends[index] = min(max(file.times.end_us, start + 1), MAX_US)
+    return starts, ends
+
+
+def _buckets(
+    files: Sequence[TimelineFile], starts: Integers, ends: Integers, policy: TimelinePolicy
+) -> Integers:
+    values = (Bucket.TIME if isinstance(file.times, Interval) else file.times for file in files)
+    buckets = np.fromiter(values, np.int64, len(files))
+    calendar, limit = policy.calendar, policy.max_chunks_per_file
+    maybe_wide = (ends - starts) // calendar.granularity.shortest_us + 2 > limit
+    for index in np.flatnonzero(maybe_wide & (buckets == Bucket.TIME)):
+        if calendar.count(int(starts[index]), int(ends[index])) > limit:
+            buckets[index] = Bucket.WIDE
+    return buckets
+
+
+def _groups(files: Sequence[TimelineFile]) -> tuple[list[str], Integers]:
+    """The names of the groups, ascending, and for each file the index of its group."""
+    groups: list[str] = []
+    group_of = np.zeros(len(files), np.int64)
+    for index, file in enumerate(files):
+        if not groups or groups[-1] != file.group:
+            groups.append(file.group)
+        group_of[index] = len(groups) - 1
+    return groups, group_of
+
+
+def _edges(
+    starts: Integers, ends: Integers, buckets: Integers, policy: TimelinePolicy
+) -> tuple[Integers, Integers]:
+    """Beginnings and ends of all chunks that some file may be in, ascending."""
+    timed = buckets == Bucket.TIME
+    edge_starts: list[int] = []
+    edge_ends: list[int] = []
+    for start, end in merge(zip(starts[timed].tolist(), ends[timed].tolist(), strict=True)):
+        if edge_ends and start < edge_ends[-1]:
+            start = edge_ends[-1]
+            if start >= end:
+                continue
+        edges = policy.calendar.edges(start, end)
+        edge_starts.extend(edges[:-1])
+        edge_ends.extend(edges[1:])
+    return np.array(edge_starts, np.int64), np.array(edge_ends, np.int64)
+
+
+def _pairs(
+    starts: Integers, ends: Integers, buckets: Integers, group_of: Integers, edge_starts: Integers
+) -> tuple[Integers, Integers]:
+    """All pairs of file and chunk, sorted by chunk: indexes of files, and codes of chunks. A code is
+    group * slots + the index of the edge, or the number of edges + the bucket - 1."""
+    slots = len(edge_starts) + len(Bucket) - 1
+    timed = buckets == Bucket.TIME
+    first = np.where(timed, np.searchsorted(edge_starts, starts, "right") - 1, len(edge_starts) + buckets - 1)
+    last = np.where(timed, np.searchsorted(edge_starts, ends - 1, "right") - 1, first)
+    counts = last - first + 1
+    pair_files = np.repeat(np.arange(len(starts)), counts)
+    begins = np.cumsum(counts) - counts
+    codes = (group_of * slots + first - begins)[pair_files] + np.arange(len(pair_files))
+    order = np.argsort(codes, kind="stable")
+    return pair_files[order], codes[order]
+
+
+def _key(groups: Sequence[str], code: int, slots: int, edge_starts: Integers) -> ChunkKey:
+    group, slot = divmod(code, slots)
+    if slot < len(edge_starts):
+        return ChunkKey(groups[group], Bucket.TIME, int(edge_starts[slot]))
+    return ChunkKey(groups[group], Bucket(slot - len(edge_starts) + 1), 0)
+
+
+def _interval(slot: int, edge_starts: Integers, edge_ends: Integers) -> Interval | None:
+    return Interval(int(edge_starts[slot]), int(edge_ends[slot])) if slot < len(edge_starts) else None
+
+
+def _chunks(
+    files: Sequence[TimelineFile],
+    starts: Integers,
+    ends: Integers,
+    keys: Sequence[ChunkKey],
+    intervals: Sequence[Interval | None],
+    pair_files: Integers,
+    firsts: Integers,
+) -> tuple[Chunk, ...]:
+    if not keys:
+        return ()
+
+    def column(values: Iterable[int]) -> Integers:
+        return np.fromiter(values, np.int64, len(files))[pair_files]
+
+    sizes = column(file.size_bytes for file in files)
+    digests = np.fromiter(map(digest_of, files), np.uint64, len(files))[pair_files]
+    stretch = np.diff(firsts, append=len(pair_files))
+    chunk_starts = np.array([MIN_US if span is None else span.start_us for span in intervals], np.int64)
+    begun_before = starts[pair_files] < np.repeat(chunk_starts, stretch)
+    chunk_ends = np.array([MAX_US if span is None else span.end_us for span in intervals], np.int64)
+    facts = zip(
+        keys,
+        intervals,
+        firsts.tolist(),
+        stretch.tolist(),
+        np.logical_or.reduceat(begun_before, firsts).tolist(),
+        (np.maximum.reduceat(ends[pair_files], firsts) > chunk_ends).tolist(),
+        np.add.reduceat(sizes, firsts).tolist(),
+        np.add.reduceat(np.where(begun_before, 0, sizes), firsts).tolist(),
+        np.maximum.reduceat(sizes, firsts).tolist(),
+        np.add.reduceat(column(file.rows for file in files), firsts).tolist(),
+        np.add.reduceat(column(file.deleted_rows for file in files), firsts).tolist(),
+        np.maximum.reduceat(column(file.version for file in files), firsts).tolist(),
+        np.add.reduceat(digests, firsts).tolist(),
+        strict=True,
+    )
+    members = [files[index] for index in pair_files.tolist()]
+    return tuple(
+        Chunk(
+            key,
+            interval,
+            tuple(members[first : first + count]),
+            overlap_prior,
+            overlap_later,
+            size_bytes,
+            starting_bytes,
+            largest_bytes,
+            rows,
+            deleted_rows,
+            Fingerprint(version, count, digest),
+        )
+        for (
+            key,
+            interval,
+            first,
+            count,
+            overlap_prior,
+            overlap_later,
+            size_bytes,
+            starting_bytes,
+            largest_bytes,
+            rows,
+            deleted_rows,
+            version,
+            digest,
+        ) in facts
+    )
+
+
+def _spans(files: Sequence[TimelineFile]) -> tuple[tuple[str, Interval], ...]:
+    by_group: dict[str, list[tuple[int, int]]] = {}
+    for file in files:
+        if isinstance(file.times, Interval):
+            by_group.setdefault(file.group, []).append((file.times.start_us, file.times.end_us))
+    return tuple(
+        (group, Interval(start, end)) for group, times in by_group.items() for start, end in merge(times)
+    )
+
+
+def digest_of(file: TimelineFile) -> int:
+    """64 bits of everything about a file and its deletes."""
+    text = f"{file.id}\0{file.size_bytes}\0{file.rows}\0{file.deletes}\0{file.deleted_rows}\0{file.version}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest(), "little")

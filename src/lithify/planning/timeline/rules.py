@@ -1,0 +1,113 @@
+"""The rules that judge a chunk, and the ones used when the policy names none.
+
+In this order; the first that gives a verdict decides:
+
+1. `DeletedRows` (only with `max_deleted_ratio`): so many rows are deleted that rewriting gains space.
+2. `NoRows`: no rows are left: empty.
+3. `Sizes`: no file is too large, and there are no more files than their bytes need. Such a chunk is
+   stable; when it shares files with a neighbour there is no opinion. Any other chunk is to be compacted.
+
+Priority grows with the number of files that compaction would save or cut, from 0 towards 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rich.filesize import decimal
+
+from lithify.planning.timeline.model import Action, Bucket, Chunk, Rule, TimelinePolicy, Verdict
+
+_HALF_URGENT_FILES = 16
+"""So many files to save make a priority of one half."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRows:
+    """Compact a chunk once this fraction of its rows is deleted. Delete files whose number of rows is
+    not known count as reason enough."""
+
+    max_ratio: float
+
+    def __call__(self, chunk: Chunk) -> Verdict | None:
+        if any(file.deletes and not file.deleted_rows for file in chunk.files):
+            return Verdict(Action.COMPACT, "delete files apply, the rows they hide are not known", 0.5)
+        if not chunk.deleted_rows or chunk.deleted_rows < self.max_ratio * chunk.rows:
+            return None
+        ratio = chunk.deleted_rows / chunk.rows
+        return Verdict(
+            Action.COMPACT, f"{ratio:.0%} of {chunk.rows:,} rows deleted (max_deleted_ratio)", ratio
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoRows:
+    """A chunk whose rows are all deleted is empty."""
+
+    def __call__(self, chunk: Chunk) -> Verdict | None:
+        if chunk.rows > chunk.deleted_rows:
+            return None
+        return Verdict(Action.EMPTY, "no rows" if not chunk.rows else "all rows are deleted")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Judges number and sizes of the files."""
+
+    max_file_bytes: int
+    tolerance: float = 0.0
+
+    def __call__(self, chunk: Chunk) -> Verdict | None:
+        count, total = len(chunk.files), decimal(chunk.size_bytes)
+        most = _pieces(chunk.size_bytes, math.ceil(self.max_file_bytes * (1 - self.tolerance)))
+        too_large = chunk.largest_bytes > math.floor(self.max_file_bytes * (1 + self.tolerance))
+        noun = "file" if count == 1 else "files"
+        if not too_large and count <= most:
+            reason = f"{count} {noun} ({total}), as few as needed"
+            if chunk.overlaps:
+                return Verdict(Action.NO_OPINION, f"{reason}, shared with a neighbour")
+            return Verdict(Action.STABLE, reason)
+        saved = max(0, count - _pieces(chunk.size_bytes, self.max_file_bytes))
+        cut = _pieces(chunk.largest_bytes, self.max_file_bytes) - 1 if too_large else 0
+        effect = saved + cut
+        priority = effect / (effect + _HALF_URGENT_FILES)
+        if too_large:
+            reason = (
+                f"{count} {noun} ({total}), the largest {decimal(chunk.largest_bytes)}, "
+                f"above max_file_bytes {decimal(self.max_file_bytes)}"
+            )
+        else:
+            reason = f"{count} {noun} ({total}) where {most} would do"
+        return Verdict(Action.COMPACT, reason, priority)
+
+
+def default_rules(policy: TimelinePolicy) -> tuple[Rule, ...]:
+    """The rules of a policy that names none."""
+    deletes = () if policy.max_deleted_ratio is None else (DeletedRows(policy.max_deleted_ratio),)
+    return (*deletes, NoRows(), Sizes(policy.max_file_bytes, policy.size_tolerance))
+
+
+def rules_of(policy: TimelinePolicy) -> tuple[Rule, ...]:
+    """The policy's own rules, or the default ones."""
+    return policy.rules if policy.rules is not None else default_rules(policy)
+
+
+def judge(chunk: Chunk, rules: tuple[Rule, ...]) -> Verdict:
+    """The verdict on a chunk. The buckets without times are not a matter of rules, but for `NULL`."""
+    if chunk.key.bucket is Bucket.UNKNOWN:
+        return Verdict(Action.NO_OPINION, f"the times of {len(chunk.files)} files are not known")
+    if chunk.key.bucket is Bucket.WIDE:
+        return Verdict(
+            Action.COMPACT, f"{len(chunk.files)} files reach over too many chunks (max_chunks_per_file)", 0.5
+        )
+    for rule in rules:
+        verdict = rule(chunk)
+        if verdict is not None:
+            return verdict
+    return Verdict(Action.NO_OPINION, "no rule has an opinion")
+
+
+def _pieces(size_bytes: int, piece_bytes: int) -> int:
+    """How many files of `piece_bytes` hold `size_bytes`; at least one."""
+    return max(1, -(-size_bytes // piece_bytes))

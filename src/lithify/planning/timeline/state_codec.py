@@ -1,0 +1,97 @@
+"""Chunk states as bytes: one line of JSON.
+
+    {"format": "lithify.chunks", "version": 1, "policy": "<16 hex digits>", "chunks": [
+      [group, bucket, start_us, state, version, count, "<digest in hex>", priority, no_opinion], ...]}
+
+Chunks are ascending by key and the last two columns are left out when they are 0 and false, so equal
+states give equal bytes. An unknown version is refused: it was written by a newer Lithify, which may
+mean something else by it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from lithify.errors import CorruptObject, Unsupported
+from lithify.planning.timeline.model import Bucket, ChunkKey, Fingerprint
+from lithify.planning.timeline.state import ChunkStates, Record, State
+
+FORMAT = "lithify.chunks"
+VERSION = 1
+
+_MAX_INTEGER = 1 << 63
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_POLICY = re.compile(r"|[0-9a-f]{16}")
+_COLUMNS = (7, 9)
+
+
+def encode(states: ChunkStates) -> bytes:
+    """The states as bytes."""
+    chunks = [_row(key, states.records[key]) for key in sorted(states.records)]
+    document = {"format": FORMAT, "version": VERSION, "policy": states.policy, "chunks": chunks}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode(data: bytes, name: str) -> ChunkStates:
+    """The states from the bytes of the object `name`. `Unsupported` when a newer Lithify wrote them,
+    `CorruptObject` when they make no sense."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptObject(name, f"is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise CorruptObject(name, f"does not have the format {FORMAT}")
+    version = document.get("version")
+    if version != VERSION:
+        raise Unsupported(
+            f"{name}: chunk states of version {version!r}, this Lithify knows {VERSION}; upgrade Lithify"
+        )
+    policy, rows = document.get("policy"), document.get("chunks")
+    if not isinstance(policy, str) or not _POLICY.fullmatch(policy) or not isinstance(rows, list):
+        raise CorruptObject(name, "has no policy or no chunks")
+    records: dict[ChunkKey, Record] = {}
+    for index, row in enumerate(rows):
+        try:
+            key, record = _parse(row)
+        except ValueError as error:
+            raise CorruptObject(name, f"chunk {index}: {error}") from error
+        if key in records:
+            raise CorruptObject(name, f"chunk {index}: {key} is there twice")
+        records[key] = record
+    return ChunkStates(policy, records)
+
+
+def _row(key: ChunkKey, record: Record) -> list[Any]:
+    content = record.fingerprint
+    row = [
+        key.group,
+        key.bucket.name,
+        key.start_us,
+        record.state.value,
+        content.version,
+        content.count,
+        f"{content.digest:016x}",
+    ]
+    if record.priority or record.no_opinion:
+        row += [record.priority, record.no_opinion]
+    return row
+
+
+def _parse(row: object) -> tuple[ChunkKey, Record]:
+    if not isinstance(row, list) or len(row) not in _COLUMNS:
+        raise ValueError("is not a list of 7 or 9 columns")
+    group, bucket, start_us, state, version, count, digest, priority, no_opinion = [*row, 0.0, False][:9]
+    if not isinstance(group, str) or not isinstance(bucket, str) or bucket not in Bucket.__members__:
+        raise ValueError(f"has no group and bucket: {group!r}, {bucket!r}")
+    for number in (start_us, version, count):
+        if type(number) is not int or not -_MAX_INTEGER <= number < _MAX_INTEGER:
+            raise ValueError(f"has {number!r} in place of a number of 64 bits")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise ValueError(f"has no digest: {digest!r}")
+    if type(priority) not in (int, float) or not 0 <= priority <= 1 or type(no_opinion) is not bool:
+        raise ValueError(f"has no priority: {priority!r}, {no_opinion!r}")
+    key = ChunkKey(group, Bucket[bucket], start_us)
+    content = Fingerprint(version, count, int(digest, 16))
+    return key, Record(State(state), content, float(priority), no_opinion)

@@ -1,0 +1,213 @@
+"""From judged chunks to tasks, as pure steps over runs of chunks.
+
+1. *Candidates*: go through the chunks in order. One that is not to be rewritten ends the candidate at
+   hand. A chunk that shares files with the one before joins its candidate; any other begins a new one.
+   Chunks without an opinion may join, but those that share no file with a chunk that must be compacted
+   are taken out again: rewriting them would gain nothing, and would never come to an end.
+2. *Combine*: a small candidate joins the one before if that is small too, both are of one group, the
+   gap between them is not too wide and the result is within the limit.
+3. *Split*: a candidate above the limit is cut at chunk edges into pieces within it. A single chunk
+   above the limit stays whole and is *oversize*.
+4. Pieces in which no chunk must be compacted are dropped: what their neighbours do decides about them.
+
+A run's cost counts each file once. Files are only ever shared by neighbours, so when a chunk is added
+to a run that ends just before it, the cost grows by the files that begin in it.
+
+Buckets without times are no neighbours of anything. Of files of null times only those that are not of
+a good size already are rewritten; of wide files as many as the limit allows, since each that is cut
+leaves the bucket, and the next plan takes the rest.
+
+Invariants: combining and splitting keep the chunks and their order; every task has a chunk that must be
+compacted; no task has one that must not be rewritten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from lithify.planning.timeline.model import Bucket, Chunk, TimelineFile, TimelinePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A chunk as a part of a candidate."""
+
+    chunk: Chunk
+    must: bool
+    """It must be compacted, rather than may be."""
+    priority: float
+    reason: str
+
+
+Run = tuple[Part, ...]
+"""Chunks to be rewritten together, ascending."""
+
+
+def candidates(parts: Iterable[Part | None]) -> list[Run]:
+    """Step 1. `None` stands for a chunk that is not to be rewritten."""
+    runs: list[list[Part]] = []
+    is_open = False
+    for part in parts:
+        if part is None:
+            is_open = False
+        elif is_open and part.chunk.overlap_prior:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+            is_open = True
+    return [trimmed for run in runs for trimmed in _trim(run)]
+
+
+def combine(runs: Iterable[Run], policy: TimelinePolicy) -> list[Run]:
+    """Step 2."""
+    combined: list[Run] = []
+    last_cost = 0
+    for run in runs:
+        cost = cost_bytes(run)
+        if (
+            combined
+            and max(cost, last_cost) < policy.small_task_bytes
+            and last_cost + cost <= policy.max_task_bytes
+            and _gap_us(combined[-1], run) <= policy.max_combine_gap_us
+        ):
+            combined[-1] = combined[-1] + run
+            last_cost += cost
+        else:
+            combined.append(run)
+            last_cost = cost
+    return combined
+
+
+def split(runs: Iterable[Run], policy: TimelinePolicy) -> list[Run]:
+    """Step 3."""
+    return [piece for run in runs for piece in _pieces(run, policy.max_task_bytes)]
+
+
+def form(parts: Iterable[Part | None], policy: TimelinePolicy) -> list[Run]:
+    """All steps."""
+    pieces = split(combine(candidates(parts), policy), policy)
+    return [piece for piece in pieces if any(part.must for part in piece)]
+
+
+def inputs(chunks: Iterable[Chunk], policy: TimelinePolicy) -> tuple[TimelineFile, ...]:
+    """The files a task over these chunks rewrites, each once, in order."""
+    files: dict[str, TimelineFile] = {}
+    for chunk in chunks:
+        for file in chunk.files if chunk.key.bucket is Bucket.TIME else _misfits(chunk, policy):
+            files.setdefault(file.id, file)
+    return tuple(files.values())
+
+
+def cost_bytes(run: Sequence[Part]) -> int:
+    """Bytes of the files of a run; an upper bound when it is not contiguous."""
+    total = 0
+    previous: Chunk | None = None
+    for part in run:
+        follows = previous is not None and _touch(previous, part.chunk)
+        total += part.chunk.starting_bytes if follows else part.chunk.size_bytes
+        previous = part.chunk
+    return total
+
+
+def _trim(run: Sequence[Part]) -> Iterator[Run]:
+    """The run without chunks that may be rewritten but share no file with one that must be. That
+    takes two passes, as sharing with the nearest such chunk on either side is what counts."""
+    keep = [part.must for part in run]
+    if all(keep) or not any(keep):
+        if run and keep[0]:
+            yield tuple(run)
+        return
+    reach_us: int | None = None
+    for index, part in enumerate(run):
+        interval = part.chunk.interval
+        if part.must:
+            reach_us = max((_end_us(file) for file in part.chunk.files), default=None)
+        elif interval is not None and reach_us is not None and reach_us > interval.start_us:
+            keep[index] = True
+    reach_us = None
+    for index in reversed(range(len(run))):
+        chunk = run[index].chunk
+        if run[index].must:
+            reach_us = min((_start_us(file) for file in chunk.files), default=None)
+        elif chunk.interval is not None and reach_us is not None and reach_us < chunk.interval.end_us:
+            keep[index] = True
+    kept: list[Part] = []
+    for index, part in enumerate(run):
+        if keep[index]:
+            kept.append(part)
+        elif kept:
+            yield tuple(kept)
+            kept = []
+    if kept:
+        yield tuple(kept)
+
+
+def _pieces(run: Run, limit_bytes: int) -> Iterator[Run]:
+    piece: list[Part] = []
+    piece_bytes = 0
+    for part in run:
+        follows = bool(piece) and _touch(piece[-1].chunk, part.chunk)
+        added_bytes = part.chunk.starting_bytes if follows else part.chunk.size_bytes
+        if piece and piece_bytes + added_bytes > limit_bytes:
+            yield tuple(piece)
+            piece, piece_bytes, added_bytes = [], 0, part.chunk.size_bytes
+        piece.append(part)
+        piece_bytes += added_bytes
+    if piece:
+        yield tuple(piece)
+
+
+def _touch(first: Chunk, second: Chunk) -> bool:
+    return (
+        first.key.group == second.key.group
+        and first.interval is not None
+        and second.interval is not None
+        and first.interval.end_us == second.interval.start_us
+    )
+
+
+def _gap_us(first: Run, second: Run) -> float:
+    """The time between two runs; endless between groups and where there are no times."""
+    before, after = first[-1].chunk, second[0].chunk
+    if before.key.group != after.key.group or before.interval is None or after.interval is None:
+        return math.inf
+    return after.interval.start_us - before.interval.end_us
+
+
+def _misfits(chunk: Chunk, policy: TimelinePolicy) -> tuple[TimelineFile, ...]:
+    """The files of a bucket worth rewriting."""
+    if chunk.key.bucket is Bucket.WIDE:
+        return _portion(chunk.files, policy.max_task_bytes)
+    if policy.rules is not None:
+        return chunk.files
+    least = math.ceil(policy.max_file_bytes * (1 - policy.size_tolerance))
+    most = math.floor(policy.max_file_bytes * (1 + policy.size_tolerance))
+    return tuple(
+        file
+        for file in chunk.files
+        if not least <= file.size_bytes <= most or (file.deletes and policy.max_deleted_ratio is not None)
+    )
+
+
+def _portion(files: Sequence[TimelineFile], limit_bytes: int) -> tuple[TimelineFile, ...]:
+    """As many of the smallest files as the limit allows, at least one."""
+    taken: list[TimelineFile] = []
+    total_bytes = 0
+    for file in sorted(files, key=lambda file: (file.size_bytes, file.id)):
+        total_bytes += file.size_bytes
+        if taken and total_bytes > limit_bytes:
+            break
+        taken.append(file)
+    return tuple(taken)
+
+
+def _start_us(file: TimelineFile) -> int:
+    assert not isinstance(file.times, Bucket)
+    return file.times.start_us
+
+
+def _end_us(file: TimelineFile) -> int:
+    assert not isinstance(file.times, Bucket)
+    return file.times.end_us

@@ -1,0 +1,179 @@
+"""Timelines for tests: files by hand or at random, and a model of what running a task does to them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from lithify.planning.timeline.calendar import Calendar, Granularity
+from lithify.planning.timeline.model import Bucket, ChunkKey, Interval, Task, TimelineFile, TimelinePolicy
+
+HOUR_US = 3_600_000_000
+DAY_US = 24 * HOUR_US
+MB = 1_000_000
+NOW_US = 1000 * DAY_US
+
+POLICY = TimelinePolicy(max_file_bytes=100 * MB, size_tolerance=0.0)
+"""Exact sizes: the rule of thumb without tolerance."""
+
+_names = itertools.count()
+
+
+def file(
+    start_days: float,
+    end_days: float,
+    size_mb: float = 1,
+    id: str | None = None,
+    *,
+    rows: int = 100,
+    deleted_rows: int = 0,
+    deletes: int = 0,
+    version: int = 1,
+    group: str = "",
+) -> TimelineFile:
+    """A file from one day (since the epoch) to another."""
+    times = Interval(round(start_days * DAY_US), round(end_days * DAY_US))
+    name = id if id is not None else f"f{next(_names)}"
+    return TimelineFile(name, times, round(size_mb * MB), rows, deleted_rows, deletes, version, group)
+
+
+def small_files(day: int, count: int, size_mb: float = 1) -> list[TimelineFile]:
+    """Files within one day."""
+    return [file(day + 0.1, day + 0.9, size_mb, f"d{day}-{i}") for i in range(count)]
+
+
+def day(number: int, group: str = "") -> ChunkKey:
+    return ChunkKey(group, Bucket.TIME, number * DAY_US)
+
+
+def days(keys: Iterable[ChunkKey]) -> list[int]:
+    """The chunks as days since the epoch."""
+    return [key.start_us // DAY_US for key in keys]
+
+
+@dataclass
+class Table:
+    """A table whose tasks rewrite evenly: each chunk's part of the inputs becomes as few files of equal
+    size as `max_file_bytes` needs."""
+
+    policy: TimelinePolicy
+    files: dict[str, TimelineFile] = field(default_factory=dict)
+    version: int = 1
+    ratio: float = 1.0
+    """Bytes written for a byte read."""
+    _written: int = 0
+
+    @classmethod
+    def of(cls, files: Iterable[TimelineFile], policy: TimelinePolicy, ratio: float = 1.0) -> Table:
+        return cls(policy, {f.id: f for f in files}, ratio=ratio)
+
+    def listing(self) -> list[TimelineFile]:
+        return list(self.files.values())
+
+    def rows(self) -> int:
+        return sum(f.rows for f in self.files.values())
+
+    def rewrite(self, ids: Sequence[str]) -> list[TimelineFile]:
+        """Replace the files by what a task makes of them; gives the new ones."""
+        inputs = [self.files.pop(id) for id in ids]
+        shares: dict[tuple[str, int | None], list[_Share]] = {}
+        for f in inputs:
+            for edge, share in self._cut(f):
+                shares.setdefault((f.group, edge), []).append(share)
+        added = []
+        for (group, edge), parts in sorted(shares.items(), key=repr):
+            size_bytes = max(1, round(sum(part.size_bytes for part in parts) * self.ratio))
+            rows = sum(part.rows for part in parts)
+            start, end = min(part.start_us for part in parts), max(part.end_us for part in parts)
+            pieces = max(1, -(-size_bytes // self.policy.max_file_bytes))
+            for i in range(pieces):
+                self._written += 1
+                added.append(
+                    TimelineFile(
+                        f"out{self._written}",
+                        Bucket.NULL if edge is None else Interval(start, end),
+                        size_bytes * (i + 1) // pieces - size_bytes * i // pieces,
+                        rows * (i + 1) // pieces - rows * i // pieces,
+                        version=self.version,
+                        group=group,
+                    )
+                )
+        self.files.update({f.id: f for f in added})
+        return added
+
+    def _cut(self, f: TimelineFile) -> Iterator[tuple[int | None, _Share]]:
+        """The file by chunk, each with where the chunk begins."""
+        if not isinstance(f.times, Interval):
+            yield None, _Share(0, 1, f.size_bytes, f.rows)
+            return
+        start, end = f.times.start_us, f.times.end_us
+        rows_left = f.rows
+        for edge, following in itertools.pairwise(self.policy.calendar.edges(start, end)):
+            low, high = max(edge, start), min(following, end)
+            fraction = (high - low) / (end - start)
+            rows = rows_left if high == end else min(rows_left, round(f.rows * fraction))
+            rows_left -= rows
+            yield edge, _Share(low, high, f.size_bytes * fraction, rows)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The part of a file that lies in one chunk."""
+
+    start_us: int
+    end_us: int
+    size_bytes: float
+    rows: int
+
+
+def keys_in(tasks: Iterable[Task]) -> list[ChunkKey]:
+    return [key for task in tasks for key in task.chunks]
+
+
+@st.composite
+def timelines(
+    draw: st.DrawFn, *, max_files: int = 25, max_days: int = 12, groups: Sequence[str] = ("",)
+) -> list[TimelineFile]:
+    """Files of all kinds over some days: within a day, over several, without times, of all sizes."""
+    count = draw(st.integers(0, max_files))
+    found = []
+    for index in range(count):
+        size_bytes = draw(st.sampled_from([1, MB, 30 * MB, 60 * MB, 99 * MB, 100 * MB, 101 * MB, 450 * MB]))
+        start = draw(st.integers(0, max_days * 24 - 1))
+        length = draw(st.sampled_from([1, 2, 5, 24, 24, 30, 60]))
+        kind = draw(st.integers(0, 19))
+        times: Interval | Bucket = Interval(start * HOUR_US, (start + length) * HOUR_US)
+        if kind == 0:
+            times = Bucket.NULL
+        elif kind == 1:
+            times = Bucket.UNKNOWN
+        rows = draw(st.integers(1, 1000))
+        gone = draw(st.sampled_from([0, 0, 0, rows // 2, rows]))
+        found.append(
+            TimelineFile(
+                f"f{index:03}", times, size_bytes, rows, gone, int(gone > 0), 1, draw(st.sampled_from(groups))
+            )
+        )
+    return found
+
+
+calendars = st.builds(
+    Calendar,
+    st.sampled_from(list(Granularity)),
+    st.sampled_from(
+        [
+            "UTC",
+            "Europe/Berlin",
+            "America/Sao_Paulo",
+            "America/St_Johns",
+            "Australia/Lord_Howe",
+            "Pacific/Apia",
+            "Asia/Kathmandu",
+            "America/Havana",
+            "Africa/Monrovia",
+        ]
+    ),
+)
