@@ -1,0 +1,240 @@
+"""What fails is tried again after growing pauses, a bounded number of times; others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from lithify import telemetry
+from lithify.compaction.failures import FAILURE_PAUSE
+from lithify.compaction.journal import MAX_FAILURES
+from lithify.compaction.model import State
+from lithify.coordinator import MAX_ATTEMPTS, Coordinator
+from lithify.errors import StoreError
+from lithify.ids import Ulid
+from lithify.testing import Call, FaultyStore
+from lithify.testing import Fault as StoreFault
+from lithify.testing.engine import Fault, InlineEngine, Submitted
+from lithify.worker import Worker
+from tests.compacting import compact
+from tests.protocol.rig import TIMEOUT_S, Rig
+
+REASON = "never started"
+
+
+def poisoned(is_poison: Callable[[Submitted], bool] = lambda call: True) -> InlineEngine:
+    """An engine on which some calls always fail."""
+    return InlineEngine(faults=lambda call: Fault.FAIL_BEFORE if is_poison(call) else Fault.NONE)
+
+
+def until_failed(rig: Rig, coordinator: Coordinator, worker: Worker, limit_s: int = 3600) -> None:
+    for _ in range(limit_s):
+        coordinator.tick()
+        worker.tick()
+        if rig.seen(telemetry.Failed):
+            return
+        rig.clock.advance_s(1)
+    raise AssertionError("it was never marked Failed")
+
+
+def test_a_compaction_that_always_fails_is_given_up_with_its_reason(rig: Rig) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker(engine=poisoned())
+    until_failed(rig, coordinator, worker)
+    (failed,) = rig.seen(telemetry.Failed)
+    assert (failed.attempts, rig.only.state, rig.only.id) == (MAX_ATTEMPTS, State.FAILED, failed.compaction)
+    assert REASON in failed.reason
+    (failure,) = rig.dataset().journal.failures()
+    assert (failure.compaction, failure.attempts, failure.reason) == (
+        rig.only.id,
+        MAX_ATTEMPTS,
+        failed.reason,
+    )
+    assert rig.dataset().decode_spec(failure.spec) == rig.only.spec
+    assert rig.dataset().journal.compactions() == frozenset(), "nothing else is left of it"
+    rig.check()
+
+
+def test_the_pauses_between_attempts_grow_and_hold_for_every_worker(rig: Rig) -> None:
+    coordinator = rig.coordinator()
+    workers = [rig.worker(f"w{n}", engine=poisoned(), first_retry_pause_ms=2_000) for n in range(3)]
+    claimed_at_s: list[float] = []
+    for _ in range(400):
+        coordinator.tick()
+        for worker in workers:
+            before = len(rig.seen(telemetry.Claimed))
+            worker.tick()
+            claimed_at_s += [rig.clock.monotonic_s()] * (len(rig.seen(telemetry.Claimed)) - before)
+        rig.clock.advance_s(1)
+    gaps = [later - earlier for earlier, later in pairwise(claimed_at_s)]
+    # A failure is seen one tick, one second, after the claim.
+    assert gaps[: MAX_ATTEMPTS - 1] == [1 + 2, 1 + 8, 1 + 32, 1 + 128]
+
+
+def test_a_compaction_that_kills_its_workers_is_given_up_too(rig: Rig) -> None:
+    """They never say anything; all there is are the reclaims."""
+    coordinator = rig.coordinator()
+    for life in range(MAX_ATTEMPTS):
+        for _ in range(20):
+            coordinator.tick()
+            worker = rig.worker(f"w{life}")
+            worker.tick()
+            if worker.is_busy:
+                break
+            rig.clock.advance_s(60)
+        assert rig.owner() == f"w{life}"
+        coordinator.tick()
+        rig.clock.advance_s(TIMEOUT_S + 1)
+    coordinator.tick()
+    coordinator.tick()
+    (failed,) = rig.seen(telemetry.Failed)
+    assert "no sign of life" in failed.reason
+    assert f"w{MAX_ATTEMPTS - 1}" in failed.reason
+    assert len(rig.seen(telemetry.Reclaimed)) == MAX_ATTEMPTS
+
+
+def test_what_ends_the_process_of_an_embedded_worker_counts(rig: Rig) -> None:
+    for life in range(MAX_ATTEMPTS):
+        coordinator = rig.coordinator(start=False)
+        coordinator.start(predecessor=f"w{life - 1}")
+        coordinator.tick()
+        rig.clock.advance_s(3600)
+        worker = rig.worker(f"w{life}")
+        worker.tick()
+        assert rig.owner() == f"w{life}"
+    coordinator = rig.coordinator(start=False)
+    coordinator.start(predecessor=f"w{MAX_ATTEMPTS - 1}")
+    coordinator.tick()
+    (failed,) = rig.seen(telemetry.Failed)
+    assert "ended without giving it back" in failed.reason
+
+
+def test_the_count_survives_the_coordinator(rig: Rig) -> None:
+    worker = rig.worker(engine=poisoned())
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        rig.coordinator().tick()
+        worker.tick()
+        worker.tick()
+        assert len(rig.seen(telemetry.AttemptFailed)) == attempt
+        rig.clock.advance_s(3600)
+    assert not rig.seen(telemetry.Failed)
+    # A starting coordinator validates anew what nobody runs; then it sees that it is exhausted.
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    coordinator.tick()
+    assert len(rig.seen(telemetry.Failed)) == 1
+
+
+def test_giving_back_gracefully_is_no_attempt(rig: Rig) -> None:
+    coordinator = rig.coordinator()
+    for life in range(MAX_ATTEMPTS + 2):
+        coordinator.tick()
+        worker = rig.worker(f"w{life}")
+        worker.tick()
+        assert rig.owner() == f"w{life}"
+        worker.release()
+    assert rig.dataset().journal.attempts() == {}
+    coordinator.tick()
+    assert rig.states() == [State.SCHEDULED]
+
+
+def test_others_go_on(segmented: Rig) -> None:
+    coordinator = segmented.coordinator()
+    coordinator.tick()
+    poison = segmented.ledger.compactions[0].id
+    worker = segmented.worker(engine=poisoned(lambda call: call.job == poison))
+    until_failed(segmented, coordinator, worker)
+    assert {Ulid(event.compaction) for event in segmented.seen(telemetry.Failed)} == {poison}
+    assert len(segmented.seen(telemetry.Committed)) == 5
+    segmented.check()
+
+
+def test_a_worker_on_which_everything_fails_leaves_the_attempts_to_others(segmented: Rig) -> None:
+    coordinator = segmented.coordinator()
+    broken, healthy = (
+        segmented.worker("broken", engine=poisoned()),
+        segmented.worker("healthy", stepped=False),
+    )
+    for _ in range(60):
+        coordinator.tick()
+        broken.tick()
+        healthy.tick()
+        segmented.clock.advance_s(1)
+    assert len(segmented.seen(telemetry.Committed)) == 6
+    assert not segmented.seen(telemetry.Failed)
+    segmented.check()
+
+
+def test_what_failed_is_left_alone_for_a_while_and_then_tried_again(rig: Rig) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker(engine=poisoned())
+    until_failed(rig, coordinator, worker)
+    first = rig.only.id
+    tick = coordinator.tick()
+    assert tick.is_idle
+    (note,) = [note for note in tick.plan.notes if "left alone" in note]
+    assert first in note
+    assert REASON in note
+    rig.clock.advance_s(FAILURE_PAUSE.after_ms(1) / 1000 - 10)
+    assert coordinator.tick().is_idle
+    assert rig.coordinator().tick().is_idle, "a new coordinator knows it too"
+    rig.clock.advance_s(11)
+    coordinator = rig.coordinator()
+    assert len(coordinator.tick().plan.proposals) == 1
+    rig.finish(coordinator, rig.worker("healthy"))
+    rig.check()
+
+
+def test_a_forgiven_failure_holds_nothing_back(rig: Rig) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker(engine=poisoned())
+    until_failed(rig, coordinator, worker)
+    assert coordinator.tick().is_idle
+    rig.dataset().journal.forgive(rig.only.id)
+    coordinator.tick()
+    assert len(coordinator.tick().ledger.active()) == 1
+
+
+def test_a_person_who_asks_is_not_held_back(rig: Rig) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker(engine=poisoned())
+    until_failed(rig, coordinator, worker)
+    result = compact(rig.dataset(), clock=rig.clock, take_over=True)
+    assert len(result.committed) == 1
+    rig.check()
+
+
+def test_the_second_failure_of_the_same_sources_pauses_longer(rig: Rig) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker(engine=poisoned())
+    until_failed(rig, coordinator, worker)
+    rig.clock.advance_s(FAILURE_PAUSE.after_ms(1) / 1000)
+    rig.events.clear()
+    until_failed(rig, coordinator, worker)
+    rig.clock.advance_s(FAILURE_PAUSE.after_ms(1) / 1000)
+    assert coordinator.tick().is_idle
+    rig.clock.advance_s(FAILURE_PAUSE.after_ms(2) / 1000)
+    coordinator.tick()
+    assert not coordinator.tick().is_idle
+    assert len(rig.dataset().journal.failures()) <= MAX_FAILURES
+
+
+@pytest.mark.parametrize("number", range(1, 4))
+def test_an_attempt_that_cannot_be_noted_is_noted_later(rig: Rig, number: int) -> None:
+    """The store refuses the worker's first writes to the journal."""
+    left = number
+
+    def fail(_: int, call: Call) -> StoreFault | None:
+        nonlocal left
+        if call.method != "put" or "/lithify/attempts/" not in call.key or not left:
+            return None
+        left -= 1
+        return StoreFault.FAIL_BEFORE
+
+    worker = rig.worker(engine=poisoned(), wrap=lambda store: FaultyStore(store, fail))
+    rig.coordinator().tick()
+    worker.tick()
+    for _ in range(number):
+        with pytest.raises(StoreError, match="injected"):
+            worker.tick()
+        assert rig.owner() == "w"
+    worker.tick()
+    assert rig.owner() is None
+    assert len(rig.dataset().journal.attempts()[rig.only.id]) == 1

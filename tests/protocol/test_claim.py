@@ -1,0 +1,188 @@
+"""Who gets what: claims, alone and racing, on a store that works and one that does not."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+
+import pytest
+
+from lithify import telemetry
+from lithify.clock import SystemClock
+from lithify.compaction import protocol
+from lithify.compaction.model import State
+from lithify.errors import StoreError
+from lithify.service import LoopOptions, run_workers
+from lithify.testing import Call, Fault, FaultyStore
+from lithify.testing.engine import InlineEngine
+from lithify.worker import Worker
+from tests.protocol.rig import Interposed, Rig, ledger_write
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, 1), (3, 3), (10, 4)])
+def test_a_worker_claims_up_to_its_limit_oldest_first(segmented: Rig, most: int, expected: int) -> None:
+    segmented.coordinator().tick()
+    scheduled = [c.id for c in segmented.ledger.compactions if c.state is State.SCHEDULED]
+    worker = segmented.worker(max_concurrent_compactions=most)
+    worker.tick()
+    claimed = [str(event.compaction) for event in segmented.seen(telemetry.Claimed)]
+    assert claimed == scheduled[:expected]
+    for compaction in segmented.ledger.compactions:
+        if compaction.id in claimed:
+            assert compaction.state is State.RUNNING
+            assert compaction.worker is not None
+            assert (compaction.worker.id, compaction.worker.last_heartbeat_ms) == (
+                "w",
+                segmented.clock.now_ms(),
+            )
+
+
+def test_several_compactions_run_at_once_on_one_engine(segmented: Rig) -> None:
+    coordinator, worker = segmented.coordinator(), segmented.worker()
+    coordinator.tick()
+    worker.tick()
+    assert len({call.job for call in segmented.engines["w"].submitted}) == 4
+    segmented.finish(coordinator, worker)
+    assert len(segmented.seen(telemetry.Committed)) == 6
+    segmented.check()
+
+
+def test_a_worker_with_room_takes_more_while_it_works(segmented: Rig) -> None:
+    segmented.coordinator().tick()
+    worker = segmented.worker(max_concurrent_compactions=2)
+    worker.tick()
+    engine = segmented.engines["w"]
+    for _ in range(100):
+        if segmented.seen(telemetry.Compacted):
+            break
+        engine.step()
+        worker.tick()
+    assert len(segmented.seen(telemetry.Claimed)) == 3, "in the tick in which one was finished"
+    assert segmented.states().count(State.RUNNING) == 2
+
+
+@pytest.mark.parametrize("claims_first", [True, False], ids=["before the read", "between read and write"])
+def test_of_two_claims_one_succeeds(rig: Rig, claims_first: bool) -> None:
+    rig.coordinator().tick()
+    fast = rig.worker("fast")
+    if claims_first:
+        slow = rig.worker("slow")
+        fast.tick()
+    else:
+        slow = rig.worker("slow", wrap=lambda store: Interposed(store, ledger_write, fast.tick))
+    slow.tick()
+    assert rig.owner() == "fast"
+    assert not slow.is_busy
+    assert [event.worker for event in rig.seen(telemetry.Claimed)] == ["fast"]
+
+
+def test_a_claim_that_meets_another_change_is_tried_again(segmented: Rig) -> None:
+    segmented.coordinator().tick()
+    other = segmented.worker("other", max_concurrent_compactions=1)
+    worker = segmented.worker("w", wrap=lambda store: Interposed(store, ledger_write, other.tick))
+    worker.tick()
+    owners = Counter(c.worker.id for c in segmented.ledger.compactions if c.worker is not None)
+    assert owners == {"other": 1, "w": 3}
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
+def test_a_claim_whose_write_fails_is_no_loss(rig: Rig, fault: Fault) -> None:
+    """Whether or not the write took effect, the worker ends up with the compaction and runs it once."""
+    faults = 4
+
+    def decide(_: int, call: Call) -> Fault | None:
+        nonlocal faults
+        if not faults or not call.key.endswith(".compactions"):
+            return None
+        faults -= 1
+        return fault
+
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    worker = rig.worker(wrap=lambda store: FaultyStore(store, decide))
+    for _ in range(10):
+        try:
+            worker.tick()
+        except StoreError:
+            continue
+    assert rig.owner() == "w"
+    rig.finish(coordinator, worker)
+    assert len(rig.seen(telemetry.Committed)) == 1
+    submitted = rig.engines["w"].submitted
+    assert len({(call.job, call.argument.range) for call in submitted}) == len(submitted)
+    rig.check()
+
+
+def test_a_claim_whose_answer_was_lost_is_taken_up(rig: Rig) -> None:
+    """The ledger says that the worker runs it, and the worker does not know."""
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    worker = rig.worker()
+    dataset = rig.dataset()
+    compaction_id = rig.only.id
+    dataset.update_ledger(lambda latest: protocol.claim(latest, compaction_id, "w", rig.clock.now_ms()))
+    worker.tick()
+    assert worker.is_busy
+    rig.finish(coordinator, worker)
+    rig.check()
+
+
+WORKERS = 8
+
+
+def test_many_workers_at_once_run_each_compaction_once(segmented: Rig) -> None:
+    segmented.coordinator().tick()
+    stop = threading.Event()
+    workers = [
+        Worker(segmented.dataset(), InlineEngine(), SystemClock(), f"w{n}", observer=segmented.events.append)
+        for n in range(WORKERS)
+    ]
+    options = LoopOptions(0.02, 0.02, 0.02)
+    threads = [
+        threading.Thread(target=run_workers, args=([worker], stop, random.Random(n), options))
+        for n, worker in enumerate(workers)
+    ]
+    for thread in threads:
+        thread.start()
+    coordinator = segmented.coordinator()
+    for _ in range(500):
+        if coordinator.tick().is_idle:
+            break
+        stop.wait(0.02)
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    claimed = Counter(event.compaction for event in segmented.seen(telemetry.Claimed))
+    committed = Counter(event.compaction for event in segmented.seen(telemetry.Committed))
+    assert set(committed.values()) == {1}
+    assert len(committed) == 6
+    assert claimed == committed
+    assert not segmented.seen(telemetry.Lost)
+    segmented.check()
+
+
+class Recorded(threading.Event):
+    """Notes how long each wait is, does not wait, and ends the loop after so many."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self.waits_s: list[float] = []
+        self._left = waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits_s.append(timeout)
+        self._left -= 1
+        if not self._left:
+            self.set()
+        return self.is_set()
+
+
+def test_polls_are_spread_by_up_to_a_tenth(rig: Rig) -> None:
+    rig.coordinator(start=True)
+    stop = Recorded(100)
+    run_workers([rig.worker()], stop, random.Random(1), LoopOptions(compactions_poll_interval_s=5.0))
+    assert all(5.0 <= wait_s <= 5.5 for wait_s in stop.waits_s)
+    assert max(stop.waits_s) - min(stop.waits_s) > 0.3
+    assert len(set(stop.waits_s)) > 90

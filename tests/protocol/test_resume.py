@@ -1,0 +1,233 @@
+"""What a worker leaves behind is taken up where it stopped; what a replaced worker writes is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lithify import telemetry
+from lithify.compaction import protocol
+from lithify.compaction.model import Progress, RangeProgress, State
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.model import EVERYTHING
+from lithify.worker import Worker
+from tests.protocol.rig import TIMEOUT_S, Interposed, Rig, ledger_write
+
+STEPS = 2
+
+
+def half_done(rig: Rig, coordinator: Coordinator, name: str = "dead") -> Worker:
+    """A worker that has recorded two finished ranges."""
+    coordinator.tick()
+    worker = rig.worker(name)
+    worker.tick()
+    for _ in range(STEPS):
+        rig.engines[name].step()
+    rig.clock.advance_s(5)
+    worker.tick()
+    assert rig.owner() == name
+    return worker
+
+
+def recorded(compaction: SlateCompaction) -> list[int]:
+    """Which ranges have outputs in the ledger."""
+    assert compaction.progress is not None
+    return [index for index, r in enumerate(compaction.progress.ranges) if r.outputs]
+
+
+def dies(rig: Rig, coordinator: Coordinator, worker: Worker) -> None:
+    coordinator.tick()
+    rig.clock.advance_s(TIMEOUT_S + 1)
+    coordinator.tick()
+    rig.clock.advance_s(60)
+
+
+def stops(rig: Rig, coordinator: Coordinator, worker: Worker) -> None:
+    worker.release()
+
+
+Ending = Callable[[Rig, Coordinator, Worker], None]
+
+
+@pytest.mark.parametrize("ending", [dies, stops])
+def test_only_unfinished_ranges_run_again(rig: Rig, ending: Ending) -> None:
+    coordinator = rig.coordinator()
+    worker = half_done(rig, coordinator)
+    done, before = recorded(rig.only), rig.only
+    ending(rig, coordinator, worker)
+    assert (rig.only.state, rig.only.worker, rig.only.id) == (State.SCHEDULED, None, before.id)
+    assert rig.only.progress == before.progress
+    second = rig.worker("second")
+    second.tick()
+    (resumed,) = rig.seen(telemetry.Resumed)
+    ranges = len(rig.engines["dead"].submitted)
+    assert (resumed.finished_ranges, resumed.open_ranges) == (STEPS, ranges - STEPS)
+    assert before.progress is not None
+    left = [r.range for index, r in enumerate(before.progress.ranges) if index not in done]
+    assert [call.argument.range for call in rig.engines["second"].submitted] == left
+    rig.finish(coordinator, second)
+    (committed,) = rig.seen(telemetry.Committed)
+    assert committed.compaction == before.id
+    rig.check()
+
+
+def test_a_worker_may_stop_and_another_too_and_so_on(rig: Rig) -> None:
+    """One range in each life; nothing runs twice."""
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    lives = 0
+    while not rig.seen(telemetry.Compacted):
+        lives += 1
+        assert lives < 50
+        worker = rig.worker(f"w{lives}")
+        worker.tick()
+        rig.engines[worker.id].step()
+        worker.tick()
+        worker.release()
+    ran = [event.index for event in rig.seen(telemetry.RangeFinished)]
+    assert sorted(ran) == list(range(len(ran)))
+    rig.finish(coordinator, rig.worker("last"))
+    rig.check()
+
+
+def test_what_was_not_recorded_runs_again(rig: Rig) -> None:
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    worker = rig.worker("dead")
+    worker.tick()
+    rig.engines["dead"].run_all()  # all finished, and it dies before it says so
+    dies(rig, coordinator, worker)
+    second = rig.worker("second")
+    rig.finish(coordinator, second)
+    assert len(rig.engines["second"].submitted) == len(rig.engines["dead"].submitted)
+    assert not rig.seen(telemetry.Resumed)
+    rig.check()
+
+
+def test_without_its_notes_a_finished_range_runs_again_and_yields_nothing_new(rig: Rig) -> None:
+    coordinator = rig.coordinator()
+    worker = half_done(rig, coordinator)
+    outputs = [r.outputs for r in (rig.only.progress or Progress(())).ranges]
+    worker.release()
+    rig.dataset().journal.clear(rig.only.id)
+    second = rig.worker("second")
+    second.tick()
+    (resumed,) = rig.seen(telemetry.Resumed)
+    assert resumed.finished_ranges == 0
+    rig.engines["second"].run_all()
+    second.tick()
+    found = rig.only.outputs
+    for kept in (ssts for ssts in outputs if ssts):
+        assert set(kept) <= set(found)
+    rig.finish(coordinator, second)
+    rig.check()
+
+
+def test_a_range_that_was_only_begun_goes_on_behind_its_last_row(rig: Rig) -> None:
+    """As a SlateDB worker records it: some outputs of a range, more to come."""
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    first = rig.worker("first")
+    first.tick()
+    rig.engines["first"].run_all()
+    first.tick()
+    whole = rig.only.outputs
+    assert len(whole) >= 3
+
+    def rewind(latest: protocol.AnyLedger) -> protocol.AnyLedger:
+        """One range, of whose outputs only the first is there."""
+        horizon = rig.dataset().snapshot().recent_snapshot_min_seq
+        progress = Progress((RangeProgress(EVERYTHING, whole[:1]),), horizon)
+        return latest.update(
+            rig.only.id,
+            lambda c: replace(c, state=State.SCHEDULED, worker=None, outputs=(), progress=progress),
+        )
+
+    rig.dataset().update_ledger(rewind)
+    second = rig.worker("second")
+    second.tick()
+    (resumed,) = rig.seen(telemetry.Resumed)
+    assert (resumed.finished_ranges, resumed.open_ranges) == (0, 1)
+    rig.engines["second"].run_all()
+    second.tick()
+    assert rig.only.outputs[0] == whole[0]
+    assert len(rig.only.outputs) > 1
+    rig.finish(coordinator, second)
+    rig.check()
+
+
+Act = Callable[[Rig, Worker], None]
+
+
+def beats(rig: Rig, zombie: Worker) -> None:
+    rig.clock.advance_s(10)
+    zombie.tick()
+
+
+def finishes(rig: Rig, zombie: Worker) -> None:
+    rig.engines["zombie"].run_all()
+    zombie.tick()
+
+
+def releases(rig: Rig, zombie: Worker) -> None:
+    zombie.release()
+
+
+@pytest.mark.parametrize("act", [beats, finishes, releases])
+@pytest.mark.parametrize("now", ["free", "another's", "finished", "committed"])
+def test_a_replaced_worker_changes_nothing(rig: Rig, act: Act, now: str) -> None:
+    coordinator = rig.coordinator()
+    zombie = half_done(rig, coordinator, "zombie")
+    dies(rig, coordinator, zombie)
+    second = rig.worker("second")
+    if now != "free":
+        second.tick()
+    if now in ("finished", "committed"):
+        rig.engines["second"].run_all()
+        second.tick()
+    if now == "committed":
+        coordinator.tick()
+    before = rig.only
+    claims = len(rig.seen(telemetry.Claimed))
+    act(rig, zombie)
+    if now == "free" and len(rig.seen(telemetry.Claimed)) > claims:
+        assert rig.owner() == "zombie", "what is free it may claim like anybody"
+    else:
+        assert rig.only == before
+    rig.finish(coordinator, second)
+    assert len(rig.seen(telemetry.Committed)) == 1
+    rig.check()
+
+
+@pytest.mark.parametrize("moment", ["finish", "release"])
+def test_a_write_that_meets_the_reclaim_is_refused(rig: Rig, moment: str) -> None:
+    """The worker reads that it is the owner; before it writes, it is not any more."""
+    coordinator = rig.coordinator()
+    second = rig.worker("second")
+    armed: list[bool] = []
+
+    def replace_it() -> None:
+        rig.clock.advance_s(TIMEOUT_S + 1)
+        coordinator.tick()
+        rig.clock.advance_s(60)
+        second.tick()
+
+    zombie = rig.worker(
+        "zombie",
+        wrap=lambda store: Interposed(store, lambda call: bool(armed) and ledger_write(call), replace_it),
+    )
+    coordinator.tick()
+    zombie.tick()
+    coordinator.tick()
+    rig.engines["zombie"].run_all()
+    armed.append(True)
+    if moment == "finish":
+        zombie.tick()
+    else:
+        zombie.release()
+    assert rig.owner() == "second"
+    rig.finish(coordinator, second)
+    rig.check()
