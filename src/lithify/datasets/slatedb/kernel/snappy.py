@@ -52,6 +52,15 @@ _CORRUPT = -1
 
 
 @inlined
+def copy_literal(target: int, source: int, length: int) -> None:
+    """Copy a literal; touches up to 31 bytes too many."""
+    if length <= 32:
+        copy_32(target, source)
+    else:
+        copy_bytes(target, source, length)
+
+
+@inlined
 def _write_literal(target: int, source: int, length: int) -> int:
     stored = length - 1
     if stored < _LONGEST_INLINE_LITERAL:
@@ -65,7 +74,7 @@ def _write_literal(target: int, source: int, length: int) -> int:
         store_u8(target, (_LONGEST_INLINE_LITERAL + 1) << 2)
         store_u16(target + 1, stored)
         target += 3
-    copy_bytes(target, source, length)
+    copy_literal(target, source, length)
     return target + length
 
 
@@ -178,7 +187,7 @@ def _compress_fragment(source: int, length: int, target: int, table: int) -> int
 
 @called
 def compress(source: int, length: int, target: int, table: int) -> int:
-    """Compress into `target`, which has room for a sixth more than `length` and 32 bytes; the new length."""
+    """Compress into `target`, which has room for a sixth more than `length` and 64 bytes; the new length."""
     position = write_varint(target, length)
     while length > 0:
         fragment = min(length, _FRAGMENT_BYTES)
@@ -212,15 +221,6 @@ def copy_match(target: int, offset: int, length: int) -> None:
         while done < length:
             store_u8(target + done, load_u8(source + done))
             done += 1
-
-
-@inlined
-def copy_literal(target: int, source: int, length: int) -> None:
-    """Copy a literal; touches up to 31 bytes too many."""
-    if length <= 32:
-        copy_32(target, source)
-    else:
-        copy_bytes(target, source, length)
 
 
 @inlined

@@ -21,9 +21,8 @@ from lithify.datasets.slatedb.kernel.buffers import Bytes, new_bytes
 from lithify.errors import CorruptObject
 from lithify.store.objects import ObjectStore
 
-LOCAL_WINDOW_BYTES = 512 << 10
-REMOTE_WINDOW_BYTES = 1 << 20
-"""Smaller requests cost a remote store's client as much as larger ones."""
+WINDOW_BYTES = 1 << 20
+"""Smaller requests cost as much as larger ones."""
 MIN_WINDOW_BYTES = 64 << 10
 WINDOWS_BUDGET_BYTES = 128 << 20
 """For the windows of all sources of a task."""
@@ -44,7 +43,7 @@ def window_bytes(store: ObjectStore, source_count: int) -> int:
     local = is_local(store)
     buffers = source_count if local else 2 * source_count
     share = WINDOWS_BUDGET_BYTES // max(buffers, 1)
-    return min(LOCAL_WINDOW_BYTES if local else REMOTE_WINDOW_BYTES, max(MIN_WINDOW_BYTES, share))
+    return min(WINDOW_BYTES, max(MIN_WINDOW_BYTES, share))
 
 
 @dataclass(frozen=True, slots=True)
