@@ -1,0 +1,1 @@
+"""Apache Iceberg tables as datasets, through PyIceberg."""

@@ -1,0 +1,114 @@
+"""Tables by URL: `iceberg://CATALOG/NAMESPACE.TABLE`.
+
+CATALOG is a name in PyIceberg's own configuration (`.pyiceberg.yaml` or the environment variables
+`PYICEBERG_CATALOG__NAME__…`), so whatever PyIceberg reaches, Lithify reaches the same way. Properties
+given besides replace those of the configuration.
+
+What Lithify keeps beside a table lies under its location, reached through Lithify's own object store
+with the settings of the table's file access.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+import pyiceberg
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchPropertyException
+from pyiceberg.table import Table
+from pyiceberg.typedef import Properties
+
+from lithify.datasets.iceberg.foreign import translated
+from lithify.errors import Refused
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+
+SCHEME = "iceberg://"
+TESTED_PYICEBERG = "0.12."
+"""Manifests are read and written through parts of PyIceberg that a new minor version may change."""
+
+_STORE_OPTIONS = {
+    "s3.endpoint": "aws_endpoint",
+    "s3.access-key-id": "aws_access_key_id",
+    "s3.secret-access-key": "aws_secret_access_key",
+    "s3.session-token": "aws_session_token",
+    "s3.region": "aws_region",
+    "gcs.service.host": "google_base_url",
+    "adls.account-name": "azure_storage_account_name",
+    "adls.account-key": "azure_storage_account_key",
+    "adls.sas-token": "azure_storage_sas_key",
+    "adls.tenant-id": "azure_storage_tenant_id",
+    "adls.client-id": "azure_storage_client_id",
+    "adls.client-secret": "azure_storage_client_secret",
+}
+"""PyIceberg's settings of file access, and obstore's names for them."""
+_PREFIXES = {"s3": "s3.", "s3a": "s3.", "gs": "gcs.", "az": "adls.", "abfs": "adls.", "abfss": "adls."}
+
+
+@dataclass(frozen=True, slots=True)
+class TableUrl:
+    """The parts of `iceberg://CATALOG/NAMESPACE.TABLE`."""
+
+    catalog: str
+    identifier: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.catalog}/{'.'.join(self.identifier)}"
+
+
+def parse_url(url: str) -> TableUrl:
+    """The catalog and the identifier in a URL."""
+    parts = urlsplit(url)
+    names = tuple(unquote(name) for name in parts.path.strip("/").split("."))
+    if f"{parts.scheme}://" != SCHEME or not parts.netloc or len(names) < 2 or not all(names):
+        raise Refused(f"{url}: is not of the form {SCHEME}CATALOG/NAMESPACE.TABLE")
+    if parts.query or parts.fragment:
+        raise Refused(f"{url}: a '?' or '#' cannot be part of the URL")
+    return TableUrl(parts.netloc, names)
+
+
+def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
+    """The catalog of that name in PyIceberg's configuration."""
+    if not pyiceberg.__version__.startswith(TESTED_PYICEBERG):
+        raise Refused(
+            f"PyIceberg {pyiceberg.__version__} is installed, but Lithify was tested with "
+            f"{TESTED_PYICEBERG}x only; install that version"
+        )
+    try:
+        with translated(f"catalog {name}"):
+            return load_catalog(name, **dict(properties or {}))
+    except (ValueError, NoSuchPropertyException) as error:
+        raise Refused(
+            f"catalog {name} cannot be opened; describe it in .pyiceberg.yaml, in PYICEBERG_CATALOG__"
+            f"{re.sub('[^A-Z0-9]', '_', name.upper())}__URI, or give its properties: {error}"
+        ) from error
+
+
+def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
+    """The table as it is now."""
+    with translated(f"table {'.'.join(identifier)}"):
+        return catalog.load_table(identifier)
+
+
+def store_of(table: Table) -> tuple[ObjectStore, str]:
+    """Lithify's own view of the place where the table lies, and the key of its root there."""
+    location = table.location()
+    return open_store(location, store_options(location, table.io.properties))
+
+
+def store_options(location: str, properties: Properties) -> dict[str, str]:
+    """The options with which `open_store` reaches the same place as PyIceberg does."""
+    prefix = _PREFIXES.get(urlsplit(location).scheme)
+    if prefix is None:
+        return {}
+    options = {
+        name: str(properties[key])
+        for key, name in _STORE_OPTIONS.items()
+        if key.startswith(prefix) and properties.get(key)
+    }
+    if options.get("aws_endpoint", "").startswith("http://"):
+        options["aws_allow_http"] = "true"
+    return options

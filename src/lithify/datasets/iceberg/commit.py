@@ -1,0 +1,245 @@
+"""Publishing compactions: many in one snapshot, each checked against the table as it is then.
+
+1. Load the table and list the head of the branch. Stop if another coordinator has taken over.
+2. A compaction whose outputs the table has, or whose id a snapshot names, was committed before: by an
+   earlier try whose answer was lost, or before a crash.
+3. Check each of the others (`conflict`) against the head. One that conflicts is left out; the rest goes on.
+4. Write one snapshot on top of the head and ask the catalog to make it the head, on condition that the
+   head has not changed.
+5. If somebody was faster, delete what was written and start again from 1. If the answer is lost, look
+   whether the snapshot is in the table. Where even that cannot be told, the manifests stay and the
+   outcome is reported as unknown: the next call finds out in step 2.
+
+The rows of the outputs are those of the inputs in the planned snapshot. So between it and the head,
+for every input: the file must still be there, and exactly the same position deletes must apply to it.
+That holds for whatever happened meanwhile, in any order, and whether or not snapshots in between have
+expired; only the planned one is needed. An equality delete that came later needs no conflict, because
+outputs keep the sequence number of the planned snapshot and stay in the partition of their inputs.
+Appended files never conflict. Added columns and new partition specs do not either.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import _read_deletes
+from pyiceberg.manifest import DataFile, ManifestEntry
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import ancestors_of
+
+from lithify.clock import Clock
+from lithify.datasets.iceberg.catalogs import load_table
+from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
+from lithify.datasets.iceberg.model import IcebergCompaction
+from lithify.datasets.iceberg.replace import (
+    Added,
+    Prepared,
+    Replacement,
+    data_file_of,
+    discard,
+    obsolete_deletes,
+    write,
+)
+from lithify.errors import StoreError, VersionConflict
+from lithify.ids import Ulid
+
+COMPACTIONS_PROPERTY = "lithify.compactions"
+"""In the summary of a snapshot: ids of the compactions it publishes."""
+MAX_TRIES = 20
+"""Times a commit is repeated after somebody else was faster."""
+FIRST_PAUSE_S = 0.1
+"""Longest pause after the first conflict; doubles with each further one."""
+MAX_PAUSE_S = 3.0
+
+Verdicts = dict[Ulid, str | None]
+
+
+class Committer:
+    """Publishes compactions of one table."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        identifier: tuple[str, ...],
+        cache: ManifestCache,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._catalog = catalog
+        self._identifier = identifier
+        self._cache = cache
+        self._clock = clock
+        self._rng = rng
+
+    def commit(
+        self,
+        compactions: Sequence[IcebergCompaction],
+        branch_of: Callable[[Table], str],
+        check_epoch: Callable[[], None],
+    ) -> Verdicts:
+        """Publish all that still hold; for each `None`, or why not."""
+        pause_s = FIRST_PAUSE_S
+        for attempt in range(1, MAX_TRIES + 1):
+            table = load_table(self._catalog, self._identifier)
+            branch = branch_of(table)
+            head = read_listing(table, branch, self._cache)
+            check_epoch()
+            if head is None:
+                return {c.id: "the table has no snapshot any more" for c in compactions}
+            batch = self._judge(table, head, compactions)
+            if not batch.accepted:
+                return batch.verdicts
+            if self._publish(table, branch, head, batch):
+                return batch.verdicts
+            if attempt < MAX_TRIES:
+                self._clock.sleep_s(self._rng.uniform(0, pause_s))
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+        raise VersionConflict(
+            f"{'.'.join(self._identifier)}: other parties committed before Lithify {MAX_TRIES} times in a row"
+        )
+
+    def _publish(self, table: Table, branch: str, head: Listing, batch: _Batch) -> bool:
+        """Whether the batch is committed now; `False` when somebody was faster."""
+        ids = ",".join(c.id for c in batch.accepted)
+        prepared = write(table, branch, head, batch.replacement, {COMPACTIONS_PROPERTY: ids})
+        try:
+            with translated(f"committing to {'.'.join(self._identifier)}"):
+                self._catalog.commit_table(table, prepared.requirements, prepared.updates)
+        except VersionConflict:
+            if self._has_landed(prepared):
+                return True
+            discard(table.io, prepared)
+            return False
+        except StoreError as error:
+            # It may still be under way, so nothing is deleted. If it lands later it is found then.
+            try:
+                landed = self._has_landed(prepared)
+            except StoreError as lookup_error:
+                error.add_note(f"and whether it landed is unknown: {lookup_error}")
+                raise error from None
+            if not landed:
+                raise
+        return True
+
+    def _has_landed(self, prepared: Prepared) -> bool:
+        table = load_table(self._catalog, self._identifier)
+        return table.metadata.snapshot_by_id(prepared.snapshot_id) is not None
+
+    def _judge(self, table: Table, head: Listing, compactions: Sequence[IcebergCompaction]) -> _Batch:
+        batch = _Batch({}, [], Replacement())
+        done = _committed_ids(table, head)
+        for compaction in compactions:
+            outputs = [output.path for output in compaction.outputs]
+            if compaction.id in done or (outputs and all(path in head.data for path in outputs)):
+                batch.verdicts[compaction.id] = None
+                continue
+            refusal = self._check(table, head, compaction, batch)
+            batch.verdicts[compaction.id] = refusal
+            if refusal is None:
+                _include(batch, head, compaction, table)
+        batch.replacement.removed |= obsolete_deletes(head, batch.replacement) if batch.accepted else {}
+        return batch
+
+    def _check(self, table: Table, head: Listing, compaction: IcebergCompaction, batch: _Batch) -> str | None:
+        spec = compaction.spec
+        planned = table.metadata.snapshot_by_id(spec.snapshot_id)
+        if planned is None:
+            return f"the planned snapshot {spec.snapshot_id} has expired; nothing can be checked"
+        if any(path in batch.replacement.removed for path in spec.inputs):
+            return "another compaction of the same commit replaces the same files"
+        base = list_snapshot(table, planned, self._cache)
+        return conflict(base, head, compaction) or self._miscounted(table.io, base, compaction)
+
+    def _miscounted(self, io: FileIO, base: Listing, compaction: IcebergCompaction) -> str | None:
+        """The last line of defence: as many rows must come out as went in and were not deleted."""
+        inputs = [base.data[path] for path in compaction.spec.inputs]
+        expected = sum(e.data_file.record_count for e in inputs) - deleted_rows(io, base, inputs)
+        written = sum(output.rows for output in compaction.outputs)
+        if written == expected:
+            return None
+        return (
+            f"the outputs have {written} rows where the inputs had {expected}; the bounds of an input's "
+            "time column, or its record count, may be wrong. The inputs stay"
+        )
+
+
+@dataclass(slots=True)
+class _Batch:
+    verdicts: Verdicts
+    accepted: list[IcebergCompaction]
+    replacement: Replacement
+
+
+def conflict(base: Listing, head: Listing, compaction: IcebergCompaction) -> str | None:
+    """Why the outputs, made from `base`, must not replace the inputs in `head`; `None` if they may."""
+    spec = compaction.spec
+    base_number = base.snapshot.sequence_number or 0
+    for path in spec.inputs:
+        planned, current = base.data.get(path), head.data.get(path)
+        if planned is None:
+            return f"{path} is no file of the planned snapshot {spec.snapshot_id}"
+        if current is None or current.sequence_number != planned.sequence_number:
+            return f"{path} was removed or rewritten by somebody else"
+        if _paths(base.deletes_of(planned)) != _paths(head.deletes_of(current)):
+            return f"rows of {path} were deleted meanwhile"
+        if head.equality_deletes.apply_to(current, until=base_number):
+            return f"an equality delete as old as the planned snapshot applies to {path}"
+        if planned.data_file.spec_id != spec.lane.spec_id:
+            return f"{path} is of partition spec {planned.data_file.spec_id}, not {spec.lane.spec_id}"
+    partitions = {str(base.data[path].data_file.partition) for path in spec.inputs}
+    if len(partitions) > 1:
+        return "the inputs are of several partitions"
+    schema, spec_fields = head.metadata.schema(), head.metadata.specs()[spec.lane.spec_id].fields
+    if any(schema.find_column_name(field.source_id) is None for field in spec_fields):
+        return "a column the inputs are partitioned by was dropped"
+    return None
+
+
+def deleted_rows(io: FileIO, listing: Listing, entries: Sequence[ManifestEntry]) -> int:
+    """How many rows of these data files the position deletes of the listing hide."""
+    files: dict[str, list[str]] = {}
+    delete_files: dict[str, DataFile] = {}
+    for entry in entries:
+        for delete_file in listing.deletes_of(entry):
+            files.setdefault(entry.data_file.file_path, []).append(delete_file.file_path)
+            delete_files[delete_file.file_path] = delete_file
+    with translated("reading position deletes"):
+        positions = {path: _read_deletes(io, file) for path, file in delete_files.items()}
+    hidden = 0
+    for path, applied in files.items():
+        seen = [pc.unique(positions[d][path]) for d in applied if path in positions[d]]
+        rows = listing.data[path].data_file.record_count
+        hidden += len({p for chunk in seen for p in chunk.to_pylist() if 0 <= p < rows})
+    return hidden
+
+
+def _include(batch: _Batch, head: Listing, compaction: IcebergCompaction, table: Table) -> None:
+    spec = compaction.spec
+    planned = table.metadata.snapshot_by_id(spec.snapshot_id)
+    assert planned is not None
+    partition = head.data[spec.inputs[0]].data_file.partition
+    batch.accepted.append(compaction)
+    for path in spec.inputs:
+        batch.replacement.removed[path] = head.data[path]
+    for output in compaction.outputs:
+        file = data_file_of(output, spec.lane.spec_id, partition)
+        batch.replacement.added.append(Added(file, planned.sequence_number or 0))
+
+
+def _committed_ids(table: Table, head: Listing) -> set[str]:
+    """Compactions that the history of the branch names."""
+    found: set[str] = set()
+    for snapshot in ancestors_of(head.snapshot, table.metadata):
+        summary: Mapping[str, str] = snapshot.summary.additional_properties if snapshot.summary else {}
+        found |= set(filter(None, summary.get(COMPACTIONS_PROPERTY, "").split(",")))
+    return found
+
+
+def _paths(files: set[DataFile]) -> set[str]:
+    return {file.file_path for file in files}

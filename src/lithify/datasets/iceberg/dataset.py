@@ -1,0 +1,305 @@
+"""An Iceberg table as a dataset.
+
+The table belongs to its catalog; what Lithify needs besides lies under the table's location:
+
+| object, under `<location>/lithify/` | value |
+|---|---|
+| `ledger/<number>.json` | the ledger, numbered files |
+| `chunks/<number>.json` | what is remembered of chunks, numbered files |
+| `coordinator.json`, `progress/`, `attempts/`, `failures/` | as for every dataset |
+
+Commit (`commit`): the rewrite of a compaction's inputs is published by the catalog's compare-and-swap. The
+epoch in the ledger is checked just before; should a coordinator that is replaced at that moment still
+commit, nothing is lost, because its successor finds the compaction in the table's history.
+
+Remembering: `propose` leaves what it found out about chunks for the next `update_ledger` to publish. It is
+a memory only, so it may be lost or overwritten.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from lithify.clock import Clock
+from lithify.compaction.contract import Job, Plan, RangeOutcome, RangeWork
+from lithify.compaction.model import Ledger
+from lithify.datasets.iceberg import documents, validate
+from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, store_options
+from lithify.datasets.iceberg.commit import Committer
+from lithify.datasets.iceberg.execute import execute_rewrite
+from lithify.datasets.iceberg.footers import Footers
+from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
+from lithify.datasets.iceberg.model import (
+    ChunkSpec,
+    IcebergCompaction,
+    IcebergLedger,
+    NewFile,
+    TableState,
+    TimeRange,
+)
+from lithify.datasets.iceberg.plan import plan_table, propose, timeline_policy
+from lithify.datasets.iceberg.policy import parse_policy
+from lithify.datasets.iceberg.refusals import check_table
+from lithify.datasets.iceberg.replace import FILE_PREFIX
+from lithify.datasets.iceberg.sources import sources_of
+from lithify.datasets.iceberg.split import split
+from lithify.datasets.iceberg.state import draw_state
+from lithify.datasets.iceberg.task import RewriteTask, TaskResult, slim
+from lithify.datasets.iceberg.timecolumn import find_time_column
+from lithify.datasets.journal import ObjectJournal
+from lithify.errors import Fenced, Refused
+from lithify.ids import Ids, Ulid
+from lithify.planning.timeline import state_codec
+from lithify.planning.timeline.model import TimelinePlan
+from lithify.planning.timeline.plan import remember
+from lithify.planning.timeline.state import ChunkStates
+from lithify.store.keys import join
+from lithify.store.versions import Version, VersionedFiles
+
+_SUFFIX = ".json"
+
+
+class IcebergDataset:
+    """One table of a catalog. `Refused` when it does not exist."""
+
+    def __init__(
+        self, catalog: Catalog, url: TableUrl, clock: Clock, ids: Ids, *, rng: random.Random | None = None
+    ) -> None:
+        self._catalog = catalog
+        self._url = url
+        self._clock = clock
+        self._rng = rng if rng is not None else random.Random()
+        table = load_table(catalog, url.identifier)
+        self._location = table.location()
+        self.store, self.root = store_of(table)
+        self._store_options = store_options(self._location, table.io.properties)
+        folder = join(self.root, "lithify")
+        self._ledgers = VersionedFiles(
+            self.store, join(folder, "ledger"), _SUFFIX, join(folder, "ledger.boundary"), ids
+        )
+        self._chunks = VersionedFiles(
+            self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
+        )
+        self._journal = ObjectJournal(self.store, self.root, clock, ids)
+        self._cache = ManifestCache()
+        self._footers = Footers()
+        self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
+        self._decoded: dict[str, tuple[int, Any]] = {}
+        self._drawn: tuple[str, int, TableState] | None = None
+        self._found_out: ChunkStates | None = None
+
+    @property
+    def url(self) -> str:
+        return str(self._url)
+
+    @property
+    def journal(self) -> ObjectJournal:
+        return self._journal
+
+    # Reading
+
+    def load(self) -> Table:
+        """The table as it is now. `Refused` when it is not the one this dataset was opened on."""
+        table = load_table(self._catalog, self._url.identifier)
+        if table.location() != self._location:
+            raise Refused(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
+        return table
+
+    def snapshot(self) -> TableState:
+        """The head of the branch; `Refused` for a table that cannot be compacted."""
+        table = self.load()
+        chunks = self._chunks.latest()
+        known = (table.metadata_location, chunks.id if chunks is not None else 0)
+        if self._drawn is None or self._drawn[:2] != known:
+            policy = parse_policy(table.metadata.properties, self.url)
+            branch = check_table(table.metadata, policy.branch, self.url)
+            column = find_time_column(table.metadata, policy.time_column, self.url)
+            listing = read_listing(table, branch, self._cache)
+            state = draw_state(table, listing, policy, column, self._footers, self._states(chunks))
+            self._drawn = (*known, state)
+        return self._drawn[2]
+
+    def ledger(self) -> IcebergLedger | None:
+        """The latest ledger; `None` when no coordinator ever ran."""
+        version = self._ledgers.latest()
+        if version is None:
+            return None
+        return cast(IcebergLedger, self._decode(self._ledgers, version, documents.decode_ledger))
+
+    def _states(self, version: Version | None) -> ChunkStates:
+        if version is None:
+            return ChunkStates()
+        return cast(ChunkStates, self._decode(self._chunks, version, state_codec.decode))
+
+    def _decode(self, files: VersionedFiles, version: Version, decode: Callable[[bytes, str], Any]) -> Any:
+        cached = self._decoded.get(files.folder)
+        if cached is None or cached[0] != version.id:
+            cached = (version.id, decode(version.data, files.key(version.id)))
+            self._decoded[files.folder] = cached
+        return cached[1]
+
+    # Publishing
+
+    def take_epoch(self) -> int:
+        """Fence every older coordinator, and make sure there is a ledger."""
+        self.snapshot()  # refuses what cannot be compacted, before anything is written
+        taken = 0
+
+        def raise_epoch(version: Version | None) -> bytes:
+            nonlocal taken
+            ledger: IcebergLedger = Ledger()
+            if version is not None:
+                ledger = self._decode(self._ledgers, version, documents.decode_ledger)
+            taken = ledger.epoch + 1
+            return documents.encode_ledger(Ledger(taken, ledger.compactions))
+
+        self._ledgers.update(raise_epoch, self._clock, self._rng)
+        return taken
+
+    def update_ledger(self, change: Callable[[IcebergLedger], IcebergLedger]) -> IcebergLedger:
+        """Apply `change` to the latest ledger and publish it; see the contract."""
+        changed: IcebergLedger = Ledger()
+
+        def apply(version: Version | None) -> bytes | None:
+            nonlocal changed
+            if version is None:
+                raise Refused(f"{self.url} has no ledger; start a coordinator first")
+            ledger = self._decode(self._ledgers, version, documents.decode_ledger)
+            changed = change(ledger)
+            return documents.encode_ledger(changed) if changed != ledger else None
+
+        self._ledgers.update(apply, self._clock, self._rng)
+        self._publish_states()
+        return changed
+
+    def _publish_states(self) -> None:
+        states, self._found_out = self._found_out, None
+        if states is None:
+            return
+        data = state_codec.encode(states)
+        self._chunks.update(
+            lambda version: None if version is not None and version.data == data else data,
+            self._clock,
+            self._rng,
+        )
+
+    def commit(self, compactions: Sequence[IcebergCompaction], epoch: int) -> Mapping[Ulid, str | None]:
+        """Publish the outputs of all `compactions` that still hold."""
+
+        def check_epoch() -> None:
+            ledger = self.ledger()
+            if ledger is None or ledger.epoch != epoch:
+                raise Fenced(f"another coordinator has taken over {self.url}; this one (epoch {epoch}) stops")
+
+        return self._committer.commit(compactions, self._branch, check_epoch)
+
+    def _branch(self, table: Table) -> str:
+        policy = parse_policy(table.metadata.properties, self.url)
+        return check_table(table.metadata, policy.branch, self.url)
+
+    # Deciding
+
+    def unit(self, spec: ChunkSpec) -> str:
+        return spec.task
+
+    def newest_ms(self, snapshot: TableState) -> int:
+        return snapshot.timestamp_ms
+
+    def sources(self, spec: ChunkSpec) -> frozenset[str]:
+        return frozenset(spec.inputs)
+
+    def encode_spec(self, spec: ChunkSpec) -> str:
+        return documents.encode_spec(spec)
+
+    def decode_spec(self, text: str) -> ChunkSpec:
+        return documents.decode_spec(text)
+
+    def output_name(self, output: NewFile) -> str:
+        return output.path
+
+    def timeline(self, snapshot: TableState, ledger: IcebergLedger) -> TimelinePlan:
+        """Every chunk of the table with its verdict, and the tasks."""
+        return plan_table(snapshot, ledger, self._clock.now_ms() * 1000)
+
+    def propose(self, snapshot: TableState, ledger: IcebergLedger) -> Plan:
+        timeline = self.timeline(snapshot, ledger)
+        states = remember(timeline, timeline_policy(snapshot.policy))
+        self._found_out = states if states != snapshot.states else None
+        return propose(snapshot, ledger, timeline)
+
+    def validate(
+        self, compaction: IcebergCompaction, snapshot: TableState, ledger: IcebergLedger
+    ) -> str | None:
+        return validate.validate(compaction, snapshot, ledger)
+
+    def needs_worker(self, compaction: IcebergCompaction, snapshot: TableState) -> bool:
+        return True
+
+    # Executing
+
+    def prepare(self, compaction: IcebergCompaction, snapshot: TableState) -> Job:
+        """Cut the compaction into ranges of time. Everything is taken from the planned snapshot."""
+        spec = compaction.spec
+        table = self.load()
+        listing = self._planned(table, spec)
+        missing = [path for path in spec.inputs if path not in listing.data]
+        if missing:
+            raise Refused(f"compaction {compaction.id}: {missing[0]} is no file of the planned snapshot")
+        column = find_time_column(table.metadata, snapshot.policy.time_column, self.url)
+        state = draw_state(table, listing, snapshot.policy, column, self._footers, ChunkStates())
+        inputs = set(spec.inputs)
+        files = [file for file in state.files if file.id in inputs]
+        progress = compaction.progress
+        target_bytes = snapshot.policy.target_file_size_bytes
+        ranges: list[tuple[TimeRange, tuple[NewFile, ...]]]
+        if progress is not None:
+            ranges = [(part.range, part.outputs) for part in progress.ranges]
+        else:
+            cut = split(files, spec.cuts, target_bytes)
+            ranges = [(part, ()) for part in cut if sources_of(listing, files, part, column)]
+        owner = compaction.worker
+        metadata = slim(table.metadata)
+        works = []
+        for index, (part, done) in enumerate(ranges):
+            sources = sources_of(listing, files, part, column)
+            task = RewriteTask(
+                metadata=metadata,
+                io=table.io,
+                sources=sources,
+                range=part,
+                spec_id=spec.lane.spec_id,
+                time_field_id=column.field_id,
+                sort_order_id=spec.sort_order_id,
+                target_bytes=target_bytes,
+                name_prefix=f"{FILE_PREFIX}{compaction.id}-{index:05d}",
+                done=done,
+                reporting=None
+                if owner is None
+                else self._journal.reporting(compaction.id, index, owner.id, owner.last_heartbeat_ms),
+                store_url=self.store.url,
+                store_options=self._store_options,
+            )
+            cost_bytes = sum(source.file.file_size_in_bytes for source in sources)
+            works.append(RangeWork(part, execute_rewrite, task, cost_bytes))
+        return Job(tuple(works))
+
+    def _planned(self, table: Table, spec: ChunkSpec) -> Listing:
+        planned = table.metadata.snapshot_by_id(spec.snapshot_id)
+        if planned is None:
+            raise Refused(f"{self.url}: the planned snapshot {spec.snapshot_id} has expired; plan again")
+        return list_snapshot(table, planned, self._cache)
+
+    def outcome(self, result: TaskResult) -> RangeOutcome:
+        return RangeOutcome(
+            outputs=result.outputs,
+            bytes_read=result.bytes_read,
+            bytes_written=result.bytes_written,
+            rows={"rows_out": result.rows},
+            cpu_s=result.cpu_s,
+            peak_memory_bytes=result.peak_memory_bytes,
+        )

@@ -1,0 +1,180 @@
+"""The ledger of a table, and single specs, as JSON.
+
+A document names its format's version; another one is refused. Everything is checked when it is read,
+because anybody may have written it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
+from lithify.datasets.iceberg.model import (
+    ChunkSpec,
+    IcebergCompaction,
+    IcebergLedger,
+    Lane,
+    NewFile,
+    TimeRange,
+)
+from lithify.errors import CorruptObject, Unsupported
+from lithify.ids import parse_ulid
+from lithify.planning.timeline.model import Bucket, ChunkKey
+
+VERSION = 1
+
+Fields = Mapping[str, Any]
+ValueT = TypeVar("ValueT")
+
+
+def encode_ledger(ledger: IcebergLedger) -> bytes:
+    """The ledger as bytes."""
+    return _encode({"epoch": ledger.epoch, "compactions": [_of_compaction(c) for c in ledger.compactions]})
+
+
+def decode_ledger(data: bytes, name: str) -> IcebergLedger:
+    """The ledger in these bytes; `name` is the object's key."""
+    return _decode(data, name, _ledger)
+
+
+def encode_spec(spec: ChunkSpec) -> str:
+    """A spec as text."""
+    return _encode(_of_spec(spec)).decode()
+
+
+def decode_spec(text: str) -> ChunkSpec:
+    """The spec in a text."""
+    return _decode(text.encode(), "spec", _spec)
+
+
+def _encode(document: Fields) -> bytes:
+    return json.dumps({"version": VERSION, **document}, separators=(",", ":")).encode()
+
+
+def _decode(data: bytes, name: str, parse: Callable[[Fields], ValueT]) -> ValueT:
+    try:
+        document = json.loads(data)
+        version = document["version"]
+        if version == VERSION:
+            return parse(document)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as error:
+        raise CorruptObject(name, f"does not decode: {type(error).__name__}: {error}") from error
+    raise Unsupported(f"{name}: is of version {version!r}, and this Lithify knows {VERSION}; use a newer one")
+
+
+def _of_compaction(compaction: IcebergCompaction) -> Fields:
+    worker, progress = compaction.worker, compaction.progress
+    return {
+        "id": compaction.id,
+        "state": compaction.state.value,
+        "spec": _of_spec(compaction.spec),
+        "outputs": [_of_file(file) for file in compaction.outputs],
+        "worker": None if worker is None else [worker.id, worker.last_heartbeat_ms],
+        "progress": None
+        if progress is None
+        else [[_of_range(r.range), [_of_file(file) for file in r.outputs]] for r in progress.ranges],
+    }
+
+
+def _ledger(fields: Fields) -> IcebergLedger:
+    compactions = [_compaction(entry) for entry in fields["compactions"]]
+    return Ledger(int(fields["epoch"]), tuple(sorted(compactions, key=lambda c: c.id)))
+
+
+def _compaction(fields: Fields) -> IcebergCompaction:
+    worker, progress = fields["worker"], fields["progress"]
+    return Compaction(
+        id=parse_ulid(fields["id"]),
+        spec=_spec(fields["spec"]),
+        state=State(fields["state"]),
+        outputs=tuple(_file(entry) for entry in fields["outputs"]),
+        worker=None if worker is None else Worker(str(worker[0]), int(worker[1])),
+        progress=None
+        if progress is None
+        else Progress(tuple(RangeProgress(_range(r), tuple(_file(f) for f in fs)) for r, fs in progress)),
+    )
+
+
+def _of_spec(spec: ChunkSpec) -> Fields:
+    return {
+        "task": spec.task,
+        "snapshot_id": spec.snapshot_id,
+        "spec_id": spec.lane.spec_id,
+        "partition": spec.lane.partition,
+        "chunks": [[key.group, int(key.bucket), key.start_us] for key in spec.chunks],
+        "cuts": list(spec.cuts),
+        "inputs": list(spec.inputs),
+        "sort_order_id": spec.sort_order_id,
+    }
+
+
+def _spec(fields: Fields) -> ChunkSpec:
+    return ChunkSpec(
+        task=str(fields["task"]),
+        snapshot_id=int(fields["snapshot_id"]),
+        lane=Lane(int(fields["spec_id"]), str(fields["partition"])),
+        chunks=tuple(ChunkKey(str(g), Bucket(b), int(s)) for g, b, s in fields["chunks"]),
+        cuts=tuple(map(int, fields["cuts"])),
+        inputs=tuple(map(str, fields["inputs"])),
+        sort_order_id=int(fields["sort_order_id"]),
+    )
+
+
+def _of_range(part: TimeRange) -> list[Any]:
+    return [part.start_us, part.end_us, list(part.cuts), part.with_nulls]
+
+
+def _range(fields: Any) -> TimeRange:
+    start, end, cuts, with_nulls = fields
+    return TimeRange(_optional(start), _optional(end), tuple(map(int, cuts)), bool(with_nulls))
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+_COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+_BOUNDS = ("lower_bounds", "upper_bounds")
+
+
+def _of_file(file: NewFile) -> Fields:
+    return {
+        "path": file.path,
+        "size_bytes": file.size_bytes,
+        "rows": file.rows,
+        "sort_order_id": file.sort_order_id,
+        "split_offsets": list(file.split_offsets),
+        **{name: {str(k): v for k, v in getattr(file, name).items()} for name in _COUNTS},
+        **{name: {str(k): b64encode(v).decode() for k, v in getattr(file, name).items()} for name in _BOUNDS},
+    }
+
+
+def _file(fields: Fields) -> NewFile:
+    size_bytes, rows = int(fields["size_bytes"]), int(fields["rows"])
+    if size_bytes < 1 or rows < 1:
+        raise ValueError(f"an output of {size_bytes} bytes and {rows} rows")
+    return NewFile(
+        path=str(fields["path"]),
+        size_bytes=size_bytes,
+        rows=rows,
+        sort_order_id=_optional(fields["sort_order_id"]),
+        split_offsets=tuple(map(int, fields["split_offsets"])),
+        column_sizes=_counts(fields["column_sizes"]),
+        value_counts=_counts(fields["value_counts"]),
+        null_value_counts=_counts(fields["null_value_counts"]),
+        nan_value_counts=_counts(fields["nan_value_counts"]),
+        lower_bounds=_bounds(fields["lower_bounds"]),
+        upper_bounds=_bounds(fields["upper_bounds"]),
+    )
+
+
+def _counts(fields: Fields) -> dict[int, int]:
+    return {int(column): int(count) for column, count in fields.items()}
+
+
+def _bounds(fields: Fields) -> dict[int, bytes]:
+    return {int(column): b64decode(bound, validate=True) for column, bound in fields.items()}

@@ -1,0 +1,134 @@
+"""Rewriting one range: read, sort into pieces, write files of about even size.
+
+1. Read the rows of the range from every source, deletes applied.
+2. Sort them into the pieces of the range (`spill`), in bounded memory.
+3. Sort each piece by the table's sort order, or by time, and write it to as few files of equal size as
+   the target allows. A piece too large for the buffer comes in parts that follow each other in time:
+   where rows are sorted by time first, files go on across the parts; with any other order each part has
+   files of its own, since a file must be sorted as a whole.
+
+The files count only once they are committed. On any error they are deleted.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+
+from lithify.clock import SystemClock
+from lithify.datasets.iceberg.reader import RangeReader
+from lithify.datasets.iceberg.sorting import RowOrder, row_order, sort_rows
+from lithify.datasets.iceberg.spill import Pieces
+from lithify.datasets.iceberg.task import RewriteTask, TaskResult
+from lithify.datasets.iceberg.writer import DataWriter, RollingWriter, even_rows
+from lithify.datasets.journal import MovementReporter
+from lithify.errors import StoreError
+from lithify.ids import Ids, RandomIds
+from lithify.store.urls import open_store
+
+Report = Callable[[float, int], None]
+
+_SURELY_ONE = 0.6
+"""Rows that took less than this share of the target in the inputs fit one file, however they compress."""
+
+
+def execute_rewrite(task: RewriteTask) -> TaskResult:
+    """Run a task in this process."""
+    if task.done:
+        return TaskResult(task.done, 0, 0, 0, 0, 0.0, peak_memory_bytes())
+    ids = RandomIds()
+    if task.reporting is None:
+        return run_rewrite(task, ids, _no_report)
+    store, _ = open_store(task.store_url, task.store_options)
+    reporter = MovementReporter(task.reporting, store, SystemClock(), ids)
+
+    def report(bytes_read: float, bytes_written: int) -> None:
+        if reporter.is_due():
+            reporter.report(round(bytes_read), bytes_written)
+
+    try:
+        return run_rewrite(task, ids, report)
+    finally:
+        reporter.close()
+
+
+def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
+    """Run a task; `ids` name the outputs, and `report` is told now and then how many bytes have moved."""
+    started_s = time.process_time()
+    reader = RangeReader(task)
+    time_name = reader.column_name(task.time_field_id)
+    writer = DataWriter(task, reader.file_schema, time_name, ids.uuid().hex)
+    order = row_order(task.metadata, reader.file_schema, task.sort_order_id, time_name)
+    bytes_read = 0.0
+    try:
+        with Pieces(task.range.cuts, time_name, task.buffer_bytes) as pieces:
+            for source in task.sources:
+                bytes_per_row = source.file.file_size_in_bytes / max(source.file.record_count, 1)
+                for batch in reader.batches(source):
+                    pieces.add(pa.Table.from_batches([batch]))
+                    bytes_read += bytes_per_row * batch.num_rows
+                    report(bytes_read, 0)
+            rows = pieces.rows
+            stored_bytes_per_row = bytes_read / max(rows, 1)
+            for piece_rows, tables in pieces.drain():
+                _write_piece(writer, tables, piece_rows, stored_bytes_per_row, task.target_bytes, order)
+                report(bytes_read, sum(file.size_bytes for file in writer.finished))
+            spilled_bytes = pieces.spilled_bytes
+    except BaseException as error:
+        try:
+            writer.abandon()
+        except StoreError as abandon_error:
+            error.add_note(f"and its unfinished outputs could not be deleted: {abandon_error}")
+        raise
+    return TaskResult(
+        outputs=tuple(writer.finished),
+        rows=rows,
+        bytes_read=round(bytes_read),
+        bytes_written=sum(file.size_bytes for file in writer.finished),
+        spilled_bytes=spilled_bytes,
+        cpu_s=time.process_time() - started_s,
+        peak_memory_bytes=peak_memory_bytes(),
+    )
+
+
+def _no_report(_bytes_read: float, _bytes_written: int) -> None:
+    """Nobody wants to know."""
+
+
+def _write_piece(
+    writer: DataWriter,
+    tables: Iterable[pa.Table],
+    rows: int,
+    input_bytes_per_row: float,
+    target_bytes: int,
+    order: RowOrder,
+) -> None:
+    rolling: RollingWriter | None = None
+    for table in _sorted(tables, order):
+        if rolling is None or not order.is_by_time:
+            part_rows = rows if order.is_by_time else table.num_rows
+            if part_rows * input_bytes_per_row < _SURELY_ONE * target_bytes:
+                bytes_per_row = input_bytes_per_row
+            else:
+                bytes_per_row = writer.stored_bytes_per_row(table)
+            rolling = RollingWriter(writer, even_rows(part_rows, bytes_per_row, target_bytes), order.order_id)
+        rolling.write(table)
+        if not order.is_by_time:
+            rolling.close()
+    if rolling is not None:
+        rolling.close()
+
+
+def _sorted(tables: Iterable[pa.Table], order: RowOrder) -> Iterator[pa.Table]:
+    for table in tables:
+        yield sort_rows(table.combine_chunks(), order)
+
+
+def peak_memory_bytes() -> int:
+    """High-water mark of this process's resident memory."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,161 @@
+"""Listing a table: every live file of one snapshot with its bounds, its sequence number and its deletes.
+
+1. Read the manifest list, then every manifest that is not in the cache (manifests never change).
+2. Attribute position delete files to data files by path bounds, partition and sequence number, and
+   equality delete files by partition and sequence number, as readers do.
+
+The listing keeps the manifest entries, from which tasks and commits are made; `state` draws from it the
+plain value for planning.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.delete_file_index import PATH_FIELD_ID, DeleteFileIndex
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from lithify.datasets.iceberg.foreign import translated
+
+MAX_CACHED_ENTRIES = 100_000
+"""Manifest entries kept between listings; each takes a few kilobytes."""
+MAX_READERS = 16
+"""Manifests read at once."""
+
+
+class ManifestCache:
+    """Live entries of manifests by path, the least recently used forgotten first."""
+
+    def __init__(self, max_entries: int = MAX_CACHED_ENTRIES) -> None:
+        self._max_entries = max_entries
+        self._kept: OrderedDict[str, Sequence[ManifestEntry]] = OrderedDict()
+        self._entries = 0
+
+    def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[Sequence[ManifestEntry]]:
+        """The live entries of each manifest."""
+        missing = [m for m in manifests if m.manifest_path not in self._kept]
+        fetched: dict[str, Sequence[ManifestEntry]] = {}
+        if missing:
+            with ThreadPoolExecutor(min(MAX_READERS, len(missing))) as pool:
+                read = pool.map(lambda m: m.fetch_manifest_entry(io, discard_deleted=True), missing)
+                fetched = {m.manifest_path: entries for m, entries in zip(missing, read, strict=True)}
+        result = [fetched.get(m.manifest_path) or self._kept.get(m.manifest_path, ()) for m in manifests]
+        for manifest, entries in zip(manifests, result, strict=True):
+            self._keep(manifest.manifest_path, entries)
+        return result
+
+    def _keep(self, path: str, entries: Sequence[ManifestEntry]) -> None:
+        if path not in self._kept:
+            self._entries += len(entries)
+        self._kept[path] = entries
+        self._kept.move_to_end(path)
+        while self._entries > self._max_entries and len(self._kept) > 1:
+            _, forgotten = self._kept.popitem(last=False)
+            self._entries -= len(forgotten)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All live entries of one snapshot."""
+
+    metadata: TableMetadata
+    snapshot: Snapshot
+    manifests: Sequence[tuple[ManifestFile, Sequence[ManifestEntry]]]
+
+    def entries(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
+        """Live entries of these kinds."""
+        for _, entries in self.manifests:
+            for entry in entries:
+                if entry.data_file.content in contents:
+                    yield entry
+
+    @cached_property
+    def data(self) -> dict[str, ManifestEntry]:
+        """Data files by path."""
+        return {e.data_file.file_path: e for e in self.entries(DataFileContent.DATA)}
+
+    @cached_property
+    def position_deletes(self) -> DeleteFileIndex:
+        index = DeleteFileIndex()
+        for entry in self.entries(DataFileContent.POSITION_DELETES):
+            index.add_delete_file(entry, entry.data_file.partition)
+        return index
+
+    @cached_property
+    def equality_deletes(self) -> EqualityDeletes:
+        return EqualityDeletes(self.metadata, self.entries(DataFileContent.EQUALITY_DELETES))
+
+    def deletes_of(self, entry: ManifestEntry) -> set[DataFile]:
+        """The position delete files that apply to a data file."""
+        return self.position_deletes.for_data_file(
+            entry.sequence_number or 0, entry.data_file, entry.data_file.partition
+        )
+
+    @property
+    def delete_file_count(self) -> int:
+        """Live delete files of any kind."""
+        kinds = (DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES)
+        return sum(1 for _ in self.entries(*kinds))
+
+    @staticmethod
+    def is_only_for(delete_file: DataFile, data_file: DataFile) -> bool:
+        """Whether all deletes in a file are for rows of that data file, by the bounds of its paths."""
+        return referenced_path(delete_file) == data_file.file_path
+
+
+def referenced_path(delete_file: DataFile) -> str | None:
+    """The only data file a position delete file refers to; `None` when there may be several."""
+    low = (delete_file.lower_bounds or {}).get(PATH_FIELD_ID)
+    high = (delete_file.upper_bounds or {}).get(PATH_FIELD_ID)
+    return low.decode() if low is not None and low == high else None
+
+
+class EqualityDeletes:
+    """Sequence numbers of the equality delete files by the place where they apply. One of an
+    unpartitioned spec applies everywhere, another in its own partition."""
+
+    def __init__(self, metadata: TableMetadata, entries: Iterable[ManifestEntry]) -> None:
+        self._everywhere: list[int] = []
+        self._by_partition: dict[tuple[int, Any], list[int]] = {}
+        specs = metadata.specs()
+        for entry in entries:
+            file = entry.data_file
+            if specs[file.spec_id].is_unpartitioned():
+                self._everywhere.append(entry.sequence_number or 0)
+            else:
+                found = self._by_partition.setdefault((file.spec_id, file.partition), [])
+                found.append(entry.sequence_number or 0)
+
+    def apply_to(self, entry: ManifestEntry, until: int | None = None) -> bool:
+        """Whether any applies to a data file, those up to the sequence number `until` only: deletes of
+        a higher sequence number than the file's do."""
+        if not self._everywhere and not self._by_partition:
+            return False
+        file, own = entry.data_file, entry.sequence_number or 0
+        here = self._by_partition.get((file.spec_id, file.partition), ())
+        return any(own < n and (until is None or n <= until) for n in (*self._everywhere, *here))
+
+
+def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | None:
+    """The live entries of the branch's head; `None` when it has no snapshot yet."""
+    snapshot = table.metadata.snapshot_by_name(branch)
+    if snapshot is None:
+        return None
+    return list_snapshot(table, snapshot, cache)
+
+
+def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
+    """The live entries of one snapshot."""
+    with translated(f"listing {'.'.join(table.name())}"):
+        manifests = snapshot.manifests(table.io)
+        entries = cache.read(table.io, manifests)
+    return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))

@@ -1,0 +1,125 @@
+"""What Lithify knows of an Iceberg table, as values.
+
+Times are microseconds since the Unix epoch; a date counts as its midnight in UTC. Upper bounds of files
+are inclusive, ends of chunks and ranges are exclusive.
+
+A *lane* is what is compacted together: the files of one partition of one partition spec. Outputs stay
+in the lane of their inputs, so that a delete that was written for a partition finds the same rows in
+the same partition before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from lithify.compaction.model import Compaction, Ledger
+from lithify.datasets.iceberg.policy import TablePolicy
+from lithify.planning.timeline.model import ChunkKey, TimelineFile
+from lithify.planning.timeline.state import ChunkStates
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lane:
+    """One partition of one partition spec."""
+
+    spec_id: int
+    partition: str
+    """As Iceberg writes it in paths (`day=2025-01-01`); empty for an unpartitioned spec."""
+
+    @property
+    def group(self) -> str:
+        """Its name as a timeline of its own."""
+        return f"{self.spec_id}:{self.partition}"
+
+    @classmethod
+    def of_group(cls, group: str) -> Lane:
+        """The lane of a timeline's name."""
+        spec_id, _, partition = group.partition(":")
+        return cls(int(spec_id), partition)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """The work of one task: the rows of one stretch of time, written in one or more pieces."""
+
+    start_us: int | None
+    """`None`: from the beginning of time."""
+    end_us: int | None
+    """Exclusive; `None`: until the end of time."""
+    cuts: tuple[int, ...] = ()
+    """Ascending times strictly inside, at which a new piece begins. Pieces never share a file."""
+    with_nulls: bool = False
+    """Whether rows without a time belong to it."""
+
+    def __post_init__(self) -> None:
+        low = [] if self.start_us is None else [self.start_us]
+        high = [] if self.end_us is None else [self.end_us]
+        edges = [*low, *self.cuts, *high]
+        if any(a >= b for a, b in pairwise(edges)):
+            raise ValueError(f"the times of the range are not ascending: {edges}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSpec:
+    """What to compact: all rows of some files of one lane, as they were in one snapshot."""
+
+    task: str
+    """The planner's key of the task."""
+    snapshot_id: int
+    """The snapshot it was planned on. Its deletes are applied; whatever came later is checked at commit."""
+    lane: Lane
+    chunks: tuple[ChunkKey, ...]
+    cuts: tuple[int, ...]
+    """Ascending times at which outputs are cut: the inner edges of all chunks the inputs meet."""
+    inputs: tuple[str, ...]
+    """Paths of the data files."""
+    sort_order_id: int
+    """The table's sort order at planning; 0 sorts by time."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A data file that a task wrote, with the statistics its manifest entry needs."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    sort_order_id: int | None
+    column_sizes: Mapping[int, int] = field(default_factory=dict)
+    value_counts: Mapping[int, int] = field(default_factory=dict)
+    null_value_counts: Mapping[int, int] = field(default_factory=dict)
+    nan_value_counts: Mapping[int, int] = field(default_factory=dict)
+    lower_bounds: Mapping[int, bytes] = field(default_factory=dict)
+    upper_bounds: Mapping[int, bytes] = field(default_factory=dict)
+    split_offsets: tuple[int, ...] = ()
+
+
+IcebergCompaction: TypeAlias = Compaction[ChunkSpec, TimeRange, NewFile]
+IcebergLedger: TypeAlias = Ledger[ChunkSpec, TimeRange, NewFile]
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table at one snapshot: what planning and validation look at."""
+
+    uuid: str
+    snapshot_id: int | None
+    """`None` for a table that was never written to."""
+    timestamp_ms: int
+    """When the snapshot was committed, by the clock of who did; 0 when there is none."""
+    sort_order_id: int
+    files: tuple[TimelineFile, ...]
+    """All live data files, with distinct paths as ids. Those that cannot be rewritten have times that
+    the planner leaves alone."""
+    delete_files: int
+    """Live delete files of any kind."""
+    policy: TablePolicy
+    notes: tuple[str, ...] = ()
+    """What is left alone although it is there, and why."""
+    states: ChunkStates = field(default_factory=ChunkStates)
+    """What is remembered of the chunks."""
+    source: Any = field(default=None, repr=False, compare=False)
+    """The listing this was drawn from."""

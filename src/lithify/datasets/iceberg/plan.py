@@ -1,0 +1,145 @@
+"""Planning a table: its timeline's tasks as proposals of compactions.
+
+1. The policy of the table becomes that of the timeline; the active compactions of the ledger are its
+   active tasks.
+2. Red tasks are proposed, most urgent first, as long as the limits on active compactions allow. Black
+   ones wait: once the tasks they share files with are committed, the next plan has them with the files
+   that are there then.
+3. A spec is cut at the edges of all chunks its inputs meet. An input that reaches beyond the chunks of
+   its task is rewritten whole, and its rows there become files of those other chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lithify.compaction.contract import Plan, Proposal
+from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, TableState
+from lithify.datasets.iceberg.policy import TablePolicy
+from lithify.planning.timeline.calendar import Calendar, Granularity
+from lithify.planning.timeline.chunks import merge
+from lithify.planning.timeline.model import (
+    ActiveTask,
+    Bucket,
+    Color,
+    Interval,
+    Status,
+    Task,
+    TimelineFile,
+    TimelinePlan,
+    TimelinePolicy,
+)
+from lithify.planning.timeline.plan import plan
+
+US_PER_S = 1_000_000
+MAX_CUTS = 20_000
+"""Edges of one spec. A file that spans more, as one wrong timestamp can bring about, is cut at the edges of
+coarser chunks first."""
+
+
+def timeline_policy(policy: TablePolicy) -> TimelinePolicy:
+    """The timeline's policy of a table's."""
+    return TimelinePolicy(
+        calendar=Calendar(Granularity(policy.granularity), policy.time_zone),
+        max_file_bytes=policy.target_file_size_bytes,
+        max_task_bytes=policy.max_task_bytes,
+        small_task_bytes=min(policy.max_task_bytes, policy.small_task_bytes),
+        max_combine_gap_us=policy.max_combine_gap_seconds * US_PER_S,
+        skip_clock_us=policy.skip_from_now_seconds * US_PER_S or None,
+        skip_newest_us=policy.skip_from_latest_seconds * US_PER_S or None,
+    )
+
+
+def active_tasks(ledger: IcebergLedger) -> tuple[ActiveTask, ...]:
+    """The compactions of the ledger that have not ended, as tasks of the timeline."""
+    return tuple(
+        ActiveTask(c.spec.task, frozenset(c.spec.chunks), frozenset(c.spec.inputs)) for c in ledger.active()
+    )
+
+
+def plan_table(state: TableState, ledger: IcebergLedger, now_us: int) -> TimelinePlan:
+    """The timeline of a table and what it needs."""
+    active = active_tasks(ledger)
+    return plan(
+        state.files,
+        timeline_policy(state.policy),
+        now_us,
+        states=state.states,
+        active=active,
+        revive_deferred=not active,
+    )
+
+
+def propose(state: TableState, ledger: IcebergLedger, timeline: TimelinePlan) -> Plan:
+    """The tasks to start now."""
+    if state.snapshot_id is None:
+        return Plan(notes=("the table has no snapshot yet",))
+    files = {file.id: file for file in state.files}
+    room = _Room(state, ledger, files)
+    proposals: list[Proposal] = []
+    waiting = 0
+    for task in timeline.tasks:
+        if task.color is Color.RED and not task.after and room.take(task):
+            spec = spec_of(task, state, files)
+            proposals.append(Proposal(spec, task.priority, task.cost_bytes, task.reason))
+        else:
+            waiting += 1
+    notes = [*state.notes, *_held(timeline)]
+    if waiting:
+        notes.append(f"{waiting} task(s) wait for others that share files with them, or for capacity")
+    return Plan(tuple(proposals), tuple(notes))
+
+
+def spec_of(task: Task, state: TableState, files: dict[str, TimelineFile]) -> ChunkSpec:
+    """A task of the timeline as a compaction of the table."""
+    assert state.snapshot_id is not None
+    inputs = [files[path] for path in task.files]
+    return ChunkSpec(
+        task=task.key,
+        snapshot_id=state.snapshot_id,
+        lane=Lane.of_group(task.group),
+        chunks=task.chunks,
+        cuts=cuts_of(inputs, timeline_policy(state.policy).calendar),
+        inputs=task.files,
+        sort_order_id=state.sort_order_id,
+    )
+
+
+def cuts_of(files: Sequence[TimelineFile], calendar: Calendar) -> tuple[int, ...]:
+    """The edges of all chunks that the files meet, without the outermost two."""
+    spans = merge((f.times.start_us, f.times.end_us) for f in files if isinstance(f.times, Interval))
+    granularities = list(Granularity)
+    for granularity in granularities[granularities.index(calendar.granularity) :]:
+        coarse = replace(calendar, granularity=granularity)
+        if granularity is Granularity.YEAR or sum(coarse.count(*span) for span in spans) <= MAX_CUTS:
+            edges = sorted({edge for span in spans for edge in coarse.edges(*span)})
+            return tuple(edges[1:-1])
+    raise AssertionError("the last granularity is taken whatever it costs")
+
+
+class _Room:
+    """What the limits on active compactions leave."""
+
+    def __init__(self, state: TableState, ledger: IcebergLedger, files: dict[str, TimelineFile]) -> None:
+        active = ledger.active()
+        self._limit_bytes = state.policy.max_active_bytes
+        self._tasks = state.policy.max_tasks - len(active)
+        self._used_bytes = sum(files[p].size_bytes for c in active for p in c.spec.inputs if p in files)
+
+    def take(self, task: Task) -> bool:
+        """Whether a task may start; one larger than the limit may start alone."""
+        fits = self._used_bytes == 0 or self._used_bytes + task.cost_bytes <= self._limit_bytes
+        if self._tasks < 1 or not fits:
+            return False
+        self._tasks -= 1
+        self._used_bytes += task.cost_bytes
+        return True
+
+
+def _held(timeline: TimelinePlan) -> list[str]:
+    reasons: dict[str, int] = {}
+    for planned in timeline.chunks:
+        if planned.status is Status.SKIPPED and planned.held and planned.chunk.key.bucket is Bucket.TIME:
+            reasons[planned.held] = reasons.get(planned.held, 0) + 1
+    return [f"{count} chunk(s) are left alone: {reason}" for reason, count in sorted(reasons.items())]

@@ -1,0 +1,93 @@
+"""How a table wants to be compacted: its properties `lithify.…`.
+
+| property | default |
+|---|---|
+| `lithify.granularity` | `day`: hour, day, week, month or year |
+| `lithify.time-zone` | `UTC`: whose calendar the chunks follow |
+| `lithify.time-column` | see `timecolumn` |
+| `lithify.target-file-size-bytes` | `write.target-file-size-bytes` (512 MiB) |
+| `lithify.skip-from-latest-seconds` | 0: chunks that end later than this before the newest data wait |
+| `lithify.skip-from-now-seconds` | 0: the same against the clock |
+| `lithify.max-task-bytes` | 8 GiB: a compaction reads no more, unless one chunk is larger |
+| `lithify.small-task-bytes` | 1 GiB: a compaction that reads less may be combined with another |
+| `lithify.max-combine-gap-seconds` | 0: how far apart the chunks of combined compactions may be |
+| `lithify.max-tasks` | 16: compactions active at once |
+| `lithify.max-active-bytes` | 100 GiB: bytes that active compactions read in all |
+| `lithify.branch` | `main`; must be named when there are several |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from lithify.errors import Refused
+
+PREFIX = "lithify."
+MIB = 1024 * 1024
+GRANULARITIES = ("hour", "day", "week", "month", "year")
+DEFAULT_TARGET_BYTES = 512 * MIB
+_ICEBERG_TARGET = "write.target-file-size-bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePolicy:
+    """See the module's table."""
+
+    granularity: str = "day"
+    time_zone: str = "UTC"
+    time_column: str | None = None
+    target_file_size_bytes: int = DEFAULT_TARGET_BYTES
+    skip_from_latest_seconds: int = 0
+    skip_from_now_seconds: int = 0
+    max_task_bytes: int = 8 * 1024 * MIB
+    small_task_bytes: int = 1024 * MIB
+    max_combine_gap_seconds: int = 0
+    max_tasks: int = 16
+    max_active_bytes: int = 100 * 1024 * MIB
+    branch: str | None = None
+
+
+_TEXTS = ("granularity", "time_zone", "time_column", "branch")
+_AT_LEAST_ONE = (
+    "target_file_size_bytes",
+    "max_task_bytes",
+    "small_task_bytes",
+    "max_tasks",
+    "max_active_bytes",
+)
+_NAMES = {PREFIX + name.replace("_", "-"): name for name in TablePolicy.__dataclass_fields__}
+
+
+def parse_policy(properties: Mapping[str, str], url: str) -> TablePolicy:
+    """The policy in the properties of a table; `Refused` when one has no meaning."""
+    values: dict[str, str | int] = {}
+    if _ICEBERG_TARGET in properties:
+        values["target_file_size_bytes"] = _number(_ICEBERG_TARGET, properties[_ICEBERG_TARGET], 1, url)
+    for key, text in properties.items():
+        if not key.startswith(PREFIX):
+            continue
+        name = _NAMES.get(key)
+        if name is None:
+            raise Refused(f"{url}: the table property {key} is not known; known are {', '.join(_NAMES)}")
+        values[name] = text if name in _TEXTS else _number(key, text, int(name in _AT_LEAST_ONE), url)
+    policy = TablePolicy(**values)  # type: ignore[arg-type]  # each name has its own type, checked above
+    if policy.granularity not in GRANULARITIES:
+        known = ", ".join(GRANULARITIES)
+        raise Refused(f"{url}: lithify.granularity is {policy.granularity!r}; it must be one of {known}")
+    try:
+        ZoneInfo(policy.time_zone)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise Refused(f"{url}: lithify.time-zone is {policy.time_zone!r}, which is no time zone") from error
+    return policy
+
+
+def _number(key: str, text: str, least: int, url: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < least:
+        raise Refused(f"{url}: the table property {key} is {text!r}; it must be a whole number from {least}")
+    return value

@@ -1,0 +1,92 @@
+"""Reading the rows of a range, as batches of the schema in which they will be written.
+
+PyIceberg applies position deletes, projects old schemas and partition values onto the current schema, and
+filters. Its public scan holds all batches of a file at once; the generator below it, which is used
+here, does not. Field ids go with the columns, so that outputs have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pyarrow as pa
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    IsNull,
+    LessThan,
+    Or,
+)
+from pyiceberg.io.fileformat import FileFormatFactory
+from pyiceberg.io.pyarrow import (
+    ArrowScan,
+    _read_all_delete_files,
+    _to_requested_schema,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import FileFormat
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table import FileScanTask
+
+from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.model import TimeRange
+from lithify.datasets.iceberg.task import RewriteTask, SourceFile
+from lithify.datasets.iceberg.timecolumn import to_literal
+
+# Typed by hand: PyIceberg's models hide their own constructors from type checkers.
+_AT_LEAST: Callable[[str, int], BooleanExpression] = cast(Any, GreaterThanOrEqual)
+_BEFORE: Callable[[str, int], BooleanExpression] = cast(Any, LessThan)
+_IS_NULL: Callable[[str], BooleanExpression] = cast(Any, IsNull)
+
+
+class RangeReader:
+    """The rows of a task's range."""
+
+    def __init__(self, task: RewriteTask) -> None:
+        self._task = task
+        self._schema = task.metadata.schema()
+        self.file_schema: Schema = sanitize_column_names(self._schema)
+        """The schema of the outputs: the table's, with names as files have them."""
+        self.arrow_schema: pa.Schema = schema_to_pyarrow(self.file_schema, include_field_ids=True)
+        self._model = FileFormatFactory.get(FileFormat.PARQUET)
+
+    def column_name(self, field_id: int) -> str:
+        """The name of a top-level column in the outputs."""
+        return next(f.name for f in self.file_schema.fields if f.field_id == field_id)
+
+    def batches(self, source: SourceFile) -> Iterator[pa.RecordBatch]:
+        """The rows of one source that belong to the range, deletes applied."""
+        task = self._task
+        row_filter = AlwaysTrue() if source.is_inside else self._filter(task.range)
+        scan = ArrowScan(task.metadata, task.io, self._schema, row_filter)
+        scan_task = FileScanTask(source.file, delete_files=set(source.delete_files))
+        with translated(f"reading {source.file.file_path}"):
+            deletes = _read_all_delete_files(task.io, [scan_task])
+            for batch in scan._record_batches_from_scan_tasks_and_deletes([scan_task], deletes):
+                yield self._to_output(batch)
+
+    def _to_output(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        projected = _to_requested_schema(
+            self.file_schema, self._schema, batch, include_field_ids=True, format_model=self._model
+        )
+        if projected.schema.equals(self.arrow_schema, check_metadata=True):
+            return projected
+        table = pa.Table.from_batches([projected]).cast(self.arrow_schema).combine_chunks()
+        return table.to_batches()[0]
+
+    def _filter(self, wanted: TimeRange) -> BooleanExpression:
+        column = self._schema.find_field(self._task.time_field_id)
+        time = column.name
+        terms: list[BooleanExpression] = []
+        if wanted.start_us is not None:
+            literal = to_literal(column.field_type, wanted.start_us)
+            terms.append(_AT_LEAST(time, literal))
+        if wanted.end_us is not None:
+            terms.append(_BEFORE(time, to_literal(column.field_type, wanted.end_us)))
+        if not terms:
+            return AlwaysTrue()
+        inside = And(*terms) if len(terms) > 1 else terms[0]
+        return Or(inside, _IS_NULL(time)) if wanted.with_nulls else inside

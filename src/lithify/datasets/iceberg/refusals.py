@@ -1,0 +1,102 @@
+"""What is refused before anything is written, and which files are left alone.
+
+A table is refused as a whole when a commit or a rewrite could not be right for it. Single files that
+cannot be rewritten are left alone, with a note, and the others are compacted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.transforms import IdentityTransform
+
+from lithify.errors import Refused, Unsupported
+
+BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
+
+
+def check_table(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """The branch to compact; `Refused` when the table as a whole cannot be."""
+    if metadata.format_version == 1:
+        raise Unsupported(
+            f"{url}: format version 1 has no sequence numbers, without which a late delete could be lost; "
+            "upgrade the table to version 2"
+        )
+    if metadata.format_version != 2:
+        raise Unsupported(
+            f"{url}: format version {metadata.format_version} cannot be written here, and a rewrite would "
+            "lose the identity of its rows; only version 2 is supported"
+        )
+    if any(key.startswith("encryption.") for key in metadata.properties):
+        raise Unsupported(f"{url}: the table is encrypted, and outputs would not be; this is not supported")
+    if metadata.properties.get("write.format.default", "parquet").lower() != "parquet":
+        raise Unsupported(
+            f"{url}: write.format.default is {metadata.properties['write.format.default']}; "
+            "only Parquet can be written"
+        )
+    for sort_field in metadata.sort_order().fields:
+        if not isinstance(sort_field.transform, IdentityTransform):
+            raise Unsupported(
+                f"{url}: the sort order uses the transform {sort_field.transform}; "
+                "only columns as they are can be sorted by"
+            )
+        if metadata.schema().find_column_name(sort_field.source_id) is None or not any(
+            field.field_id == sort_field.source_id for field in metadata.schema().fields
+        ):
+            raise Unsupported(
+                f"{url}: the sort order uses a column that is nested or gone; change the sort order"
+            )
+    return _branch(metadata, branch, url)
+
+
+def _branch(metadata: TableMetadata, wanted: str | None, url: str) -> str:
+    branches = [n for n, ref in metadata.refs.items() if ref.snapshot_ref_type == SnapshotRefType.BRANCH]
+    if wanted is not None:
+        if wanted not in branches and (wanted != MAIN_BRANCH or metadata.refs.get(wanted) is not None):
+            raise Refused(f"{url}: there is no branch {wanted!r}; branches are {', '.join(sorted(branches))}")
+        return wanted
+    if len(branches) > 1:
+        raise Refused(
+            f"{url}: has several branches ({', '.join(sorted(branches))}); name the one to compact in the "
+            "table property lithify.branch"
+        )
+    return branches[0] if branches else MAIN_BRANCH
+
+
+def why_left_alone(data_file: DataFile, metadata: TableMetadata, has_equality_deletes: bool) -> str | None:
+    """Why a file cannot be rewritten; `None` when it can, if its times are known."""
+    if data_file.key_metadata is not None:
+        return "are encrypted"
+    if data_file.file_format != FileFormat.PARQUET:
+        return f"are in the format {data_file.file_format.value}, not Parquet"
+    if has_equality_deletes:
+        return "have equality deletes that apply, which cannot be read here; let their writer apply them"
+    sources = [field.source_id for field in metadata.specs()[data_file.spec_id].fields]
+    if any(metadata.schema().find_column_name(source) is None for source in sources):
+        return f"are partitioned by a column that is gone (partition spec {data_file.spec_id})"
+    return None
+
+
+def table_notes(metadata: TableMetadata) -> tuple[str, ...]:
+    """What a rewrite does not keep."""
+    blooms = [
+        key.removeprefix(BLOOM_FILTER_PREFIX)
+        for key, value in metadata.properties.items()
+        if key.startswith(BLOOM_FILTER_PREFIX) and value.lower() == "true"
+    ]
+    if not blooms:
+        return ()
+    return (
+        f"outputs have no bloom filters, although the table asks for them on {', '.join(sorted(blooms))}",
+    )
+
+
+def count_notes(reasons: Iterable[str]) -> tuple[str, ...]:
+    """One sentence for each reason for which files are left alone."""
+    return tuple(
+        f"{count} file(s) are left alone: they {why}" for why, count in sorted(Counter(reasons).items())
+    )

@@ -1,0 +1,319 @@
+"""The snapshot that replaces data files by others with the same rows, as Iceberg metadata.
+
+1. Removed files become DELETED entries; manifests that held them are written anew with the rest. All
+   other manifests are taken over as they are, those without a live file are left out.
+2. Added files get the data sequence number of the snapshot whose rows they hold, not that of the commit:
+   an equality delete that was committed meanwhile has a higher one and so still applies to them.
+3. Delete files that apply to nothing any more are removed as well (`obsolete_deletes`).
+
+Nothing here touches the catalog: `write` puts manifests and the manifest list beside the table and
+returns what has to be committed. Without that commit nothing refers to them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import cast
+
+from pyiceberg.avro.codecs import AvroCompressionCodec
+from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import (
+    Operation,
+    Snapshot,
+    SnapshotSummaryCollector,
+    Summary,
+    update_snapshot_summaries,
+)
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import Record
+
+from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.listing import Listing, referenced_path
+from lithify.datasets.iceberg.model import NewFile
+
+FILE_PREFIX = "lithify-"
+"""Of the names of everything Lithify writes beside a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A file to add."""
+
+    file: DataFile
+    sequence_number: int
+
+
+@dataclass(slots=True)
+class Replacement:
+    """What one snapshot removes and adds."""
+
+    removed: dict[str, ManifestEntry] = field(default_factory=dict)
+    """Data and delete files by path."""
+    added: list[Added] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A snapshot that is written and not committed."""
+
+    snapshot_id: int
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+    written: tuple[str, ...]
+    """Paths of its manifests and its manifest list."""
+
+
+class DeleteManifestWriter(ManifestWriterV2):
+    """A manifest of delete files."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def data_file_of(new: NewFile, spec_id: int, partition: Record) -> DataFile:
+    """A task's output as a manifest names it."""
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=new.path,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        record_count=new.rows,
+        file_size_in_bytes=new.size_bytes,
+        column_sizes=dict(new.column_sizes),
+        value_counts=dict(new.value_counts),
+        null_value_counts=dict(new.null_value_counts),
+        nan_value_counts=dict(new.nan_value_counts),
+        lower_bounds=dict(new.lower_bounds),
+        upper_bounds=dict(new.upper_bounds),
+        key_metadata=None,
+        split_offsets=list(new.split_offsets),
+        equality_ids=None,
+        sort_order_id=new.sort_order_id,
+    )
+    file.spec_id = spec_id
+    return file
+
+
+def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, ManifestEntry]:
+    """Delete files that apply to nothing once the replacement is committed.
+
+    An equality delete file applies to data files of a lower sequence number, a position delete file to
+    those of the same one too; so what is older than every data file it could apply to is obsolete. No
+    position delete can be for the added files, since nobody knows them yet. And one that is for a single
+    data file goes with that file.
+    """
+    removed = replacement.removed
+    kept = [(e.data_file, e.sequence_number or 0) for p, e in listing.data.items() if p not in removed]
+    added = [(added.file, added.sequence_number) for added in replacement.added]
+    oldest_kept, oldest = _Oldest(kept), _Oldest([*kept, *added])
+    specs = listing.metadata.specs()
+    obsolete: dict[str, ManifestEntry] = {}
+    for entry in listing.entries(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES):
+        file, number = entry.data_file, entry.sequence_number or 0
+        if file.content == DataFileContent.POSITION_DELETES:
+            is_obsolete = oldest_kept.in_partition_of(file) > number or referenced_path(file) in removed
+        elif specs[file.spec_id].is_unpartitioned():
+            is_obsolete = oldest.anywhere() >= number
+        else:
+            is_obsolete = oldest.in_partition_of(file) >= number
+        if is_obsolete:
+            obsolete[file.file_path] = entry
+    return obsolete
+
+
+class _Oldest:
+    """The lowest sequence number of data files; infinite where there is none."""
+
+    def __init__(self, files: Iterable[tuple[DataFile, int]]) -> None:
+        self._by_partition: dict[tuple[int, Record], float] = {}
+        for file, number in files:
+            key = (file.spec_id, file.partition)
+            self._by_partition[key] = min(self._by_partition.get(key, inf), number)
+
+    def in_partition_of(self, file: DataFile) -> float:
+        return self._by_partition.get((file.spec_id, file.partition), inf)
+
+    def anywhere(self) -> float:
+        return min(self._by_partition.values(), default=inf)
+
+
+def write(
+    table: Table, branch: str, head: Listing, replacement: Replacement, properties: Mapping[str, str]
+) -> Prepared:
+    """Write the manifests of a snapshot on top of `head`."""
+    metadata = table.metadata
+    writer = _Writer(table)
+    with translated(f"writing a snapshot of {'.'.join(table.name())}"):
+        manifests = [*writer.added(replacement.added), *writer.removed(replacement.removed.values())]
+        for manifest, entries in head.manifests:
+            manifests += writer.kept(manifest, entries, replacement.removed)
+        sequence_number = metadata.next_sequence_number()
+        path = writer.new_path(f"snap-{writer.snapshot_id}")
+        with write_manifest_list(
+            format_version=metadata.format_version,
+            output_file=table.io.new_output(path),
+            snapshot_id=writer.snapshot_id,
+            parent_snapshot_id=head.snapshot.snapshot_id,
+            sequence_number=sequence_number,
+            avro_compression=writer.compression,
+        ) as manifest_list:
+            manifest_list.add_manifests(manifests)
+    snapshot = Snapshot.model_validate(
+        {
+            "snapshot-id": writer.snapshot_id,
+            "parent-snapshot-id": head.snapshot.snapshot_id,
+            "manifest-list": path,
+            "sequence-number": sequence_number,
+            "summary": _summary(metadata, head.snapshot, replacement, properties),
+            "schema-id": metadata.current_schema_id,
+        }
+    )
+    ref = {"snapshot-id": writer.snapshot_id, "ref-name": branch, "type": SnapshotRefType.BRANCH}
+    expected = {"snapshot-id": head.snapshot.snapshot_id, "ref": branch}
+    return Prepared(
+        snapshot_id=writer.snapshot_id,
+        requirements=(
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId.model_validate(expected),
+        ),
+        updates=(AddSnapshotUpdate(snapshot=snapshot), SetSnapshotRefUpdate.model_validate(ref)),
+        written=tuple(writer.written),
+    )
+
+
+def discard(io: FileIO, prepared: Prepared) -> None:
+    """Delete the manifests of a snapshot that was not committed and never will be."""
+    for path in prepared.written:
+        with translated(f"deleting {path}"):
+            try:
+                io.delete(path)
+            except FileNotFoundError:
+                continue
+
+
+class _Writer:
+    """Writes the manifests of one snapshot."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._metadata = table.metadata
+        self._locations = table.location_provider()
+        self._name = f"{FILE_PREFIX}{uuid.uuid4().hex}"
+        self.snapshot_id = table.metadata.new_snapshot_id()
+        self.compression = cast(
+            AvroCompressionCodec,
+            table.metadata.properties.get(
+                TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT
+            ),
+        )
+        self.written: list[str] = []
+
+    def new_path(self, suffix: str) -> str:
+        path = self._locations.new_metadata_location(f"{self._name}-{suffix}.avro")
+        self.written.append(path)
+        return path
+
+    def added(self, files: Sequence[Added]) -> list[ManifestFile]:
+        by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
+        for added in files:
+            by_spec[added.file.spec_id].append(
+                ManifestEntry.from_args(
+                    status=ManifestEntryStatus.ADDED,
+                    snapshot_id=self.snapshot_id,
+                    sequence_number=added.sequence_number,
+                    file_sequence_number=None,
+                    data_file=added.file,
+                )
+            )
+        return [self._write(spec, ManifestContent.DATA, entries) for spec, entries in by_spec.items()]
+
+    def removed(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
+        groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
+        for entry in entries:
+            is_data = entry.data_file.content == DataFileContent.DATA
+            content = ManifestContent.DATA if is_data else ManifestContent.DELETES
+            deleted = _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id)
+            groups[entry.data_file.spec_id, content].append(deleted)
+        return [self._write(spec, content, deleted) for (spec, content), deleted in groups.items()]
+
+    def kept(
+        self, manifest: ManifestFile, entries: Sequence[ManifestEntry], removed: Mapping[str, object]
+    ) -> list[ManifestFile]:
+        """What becomes of a manifest."""
+        rest = [entry for entry in entries if entry.data_file.file_path not in removed]
+        if not rest:
+            return []
+        if len(rest) == len(entries):
+            return [manifest]
+        existing = [_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in rest]
+        return [self._write(manifest.partition_spec_id, manifest.content, existing)]
+
+    def _write(
+        self, spec_id: int, content: ManifestContent, entries: Iterable[ManifestEntry]
+    ) -> ManifestFile:
+        output = self._table.io.new_output(self.new_path(f"m{len(self.written)}"))
+        with self._open(content, self._metadata.specs()[spec_id], output) as writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        return writer.to_manifest_file()
+
+    def _open(self, content: ManifestContent, spec: PartitionSpec, output: OutputFile) -> ManifestWriter:
+        kind = ManifestWriterV2 if content == ManifestContent.DATA else DeleteManifestWriter
+        return kind(spec, self._metadata.schema(), output, self.snapshot_id, self.compression)
+
+
+def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
+def _summary(
+    metadata: TableMetadata, head: Snapshot, replacement: Replacement, properties: Mapping[str, str]
+) -> Summary:
+    collector = SnapshotSummaryCollector()
+    specs, schema = metadata.specs(), metadata.schema()
+    for added in replacement.added:
+        collector.add_file(added.file, schema, specs[added.file.spec_id])
+    for entry in replacement.removed.values():
+        collector.remove_file(entry.data_file, schema, specs[entry.data_file.spec_id])
+    # PyIceberg computes totals for the operations it knows only; a replace has the same ones.
+    counted = update_snapshot_summaries(
+        Summary(operation=Operation.OVERWRITE, **collector.build(), **properties), head.summary
+    )
+    return Summary(operation=Operation.REPLACE, **counted.additional_properties)

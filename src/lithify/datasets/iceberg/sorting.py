@@ -1,0 +1,71 @@
+"""Sorting rows by a table's sort order, or by time where it has none.
+
+Iceberg orders floating-point numbers with NaN after all others and lets each field say where its nulls
+go. Arrow puts NaN beside the nulls, so a column that has any gets a key of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import NullOrder, SortDirection
+
+_NAN_KEY = "is nan #"
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """One column to sort by."""
+
+    name: str
+    is_descending: bool = False
+    nulls_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrder:
+    """The order of the rows of an output."""
+
+    keys: tuple[SortKey, ...]
+    order_id: int
+    """What outputs are marked with; 0 where the order is not one of the table's."""
+    is_by_time: bool
+    """Whether rows ascend by time first, those without a time before all others."""
+
+
+def row_order(metadata: TableMetadata, file_schema: Schema, order_id: int, time_name: str) -> RowOrder:
+    """The table's sort order of that id with the names of the file schema; by time when it has none."""
+    order = metadata.sort_order_by_id(order_id)
+    if order is None or order.is_unsorted:
+        return RowOrder((SortKey(time_name),), 0, True)
+    names = {field.field_id: field.name for field in file_schema.fields}
+    keys = tuple(
+        SortKey(
+            names[field.source_id],
+            field.direction == SortDirection.DESC,
+            field.null_order == NullOrder.NULLS_LAST,
+        )
+        for field in order.fields
+    )
+    return RowOrder(keys, order_id, keys[0] == SortKey(time_name))
+
+
+def sort_rows(table: pa.Table, order: RowOrder) -> pa.Table:
+    """The rows of `table` in that order."""
+    if table.num_rows < 2:
+        return table
+    columns = {key.name: table.column(key.name) for key in order.keys}
+    sort_keys: list[tuple[str, str, str]] = []
+    for number, key in enumerate(order.keys):
+        direction = "descending" if key.is_descending else "ascending"
+        nulls = "at_end" if key.nulls_last else "at_start"
+        column = columns[key.name]
+        if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+            columns[f"{_NAN_KEY}{number}"] = pc.is_nan(column)
+            sort_keys.append((f"{_NAN_KEY}{number}", direction, nulls))
+        sort_keys.append((key.name, direction, nulls))
+    return table.take(pc.sort_indices(pa.table(columns), sort_keys=sort_keys))

@@ -1,0 +1,105 @@
+"""Cutting a compaction into ranges of time: the work of single tasks.
+
+1. The cuts of the spec (edges of chunks) divide time into pieces. Estimate the bytes of each from the
+   inputs, as if the rows of a file were spread evenly over its interval.
+2. A piece much larger than a range is cut again, at even shares of its estimated bytes. Each share
+   is a whole number of target sizes, so that cutting leaves at most one smaller file behind.
+3. Consecutive pieces are put together until they make about one range.
+
+Invariants: ranges follow each other without a gap and cover all of time; every cut of the spec is an edge
+or a cut of a range; the first range takes the rows without a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from lithify.datasets.iceberg.model import TimeRange
+from lithify.planning.timeline.model import Interval, TimelineFile
+
+RANGE_BYTES = 64 * 1024 * 1024
+"""Estimated input of one task, where chunks allow it."""
+LARGE_PIECE = 2.0
+"""A piece of so many ranges is cut."""
+MAX_POINTS = 256
+"""Times at which the estimate is looked at to cut a piece."""
+
+Floats = npt.NDArray[np.float64]
+
+
+def split(
+    files: Sequence[TimelineFile], cuts: Sequence[int], target_bytes: int, range_bytes: int = RANGE_BYTES
+) -> tuple[TimeRange, ...]:
+    """The ranges of a compaction of these files."""
+    unit_bytes = target_bytes * max(1, ceil(range_bytes / target_bytes))
+    estimates = piece_bytes(files, cuts)
+    bounds: list[int | None] = [None, *cuts, None]
+    ranges: list[TimeRange] = []
+    waiting: list[int] = []  # cuts inside the range that is being put together
+    start: int | None = None
+    collected = 0.0
+
+    def close(end: int | None) -> None:
+        nonlocal start, collected, waiting
+        ranges.append(TimeRange(start, end, tuple(waiting), with_nulls=not ranges))
+        start, collected, waiting = end, 0.0, []
+
+    for number, size in enumerate(estimates):
+        begin, end = bounds[number], bounds[number + 1]
+        is_large = size >= LARGE_PIECE * unit_bytes
+        if number and (is_large or collected >= range_bytes):
+            close(begin)
+        elif number:
+            assert begin is not None
+            waiting.append(begin)
+        if is_large:
+            for cut in _shares(files, begin, end, round(size / unit_bytes)):
+                close(cut)
+            collected = float(range_bytes)  # what follows is another range
+        else:
+            collected += size
+    close(None)
+    return tuple(ranges)
+
+
+def piece_bytes(files: Sequence[TimelineFile], cuts: Sequence[int]) -> Floats:
+    """The estimated bytes of each piece; what has no time counts to the first."""
+    sizes: Floats = np.zeros(len(cuts) + 1)
+    edges = np.asarray(cuts, dtype=np.int64)
+    for file in files:
+        if not isinstance(file.times, Interval):
+            sizes[0] += file.size_bytes
+            continue
+        start, end = file.times.start_us, file.times.end_us
+        first, last = np.searchsorted(edges, [start, end - 1], side="right")
+        inner = np.clip(edges[first:last], start, end)
+        lengths = np.diff(np.concatenate(([start], inner, [end])))
+        sizes[first : last + 1] += file.size_bytes * (lengths / (end - start))
+    return sizes
+
+
+def _shares(files: Sequence[TimelineFile], begin: int | None, end: int | None, parts: int) -> list[int]:
+    """Times strictly inside the piece that divide its estimated bytes into about equal parts."""
+    inside = [f for f in files if isinstance(f.times, Interval) and _meets(f.times, begin, end)]
+    if not inside:
+        return []
+    starts = np.array([f.times.start_us for f in inside if isinstance(f.times, Interval)], dtype=np.int64)
+    ends = np.array([f.times.end_us for f in inside if isinstance(f.times, Interval)], dtype=np.int64)
+    sizes = np.array([f.size_bytes for f in inside], dtype=np.float64)
+    low = int(starts.min()) if begin is None else max(begin, int(starts.min()))
+    high = int(ends.max()) if end is None else min(end, int(ends.max()))
+    points = np.unique(np.linspace(low, high, MAX_POINTS).astype(np.int64))
+    shares = np.clip((points[:, None] - starts) / (ends - starts), 0.0, 1.0)
+    total = shares @ sizes
+    total -= total[0]
+    wanted = total[-1] * np.arange(1, parts) / parts
+    found = np.unique(np.interp(wanted, total, points).astype(np.int64))
+    return [int(cut) for cut in found if low < cut < high]
+
+
+def _meets(times: Interval, begin: int | None, end: int | None) -> bool:
+    return (end is None or times.start_us < end) and (begin is None or begin < times.end_us)

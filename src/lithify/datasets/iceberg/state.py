@@ -1,0 +1,130 @@
+"""The value that planning looks at, drawn from a listing.
+
+1. The time interval of each data file is that of its bounds. Where the manifest has none (the table's
+   metrics are off for the column), it is taken from the footer of the file.
+2. A file in which no row has a time goes to the bucket of such files.
+3. A file that cannot be rewritten (`refusals`) counts as one of unknown times: the planner leaves it
+   alone and still counts it, so that the totals are those of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyiceberg.manifest import DataFile, ManifestEntry
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import NestedField
+
+from lithify.datasets.iceberg.footers import Footers
+from lithify.datasets.iceberg.listing import Listing
+from lithify.datasets.iceberg.model import Lane, TableState
+from lithify.datasets.iceberg.policy import TablePolicy
+from lithify.datasets.iceberg.refusals import count_notes, table_notes, why_left_alone
+from lithify.datasets.iceberg.timecolumn import bound_us
+from lithify.planning.timeline.model import Bucket, Interval, TimelineFile
+from lithify.planning.timeline.state import ChunkStates
+
+_UNKNOWN_TIMES = "have no bounds of the time column, neither in the manifest nor in the file"
+
+
+def draw_state(
+    table: Table,
+    listing: Listing | None,
+    policy: TablePolicy,
+    time_column: NestedField,
+    footers: Footers,
+    states: ChunkStates,
+) -> TableState:
+    """The table as the planner sees it."""
+    files: list[TimelineFile] = []
+    left_alone: list[str] = []
+    if listing is not None:
+        times = _times(table, listing, time_column, footers)
+        lanes = _Lanes(table)
+        for path, entry in listing.data.items():
+            deletes = listing.equality_deletes.apply_to(entry)
+            reason = why_left_alone(entry.data_file, table.metadata, deletes)
+            if reason is None and times[path] is Bucket.UNKNOWN:
+                reason = _UNKNOWN_TIMES
+            if reason is not None:
+                left_alone.append(reason)
+            known = times[path] if reason is None else Bucket.UNKNOWN
+            files.append(_timeline_file(entry, known, lanes.of(entry.data_file), listing))
+    return TableState(
+        uuid=str(table.metadata.table_uuid),
+        snapshot_id=listing.snapshot.snapshot_id if listing is not None else None,
+        timestamp_ms=listing.snapshot.timestamp_ms if listing is not None else 0,
+        sort_order_id=table.metadata.default_sort_order_id,
+        files=tuple(files),
+        delete_files=listing.delete_file_count if listing is not None else 0,
+        policy=policy,
+        notes=(*count_notes(left_alone), *table_notes(table.metadata)),
+        states=states,
+        source=listing,
+    )
+
+
+def _timeline_file(
+    entry: ManifestEntry, times: Interval | Bucket, lane: Lane, listing: Listing
+) -> TimelineFile:
+    file = entry.data_file
+    deletes = listing.deletes_of(entry)
+    return TimelineFile(
+        id=file.file_path,
+        times=times,
+        size_bytes=file.file_size_in_bytes,
+        rows=file.record_count,
+        deleted_rows=min(
+            file.record_count, sum(d.record_count for d in deletes if listing.is_only_for(d, file))
+        ),
+        deletes=len(deletes),
+        version=entry.sequence_number or 0,
+        group=lane.group,
+    )
+
+
+def _times(
+    table: Table, listing: Listing, column: NestedField, footers: Footers
+) -> Mapping[str, Interval | Bucket]:
+    known = {path: times_of(entry.data_file, column) for path, entry in listing.data.items()}
+    unknown = [path for path, times in known.items() if times is Bucket.UNKNOWN]
+    names = table.metadata.name_mapping()
+    return known | footers.times(table.io, unknown, column.field_id, names)
+
+
+def times_of(file: DataFile, column: NestedField) -> Interval | Bucket:
+    """What the manifest says about a file's times."""
+    low = bound_us(column.field_type, (file.lower_bounds or {}).get(column.field_id))
+    high = bound_us(column.field_type, (file.upper_bounds or {}).get(column.field_id))
+    if low is not None and high is not None and low <= high:
+        return Interval(low, high + 1)
+    nulls = (file.null_value_counts or {}).get(column.field_id)
+    if nulls is not None and nulls >= file.record_count:
+        return Bucket.NULL
+    return Bucket.UNKNOWN
+
+
+class _Lanes:
+    """Lanes by partition; naming one costs more than looking it up."""
+
+    def __init__(self, table: Table) -> None:
+        self._schema: Schema = table.metadata.schema()
+        self._specs: Mapping[int, PartitionSpec] = table.metadata.specs()
+        self._known: dict[tuple[int, tuple[object, ...]], Lane] = {}
+
+    def of(self, file: DataFile) -> Lane:
+        key = (file.spec_id, tuple(file.partition[n] for n in range(len(file.partition))))
+        lane = self._known.get(key)
+        if lane is None:
+            lane = self._known[key] = Lane(file.spec_id, self._name(file))
+        return lane
+
+    def _name(self, file: DataFile) -> str:
+        spec = self._specs[file.spec_id]
+        if spec.is_unpartitioned():
+            return ""
+        if any(self._schema.find_column_name(field.source_id) is None for field in spec.fields):
+            return repr(file.partition)  # cannot be named, and is left alone
+        return spec.partition_to_path(file.partition, self._schema)

@@ -1,0 +1,77 @@
+"""Which column tells the time of a row, and its bounds as microseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import (
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    YearTransform,
+)
+from pyiceberg.types import DateType, NestedField, TimestampType, TimestamptzType
+
+from lithify.errors import Refused, Unsupported
+
+MICROSECONDS_PER_DAY = 86_400_000_000
+TimeType = TimestampType | TimestamptzType | DateType
+
+_TIME_TYPES = (TimestampType, TimestamptzType, DateType)
+_OF_TIME = (IdentityTransform, HourTransform, DayTransform, MonthTransform, YearTransform)
+
+
+def find_time_column(metadata: TableMetadata, wanted: str | None, url: str) -> NestedField:
+    """The column named `wanted`; else the first of time type in the sort order, then in the partition
+    spec; else the only one the schema has."""
+    schema = metadata.schema()
+    if wanted is not None:
+        return _named(schema, wanted, url)
+    candidates = {
+        field.field_id: field for field in schema.fields if isinstance(field.field_type, _TIME_TYPES)
+    }
+    order = [field.source_id for field in metadata.sort_order().fields]
+    order += [field.source_id for field in metadata.spec().fields if isinstance(field.transform, _OF_TIME)]
+    for source_id in order:
+        if source_id in candidates:
+            return candidates[source_id]
+    if len(candidates) == 1:
+        return next(iter(candidates.values()))
+    names = ", ".join(field.name for field in candidates.values())
+    raise Refused(
+        f"{url}: which column tells the time is not clear ({names or 'no timestamp and no date column'}); "
+        "name it in the table property lithify.time-column"
+    )
+
+
+def _named(schema: Schema, wanted: str, url: str) -> NestedField:
+    found = next((field for field in schema.fields if field.name == wanted), None)
+    if found is None:
+        nested = "." in wanted and wanted in schema.column_names
+        state = "is nested in a struct" if nested else "does not exist"
+        raise Refused(
+            f"{url}: the time column {wanted!r} {state}; lithify.time-column names a top-level column"
+        )
+    if not isinstance(found.field_type, _TIME_TYPES):
+        raise Unsupported(
+            f"{url}: the time column {wanted!r} is of type {found.field_type}; "
+            "it must be timestamp, timestamptz or date"
+        )
+    return found
+
+
+def bound_us(kind: Any, bound: bytes | None) -> int | None:
+    """A bound of a file as microseconds; upper ones are inclusive. A date counts as its midnight."""
+    if bound is None:
+        return None
+    value = int(from_bytes(kind, bound))
+    return value * MICROSECONDS_PER_DAY if isinstance(kind, DateType) else value
+
+
+def to_literal(kind: Any, at_us: int) -> int:
+    """The least value of the column's type that is not before `at_us`."""
+    return -(-at_us // MICROSECONDS_PER_DAY) if isinstance(kind, DateType) else at_us

@@ -1,0 +1,30 @@
+"""Whether a compaction may be scheduled on a table as it is (pure). The commit checks much more."""
+
+from __future__ import annotations
+
+from lithify.compaction.model import State
+from lithify.datasets.iceberg.model import IcebergCompaction, IcebergLedger, TableState
+
+
+def validate(compaction: IcebergCompaction, state: TableState, ledger: IcebergLedger) -> str | None:
+    """Why the compaction must not be scheduled; `None` if it may."""
+    spec = compaction.spec
+    if not spec.inputs:
+        return "it has no inputs"
+    if len(set(spec.inputs)) != len(spec.inputs):
+        return "an input is named twice"
+    live = {file.id: file for file in state.files}
+    for path in spec.inputs:
+        file = live.get(path)
+        if file is None:
+            return f"{path} is no file of the table any more"
+        if file.group != spec.lane.group:
+            return f"{path} is of another partition than the others"
+    if list(spec.cuts) != sorted(set(spec.cuts)):
+        return "its cuts do not ascend"
+    inputs = set(spec.inputs)
+    for other in ledger.active():
+        goes_first = other.state is not State.SUBMITTED or other.id < compaction.id
+        if other.id != compaction.id and goes_first and inputs & set(other.spec.inputs):
+            return f"compaction {other.id} rewrites some of the same files"
+    return None

@@ -1,0 +1,164 @@
+"""Writing sorted rows to Parquet data files of about even size, with the statistics for the manifest.
+
+Names of files are new for each attempt, so a retry or a twin never collides, and nothing counts until it
+is committed. The statistics are PyIceberg's, as the table's properties ask for them; those of the time
+column are always full, because the next plan needs them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import OutputFile
+from pyiceberg.io.fileformat import DataFileStatistics, FileFormatFactory, FileFormatWriter
+from pyiceberg.io.pyarrow import _get_parquet_writer_kwargs
+from pyiceberg.manifest import FileFormat
+from pyiceberg.partitioning import PartitionKey
+from pyiceberg.schema import Schema
+from pyiceberg.table import TableProperties
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.typedef import Record
+from pyiceberg.utils.properties import property_as_int
+
+from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.model import NewFile
+from lithify.datasets.iceberg.task import RewriteTask
+
+SAMPLES = 8
+SAMPLE_ROWS = 8192
+_METRICS = "write.metadata.metrics.column."
+
+
+@dataclass(frozen=True)
+class KnownPartition(PartitionKey):
+    """A partition whose values need not be computed from rows."""
+
+    record: Record
+
+    @property
+    def partition(self) -> Record:
+        return self.record
+
+
+class DataWriter:
+    """Writes the outputs of one task."""
+
+    def __init__(self, task: RewriteTask, file_schema: Schema, time_name: str, attempt: str) -> None:
+        metadata = task.metadata
+        self._io = task.io
+        self._schema = file_schema
+        self._properties = {**metadata.properties, f"{_METRICS}{time_name}": "full"}
+        self._locations = load_location_provider(metadata.location, metadata.properties)
+        spec = metadata.specs()[task.spec_id]
+        self._partition = (
+            None
+            if spec.is_unpartitioned()
+            else KnownPartition([], spec, metadata.schema(), task.sources[0].file.partition)
+        )
+        self._name = f"{task.name_prefix}-{attempt}"
+        self._model = FileFormatFactory.get(FileFormat.PARQUET)
+        self.row_group_rows: int = property_as_int(  # type: ignore[assignment]  # has a default
+            self._properties,
+            TableProperties.PARQUET_ROW_GROUP_LIMIT,
+            TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT,
+        )
+        self.finished: list[NewFile] = []
+        self._started: list[str] = []
+
+    def open(self) -> tuple[OutputFile, FileFormatWriter]:
+        """A new file."""
+        name = f"{self._name}-{len(self._started):05d}.{self._model.file_extension()}"
+        path = self._locations.new_data_location(name, self._partition)
+        self._started.append(path)
+        output = self._io.new_output(path)
+        return output, self._model.create_writer(output, self._schema, self._properties)
+
+    def finish(self, output: OutputFile, writer: FileFormatWriter, order_id: int) -> None:
+        """Close a file and take its statistics."""
+        with translated(f"writing {output.location}"):
+            statistics = writer.close()
+            self.finished.append(_new_file(output, statistics, order_id))
+
+    def abandon(self) -> None:
+        """Delete what was written; nothing names it."""
+        for path in self._started:
+            with translated(f"deleting {path}"):
+                try:
+                    self._io.delete(path)
+                except FileNotFoundError:
+                    continue
+
+    def stored_bytes_per_row(self, table: pa.Table) -> float:
+        """How much a row of this table takes in a file, from samples of consecutive rows."""
+        step = max(table.num_rows // SAMPLES, 1)
+        slices = [table.slice(start, min(SAMPLE_ROWS, step)) for start in range(0, table.num_rows, step)]
+        sample = pa.concat_tables(slices)
+        buffer = io.BytesIO()
+        pq.write_table(sample, buffer, **_get_parquet_writer_kwargs(self._properties))
+        rows: int = sample.num_rows
+        return buffer.tell() / rows
+
+
+class RollingWriter:
+    """Writes rows in the order they come to files of `rows_per_file` rows."""
+
+    def __init__(self, files: DataWriter, rows_per_file: int, order_id: int) -> None:
+        self._files = files
+        self._rows_per_file = rows_per_file
+        self._order_id = order_id
+        self._open: tuple[OutputFile, FileFormatWriter] | None = None
+        self._rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows."""
+        for part in self._parts(table):
+            if self._open is None:
+                self._open = self._files.open()
+            output, writer = self._open
+            with translated(f"writing {output.location}"):
+                writer.write(part)
+            self._rows += part.num_rows
+            if self._rows == self._rows_per_file:
+                self.close()
+
+    def close(self) -> None:
+        """End the file in progress, if any."""
+        if self._open is not None:
+            self._files.finish(*self._open, self._order_id)
+            self._open, self._rows = None, 0
+
+    def _parts(self, table: pa.Table) -> Iterator[pa.Table]:
+        start = 0
+        while start < table.num_rows:
+            length = min(self._files.row_group_rows, self._rows_per_file - self._rows, table.num_rows - start)
+            yield table.slice(start, length)
+            start += length
+
+
+def even_rows(rows: int, bytes_per_row: float, target_bytes: int) -> int:
+    """Rows for each of the fewest files of about equal size that stay within the target."""
+    files = max(1, ceil(rows * bytes_per_row / target_bytes))
+    return max(1, ceil(rows / files))
+
+
+def _new_file(output: OutputFile, statistics: DataFileStatistics, order_id: int) -> NewFile:
+    values: dict[str, Any] = statistics.to_serialized_dict()
+    return NewFile(
+        path=output.location,
+        size_bytes=len(output),
+        rows=values["record_count"],
+        sort_order_id=order_id or None,
+        column_sizes=values["column_sizes"],
+        value_counts=values["value_counts"],
+        null_value_counts=values["null_value_counts"],
+        nan_value_counts=values["nan_value_counts"],
+        lower_bounds=values["lower_bounds"],
+        upper_bounds=values["upper_bounds"],
+        split_offsets=tuple(values["split_offsets"] or ()),
+    )

@@ -1,0 +1,284 @@
+"""Iceberg tables as other programs make and change them, and what they read from them.
+
+Data files are written by PyIceberg. Delete files, which PyIceberg cannot write, are made here with its
+manifest writer. Rows are read by PyIceberg and by DuckDB.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from duckdb_extensions import import_extension
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+)
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update.snapshot import _FastAppendFiles
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+
+DAY = timedelta(days=1)
+START = datetime(2025, 1, 1, tzinfo=UTC)
+NAME = ("db", "events")
+SCHEMA = Schema(
+    NestedField(1, "event_time", TimestamptzType(), required=False),
+    NestedField(2, "id", LongType(), required=False),
+    NestedField(3, "device", StringType(), required=False),
+)
+ARROW = pa.schema(
+    [
+        pa.field("event_time", pa.timestamp("us", tz="UTC")),
+        pa.field("id", pa.int64()),
+        pa.field("device", pa.string()),
+    ]
+)
+PATH_ID, POSITION_ID = 2147483546, 2147483545
+
+Row = tuple[datetime | None, int, str]
+
+
+def new_catalog(folder: Path, **properties: str) -> SqlCatalog:
+    """An empty catalog in SQLite, with its warehouse beside it."""
+    warehouse = (folder / "warehouse").as_uri()
+    catalog = SqlCatalog("test", uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse, **properties)
+    catalog.create_namespace_if_not_exists("db")
+    return catalog
+
+
+def new_table(
+    catalog: Catalog,
+    *,
+    schema: Schema = SCHEMA,
+    spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+    order: SortOrder = UNSORTED_SORT_ORDER,
+    properties: Mapping[str, str] | None = None,
+) -> Table:
+    """A table of format version 2."""
+    return catalog.create_table(
+        NAME,
+        schema,
+        partition_spec=spec,
+        sort_order=order,
+        properties={"format-version": "2", **(properties or {})},
+    )
+
+
+_ids = itertools.count(1)
+
+
+def make_rows(count: int, start: datetime = START, span: timedelta = DAY, device: str = "a") -> list[Row]:
+    """Rows with ids of their own, evenly over a span of time."""
+    step = span / max(count, 1)
+    return [(start + step * n, next(_ids), device) for n in range(count)]
+
+
+def as_arrow(rows: Sequence[Row]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) if rows else [(), (), ()]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, ARROW, strict=True)], schema=ARROW)
+
+
+def append(table: Table, rows: Sequence[Row]) -> list[Row]:
+    """One data file with these rows, in one commit of its own."""
+    fresh(table).append(as_arrow(rows))
+    return list(rows)
+
+
+def fresh(table: Table) -> Table:
+    """The table as it is now, as another process would load it."""
+    return table.catalog.load_table(table.name())
+
+
+def rewrite_without(table: Table, row_id: int) -> None:
+    """Delete a row by rewriting its file (copy on write)."""
+    fresh(table).delete(f"id = {row_id}")
+
+
+def delete_positions(table: Table, targets: Mapping[str, Iterable[int]], *, with_bounds: bool = True) -> str:
+    """Delete rows of data files by position (merge on read), in one commit; the delete file's path."""
+    now = fresh(table)
+    files = {task.file.file_path: task.file for task in now.scan().plan_files()}
+    pairs = sorted((path, position) for path, positions in targets.items() for position in positions)
+    schema = pa.schema(
+        [
+            pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(PATH_ID)}),
+            pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_ID)}),
+        ]
+    )
+    content = pa.table([[p for p, _ in pairs], [n for _, n in pairs]], schema=schema)
+    bounds = {PATH_ID: pairs[0][0].encode()}, {PATH_ID: pairs[-1][0].encode()}
+    first = files[pairs[0][0]]
+    return _commit_deletes(
+        now, content, DataFileContent.POSITION_DELETES, first.spec_id, first.partition,
+        bounds if with_bounds else ({}, {}),
+    )  # fmt: skip
+
+
+def delete_equal(
+    table: Table, ids: Sequence[int], *, spec_id: int = 0, partition: Record | None = None
+) -> str:
+    """Delete rows by the value of their id (merge on read), in one commit; the delete file's path."""
+    schema = pa.schema([pa.field("id", pa.int64(), True, {"PARQUET:field_id": "2"})])
+    content = pa.table([list(ids)], schema=schema)
+    kind = DataFileContent.EQUALITY_DELETES
+    return _commit_deletes(fresh(table), content, kind, spec_id, partition or Record(), ({}, {}))
+
+
+def _commit_deletes(
+    table: Table,
+    content: pa.Table,
+    kind: DataFileContent,
+    spec_id: int,
+    partition: Record,
+    bounds: tuple[dict[int, bytes], dict[int, bytes]],
+) -> str:
+    path = f"{table.location()}/data/deletes-{uuid.uuid4()}.parquet"
+    output = table.io.new_output(path)
+    with output.create() as stream:
+        pq.write_table(content, stream)
+    file = DataFile.from_args(
+        content=kind,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        record_count=content.num_rows,
+        file_size_in_bytes=len(output),
+        lower_bounds=bounds[0],
+        upper_bounds=bounds[1],
+        equality_ids=[2] if kind == DataFileContent.EQUALITY_DELETES else None,
+    )
+    file.spec_id = spec_id
+    transaction = table.transaction()
+    producer = _AddDeletes(file, operation=Operation.OVERWRITE, transaction=transaction, io=table.io)
+    producer.commit()
+    transaction.commit_transaction()
+    return path
+
+
+class _Deletes(ManifestWriterV2):
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+class _AddDeletes(_FastAppendFiles):
+    """A commit that adds one delete file."""
+
+    def __init__(self, file: DataFile, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._file = file
+
+    def _manifests(self) -> list[ManifestFile]:
+        writer = _Deletes(
+            self.spec(self._file.spec_id), self.schema(), self.new_manifest_output(), self._snapshot_id,
+            self._compression,
+        )  # fmt: skip
+        with writer:
+            writer.add_entry(
+                ManifestEntry.from_args(
+                    status=ManifestEntryStatus.ADDED,
+                    snapshot_id=self._snapshot_id,
+                    sequence_number=None,
+                    file_sequence_number=None,
+                    data_file=self._file,
+                )
+            )
+        return [*super()._manifests(), writer.to_manifest_file()]
+
+    def _summary(self, snapshot_properties: Mapping[str, str] = {}) -> Summary:
+        counted = super()._summary(dict(snapshot_properties))
+        total = int(counted.additional_properties.get("total-delete-files", "0"))
+        return Summary(
+            operation=Operation.OVERWRITE,
+            **{
+                **counted.additional_properties,
+                "added-delete-files": "1",
+                "total-delete-files": str(total + 1),
+            },
+        )
+
+
+# Reading
+
+
+def read(table: Table, snapshot_id: int | None = None) -> list[tuple[Any, ...]]:
+    """All rows as PyIceberg reads them, in order of id."""
+    arrow = fresh(table).scan(snapshot_id=snapshot_id).to_arrow()
+    return by_id(tuple(row.values()) for row in arrow.to_pylist())
+
+
+def by_id(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows in the order in which they are compared."""
+    return sorted(rows, key=lambda row: int(row[1]))
+
+
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    import_extension("avro", con=connection)
+    import_extension("iceberg", con=connection)
+    connection.execute("LOAD avro; LOAD iceberg; SET TimeZone = 'UTC'; SET threads = 1")
+    return connection
+
+
+def read_by_duckdb(table: Table) -> list[tuple[Any, ...]]:
+    """All rows as DuckDB reads them, in order of id."""
+    location = fresh(table).metadata_location.removeprefix("file://")
+    result = _duckdb().execute(f"SELECT * FROM iceberg_scan('{location}') ORDER BY id").fetchall()
+    return [tuple(_in_utc(value) for value in row) for row in result]
+
+
+def _in_utc(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is not None else value
+
+
+def check(table: Table, rows: Iterable[Row], *, by_pyiceberg: bool = True) -> None:
+    """Both readers find exactly these rows. PyIceberg reads no table with equality deletes."""
+    expected = by_id(rows)
+    assert read_by_duckdb(table) == expected
+    if by_pyiceberg:
+        assert read(table) == expected
+
+
+def files_of(table: Table) -> list[DataFile]:
+    """The live data files."""
+    now = fresh(table)
+    snapshot = now.metadata.snapshot_by_name(MAIN_BRANCH)
+    if snapshot is None:
+        return []
+    entries = [e for m in snapshot.manifests(now.io) for e in m.fetch_manifest_entry(now.io)]
+    return [e.data_file for e in entries if e.data_file.content == DataFileContent.DATA]
+
+
+def delete_files_of(table: Table) -> list[DataFile]:
+    """The live delete files."""
+    now = fresh(table)
+    snapshot = now.metadata.snapshot_by_name(MAIN_BRANCH)
+    assert snapshot is not None
+    entries = [e for m in snapshot.manifests(now.io) for e in m.fetch_manifest_entry(now.io)]
+    return [e.data_file for e in entries if e.data_file.content != DataFileContent.DATA]
