@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.planning.timeline.colors import conflicts, dependencies
+from lithify.planning.timeline.colors import dependencies, first_sharing
 from lithify.planning.timeline.model import ActiveTask, Color, Task, TimelineFile, TimelinePolicy
 from lithify.planning.timeline.plan import plan, resolve
 from tests.planning.timeline.timelines import (
@@ -71,7 +72,7 @@ def test_with_several_dependencies_every_other_task_is_red() -> None:
 def test_a_file_in_all_tasks_serialises_them(several: bool) -> None:
     files = [file(0, 4, id="long"), *(f for i in range(4) for f in small_files(i, 2))]
     tasks = plan(files, replace(ONE_EACH, several_dependencies=several), NOW_US).tasks
-    want = [[], [0], [0, 1], [0, 1, 2]] if several else [[], [0], [1], [2]]
+    want = [[], [0], [0, 1], [0, 2]] if several else [[], [0], [1], [2]]
     assert [after for _, after in picture(tasks)] == want
 
 
@@ -96,26 +97,29 @@ def test_whoever_is_waited_for_is_as_urgent_as_who_waits() -> None:
     assert plan(files, ONE_EACH, NOW_US).tasks[0] == first
 
 
-sharing = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=4), max_size=10)
+stretches = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 5)), max_size=12)
+"""Files as stretches of tasks: the first, and how many more."""
 
 
-@given(sharing, st.booleans())
+@given(stretches, st.booleans())
 def test_dependencies_order_all_that_share_and_never_in_a_circle(
-    tasks: list[list[str]], several: bool
+    files: list[tuple[int, int]], several: bool
 ) -> None:
-    shared = conflicts(tasks)
-    before = dependencies(shared, several=several)
+    tasks = [
+        {f"{i}" for i, (first, more) in enumerate(files) if first <= task <= first + more}
+        for task in range(12)
+    ]
+    before = dependencies(first_sharing([sorted(task) for task in tasks]), several=several)
     order = list(TopologicalSorter(dict(enumerate(before))).static_order())
     assert sorted(order) == list(range(len(tasks)))
     reach = [set(others) for others in before]
     for index in order:
         for other in before[index]:
+            assert tasks[index] & tasks[other]
             reach[index] |= reach[other]
-    for a, files in enumerate(tasks):
-        assert before[a] <= shared[a]
-        for b, others in enumerate(tasks[:a]):
-            if set(files) & set(others) and (several or a - b == 1):
-                assert a in reach[b] or b in reach[a]
+    for a, b in itertools.combinations(range(len(tasks)), 2):
+        if tasks[a] & tasks[b]:
+            assert a in reach[b] or b in reach[a]
 
 
 def run_to_the_end(files: list[TimelineFile], policy: TimelinePolicy, rng: random.Random) -> int:

@@ -1,17 +1,20 @@
 """Which tasks may run at once, and which have to wait for which.
 
 Two tasks that share a file must not run together: the first one rewrites the file whole, and the
-second would read what is no longer there. Tasks come in order of time.
+second would read what is no longer there. Tasks come in order of time and do not interleave, and a file
+covers one stretch of time. So a file that two tasks share is an input of all tasks between them too,
+and it is enough to wait for the nearest ones that share.
 
 With one dependency (the plain form):
-1. A task that shares no file with an earlier one is red.
-2. Any other is black and waits for the last of the earlier ones it shares with. In a row of tasks where
-   each shares with the next, each waits for the one before: they run one by one.
+1. A task that shares no file with the one before is red.
+2. Any other is black and waits for the one before. In a row of tasks where each shares with the next,
+   they run one by one.
 
 With several dependencies (the refinement):
-1. A task that shares no file with an earlier red one is red.
-2. Any other is black, and waits for all red tasks it shares with, earlier or later, and for all earlier
-   black ones. In such a row every other task is red, and the whole takes two rounds.
+1. A task that shares no file with the last red one is red.
+2. Any other is black, and waits for the red task before it, for the red one after it if they share, and
+   for the black one before it if they share. In such a row every other task is red, and the whole
+   takes two rounds.
 
 Invariants: of two tasks that share a file one waits for the other, directly or through others; nobody
 waits for himself, directly or through others; red tasks wait for no planned task.
@@ -25,34 +28,32 @@ from dataclasses import replace
 from lithify.planning.timeline.model import ActiveTask, Color, Task
 
 
-def conflicts(tasks: Sequence[Sequence[str]]) -> list[set[int]]:
-    """For each task, given by its files, the indexes of the tasks it shares a file with."""
-    users: dict[str, list[int]] = {}
-    for index, files in enumerate(tasks):
-        for file in files:
-            users.setdefault(file, []).append(index)
-    shared: list[set[int]] = [set() for _ in tasks]
-    for group in {tuple(indexes) for indexes in users.values() if len(indexes) > 1}:
-        for index in group:
-            shared[index].update(group)
-    for index, others in enumerate(shared):
-        others.discard(index)
-    return shared
-
-
-def dependencies(shared: Sequence[set[int]], *, several: bool) -> list[set[int]]:
-    """For each task the indexes of those it waits for; red ones have none."""
-    if not several:
-        earlier = ({other for other in others if other < index} for index, others in enumerate(shared))
-        return [{max(others)} if others else set() for others in earlier]
-    red: set[int] = set()
-    for index, others in enumerate(shared):
-        if not others & red:
-            red.add(index)
+def first_sharing(tasks: Sequence[Sequence[str]]) -> list[int]:
+    """For each task, given by its files, the index of the first that shares a file with it."""
+    first: dict[str, int] = {}
     return [
-        set() if index in red else {other for other in others if other in red or other < index}
-        for index, others in enumerate(shared)
+        min((first.setdefault(file, index) for file in files), default=index)
+        for index, files in enumerate(tasks)
     ]
+
+
+def dependencies(first: Sequence[int], *, several: bool) -> list[set[int]]:
+    """For each task the indexes of those it waits for; red ones have none. `first` says which is the
+    first that shares with it."""
+    if not several:
+        return [{index - 1} if shared < index else set() for index, shared in enumerate(first)]
+    before: list[set[int]] = []
+    last_red = last_black = -1
+    for index, shared in enumerate(first):
+        if last_red < shared:
+            before.append(set())
+            for other in range(max(shared, last_red + 1), index):
+                before[other].add(index)
+            last_red = index
+        else:
+            before.append({other for other in (last_red, last_black) if other >= shared})
+            last_black = index
+    return before
 
 
 def paint(tasks: Sequence[Task], active: Sequence[ActiveTask], *, several: bool) -> tuple[Task, ...]:
@@ -61,7 +62,7 @@ def paint(tasks: Sequence[Task], active: Sequence[ActiveTask], *, several: bool)
     A task that shares a file with an active one is black and waits for it too. A task is at least as
     urgent as every task that waits for it.
     """
-    before = dependencies(conflicts([task.files for task in tasks]), several=several)
+    before = dependencies(first_sharing([task.files for task in tasks]), several=several)
     priorities = [task.priority for task in tasks]
     for index in reversed(range(len(tasks))):  # whoever waits for a black task comes later than that
         for other in before[index]:

@@ -27,7 +27,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lithify.planning.timeline.model import Bucket, Chunk, TimelineFile, TimelinePolicy
+from lithify.planning.timeline.model import Bucket, Chunk, Interval, TimelineFile, TimelinePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +119,17 @@ def _trim(run: Sequence[Part]) -> Iterator[Run]:
         if run and keep[0]:
             yield tuple(run)
         return
-    reach_us: int | None = None
+    needy: Chunk | None = None
     for index, part in enumerate(run):
-        interval = part.chunk.interval
         if part.must:
-            reach_us = max((_end_us(file) for file in part.chunk.files), default=None)
-        elif interval is not None and reach_us is not None and reach_us > interval.start_us:
+            needy = part.chunk
+        elif needy is not None and _reaches(needy, part.chunk):
             keep[index] = True
-    reach_us = None
+    needy = None
     for index in reversed(range(len(run))):
-        chunk = run[index].chunk
         if run[index].must:
-            reach_us = min((_start_us(file) for file in chunk.files), default=None)
-        elif chunk.interval is not None and reach_us is not None and reach_us < chunk.interval.end_us:
+            needy = run[index].chunk
+        elif needy is not None and _reaches(run[index].chunk, needy):
             keep[index] = True
     kept: list[Part] = []
     for index, part in enumerate(run):
@@ -157,6 +155,13 @@ def _pieces(run: Run, limit_bytes: int) -> Iterator[Run]:
         piece_bytes += added_bytes
     if piece:
         yield tuple(piece)
+
+
+def _reaches(earlier: Chunk, later: Chunk) -> bool:
+    """Whether a file of the later chunk begins before the earlier one ends: they share it."""
+    assert earlier.interval is not None
+    times = later.files[0].times
+    return isinstance(times, Interval) and times.start_us < earlier.interval.end_us
 
 
 def _touch(first: Chunk, second: Chunk) -> bool:
@@ -201,13 +206,3 @@ def _portion(files: Sequence[TimelineFile], limit_bytes: int) -> tuple[TimelineF
             break
         taken.append(file)
     return tuple(taken)
-
-
-def _start_us(file: TimelineFile) -> int:
-    assert not isinstance(file.times, Bucket)
-    return file.times.start_us
-
-
-def _end_us(file: TimelineFile) -> int:
-    assert not isinstance(file.times, Bucket)
-    return file.times.end_us
