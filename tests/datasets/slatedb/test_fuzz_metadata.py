@@ -6,7 +6,6 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,9 +33,10 @@ from lithify.datasets.slatedb.sst import encode_tail, read_info, seal, unseal
 from lithify.datasets.slatedb.stats import decode_stats, encode_stats
 from lithify.testing.memory import MemoryStore
 from tests.datasets.slatedb.fuzz import ACCEPTED, Target, fuzz
-from tests.datasets.slatedb.test_golden import GOLDEN, VERSIONS, latest_manifest
 from tests.datasets.slatedb.test_index import GOOD_METAS, index_of
+from tests.datasets.slatedb.test_old_databases import latest_manifest
 from tests.datasets.slatedb.test_stats import Block, Root, stats_of
+from tests.judge.old import OLD_DATABASES, kept_old_database
 
 CASES = 6000
 MEMORY_BYTES = 64 << 20
@@ -88,7 +88,7 @@ def sealed(codec: Codec) -> Callable[[bytes], None]:
 
 def ledger() -> SlateLedger:
     """A ledger that has everything a ledger can have."""
-    _, manifest = latest_manifest(GOLDEN / "0.15.0" / "database")
+    _, manifest = latest_manifest(kept_old_database("slatedb-0.15.0"))
     ssts = tuple(view.sst for view in manifest.root.views())
     ids = tuple(sorted(sst.id for sst in ssts))
     progress: SlateProgress = Progress(
@@ -108,11 +108,11 @@ def ledger() -> SlateLedger:
 
 
 def targets() -> Iterator[Target]:
-    for version in VERSIONS:
-        path, value = latest_manifest(GOLDEN / version / "database")
+    for version in OLD_DATABASES:
+        path, value = latest_manifest(kept_old_database(version))
         yield Target(f"manifest 1 of {version}", path.read_bytes(), manifest_and_back)
         yield Target(f"manifest 2 of {version}", encode_manifest(value), manifest_and_back)
-        (compactions,) = Path(GOLDEN / version / "database" / "compactions").iterdir()
+        compactions = max((kept_old_database(version) / "compactions").iterdir())
         yield Target(f"compactions of {version}", compactions.read_bytes(), ledger_and_back)
     yield Target("compactions", encode_ledger(ledger()), ledger_and_back)
     index = encode_index(index_of(GOOD_METAS, 40))

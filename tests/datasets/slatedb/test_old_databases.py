@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,8 @@ from lithify.store.local import LocalStore
 from tests.datasets.slatedb.judging import official_compactions, official_manifest, same
 from tests.datasets.slatedb.test_manifest import assert_reported
 from tests.judge.client import copy_database, open_db, open_reader
+from tests.judge.old import OLD_DATABASES, kept_old_database, old_database_content
 from tests.judge.sst import read_sst
-
-GOLDEN = Path(__file__).parent / "golden"
-VERSIONS = ("0.10.0", "0.15.0")
 
 
 def latest_manifest(database: Path) -> tuple[Path, Manifest]:
@@ -30,14 +27,9 @@ def latest_manifest(database: Path) -> tuple[Path, Manifest]:
     return path, decode_manifest(path.read_bytes(), path.name)
 
 
-def expected_rows(version: str) -> dict[bytes, bytes]:
-    rows = json.loads((GOLDEN / version / "rows.json").read_text())
-    return {key.encode(): value.encode() for key, value in rows.items()}
-
-
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OLD_DATABASES)
 def test_manifests_mean_what_the_official_client_says(version: str) -> None:
-    for path in sorted((GOLDEN / version / "database" / "manifest").iterdir()):
+    for path in sorted((kept_old_database(version) / "manifest").iterdir()):
         data = path.read_bytes()
         assert data[:2] == b"\0\1"
         value = decode_manifest(data, path.name)
@@ -48,23 +40,24 @@ def test_manifests_mean_what_the_official_client_says(version: str) -> None:
         assert same(official_manifest(again), official_manifest(data))
 
 
-@pytest.mark.parametrize(("version", "sst_format"), [("0.10.0", 1), ("0.15.0", 2)])
+@pytest.mark.parametrize(("version", "sst_format"), [("slatedb-0.10.0", 1), ("slatedb-0.15.0", 2)])
 def test_the_shape_of_the_latest_manifest(version: str, sst_format: int) -> None:
-    _, value = latest_manifest(GOLDEN / version / "database")
+    _, value = latest_manifest(kept_old_database(version))
     root = value.root
-    assert [len(run.views) for run in root.runs] == [2]
-    assert len(root.l0) == 2
+    assert len(root.runs) == 1
+    assert len(root.l0) == 3
     assert root.last_compacted_l0 is not None
     assert all(view.id == view.sst.id for view in root.views())
     assert {view.sst.format_version for view in root.views()} == {sst_format}
     assert {view.sst.info.last_entry is None for view in root.views()} == {sst_format == 1}
-    assert "golden" in {checkpoint.name for checkpoint in value.checkpoints}
 
 
-@pytest.mark.parametrize(("version", "state"), [("0.10.0", State.SUBMITTED), ("0.15.0", State.COMPLETED)])
+@pytest.mark.parametrize(
+    ("version", "state"), [("slatedb-0.10.0", State.SUBMITTED), ("slatedb-0.15.0", State.COMPLETED)]
+)
 def test_compactions(version: str, state: State) -> None:
     """The client of 0.10.0 kept no state in the file."""
-    (path,) = (GOLDEN / version / "database" / "compactions").iterdir()
+    path = max((kept_old_database(version) / "compactions").iterdir())
     data = path.read_bytes()
     value = decode_ledger(data, path.name)
     (only,) = value.compactions
@@ -75,9 +68,9 @@ def test_compactions(version: str, state: State) -> None:
     assert same(official_compactions(again), official_compactions(data))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OLD_DATABASES)
 def test_metadata_of_every_sst(version: str) -> None:
-    database = GOLDEN / version / "database"
+    database = kept_old_database(version)
     store = LocalStore(str(database))
     _, manifest = latest_manifest(database)
     for view in manifest.root.views():
@@ -100,13 +93,13 @@ def test_metadata_of_every_sst(version: str) -> None:
             assert stats.num_puts + stats.num_deletes == len(judged.rows)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OLD_DATABASES)
 def test_the_official_client_goes_on_from_our_manifest(version: str, tmp_path: Path) -> None:
     """As a commit would leave it: the next manifest, in version 2."""
-    database = copy_database(GOLDEN / version / "database", tmp_path / "db")
+    database = copy_database(kept_old_database(version), tmp_path / "db")
     path, value = latest_manifest(database)
     path.with_name(f"{int(path.stem) + 1:020}.manifest").write_bytes(encode_manifest(value))
-    rows = expected_rows(version)
+    rows = old_database_content()
     with open_reader(database) as reader:
         assert dict(reader.scan()) == rows
     with open_db(database) as db:
