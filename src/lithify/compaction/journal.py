@@ -41,6 +41,7 @@ class Movement:
     """The worker's first heartbeat: with its name, the claim this task belongs to."""
     bytes_read: int
     bytes_written: int
+    """Made, rather: output that is still in memory counts."""
     at_ms: int
     """When this was written, wall-clock milliseconds of the task's machine."""
 

@@ -162,6 +162,12 @@ class _Merge:
     def bytes_read(self) -> int:
         return sum(source.bytes_read for source in self.inputs)
 
+    @property
+    def bytes_made(self) -> int:
+        """Bytes of outputs, those that are still in memory included."""
+        output = self.outputs.bound
+        return self.outputs.bytes_written + output["position"] - output["buffer"]
+
     def close(self) -> None:
         """Wait for requests that are under way, and free what the libraries hold."""
         if self.reporter is not None:
@@ -216,7 +222,7 @@ class _Merge:
         while (status := step()) not in (Status.OK, Status.DONE):
             self._provide(status)
             if reporter is not None and reporter.is_due():
-                reporter.report(self.bytes_read, self.outputs.bytes_written)
+                reporter.report(self.bytes_read, self.bytes_made)
 
     def _provide(self, status: int) -> None:
         if status >= Status.BAD_CHECKSUM:

@@ -1,0 +1,197 @@
+"""How far a range is, told by the loop that merges it, and what that is good for on real Spark."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from lithify import telemetry
+from lithify.clock import SystemClock
+from lithify.compaction.journal import Movement
+from lithify.coordinator import Coordinator
+from lithify.datasets.journal import REPORT_INTERVAL_S, ObjectJournal
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.execute import run_merge
+from lithify.engine.spark import SparkEngine
+from lithify.errors import LithifyError
+from lithify.ids import RandomIds
+from lithify.service import LoopOptions, run_workers
+from lithify.telemetry import Event
+from lithify.testing import CountingStore, Verb
+from lithify.worker import Worker, WorkerOptions
+from tests.compacting import dataset_at
+from tests.datasets.slatedb.merging import LAST_RUN, Bench, put
+from tests.judge.official import Put, open_db
+from tests.protocol import slow_filters
+
+FILTERED = replace(LAST_RUN, compaction_filter="tests.protocol.slow_filters:observed")
+ROWS = 3000
+QUICK = LoopOptions(0.1, 0.1, 0.1)
+TIMEOUT_MS = 5_000
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    yield Bench().add([put(b"k%05d" % n, n + 1, b"v" * 1000) for n in range(ROWS)])
+    slow_filters.on_row.clear()
+
+
+def journal_of(bench: Bench) -> ObjectJournal:
+    return ObjectJournal(bench.store, "db", bench.clock, bench.ids)
+
+
+COMPACTION = RandomIds(random.Random(9)).ulid(1)
+
+
+def test_a_long_range_reports_while_it_moves_and_leaves_nothing_behind(bench: Bench) -> None:
+    journal = journal_of(bench)
+    seen: list[Movement] = []
+
+    def row() -> None:
+        bench.clock.advance_s(0.05)
+        seen.extend(m for m in journal.movements(COMPACTION).values() if m not in seen)
+
+    slow_filters.on_row.append(row)
+    task = replace(bench.task(FILTERED), reporting=journal.reporting(COMPACTION, 3, "w", 77))
+    result = run_merge(task, bench.store, bench.ids, bench.clock)
+    assert result.rows.rows_out == ROWS
+    assert seen[0] == Movement(3, "w", 77, 0, 0, seen[0].at_ms)
+    assert len(seen) > 50, "output in memory counts, so that windows need not run empty"
+    totals = [m.bytes_read + m.bytes_written for m in seen]
+    assert totals == sorted(set(totals))
+    gaps_ms = [after.at_ms - before.at_ms for before, after in pairwise(seen)]
+    assert min(gaps_ms) >= REPORT_INTERVAL_S * 1000 - 50
+    assert journal.movements(COMPACTION) == {}
+
+
+def test_a_short_range_reports_once(bench: Bench) -> None:
+    store = CountingStore(bench.store)
+    task = replace(bench.task(), reporting=journal_of(bench).reporting(COMPACTION, 0, "w", 0))
+    run_merge(bench.task(), store, bench.ids, bench.clock)
+    silent = store.requests.copy()
+    store.reset()
+    run_merge(task, store, bench.ids, bench.clock)
+    assert store.requests - silent == {Verb.PUT: 1, Verb.DELETE: 1}
+
+
+def test_a_range_that_fails_reports_no_more(bench: Bench) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    slow_filters.on_row.append(fail)
+    journal = journal_of(bench)
+    task = replace(bench.task(FILTERED), reporting=journal.reporting(COMPACTION, 0, "w", 0))
+    with pytest.raises(LithifyError):
+        run_merge(task, bench.store, bench.ids, bench.clock)
+    assert journal.movements(COMPACTION) == {}
+
+
+# On Spark
+
+
+def make_database(path: Path, first_value: bytes = b"") -> dict[bytes, bytes]:
+    model: dict[bytes, bytes] = {}
+    with open_db(path) as database:
+        for flush in range(4):
+            rows = {b"k%05d" % n: (b"%d-%d " % (flush, n)) + b"x" * 900 for n in range(flush, ROWS, 4)}
+            if not flush:
+                rows[b"k00000"] = first_value + b" first"
+            database.write_batch([Put(key, value) for key, value in rows.items()])
+            database.flush()
+            model |= rows
+    return model
+
+
+class Service:
+    """A coordinator that the test ticks, and a worker on Spark in a thread of its own."""
+
+    def __init__(self, path: Path, compaction_filter: str, engine: SparkEngine) -> None:
+        self.events: list[Event] = []
+        self._filter = compaction_filter
+        self._path = path
+        self._engine = engine
+        self.coordinator = Coordinator(
+            self._dataset(),
+            SystemClock(),
+            RandomIds(),
+            worker_heartbeat_timeout_ms=TIMEOUT_MS,
+            observer=self.events.append,
+        )
+        self.coordinator.start()
+
+    def _dataset(self) -> SlateDataset:
+        return dataset_at(self._path, compaction_filter=f"tests.protocol.slow_filters:{self._filter}")
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        stop = threading.Event()
+        options = WorkerOptions(heartbeat_interval_ms=500, heartbeat_min_interval_ms=200)
+        worker = Worker(
+            self._dataset(), self._engine, SystemClock(), "w", options=options, observer=self.events.append
+        )
+        thread = threading.Thread(target=run_workers, args=([worker], stop, random.Random(1), QUICK))
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(LIMIT_S)
+
+    def until(self, kind: type[Event]) -> None:
+        deadline_s = time.monotonic() + LIMIT_S
+        while not self.seen(kind):
+            assert time.monotonic() < deadline_s, f"no {kind.__name__}"
+            self.coordinator.tick()
+            time.sleep(0.05)
+
+    def seen(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def warm(engine: SparkEngine) -> None:
+    """Spark runs, so that starting it takes nobody's time."""
+    engine.submit("start", abs, -1).result()
+
+
+def test_on_spark_a_range_longer_than_the_timeout_is_never_taken_back(
+    tmp_path: Path, spark_engine: SparkEngine
+) -> None:
+    warm(spark_engine)
+    model = make_database(tmp_path / "db")
+    service = Service(tmp_path / "db", "slow", spark_engine)
+    started_s = time.monotonic()
+    with service.working():
+        service.until(telemetry.Committed)
+    took_s = time.monotonic() - started_s
+    assert took_s > ROWS * slow_filters.SLOW_ROW_S > 2 * TIMEOUT_MS / 1000
+    assert len(service.seen(telemetry.RangeFinished)) == 1
+    assert not service.seen(telemetry.Reclaimed)
+    assert len(service.seen(telemetry.Heartbeat)) >= 2
+    with open_db(tmp_path / "db") as database:
+        assert dict(database.scan()) == model
+
+
+def test_on_spark_a_hung_range_is_taken_back_and_done_by_the_next_attempt(
+    tmp_path: Path, spark_engine: SparkEngine
+) -> None:
+    warm(spark_engine)
+    hold = tmp_path / "hold"
+    hold.touch()
+    model = make_database(tmp_path / "db", str(hold).encode())
+    service = Service(tmp_path / "db", "hanging", spark_engine)
+    with service.working():
+        service.until(telemetry.Reclaimed)
+        hold.unlink()
+        service.until(telemetry.Committed)
+    assert len(service.seen(telemetry.Lost)) == 1, "the worker noticed, and stopped the task"
+    with open_db(tmp_path / "db") as database:
+        assert dict(database.scan()) == model
