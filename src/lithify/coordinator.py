@@ -148,7 +148,7 @@ class Coordinator:
         self._note_attempts()
         committed, refused = self._commit(ledger)
         exhausted = self._exhausted(ledger)
-        self._failures.refresh()
+        self._failures.refresh(ledger)
         snapshot = self._dataset.snapshot()
         outcome = _Outcome()
 

@@ -9,6 +9,7 @@ act:
 - `StoreError`: the object store answered with a failure.
 - `Fenced`, `LostOwnership`: another process took over; this one must stop.
 - `EngineError`, `Cancelled`: the data engine could not finish.
+- `DeadlineExceeded`: waiting ended, the work goes on.
 """
 
 from __future__ import annotations
@@ -95,3 +96,9 @@ class Cancelled(LithifyError):
     """The work was cancelled."""
 
     exit_code = 8
+
+
+class DeadlineExceeded(LithifyError):
+    """What was waited for did not happen in time; it may still."""
+
+    exit_code = 9

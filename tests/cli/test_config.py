@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_main import lithify, lithify_json
+from tests.cli.invoking import invoke, invoke_json
 
 
 def test_what_is_shown_can_be_given_back(tmp_path: Path) -> None:
     given = ["--set", "compactor_options.poll_interval=1s", "--set", "spark.conf.spark.executor.memory=2g"]
-    shown = lithify("config", "show", *given)
-    assert shown.returncode == 0, shown.stderr
+    shown = invoke("config", "show", *given)
+    assert shown.exit_code == 0, shown.stderr
     document = tomllib.loads(shown.stdout)
     assert document["compactor_options"]["poll_interval"] == "1s"
     assert document["spark"]["conf"] == {"spark.executor.memory": "2g"}
     file = tmp_path / "lithify.toml"
     file.write_text(shown.stdout)
-    again = lithify_json("config", "show", "--config", file)
+    again = invoke_json("config", "show", "--config", file)
     assert {s["name"]: s["value"] for s in again}["compactor_options.poll_interval"] == "1s"
 
 
 def test_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITHIFY_LOG__FORMAT", "json")
-    shown = lithify_json("config", "show", "--changed", "--store-option", "aws_secret_access_key=hunter2")
+    shown = invoke_json("config", "show", "--changed", "--store-option", "aws_secret_access_key=hunter2")
     assert {(s["name"], s["value"], s["from"]) for s in shown} == {
         ("log.format", "json", "LITHIFY_LOG__FORMAT"),
         ("store_options.aws_secret_access_key", "********", "--store-option"),

@@ -9,7 +9,8 @@ from lithify.compaction.journal import Attempt, Failure
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.protocol import AnyCompaction
 from lithify.ids import RandomIds
-from tests.cli.test_main import files, lithify, lithify_json
+from tests.cli.invoking import invoke, invoke_json
+from tests.cli.test_main import files
 from tests.compacting import dataset_at
 from tests.judge.official import Put, compact_officially, open_db
 
@@ -25,19 +26,19 @@ def test_a_database_at_rest_and_one_with_a_foreign_coordinator(tmp_path: Path) -
     path = tmp_path / "db"
     database(path, 5)
     before = files(path)
-    found = lithify_json("status", path, "--set", "l0_max_ssts=5")
+    found = invoke_json("status", path, "--set", "l0_max_ssts=5")
     assert found["coordinator"]["presence"] == "never"
     assert found["compactions"] == []
     assert len(found["proposals"]) == 1
     assert found["stall_ms"] == 0
     assert found["pressure"][0]["l0_ssts"] == 5
-    shown = lithify("status", path, "--set", "l0_max_ssts=5").stdout
+    shown = invoke("status", path, "--set", "l0_max_ssts=5").stdout
     assert "stalls now" in shown
     assert "Would be added" in shown
     assert files(path) == before
 
     compact_officially(path)
-    assert lithify_json("status", path)["coordinator"]["presence"] == "slatedb"
+    assert invoke_json("status", path)["coordinator"]["presence"] == "slatedb"
 
 
 def test_what_is_under_way(tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ def test_what_is_under_way(tmp_path: Path) -> None:
     spec = dataset.encode_spec(proposal.spec)
     dataset.journal.add_failure(Failure(gone, "never worked", 3, 1_600_000_000_000, spec))
 
-    (found,) = lithify_json("status", path)["compactions"]
+    (found,) = invoke_json("status", path)["compactions"]
     assert found["id"] == compaction_id
     assert found["state"] == "running"
     assert found["worker"] == "some-worker"
@@ -69,6 +70,6 @@ def test_what_is_under_way(tmp_path: Path) -> None:
     assert "silent worker" in found["waits_for"]
     assert found["cost_bytes"] == proposal.cost_bytes
     assert found["since_ms"] is not None
-    shown = " ".join(lithify("status", path).stdout.split())
+    shown = " ".join(invoke("status", path).stdout.split())
     for said in ("waits for its silent worker", "disk on fire", f"{gone} after 3 attempts: never worked"):
         assert said in shown

@@ -16,6 +16,7 @@ import typer
 from lithify import __version__
 from lithify.cli.compact import compact, plan
 from lithify.cli.config import config_app
+from lithify.cli.control import cancel, retry, submit, wait
 from lithify.cli.gc import gc
 from lithify.cli.inspecting import inspect_app
 from lithify.cli.logs import set_up_logs
@@ -31,12 +32,17 @@ app = typer.Typer(
 )
 ONCE = "Compact once"
 SERVICE = "Compact continuously"
+SINGLE = "Single compactions"
 LOOK = "Look and repair"
 app.command(rich_help_panel=ONCE)(plan)
 app.command(rich_help_panel=ONCE)(compact)
 app.command(rich_help_panel=SERVICE)(run)
 app.command(rich_help_panel=SERVICE)(coordinator)
 app.command(rich_help_panel=SERVICE)(worker)
+app.command(rich_help_panel=SINGLE)(submit)
+app.command(rich_help_panel=SINGLE)(wait)
+app.command(rich_help_panel=SINGLE)(cancel)
+app.command(rich_help_panel=SINGLE)(retry)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(gc)
 app.add_typer(inspect_app, name="inspect", rich_help_panel=LOOK)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from lithify.clock import Clock
 from lithify.compaction.contract import Dataset, Plan, Proposal
 from lithify.compaction.journal import Failure
+from lithify.compaction.model import State
 from lithify.compaction.pauses import GrowingPause
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.errors import CorruptObject
@@ -33,6 +34,8 @@ class Failures:
         self._clock = clock
         self._known: tuple[Failure, ...] = ()
         self._sources: dict[Ulid, frozenset[str]] = {}
+        self._failed: frozenset[Ulid] = frozenset()
+        """What the ledger last called Failed."""
         self._is_due = True
         """Whether the journal has to be read before the next plan."""
 
@@ -49,9 +52,12 @@ class Failures:
         self._dataset.journal.forgive(compaction_id)
         self._is_due = True
 
-    def refresh(self) -> None:
-        """Read the journal again where that can change the next plan."""
-        if self._is_due:
+    def refresh(self, ledger: AnyLedger) -> None:
+        """Read the journal again where that can change the next plan. Others may have marked something
+        Failed: a person who cancels."""
+        failed = frozenset(c.id for c in ledger.compactions if c.state is State.FAILED)
+        is_news, self._failed = not failed <= self._failed, failed
+        if self._is_due or is_news:
             self._known = tuple(f for f in self._dataset.journal.failures() if f.attempts)
             before, self._sources = self._sources, {}
             for failure in self._known:

@@ -1,0 +1,295 @@
+"""`lithify submit`, `wait`, `cancel` and `retry`: what people do to single compactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from lithify.cli import text
+from lithify.cli.options import AsJson, CompactionIds, ConfigFile, Full, Segment, Sets, StoreOptions, Url
+from lithify.cli.running import errors, print_json
+from lithify.cli.settings import settings
+from lithify.errors import DeadlineExceeded, Refused
+
+if TYPE_CHECKING:
+    from lithify.config.model import Config
+    from lithify.control import Outcome
+    from lithify.datasets.slatedb.dataset import SlateDataset
+    from lithify.ids import Ulid
+    from lithify.status import Status
+
+
+def submit(
+    url: Url,
+    full: Full = False,
+    segment: Segment = None,
+    l0: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--l0", metavar="VIEW", help="Merge this L0 view; `all` for every one. May be repeated."
+        ),
+    ] = None,
+    run: Annotated[
+        list[int] | None, typer.Option("--run", metavar="ID", help="Merge this sorted run. May be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Ask a database's coordinator for a compaction: a full one, or one of given sources.
+
+    It is checked at once, and again by the coordinator. Whoever coordinates, Lithify or SlateDB,
+    schedules it at its next look. Prints the ids, for `lithify wait`.
+
+    Examples:
+
+        lithify submit --full s3://bucket/my-db
+
+        lithify submit --l0 all --run 3 --run 2 s3://bucket/my-db
+    """
+    with errors(as_json):
+        if full == bool(l0 or run):
+            raise Refused("say what to compact: either --full, or sources with --l0 and --run")
+        effective = settings(config, sets, store_option=store_option)
+        from lithify import control
+        from lithify.cli import building
+        from lithify.clock import SystemClock
+        from lithify.compaction.model import Ledger
+        from lithify.ids import RandomIds, parse_ulid
+
+        dataset = building.open_dataset(url, effective)
+        snapshot, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
+        if full:
+            plan = building.planner(dataset, True, segment)(snapshot, ledger)
+            specs = [proposal.spec for proposal in plan.proposals]
+            if not specs:
+                notes = "".join(f"; {note}" for note in plan.notes)
+                raise Refused(f"there is nothing to compact in {dataset.url}{notes}")
+        else:
+            views = [] if l0 is None else [parse_view(v, parse_ulid) for v in l0 if v != "all"]
+            prefix = b"" if segment is None else building.segment_prefix(segment)
+            all_l0 = l0 is not None and "all" in l0
+            specs = [control.spec_of(snapshot, ledger, prefix, views, run or (), all_l0=all_l0)]
+        added = control.submit(dataset, SystemClock(), RandomIds(), specs)
+        _report(dataset, added, as_json)
+
+
+def parse_view(given: str, parse: Callable[[str], Ulid]) -> Ulid:
+    """The id of a view as a person gives it."""
+    try:
+        return parse(given)
+    except ValueError:
+        raise Refused(f"{given!r} is no id of a view; `lithify inspect manifest` shows them") from None
+
+
+def cancel(
+    url: Url,
+    compactions: CompactionIds,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Give compactions up that are under way. Nothing is lost: only their work is.
+
+    The coordinator leaves the same sources alone for a while before it plans them again; `lithify retry`
+    submits the same compaction again at once.
+
+    Example:
+
+        lithify cancel s3://bucket/my-db 01M7Y73N1RT45V6YVXGPSA14XX
+    """
+    with errors(as_json):
+        effective = settings(config, sets, store_option=store_option)
+        from lithify import control
+        from lithify.cli import building
+        from lithify.clock import SystemClock
+
+        wanted = _ids(compactions)
+        control.cancel(building.open_dataset(url, effective), SystemClock(), wanted)
+        if as_json:
+            print_json({"cancelled": wanted})
+        else:
+            for compaction_id in wanted:
+                print(f"{compaction_id} cancelled")
+
+
+def retry(
+    url: Url,
+    compactions: CompactionIds,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Submit compactions again that have failed for good, under new ids, and forget the failures.
+
+    Example:
+
+        lithify retry s3://bucket/my-db 01M7Y73N1RT45V6YVXGPSA14XX
+    """
+    with errors(as_json):
+        effective = settings(config, sets, store_option=store_option)
+        from lithify import control
+        from lithify.cli import building
+        from lithify.clock import SystemClock
+        from lithify.ids import RandomIds
+
+        dataset = building.open_dataset(url, effective)
+        added = [control.retry(dataset, SystemClock(), RandomIds(), i) for i in _ids(compactions)]
+        _report(dataset, added, as_json)
+
+
+def wait(
+    url: Url,
+    compactions: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COMPACTION…]", help="Ids; default: all that are under way now."),
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Stop waiting after this, such as 10m.")
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Wait until compactions have ended, and say how.
+
+    Exit code 0 when all are completed, 1 when one has failed, 9 when the time is over.
+
+    Examples:
+
+        lithify wait --timeout 1h s3://bucket/my-db
+
+        lithify wait s3://bucket/my-db 01M7Y73N1RT45V6YVXGPSA14XX
+    """
+    with errors(as_json):
+        effective = settings(config, sets, store_option=store_option)
+        from lithify.cli import building
+
+        dataset = building.open_dataset(url, effective)
+        wanted = _ids(compactions) if compactions else _active(dataset)
+        ended = _wait(dataset, wanted, _seconds(timeout), effective, as_json)
+        if as_json:
+            print_json(
+                [{"compaction": o.compaction, "state": o.state.value, "reason": o.reason} for o in ended]
+            )
+        else:
+            for o in ended:
+                print(f"{o.compaction} {o.state.value}" + (f": {o.reason}" if o.reason else ""))
+            if not wanted:
+                print("No compaction is under way.")
+        from lithify.compaction.model import State
+
+        if any(o.state is State.FAILED for o in ended):
+            raise typer.Exit(1)
+
+
+def _wait(
+    dataset: SlateDataset, wanted: Sequence[Ulid], timeout_s: float | None, config: Config, as_json: bool
+) -> list[Outcome]:
+    from lithify import control
+    from lithify.cli import building
+    from lithify.clock import SystemClock
+    from lithify.status import status as status_of
+
+    clock = SystemClock()
+    poll_s = config.compactor_options.commit_compacted_interval.total_seconds()
+    ends_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
+    ended: dict[Ulid, Outcome] = {}
+    with Bars(Console(stderr=True), quiet=as_json) as bars:
+        while True:
+            for compaction_id in wanted:
+                if compaction_id not in ended:
+                    found = control.outcome(dataset, compaction_id)
+                    if found is None:
+                        raise Refused(f"nothing is known of a compaction {compaction_id} of {dataset.url}")
+                    if found.state.is_terminal:
+                        ended[compaction_id] = found
+            if len(ended) == len(wanted):
+                return [ended[compaction_id] for compaction_id in wanted]
+            bars.draw(
+                status_of(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config), config.l0_max_ssts),
+                wanted,
+            )
+            if ends_s is not None and clock.monotonic_s() + poll_s > ends_s:
+                open_ = ", ".join(i for i in wanted if i not in ended)
+                raise DeadlineExceeded(
+                    f"not finished in time: {open_}; `lithify status` says what it waits for"
+                )
+            clock.sleep_s(poll_s)
+
+
+class Bars:
+    """A progress bar for each compaction that is waited for, with what it waits for."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
+        self._progress = Progress(*columns, console=console, transient=True, disable=quiet)
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def draw(self, found: Status, wanted: Sequence[Ulid]) -> None:
+        """Show how things stand now."""
+        for c in found.compactions:
+            if c.id not in wanted:
+                continue
+            left = f", {text.duration(c.remaining_ms)} left" if c.remaining_ms is not None else ""
+            said = f"{c.state.value}{left}" + (f", waits for {c.waits_for}" if c.waits_for else "")
+            if c.id not in self._tasks:
+                self._tasks[c.id] = self._progress.add_task(c.id, total=1.0, said=said)
+            self._progress.update(self._tasks[c.id], completed=c.share_done, said=said)
+
+
+def _active(dataset: SlateDataset) -> list[Ulid]:
+    ledger = dataset.ledger()
+    return [c.id for c in ledger.active()] if ledger is not None else []
+
+
+def _ids(given: Sequence[str]) -> list[Ulid]:
+    from lithify.ids import parse_ulid
+
+    try:
+        return list(dict.fromkeys(parse_ulid(i) for i in given))
+    except ValueError:
+        raise Refused(f"{' '.join(given)}: not ids of compactions; `lithify status` shows them") from None
+
+
+def _seconds(timeout: str | None) -> float | None:
+    from lithify.config.durations import parse_duration
+
+    try:
+        return None if timeout is None else parse_duration(timeout).total_seconds()
+    except ValueError as error:
+        raise Refused(f"--timeout: {error}") from None
+
+
+def _report(dataset: SlateDataset, added: Sequence[Ulid], as_json: bool) -> None:
+    from lithify.clock import SystemClock
+    from lithify.datasets.slatedb.presence import coordinator_status
+
+    coordinator = coordinator_status(dataset, dataset.snapshot().compactor_epoch, SystemClock().now_ms())
+    if as_json:
+        print_json({"submitted": list(added), "coordinator_is_alive": coordinator.is_alive})
+        return
+    for compaction_id in added:
+        print(compaction_id)
+    if coordinator.is_alive is False:
+        Console(stderr=True).print(
+            f"No coordinator is running: this waits until one is started (lithify run {dataset.url}).",
+            highlight=False,
+            soft_wrap=True,
+        )

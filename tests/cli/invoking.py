@@ -1,0 +1,39 @@
+"""The command in this process: for what needs no process of its own, and so is quick."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from lithify.cli.main import app
+
+
+def invoke(*arguments: str | Path) -> Result:
+    """Run `lithify` with these arguments. What it does not foresee is raised."""
+    with _logging_as_before():
+        return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def invoke_json(*arguments: str | Path) -> Any:
+    """The document it prints."""
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@contextmanager
+def _logging_as_before() -> Iterator[None]:
+    root, logger = logging.getLogger(), logging.getLogger("lithify")
+    handlers, levels = root.handlers[:], (root.level, logger.level)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(levels[0])
+        logger.setLevel(levels[1])

@@ -1,0 +1,202 @@
+"""Submitting, cancelling and trying again, judged by coordinators and workers that run meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lithify import control
+from lithify.clock import SystemClock
+from lithify.compaction.model import Ledger, State
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.datasets.slatedb.model import Spec, TieredSpec
+from lithify.errors import Refused
+from lithify.ids import RandomIds, Ulid
+from lithify.planning.tiered import TieredPolicy
+from lithify.testing.engine import InlineEngine
+from lithify.worker import Worker
+from tests.compacting import dataset_at
+from tests.judge.official import Put, compact_officially, compactor_settings, open_db
+
+CLOCK, IDS = SystemClock(), RandomIds()
+
+
+class Set:
+    """A database with a Lithify coordinator that plans nothing by itself, and a worker."""
+
+    def __init__(self, path: Path, flushes: int = 3) -> None:
+        with open_db(path) as database:
+            for n in range(flushes):
+                database.write_batch([Put(b"k%02d" % k, b"%d" % n) for k in range(20)])
+                database.flush()
+        self.path = path
+        self.dataset = quiet(path)
+        guard = CoordinatorGuard(self.dataset, CLOCK, IDS)
+        self.coordinator = Coordinator(self.dataset, CLOCK, IDS)
+        self.coordinator.start(guard.enter(take_over=False))
+        guard.hold(self.coordinator.epoch)
+        self.engine = InlineEngine(stepped=True)
+        self.worker = Worker(quiet(path), self.engine, CLOCK, "w")
+
+    def spec(self, *runs: int, l0: bool = True) -> TieredSpec:
+        dataset = self.dataset
+        ledger = dataset.ledger() or Ledger()
+        return control.spec_of(dataset.snapshot(), ledger, b"", (), runs, all_l0=l0)
+
+    def submit(self, *specs: Spec) -> tuple[Ulid, ...]:
+        return control.submit(quiet(self.path), CLOCK, IDS, specs)
+
+    def outcome(self, compaction_id: Ulid) -> control.Outcome:
+        found = control.outcome(quiet(self.path), compaction_id)
+        assert found is not None
+        return found
+
+    def finish(self) -> None:
+        """Let coordinator and worker do all there is to do."""
+        for _ in range(4):
+            self.coordinator.tick()
+            self.worker.tick()
+            self.engine.run_all()
+
+
+def quiet(path: Path) -> SlateDataset:
+    """The database, with a scheduler that never finds anything."""
+    return dataset_at(path, policy=TieredPolicy(1000, 1000))
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Set:
+    return Set(tmp_path / "db")
+
+
+def test_what_is_submitted_is_done(db: Set) -> None:
+    (compaction_id,) = db.submit(db.spec())
+    assert db.outcome(compaction_id).state is State.SUBMITTED
+    db.finish()
+    assert db.outcome(compaction_id).state is State.COMPLETED
+    (tree,) = [quiet(db.path).snapshot().root]
+    assert (len(tree.l0), [run.id for run in tree.runs]) == (0, [0])
+    # A second one: how the first ended is known although the ledger has forgotten it.
+    (second,) = db.submit(db.spec(0, l0=False))
+    db.finish()
+    assert db.outcome(second).state is State.COMPLETED
+    ledger = db.dataset.ledger()
+    assert ledger is not None
+    assert [c.id for c in ledger.compactions] == [max(compaction_id, second)]
+    assert db.outcome(compaction_id).state is State.COMPLETED
+    with open_db(db.path) as database:
+        assert database.scan() == [(b"k%02d" % k, b"2") for k in range(20)]
+
+
+def test_a_mistake_is_told_and_nothing_is_written(db: Set) -> None:
+    (compaction_id,) = db.submit(db.spec())
+    l0 = db.spec().l0_view_ids
+    before = db.dataset.ledger_ids()
+    wrong: list[tuple[Spec, str]] = [
+        (db.spec(), f"source of compaction {compaction_id} already"),
+        (TieredSpec(b"", (), (), 9), "cannot be compacted"),
+        (TieredSpec(b"x", l0, (), 9), "cannot be compacted"),
+        (TieredSpec(b"", (), (7,), 7), "cannot be compacted"),
+    ]
+    for spec, says in wrong:
+        with pytest.raises(Refused, match=says):
+            db.submit(spec)
+    snapshot, ledger = db.dataset.snapshot(), db.dataset.ledger() or Ledger()
+    for segment, views, runs, says in (
+        (b"x", (), (), "no segment 78"),
+        (b"", (IDS.ulid(1),), (), "no source"),
+        (b"", (), (4,), "4 is no source"),
+    ):
+        with pytest.raises(Refused, match=says):
+            control.spec_of(snapshot, ledger, segment, views, runs)
+    assert db.dataset.ledger_ids() == before
+
+
+def test_only_the_newest_l0_without_the_oldest_is_refused(db: Set) -> None:
+    """A spec that SlateDB would accept and lose data on."""
+    newest = db.spec().l0_view_ids[:1]
+    with pytest.raises(Refused, match="would be lost"):
+        db.submit(TieredSpec(b"", newest, (), 0))
+
+
+def test_all_or_none(db: Set) -> None:
+    before = db.dataset.ledger_ids()
+    with pytest.raises(Refused):
+        db.submit(db.spec(), TieredSpec(b"", (), (7,), 7))
+    assert db.dataset.ledger_ids() == before
+
+
+def test_a_cancelled_compaction_stops_and_can_be_tried_again(db: Set) -> None:
+    (compaction_id,) = db.submit(db.spec())
+    db.coordinator.tick()
+    db.worker.tick()
+    assert db.outcome(compaction_id).state is State.RUNNING
+    assert db.engine.waiting
+
+    control.cancel(quiet(db.path), CLOCK, [compaction_id])
+    assert db.outcome(compaction_id) == control.Outcome(compaction_id, State.FAILED, control.CANCELLED)
+    db.worker.tick()
+    assert not db.worker.is_busy
+    assert not db.engine.waiting
+    db.finish()
+    assert db.dataset.snapshot().root.runs == ()
+
+    new_id = control.retry(quiet(db.path), CLOCK, IDS, compaction_id)
+    assert new_id != compaction_id
+    assert db.dataset.journal.failures() == ()
+    db.finish()
+    assert db.outcome(new_id).state is State.COMPLETED
+    with open_db(db.path) as database:
+        assert len(database.scan()) == 20
+
+
+def test_what_was_cancelled_is_not_planned_again_at_once(tmp_path: Path) -> None:
+    db = Set(tmp_path / "db", flushes=4)
+    eager = Coordinator(dataset_at(db.path), CLOCK, IDS)
+    eager.start()
+    CoordinatorGuard(dataset_at(db.path), CLOCK, IDS).hold(eager.epoch)
+    eager.tick()
+    ledger = db.dataset.ledger()
+    assert ledger is not None
+    (compaction,) = ledger.active()
+    control.cancel(quiet(db.path), CLOCK, [compaction.id])
+    assert eager.tick().ledger.active() == ()
+
+
+def test_what_cannot_be_cancelled(db: Set) -> None:
+    (compaction_id,) = db.submit(db.spec())
+    with pytest.raises(Refused, match="no compaction"):
+        control.cancel(db.dataset, CLOCK, [IDS.ulid(5)])
+    db.coordinator.tick()
+    db.worker.tick()
+    db.engine.run_all()
+    db.worker.tick()
+    assert db.outcome(compaction_id).state is State.COMPACTED
+    with pytest.raises(Refused, match="too late"):
+        control.cancel(db.dataset, CLOCK, [compaction_id])
+    db.finish()
+    with pytest.raises(Refused, match="completed already"):
+        control.cancel(db.dataset, CLOCK, [compaction_id])
+    with pytest.raises(Refused, match="has not failed"):
+        control.retry(db.dataset, CLOCK, IDS, compaction_id)
+    with pytest.raises(Refused, match="nothing is known"):
+        control.retry(db.dataset, CLOCK, IDS, IDS.ulid(5))
+
+
+def test_slatedbs_coordinator_does_what_is_submitted_and_is_not_asked_to_cancel(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    db = Set(path)
+    compact_officially(path)
+    spec = db.spec(0, l0=False)
+    with open_db(path, settings={"compactor_options": compactor_settings(scheduler={})}):
+        (compaction_id,) = db.submit(spec)
+        with pytest.raises(Refused, match="no way to cancel"):
+            control.cancel(quiet(path), CLOCK, [compaction_id])
+        for _ in range(600):
+            if db.outcome(compaction_id).state.is_terminal:
+                break
+            CLOCK.sleep_s(0.05)
+    assert db.outcome(compaction_id).state is State.COMPLETED
