@@ -9,7 +9,8 @@ Commit, as one atomic step for any number of compactions (SlateDB format: manife
 4. Publish the transformed manifest.
 
 On a conflict, step 3 or 4 starts again from the latest manifest, with the checks of 1 and 2. A version
-that another party slips in between 3 and 4 needs no second checkpoint: the inputs are pinned already.
+that another party slips in between 3 and 4 needs no second checkpoint: the inputs are pinned already,
+unless so much time has passed that the checkpoint has expired or soon will; then 3 is done again.
 
 The new manifest is always a function of the latest one and the compactions, never of an older one we
 remember, so whatever the writer, readers or garbage collectors published meanwhile stays.
@@ -50,10 +51,13 @@ from lithify.datasets.slatedb.split import BLOCK_SIZES, plan_ranges
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, TaskResult
 from lithify.datasets.slatedb.transform import apply_compaction, with_checkpoint
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import CorruptObject, Fenced, ObjectNotFound, Refused
+from lithify.errors import CorruptObject, Fenced, ObjectNotFound, Refused, StoreError
 from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
+
+MAX_PINS = 5
+"""Times the inputs of a commit are pinned anew because it took too long."""
 
 _NO_COMPACTION = ulid_from_int(0)
 
@@ -220,6 +224,8 @@ class SlateDataset:
     def commit(self, compactions: Sequence[SlateCompaction], epoch: int) -> Mapping[Ulid, str | None]:
         """Publish the outputs of all `compactions` that are still valid."""
         verdicts: Mapping[Ulid, str | None] = {}
+        pin: Checkpoint | None = None
+        is_done = False
 
         def judge(version: Version | None) -> tuple[Manifest, Manifest | None]:
             nonlocal verdicts
@@ -229,19 +235,37 @@ class SlateDataset:
             return manifest, result
 
         def pin_inputs(version: Version | None) -> bytes | None:
+            nonlocal pin
             manifest, result = judge(version)
             assert version is not None
             if result is None:
                 return None
-            return encode_manifest(with_checkpoint(manifest, self._new_checkpoint(version.id + 1)))
+            pin = self._new_checkpoint(version.id + 1)
+            return encode_manifest(with_checkpoint(manifest, pin))
 
         def publish_outputs(version: Version | None) -> bytes | None:
-            _, result = judge(version)
-            return None if result is None else encode_manifest(result)
+            nonlocal is_done
+            manifest, result = judge(version)
+            is_done = result is None or self._is_fresh(pin, manifest)
+            return encode_manifest(result) if is_done and result is not None else None
 
-        self._manifests.update(pin_inputs, self._clock, self._rng)
-        self._manifests.update(publish_outputs, self._clock, self._rng)
-        return verdicts
+        for _ in range(MAX_PINS):
+            self._manifests.update(pin_inputs, self._clock, self._rng)
+            self._manifests.update(publish_outputs, self._clock, self._rng)
+            if is_done:
+                return verdicts
+        raise StoreError(
+            f"{self.url}: {MAX_PINS} times a checkpoint of the inputs was too old before the outputs "
+            f"could be published; is the store very slow, or a checkpoint_lifetime of "
+            f"{self.options.checkpoint_lifetime_s} s too short?"
+        )
+
+    def _is_fresh(self, pin: Checkpoint | None, manifest: Manifest) -> bool:
+        """Whether the checkpoint is still there, with at least half of its life before it."""
+        if pin is None or pin not in manifest.checkpoints:
+            return False
+        age_s = self._clock.now_ms() // 1000 - pin.create_time_s
+        return 2 * age_s <= self.options.checkpoint_lifetime_s
 
     def _new_checkpoint(self, manifest_id: int) -> Checkpoint:
         now_s = self._clock.now_ms() // 1000

@@ -29,8 +29,8 @@ from lithify.testing.simulation.scenario import CHECKPOINT_LIFETIME_S, MAX_SKEW_
 from lithify.testing.simulation.world import ROOT, Process, World
 
 _PATHS = DatabasePaths(ROOT)
-_READERS_MS = CHECKPOINT_LIFETIME_S * 1000 - 2 * MAX_SKEW_MS - 1_000
-"""So long a reader may go on with a version that a commit has replaced."""
+_READERS_MS = CHECKPOINT_LIFETIME_S * 1000 // 2 - 2 * MAX_SKEW_MS - 1_000
+"""So long a reader may go on with a version that a commit has replaced, if nobody ever falls asleep."""
 
 
 class Judge:
@@ -81,12 +81,20 @@ class Judge:
             _, old = self.manifest
             ledger = self.ledger[1] if self.ledger is not None else None
             self._manifests.check(process, number, old, new, ledger)
+            self._check_pinned(process, old, new)
             self._replaced.append((self._world.now_ms, old))
         self.manifest = number, new
         self._world.count("event: manifest published")
         named = {checkpoint.manifest_id for checkpoint in new.checkpoints}
         self._pinned[number] = new
         self._pinned = {i: m for i, m in self._pinned.items() if i in named or i == number}
+
+    def _check_pinned(self, process: Process, old: Manifest, new: Manifest) -> None:
+        """What a commit takes away stays readable: some checkpoint names a version that has all of it."""
+        gone = _shown(old) - _shown(new)
+        named = {checkpoint.manifest_id for checkpoint in new.checkpoints}
+        if gone and not any(gone <= _shown(m) for number, m in self._pinned.items() if number in named):
+            self._fail(rules.KEPT, process, f"commits, and no checkpoint pins {sorted(gone)}")
 
     def _wrote_ledger(self, process: Process, number: int, new: SlateLedger) -> None:
         assert self.manifest is not None
@@ -167,7 +175,8 @@ class Judge:
             recorded = compaction.progress.ranges if compaction.progress is not None else ()
             for sst in (*compaction.outputs, *(sst for part in recorded for sst in part.outputs)):
                 needed[sst.id] = f"compaction {compaction.id}"
-        self._replaced = [(t, m) for t, m in self._replaced if self._world.now_ms - t < _READERS_MS]
+        now_ms, sleepers = self._world.now_ms, self._world.scenario.faults.pause_per_call
+        self._replaced = [(t, m) for t, m in self._replaced if now_ms - t < _READERS_MS and not sleepers]
         versions = [(m, "a reader of a moment ago") for _, m in self._replaced]
         versions += [(m, f"the checkpoint of manifest {i}") for i, m in self._live_pins().items()]
         versions.append((self.manifest[1], "the latest manifest"))
@@ -195,3 +204,7 @@ class Judge:
 
     def _fail(self, rule: str, process: Process, text: str) -> NoReturn:
         raise self._world.fail(rule, f"{process.name}: {text}")
+
+
+def _shown(manifest: Manifest) -> frozenset[Ulid]:
+    return frozenset(view.sst.id for tree in manifest.trees() for view in tree.views())

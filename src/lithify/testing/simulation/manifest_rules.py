@@ -126,7 +126,12 @@ class ManifestRules:
         self._explained(process, before, after, new, ledger)
 
     def _explained(
-        self, process: Process, before: Tree, after: Tree, new: Manifest, ledger: SlateLedger | None
+        self,
+        process: Process,
+        before: Tree,
+        after: Tree,
+        new: Manifest,
+        ledger: SlateLedger | None,
     ) -> None:
         """The change is the commit of Compacted compactions."""
         coordinator = process.coordinator
@@ -136,7 +141,11 @@ class ManifestRules:
         ready = [
             c for c in (ledger.compactions if ledger is not None else ()) if c.spec.segment == before.prefix
         ]
-        committed = [c for c in ready if c.state is State.COMPACTED and _is_shown(c, after)]
+        committed = [
+            c
+            for c in ready
+            if c.state is State.COMPACTED and _is_shown(c, after) and not _is_shown(c, before)
+        ]
         tree = before
         for compaction in sorted(committed, key=lambda c: not c.spec.l0_view_ids):
             tree = _expected(tree, compaction)

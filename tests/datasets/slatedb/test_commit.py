@@ -1,0 +1,105 @@
+"""Committing: readers keep the inputs for the life of a checkpoint, however slow the commit is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lithify.compaction.model import State
+from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
+from lithify.datasets.slatedb.manifest import encode_manifest
+from lithify.datasets.slatedb.retention import without_expired_checkpoints
+from lithify.errors import StoreError
+from lithify.ids import RandomIds
+from lithify.testing import ManualClock, MemoryStore, WrappedStore
+from tests.datasets.slatedb.trees import FIRST_MS, Mint, manifest_of, tiered
+
+LIFETIME_S = 900
+MANIFEST = "db/manifest/{:020}.manifest"
+
+
+class SlowStore(WrappedStore):
+    """Calls `after` once each object is created."""
+
+    after: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+        super().create(key, data, put_id)
+        self.after(key)
+
+
+class Commit:
+    """A compaction of two L0 SSTs that is about to be committed."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(FIRST_MS + 3_600_000)
+        self.memory = MemoryStore(self.clock)
+        self.store = SlowStore(self.memory)
+        mint = Mint()
+        tree = mint.tree(2)
+        self.inputs = {view.sst.id for view in tree.l0}
+        submitted = mint.compaction(tiered(tree, slice(None), (), 0))
+        self.compaction = replace(submitted, state=State.COMPACTED, outputs=(mint.sst(),))
+        self.memory.create(MANIFEST.format(1), encode_manifest(manifest_of(tree)))
+        self.dataset = self.open(self.store)
+
+    def open(self, store: SlowStore | MemoryStore) -> SlateDataset:
+        options = SlateOptions(checkpoint_lifetime_s=LIFETIME_S)
+        return SlateDataset(
+            store, "db", self.clock, RandomIds(random.Random(1)), options=options, rng=random.Random(1)
+        )
+
+    def collect_checkpoints(self) -> None:
+        """What a garbage collector does first."""
+        number, manifest = self.open(self.memory).latest_manifest()
+        left = without_expired_checkpoints(manifest, self.clock.now_ms())
+        if left != manifest:
+            self.memory.create(MANIFEST.format(number + 1), encode_manifest(left))
+
+
+@pytest.mark.parametrize("collects", [False, True])
+@pytest.mark.parametrize("pause_s", [0, LIFETIME_S // 3, LIFETIME_S - 10, 2 * LIFETIME_S])
+def test_a_pause_before_the_outputs_are_published(pause_s: int, collects: bool) -> None:
+    commit = Commit()
+    paused: list[str] = []
+
+    def pause(key: str) -> None:
+        if not paused:
+            paused.append(key)
+            commit.clock.advance_s(pause_s)
+            if collects:
+                commit.collect_checkpoints()
+
+    commit.store.after = pause
+    assert commit.dataset.commit([commit.compaction], epoch=1) == {commit.compaction.id: None}
+
+    _, manifest = commit.open(commit.memory).latest_manifest()
+    assert [run.id for run in manifest.root.runs] == [0]
+    now_s = commit.clock.now_ms() // 1000
+    pinned = [
+        commit.dataset.manifest(checkpoint.manifest_id)
+        for checkpoint in manifest.checkpoints
+        if checkpoint.expire_time_s - now_s >= LIFETIME_S // 2
+    ]
+    assert any(commit.inputs <= {view.sst.id for view in m.root.views()} for m in pinned)
+
+
+def test_a_store_that_is_always_too_slow() -> None:
+    commit = Commit()
+    commit.store.after = lambda _: commit.clock.advance_s(LIFETIME_S)
+    with pytest.raises(StoreError, match="too old"):
+        commit.dataset.commit([commit.compaction], epoch=1)
+    _, manifest = commit.open(commit.memory).latest_manifest()
+    assert {view.sst.id for view in manifest.root.l0} == commit.inputs
+
+
+def test_calls_of_a_commit() -> None:
+    """Pinning and publishing: two manifests, each created once."""
+    commit = Commit()
+    created: list[str] = []
+    commit.store.after = created.append
+    commit.dataset.commit([commit.compaction], epoch=1)
+    assert created == [MANIFEST.format(2), MANIFEST.format(3)]
