@@ -1,0 +1,324 @@
+"""The task manager: which of the planned work runs now, within a capacity, for all kinds of datasets.
+
+Work waits in a queue by priority, equals in the order they came, and runs until its end is reported.
+
+1. *Offer*: planned work joins the queue. What is queued already keeps its place among its equals, what
+   runs already is ignored. A unit that failed is not taken before its pause is over; pauses double.
+2. *Shed*: while the queue is longer than `max_queued`, the last of it is dropped: the lowest priority,
+   and of equals the youngest. Running work is never cancelled.
+3. *Start*: go through the queue in order and start what fits the number and the bytes that may run, and
+   its dataset's share of both. Asked after every end, so that nothing waits for others to end with it.
+   Work that is too large for the whole capacity runs when nothing else does; likewise for a share.
+4. What does not fit is passed over by smaller work behind it, but only `max_passed_over` times: after
+   that nothing behind it starts (nothing of its dataset, if the share is what it lacks) until it fits.
+5. *Dependencies*: work waits while one of its predecessors is queued or running. When one is dropped,
+   fails or is cancelled, all that waits for it is dropped as well: it has to be planned anew.
+
+Invariants: the queue is never longer than `max_queued`; no more runs than the capacity allows, but for
+one piece alone; all that was offered is queued, running, ended or reported as dropped.
+
+It knows no time of its own and no store, and may be lost: what runs is in the ledgers (`adopt`), and
+the rest is planned again.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from lithify.errors import Refused
+
+MAX_REMEMBERED_FAILURES = 10_000
+"""Units whose failures are remembered; those whose pause ends first are forgotten first."""
+_MAX_DOUBLINGS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What may run and wait at the same time."""
+
+    max_running: int = 4
+    max_running_bytes: int = 64 << 30
+    """Sum of the costs of what runs."""
+    max_queued: int = 1000
+    max_dataset_share: float = 1.0
+    """The part of `max_running` and of `max_running_bytes` that one dataset may use; each may run one
+    piece of work in any case."""
+    max_passed_over: int = 8
+    """How often smaller work may start before one that does not fit yet."""
+    first_pause_ms: int = 60_000
+    """How long a unit is left alone after its first failure; doubles with each further one."""
+    max_pause_ms: int = 6 * 3_600_000
+
+    def __post_init__(self) -> None:
+        for name in ("max_running", "max_running_bytes", "max_queued", "first_pause_ms"):
+            if getattr(self, name) < 1:
+                raise Refused(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 < self.max_dataset_share <= 1:
+            raise Refused(f"max_dataset_share is {self.max_dataset_share}; it must be above 0 and at most 1")
+        if self.max_passed_over < 0:
+            raise Refused(f"max_passed_over is {self.max_passed_over}; it must not be negative")
+        if self.max_pause_ms < self.first_pause_ms:
+            raise Refused(f"max_pause_ms {self.max_pause_ms} is below first_pause_ms {self.first_pause_ms}")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkKey:
+    """The name of a piece of work: of one dataset, one unit."""
+
+    dataset: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something that was planned."""
+
+    key: WorkKey
+    priority: float
+    """0 (may wait) to 1 (urgent)."""
+    cost_bytes: int
+    after: tuple[WorkKey, ...] = ()
+    """What has to end before. Unknown ones count as ended."""
+
+
+class Drop(Enum):
+    """Why work is not in the queue any more."""
+
+    SHED = "shed"
+    """The queue was full of more urgent work."""
+    BACKING_OFF = "backing off"
+    """The unit failed, and its pause is not over."""
+    PREDECESSOR = "predecessor"
+    """What it waited for was dropped, failed or was cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Work that was not taken or was taken back."""
+
+    work: Work
+    why: Drop
+
+
+@dataclass(frozen=True, slots=True)
+class _Failures:
+    count: int
+    until_ms: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Work in the queue."""
+
+    work: Work
+    number: int
+    """Grows with each arrival."""
+    passed_over: int = 0
+
+    @property
+    def order(self) -> tuple[float, int]:
+        return -self.work.priority, self.number
+
+
+class Budget:
+    """Queue and running work under one capacity. Not safe to share between threads."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self.capacity = capacity
+        self._queue: list[_Waiting] = []
+        self._queued: dict[WorkKey, _Waiting] = {}
+        self._running: dict[WorkKey, Work] = {}
+        self._failures: dict[WorkKey, _Failures] = {}
+        self._arrivals = 0
+
+    @property
+    def queued(self) -> tuple[Work, ...]:
+        """What waits, in the order in which it would start."""
+        return tuple(waiting.work for waiting in self._queue)
+
+    @property
+    def running(self) -> tuple[Work, ...]:
+        """What runs, in the order in which it started."""
+        return tuple(self._running.values())
+
+    @property
+    def running_bytes(self) -> int:
+        """The cost of what runs."""
+        return sum(work.cost_bytes for work in self._running.values())
+
+    def adopt(self, works: Iterable[Work]) -> None:
+        """These run already, since before this budget began."""
+        for work in works:
+            self._remove(work.key)
+            self._running[work.key] = work
+
+    def offer(self, works: Sequence[Work], now_ms: int) -> tuple[Dropped, ...]:
+        """Queue what was planned. Gives what is dropped for it, of these works or of earlier ones.
+        `now_ms` is any time that does not go back."""
+        dropped: list[Dropped] = []
+        for work in works:
+            if self._is_backing_off(work.key, now_ms):
+                dropped.append(Dropped(work, Drop.BACKING_OFF))
+            elif work.key not in self._running:
+                self._enqueue(work)
+        dropped += self._drop_waiting_for({drop.work.key for drop in dropped})
+        while len(self._queue) > self.capacity.max_queued:
+            last = self._queue[-1].work
+            self._remove(last.key)
+            dropped.append(Dropped(last, Drop.SHED))
+            dropped += self._drop_waiting_for({last.key})
+        return tuple(dropped)
+
+    def start(self) -> tuple[Work, ...]:
+        """What has to start now, most urgent first; it counts as running from here on."""
+        started: list[Work] = []
+        behind = _Behind(self.capacity.max_passed_over)
+        usage = _Usage.of(self._running.values())
+        for waiting in list(self._queue):
+            if usage.count >= self.capacity.max_running or behind.all_wait:
+                break
+            work = waiting.work
+            if behind.waits(work) or self._has_predecessor(work):
+                continue
+            if not usage.leaves_share(work, self.capacity):
+                behind.add(waiting, only_its_dataset=True)
+            elif not usage.leaves_room(work, self.capacity):
+                behind.add(waiting, only_its_dataset=False)
+            else:
+                self._remove(work.key)
+                self._running[work.key] = work
+                usage.add(work)
+                behind.pass_over(work)
+                started.append(work)
+        if self._queue and not self._running:
+            raise ValueError(f"the work waits for itself: {[waiting.work for waiting in self._queue][:9]}")
+        return tuple(started)
+
+    def finished(self, key: WorkKey) -> None:
+        """The work ended well. Ask for `start` next."""
+        self._running.pop(key, None)
+        self._failures.pop(key, None)
+
+    def failed(self, key: WorkKey, now_ms: int) -> tuple[Dropped, ...]:
+        """The work failed; its unit is left alone for a while. Gives what waited for it."""
+        self._running.pop(key, None)
+        before = self._failures.pop(key, None)
+        count = before.count + 1 if before is not None else 1
+        pause_ms = self.capacity.first_pause_ms << min(count - 1, _MAX_DOUBLINGS)
+        self._failures[key] = _Failures(count, now_ms + min(pause_ms, self.capacity.max_pause_ms))
+        if len(self._failures) > MAX_REMEMBERED_FAILURES:
+            del self._failures[min(self._failures, key=lambda key: self._failures[key].until_ms)]
+        return self._drop_waiting_for({key})
+
+    def cancelled(self, key: WorkKey) -> tuple[Dropped, ...]:
+        """The work, running or queued, will not be done. Gives what waited for it."""
+        self._running.pop(key, None)
+        self._remove(key)
+        return self._drop_waiting_for({key})
+
+    def _enqueue(self, work: Work) -> None:
+        known = self._queued.get(work.key)
+        if known is not None:
+            self._queue.remove(known)
+            waiting = _Waiting(work, known.number, known.passed_over)
+        else:
+            self._arrivals += 1
+            waiting = _Waiting(work, self._arrivals)
+        self._queued[work.key] = waiting
+        insort(self._queue, waiting, key=lambda waiting: waiting.order)
+
+    def _remove(self, key: WorkKey) -> None:
+        waiting = self._queued.pop(key, None)
+        if waiting is not None:
+            self._queue.remove(waiting)
+
+    def _is_backing_off(self, key: WorkKey, now_ms: int) -> bool:
+        failures = self._failures.get(key)
+        return failures is not None and now_ms < failures.until_ms
+
+    def _has_predecessor(self, work: Work) -> bool:
+        return any(key in self._queued or key in self._running for key in work.after)
+
+    def _drop_waiting_for(self, gone: set[WorkKey]) -> tuple[Dropped, ...]:
+        """Drop what waits for these, and what waits for that."""
+        dropped: list[Dropped] = []
+        while gone:
+            orphans = [waiting.work for waiting in self._queue if not gone.isdisjoint(waiting.work.after)]
+            for work in orphans:
+                self._remove(work.key)
+            dropped += (Dropped(work, Drop.PREDECESSOR) for work in orphans)
+            gone = {work.key for work in orphans}
+        return tuple(dropped)
+
+
+@dataclass(slots=True)
+class _Usage:
+    """How much runs, in all and for each dataset."""
+
+    count: int
+    size_bytes: int
+    by_dataset: dict[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, works: Iterable[Work]) -> _Usage:
+        usage = cls(0, 0, {})
+        for work in works:
+            usage.add(work)
+        return usage
+
+    def add(self, work: Work) -> None:
+        self.count += 1
+        self.size_bytes += work.cost_bytes
+        count, size_bytes = self.by_dataset.get(work.key.dataset, (0, 0))
+        self.by_dataset[work.key.dataset] = count + 1, size_bytes + work.cost_bytes
+
+    def leaves_share(self, work: Work, capacity: Capacity) -> bool:
+        count, size_bytes = self.by_dataset.get(work.key.dataset, (0, 0))
+        return not count or (
+            count < max(1, math.floor(capacity.max_running * capacity.max_dataset_share))
+            and size_bytes + work.cost_bytes <= capacity.max_running_bytes * capacity.max_dataset_share
+        )
+
+    def leaves_room(self, work: Work, capacity: Capacity) -> bool:
+        return not self.count or self.size_bytes + work.cost_bytes <= capacity.max_running_bytes
+
+
+class _Behind:
+    """Work that did not fit, and who may still start behind it."""
+
+    def __init__(self, max_passed_over: int) -> None:
+        self.all_wait = False
+        self._max_passed_over = max_passed_over
+        self._everywhere: list[_Waiting] = []
+        self._by_dataset: dict[str, list[_Waiting]] = {}
+        self._datasets_that_wait: set[str] = set()
+
+    def add(self, waiting: _Waiting, *, only_its_dataset: bool) -> None:
+        if only_its_dataset:
+            self._by_dataset.setdefault(waiting.work.key.dataset, []).append(waiting)
+        else:
+            self._everywhere.append(waiting)
+        self._close(waiting, only_its_dataset)
+
+    def waits(self, work: Work) -> bool:
+        return work.key.dataset in self._datasets_that_wait
+
+    def pass_over(self, work: Work) -> None:
+        for waiting in self._everywhere:
+            waiting.passed_over += 1
+            self._close(waiting, only_its_dataset=False)
+        for waiting in self._by_dataset.get(work.key.dataset, ()):
+            waiting.passed_over += 1
+            self._close(waiting, only_its_dataset=True)
+
+    def _close(self, waiting: _Waiting, only_its_dataset: bool) -> None:
+        if waiting.passed_over < self._max_passed_over:
+            return
+        if only_its_dataset:
+            self._datasets_that_wait.add(waiting.work.key.dataset)
+        else:
+            self.all_wait = True
