@@ -17,6 +17,10 @@ moment, and `FullRequest` remembers what existed then:
 3. It is done once the tree is one run and nothing of what existed at the request is left in it. What
    the writer adds later does not count, so repeating the plan comes to an end while the writer goes on.
 
+In a clone of several parts of one database, each part's views keep the ids they had, so one id stands for
+several L0 views (of different keys). A spec names its sources by id, and its commit moves the marker to the
+first view of an id and drops what lies below: a pick takes all views down from the first namesake.
+
 While a full compaction is in progress its L0 SSTs stay, so a writer that goes on stalls when it
 reaches its `l0_max_ssts`.
 """
@@ -202,17 +206,32 @@ def _plan(manifest: Manifest, proposals: tuple[TieredProposal, ...], notes: tupl
 
 
 def _proposal(manifest: Manifest, proposal: TieredProposal) -> Proposal:
+    tree = manifest.tree(proposal.key)
+    assert tree is not None, "the planner was asked about the manifest's own trees"
+    l0 = _with_namesakes(tree, len(proposal.l0_ids))
+    more = l0[: len(l0) - len(proposal.l0_ids)]
     return Proposal(
         TieredSpec(
             proposal.key,
-            tuple(Ulid(view_id) for view_id in proposal.l0_ids),
+            tuple(view.id for view in l0),
             proposal.run_ids,
             proposal.destination,
         ),
         proposal.priority,
-        proposal.cost_bytes,
+        proposal.cost_bytes + sum(map(visible_size_bytes, more)),
         _labelled(manifest, proposal.key, proposal.reason),
     )
+
+
+def _with_namesakes(tree: Tree, count: int) -> tuple[View, ...]:
+    """The oldest `count` L0 views, and all that must go with them because one id stands for several."""
+    start = len(tree.l0) - count
+    while True:
+        ids = {view.id for view in tree.l0[start:]}
+        first = next((i for i, view in enumerate(tree.l0) if view.id in ids), start)
+        if first == start:
+            return tree.l0[start:]
+        start = first
 
 
 def _speaks(manifest: Manifest, prefix: bytes) -> bool:
