@@ -71,12 +71,10 @@ def submit(ledger: AnyLedger, *new: AnyCompaction) -> AnyLedger:
 
 
 def schedule(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
-    """Submitted to Scheduled. Progress of an earlier life is forgotten, as the horizon it was
-    started with may be older than the data it would meet now."""
+    """Submitted to Scheduled. Progress stays: the sources of a compaction never change, and a horizon
+    older than today's only keeps more."""
     _require(ledger, compaction_id, State.SUBMITTED)
-    return ledger.update(
-        compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None, progress=None, outputs=())
-    )
+    return ledger.update(compaction_id, lambda c: replace(c, state=State.SCHEDULED, worker=None, outputs=()))
 
 
 def claimable(ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
@@ -171,7 +169,7 @@ def trim(ledger: AnyLedger) -> AnyLedger:
 
 def recover(ledger: AnyLedger, epoch: int) -> AnyLedger:
     """What a starting coordinator makes of the ledger it finds: its epoch is set, Scheduled ones
-    go back to Submitted to be validated again, Running and Compacted ones stay."""
+    go back to Submitted to be validated again and keep their progress, Running and Compacted ones stay."""
     if ledger.epoch > epoch:
         raise Fenced(f"a newer coordinator (epoch {ledger.epoch}) runs already; mine would be {epoch}")
     compactions = tuple(

@@ -1,0 +1,270 @@
+"""Lithify's workers and SlateDB's take up each other's compactions, under either coordinator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lithify import telemetry
+from lithify.clock import SystemClock
+from lithify.compaction.model import State
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
+from lithify.ids import RandomIds
+from lithify.telemetry import Event
+from lithify.testing.engine import InlineEngine
+from lithify.worker import Worker, WorkerOptions
+from tests.compacting import check_state_files, dataset_at
+from tests.judge.official import Database, Put, compactor_settings, copy_database, open_db
+from tests.judge.rows import read_database, visible_rows
+from tests.protocol.rig import Template, make_template
+
+LIMIT_S = 30.0
+BLOCK_SIZE = 1024
+HEARTBEAT_TIMEOUT = "1500ms"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    return make_template(tmp_path_factory.mktemp("official") / "db", keys=600)
+
+
+@pytest.fixture
+def path(template: Template, tmp_path: Path) -> Path:
+    return copy_database(template.path, tmp_path / "db")
+
+
+def opened(path: Path, *, worker: bool, timeout: str = HEARTBEAT_TIMEOUT, **worker_options: Any) -> Database:
+    """The official client with its coordinator, and with its worker or without."""
+    settings = compactor_settings(scheduler={"min_compaction_sources": "4"})
+    own = {**settings["worker"], **worker_options} if worker else None  # type: ignore[dict-item]  # JSON
+    settings |= {"worker": own, "worker_heartbeat_timeout": timeout}
+    return open_db(path, settings={"compactor_options": settings}, block_size=BLOCK_SIZE)
+
+
+class Helper:
+    """A Lithify worker whose ranges run when told to."""
+
+    def __init__(self, path: Path, name: str, **options: Any) -> None:
+        self.events: list[Event] = []
+        self.engine = InlineEngine(stepped=True)
+        self.dataset = dataset_at(path, **{"max_sst_size": 8000, **options})
+        beats = WorkerOptions(heartbeat_min_interval_ms=100)
+        self.worker = Worker(
+            self.dataset, self.engine, SystemClock(), name, options=beats, observer=self.events.append
+        )
+
+    def until(self, condition: Callable[[], object], *, working: bool = True) -> None:
+        deadline_s = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < deadline_s, entry_of(self.dataset)
+            if working:
+                self.worker.tick()
+            time.sleep(0.02)
+
+    def finish(self) -> None:
+        """Claim the compaction and carry it out."""
+        self.until(lambda: self.worker.is_busy)
+        self.engine.run_all()
+        self.until(lambda: not self.worker.is_busy)
+
+    def seen(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def entry_of(dataset: SlateDataset) -> SlateCompaction | None:
+    """The compaction: there is never more than one here."""
+    ledger = dataset.ledger()
+    return ledger.compactions[-1] if ledger is not None and ledger.compactions else None
+
+
+def state_of(dataset: SlateDataset) -> State | None:
+    entry = entry_of(dataset)
+    return entry.state if entry is not None else None
+
+
+def history(path: Path) -> list[SlateLedger]:
+    """Every version of the ledger that there has been."""
+    files = sorted(f for f in (path / "compactions").iterdir() if "#" not in f.name)
+    return [decode_ledger(file.read_bytes(), file.name) for file in files]
+
+
+def check(path: Path, template: Template) -> None:
+    with open_db(path) as database:
+        assert dict(database.scan()) == template.model
+    rows = read_database(path)
+    assert visible_rows(rows) == template.model
+    (tree,) = rows.values()
+    assert not tree.l0
+    ((_, run),) = tree.runs
+    assert len({row.key for row in run}) == len(run) == len(template.model), "each row once"
+    check_state_files(dataset_at(path), path)
+
+
+def half_done(path: Path, ours: Helper) -> set[str]:
+    """Ours has claimed the compaction and recorded two finished ranges; the ids of their outputs."""
+    with opened(path, worker=False):
+        ours.until(lambda: ours.worker.is_busy)
+        for _ in range(2):
+            ours.engine.step()
+        time.sleep(0.15)
+        ours.worker.tick()
+    entry = entry_of(ours.dataset)
+    assert entry is not None
+    assert entry.progress is not None
+    kept = {str(sst.id) for r in entry.progress.ranges for sst in r.outputs}
+    assert 0 < len(kept) < len(entry.progress.ranges)
+    return kept
+
+
+def wait_for(dataset: SlateDataset, state: State) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while state_of(dataset) is not state:
+        assert time.monotonic() < deadline_s, entry_of(dataset)
+        time.sleep(0.02)
+
+
+def test_an_official_worker_takes_up_what_ours_began(path: Path, template: Template) -> None:
+    """It asserts that ranges and horizon are as before, and goes on behind the last row of each."""
+    ours = Helper(path, "ours")
+    kept = half_done(path, ours)
+    with opened(path, worker=True):
+        wait_for(ours.dataset, State.COMPLETED)
+    entry = entry_of(ours.dataset)
+    assert entry is not None
+    assert entry.worker is not None
+    assert entry.worker.id != "ours"
+    assert kept < {str(sst.id) for sst in entry.outputs}
+    before = history(path)[-1]
+    ours.worker.tick()
+    assert history(path)[-1] == before, "ours woke up and changed nothing"
+    assert len(ours.seen(telemetry.Lost)) == 1
+    check(path, template)
+
+
+def test_ours_takes_up_what_an_official_worker_began(tmp_path: Path) -> None:
+    """It is stopped in the middle of a range, and nobody coordinates while ours works."""
+    path = tmp_path / "db"
+    template = make_template(path, keys=4000)  # enough to be stopped before it is done
+    dataset = dataset_at(path)
+    with opened(path, worker=True, max_sst_size=1, heartbeat_interval="5ms", max_subcompactions=2):
+        deadline_s = time.monotonic() + LIMIT_S
+        while (entry := entry_of(dataset)) is None or entry.progress is None or not outputs_of(entry):
+            assert time.monotonic() < deadline_s
+            assert entry is None or not entry.state.is_terminal, "it was too quick"
+            time.sleep(0.001)
+    entry = entry_of(dataset)
+    assert entry is not None
+    assert entry.state is State.SCHEDULED, "closing the client gives it back"
+    kept = outputs_of(entry)
+    ours = Helper(path, "ours")
+    ours.finish()
+    (resumed,) = ours.seen(telemetry.Resumed)
+    assert isinstance(resumed, telemetry.Resumed)
+    assert resumed.finished_ranges == 0, "whether its ranges are finished only running them shows"
+    with opened(path, worker=False):
+        wait_for(dataset, State.COMPLETED)
+    entry = entry_of(dataset)
+    assert entry is not None
+    assert kept <= {str(sst.id) for sst in entry.outputs}
+    check(path, template)
+
+
+def outputs_of(entry: SlateCompaction) -> set[str]:
+    assert entry.progress is not None
+    return {str(sst.id) for r in entry.progress.ranges for sst in r.outputs}
+
+
+def test_another_of_ours_replaces_a_silent_one_under_an_official_coordinator(
+    path: Path, template: Template
+) -> None:
+    first, second = Helper(path, "first"), Helper(path, "second")
+    half_done(path, first)
+    with opened(path, worker=False):
+        second.finish()
+        wait_for(second.dataset, State.COMPLETED)
+        (resumed,) = second.seen(telemetry.Resumed)
+        assert isinstance(resumed, telemetry.Resumed)
+        assert resumed.finished_ranges == 2
+        first.engine.run_all()
+        before = entry_of(first.dataset)
+        first.worker.tick()
+        assert entry_of(first.dataset) == before
+    committed = [ledger for ledger in history(path) if ledger.compactions]
+    completed = {c.id for ledger in committed for c in ledger.compactions if c.state is State.COMPLETED}
+    assert len(completed) == 1
+    check(path, template)
+
+
+def test_epochs_never_go_back_while_coordinators_come_and_go(path: Path, template: Template) -> None:
+    """A worker writes the epoch it finds, never one it remembers."""
+    ours = Helper(path, "ours")
+    for _ in range(3):
+        with opened(path, worker=False):
+            ours.until(lambda: ours.worker.is_busy)
+            ours.engine.step()
+            time.sleep(0.3)
+            ours.worker.tick()
+    epochs = [ledger.epoch for ledger in history(path)]
+    assert epochs == sorted(epochs)
+    assert epochs[-1] == 3
+    with opened(path, worker=False):
+        ours.engine.run_all()
+        ours.until(lambda: state_of(ours.dataset) is State.COMPLETED)
+    check(path, template)
+
+
+def test_a_worker_whose_clock_is_behind_breaks_no_database(path: Path, template: Template) -> None:
+    """An output older than its compaction would close the database, and keep it from opening again."""
+
+    class Behind(SystemClock):
+        def now_ms(self) -> int:
+            return super().now_ms() - 5_000
+
+    dataset = dataset_at(path, clock=Behind(), max_sst_size=8000)
+    worker = Worker(dataset, InlineEngine(), Behind(), "behind")
+    # Under a coordinator that compares clocks, a worker further behind than the timeout is always silent.
+    with opened(path, worker=False, timeout="30s") as database:
+        deadline_s = time.monotonic() + LIMIT_S
+        while state_of(dataset) is not State.COMPLETED:
+            assert time.monotonic() < deadline_s
+            worker.tick()
+            time.sleep(0.02)
+        database.put(b"k0000", template.model[b"k0000"])
+        assert not database.is_closed()
+    with opened(path, worker=False) as database:
+        assert dict(database.scan()) == template.model
+
+
+@pytest.mark.parametrize("ahead_s", [0, 3600])
+def test_a_coordinator_whose_clock_is_ahead_keeps_nobody_from_compacting(
+    path: Path, template: Template, ahead_s: int
+) -> None:
+    class Ahead(SystemClock):
+        def now_ms(self) -> int:
+            return super().now_ms() + ahead_s * 1000
+
+    dataset = dataset_at(path, clock=Ahead())
+    coordinator = Coordinator(dataset, Ahead(), RandomIds())
+    worker = Worker(dataset, InlineEngine(), Ahead(), "ours")
+    coordinator.start()
+    for _ in range(20):
+        worker.tick()
+        if coordinator.tick().is_idle:
+            break
+    assert state_of(dataset) is State.COMPLETED
+    with opened(path, worker=True) as database:
+        before = entry_of(dataset)
+        for n in range(4):
+            database.write_batch([Put(b"k0000", b"%d" % n)])
+            database.flush()
+        deadline_s = time.monotonic() + LIMIT_S
+        while (entry := entry_of(dataset)) is None or entry == before or not entry.state.is_terminal:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        assert not database.is_closed()
