@@ -8,6 +8,8 @@
 3. A note beside the archive keeps a builder from being started again within `RETRY_AFTER_S`, so
    one that cannot succeed costs little.
 
+4. Archives that nobody has used for long, and notes of such, are removed when a session closes.
+
 Invariant: an archive appears under its name whole or not at all, and everything works without it.
 """
 
@@ -20,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-from lithify.engine.cache import write_atomically
+from lithify.engine.cache import mark_used, remove_unused, write_atomically
 from lithify.engine.java import Java
 
 RETRY_AFTER_S = 24 * 3600
@@ -34,8 +36,11 @@ def archive_path(cache: Path, java: Java, spark_home: Path, spark_version: str) 
 
 
 def existing(path: Path) -> Path | None:
-    """The archive, if it is there."""
-    return path if path.is_file() else None
+    """The archive, if it is there; from now on it counts as used."""
+    if not path.is_file():
+        return None
+    mark_used(path)
+    return path
 
 
 def discard(path: Path) -> None:
@@ -47,6 +52,7 @@ def build_in_background(path: Path) -> subprocess.Popen[bytes] | None:
     """Start the builder unless the archive exists or was tried lately. Returns its process."""
     note = path.with_suffix(".attempt")
     try:
+        remove_unused(path.parent, "spark-*", time.time())
         if path.exists() or (note.exists() and time.time() - note.stat().st_mtime < RETRY_AFTER_S):
             return None
         write_atomically(note, b"", 0o644)

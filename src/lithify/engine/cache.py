@@ -1,13 +1,23 @@
-"""Where Lithify keeps what can be made again: the user's cache folder."""
+"""Where Lithify keeps what can be made again: the user's cache folder.
+
+What belongs to one version (of Lithify's kernel, of Java, of Spark) is of no use once that version is
+gone. Whoever uses such a file or folder marks it by its time of modification; what has not been marked
+for `KEEP_UNUSED_S` is removed. It is renamed first and looked at again, so that a process that begins to
+use it at that moment gets it back; at worst it makes it anew.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 CACHE_VARIABLE = "LITHIFY_CACHE_DIR"
+KEEP_UNUSED_S = 30 * 24 * 3600
+_REMOVED = ".removed-"
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -31,3 +41,33 @@ def write_atomically(path: Path, data: bytes, mode: int) -> None:
     except BaseException:
         staged.unlink(missing_ok=True)
         raise
+
+
+def mark_used(path: Path) -> None:
+    """Keep `path` from being removed for a while."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def remove_unused(folder: Path, pattern: str, now_s: float) -> None:
+    """Remove the files and folders in `folder` that match and have not been used for long. Failures do
+    no harm: the next process tries again."""
+    for path in (*folder.glob(pattern), *folder.glob(f"{_REMOVED}*")):
+        with suppress(OSError):
+            if _is_unused(path, now_s):
+                _remove(path, now_s)
+
+
+def _remove(path: Path, now_s: float) -> None:
+    doomed = path.with_name(f"{_REMOVED}{os.getpid()}-{path.name}")
+    path.rename(doomed)
+    if not _is_unused(doomed, now_s):
+        doomed.rename(path)
+    elif doomed.is_dir():
+        shutil.rmtree(doomed)
+    else:
+        doomed.unlink()
+
+
+def _is_unused(path: Path, now_s: float) -> bool:
+    return path.stat().st_mtime < now_s - KEEP_UNUSED_S

@@ -221,7 +221,12 @@ def test_machine_code_is_kept_for_the_next_process(tmp_path: Path) -> None:
     assert use_kernel(tmp_path) == 0
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("kernel-")
+    outdated = tmp_path / "kernel-of-an-old-version"
+    outdated.mkdir()
+    for unused in (outdated, folder):
+        os.utime(unused, (1, 1))
     assert use_kernel(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_without_a_writable_folder_the_kernel_works_in_memory(tmp_path: Path) -> None:

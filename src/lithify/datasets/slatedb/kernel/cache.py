@@ -9,9 +9,11 @@
    and llvmlite, and of the processor and its features. numba itself only looks at the file of the
    function in question and would go on using stale code when an imported module changes.
 4. Where no folder can be written, everything is compiled in memory, in every process anew.
+5. Folders that no process has used for long are removed: each change of the kernel leaves one.
 
 Invariant: nothing here may fail because of the cache. Concurrent processes are safe since files are
-put in place by rename and every entry has exactly one signature.
+put in place by rename and every entry has exactly one signature; numba makes a folder again that was
+removed under it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import os
 import platform
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
@@ -29,18 +32,9 @@ import llvmlite
 import llvmlite.binding
 import numba
 
-CACHE_DIR_VARIABLE = "LITHIFY_CACHE_DIR"
+from lithify.engine.cache import cache_folder, mark_used, remove_unused
 
 Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def cache_root() -> Path:
-    """The folder for what Lithify keeps between runs on this machine."""
-    chosen = os.environ.get(CACHE_DIR_VARIABLE)
-    if chosen:
-        return Path(chosen)
-    user_cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(user_cache) if user_cache else Path.home() / ".cache") / "lithify"
 
 
 def fingerprint() -> str:
@@ -63,8 +57,11 @@ def fingerprint() -> str:
 
 def _writable_folder() -> str | None:
     try:
-        folder = cache_root() / f"kernel-{fingerprint()}"
+        root = cache_folder(os.environ)
+        folder = root / f"kernel-{fingerprint()}"
         folder.mkdir(parents=True, exist_ok=True)
+        mark_used(folder)
+        remove_unused(root, "kernel-*", time.time())
         with tempfile.TemporaryFile(dir=folder):
             return str(folder)
     except (OSError, RuntimeError):
