@@ -110,7 +110,8 @@ class Committer:
         prepared = write(table, branch, head, batch.replacement, {COMPACTIONS_PROPERTY: ids})
         try:
             with translated(f"committing to {'.'.join(self._identifier)}"):
-                self._catalog.commit_table(table, prepared.requirements, prepared.updates)
+                # Not the catalog's method: this one also removes old metadata, where the table wants it.
+                table._do_commit(prepared.updates, prepared.requirements)
         except VersionConflict:
             if self._has_landed(prepared):
                 return True

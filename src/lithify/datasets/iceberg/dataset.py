@@ -47,9 +47,9 @@ from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.refusals import check_table
 from lithify.datasets.iceberg.replace import FILE_PREFIX
 from lithify.datasets.iceberg.sources import sources_of
-from lithify.datasets.iceberg.split import split
+from lithify.datasets.iceberg.split import RANGE_BYTES, split
 from lithify.datasets.iceberg.state import draw_state
-from lithify.datasets.iceberg.task import RewriteTask, TaskResult, slim
+from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.journal import ObjectJournal
 from lithify.errors import Fenced, Refused
@@ -59,6 +59,7 @@ from lithify.planning.timeline.model import TimelinePlan
 from lithify.planning.timeline.plan import remember
 from lithify.planning.timeline.state import ChunkStates
 from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 
 _SUFFIX = ".json"
@@ -68,15 +69,23 @@ class IcebergDataset:
     """One table of a catalog. `Refused` when it does not exist."""
 
     def __init__(
-        self, catalog: Catalog, url: TableUrl, clock: Clock, ids: Ids, *, rng: random.Random | None = None
+        self,
+        catalog: Catalog,
+        url: TableUrl,
+        clock: Clock,
+        ids: Ids,
+        *,
+        rng: random.Random | None = None,
+        open_place: Callable[[Table], tuple[ObjectStore, str]] = store_of,
     ) -> None:
+        """`open_place` gives the store in which the table lies, and the key of its root there."""
         self._catalog = catalog
         self._url = url
         self._clock = clock
         self._rng = rng if rng is not None else random.Random()
         table = load_table(catalog, url.identifier)
         self._location = table.location()
-        self.store, self.root = store_of(table)
+        self.store, self.root = open_place(table)
         self._store_options = store_options(self._location, table.io.properties)
         folder = join(self.root, "lithify")
         self._ledgers = VersionedFiles(
@@ -89,6 +98,10 @@ class IcebergDataset:
         self._cache = ManifestCache()
         self._footers = Footers()
         self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
+        self.buffer_bytes = DEFAULT_BUFFER_BYTES
+        """Rows that a task holds in memory."""
+        self.range_bytes = RANGE_BYTES
+        """Estimated input of one task."""
         self._decoded: dict[str, tuple[int, Any]] = {}
         self._drawn: tuple[str, int, TableState] | None = None
         self._found_out: ChunkStates | None = None
@@ -100,6 +113,11 @@ class IcebergDataset:
     @property
     def journal(self) -> ObjectJournal:
         return self._journal
+
+    @property
+    def numbered_files(self) -> tuple[VersionedFiles, ...]:
+        """The ledger's and the chunks' versions, for garbage collection."""
+        return self._ledgers, self._chunks
 
     # Reading
 
@@ -260,7 +278,7 @@ class IcebergDataset:
         if progress is not None:
             ranges = [(part.range, part.outputs) for part in progress.ranges]
         else:
-            cut = split(files, spec.cuts, target_bytes)
+            cut = split(files, spec.cuts, target_bytes, self.range_bytes)
             ranges = [(part, ()) for part in cut if sources_of(listing, files, part, column)]
         owner = compaction.worker
         metadata = slim(table.metadata)
@@ -276,6 +294,7 @@ class IcebergDataset:
                 time_field_id=column.field_id,
                 sort_order_id=spec.sort_order_id,
                 target_bytes=target_bytes,
+                buffer_bytes=self.buffer_bytes,
                 name_prefix=f"{FILE_PREFIX}{compaction.id}-{index:05d}",
                 done=done,
                 reporting=None

@@ -41,17 +41,19 @@ def draw_state(
     files: list[TimelineFile] = []
     left_alone: list[str] = []
     if listing is not None:
-        times = _times(table, listing, time_column, footers)
+        reasons = {
+            path: why_left_alone(entry.data_file, table.metadata, listing.equality_deletes.apply_to(entry))
+            for path, entry in listing.data.items()
+        }
+        times = _times(table, listing, reasons, time_column, footers)
         lanes = _Lanes(table)
         for path, entry in listing.data.items():
-            deletes = listing.equality_deletes.apply_to(entry)
-            reason = why_left_alone(entry.data_file, table.metadata, deletes)
+            reason = reasons[path]
             if reason is None and times[path] is Bucket.UNKNOWN:
                 reason = _UNKNOWN_TIMES
             if reason is not None:
                 left_alone.append(reason)
-            known = times[path] if reason is None else Bucket.UNKNOWN
-            files.append(_timeline_file(entry, known, lanes.of(entry.data_file), listing))
+            files.append(_timeline_file(entry, times[path], lanes.of(entry.data_file), listing))
     return TableState(
         uuid=str(table.metadata.table_uuid),
         snapshot_id=listing.snapshot.snapshot_id if listing is not None else None,
@@ -86,10 +88,18 @@ def _timeline_file(
 
 
 def _times(
-    table: Table, listing: Listing, column: NestedField, footers: Footers
+    table: Table,
+    listing: Listing,
+    reasons: Mapping[str, str | None],
+    column: NestedField,
+    footers: Footers,
 ) -> Mapping[str, Interval | Bucket]:
-    known = {path: times_of(entry.data_file, column) for path, entry in listing.data.items()}
-    unknown = [path for path, times in known.items() if times is Bucket.UNKNOWN]
+    """The times of all files; unknown for those that there is a reason to leave alone."""
+    known = {
+        path: Bucket.UNKNOWN if reasons[path] is not None else times_of(entry.data_file, column)
+        for path, entry in listing.data.items()
+    }
+    unknown = [p for p, times in known.items() if times is Bucket.UNKNOWN and reasons[p] is None]
     names = table.metadata.name_mapping()
     return known | footers.times(table.io, unknown, column.field_id, names)
 

@@ -1,0 +1,179 @@
+"""A compaction that dies at any of its calls, or loses any answer: the table reads the same, the next run
+finishes what was not done, and what is left behind is listed and removed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lithify.datasets.iceberg.catalogs import TableUrl, store_of
+from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.garbage import collect
+from lithify.errors import LithifyError
+from lithify.ids import RandomIds
+from lithify.testing import ManualClock
+from lithify.testing.faulty import Crash, Fault
+from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, FaultyCatalog, faulty, install
+from tests.datasets.iceberg.running import a_clock, compact, dataset_of
+from tests.datasets.iceberg.tables import (
+    DAY,
+    NAME,
+    START,
+    Row,
+    append,
+    by_id,
+    check,
+    delete_positions,
+    files_of,
+    fresh,
+    make_rows,
+    new_catalog,
+    new_table,
+    read,
+)
+
+HOUR_MS = 3_600_000
+
+
+class Template:
+    """A table with two days of small files and a delete, put back in place as often as needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._copy = folder / "table", folder / "copy"
+        self.folder.mkdir()
+        table = new_table(new_catalog(self.folder), properties={"lithify.small-task-bytes": "1"})
+        self.rows: list[Row] = []
+        for n in range(4):
+            self.rows += append(table, make_rows(20, START + n * timedelta(hours=12), DAY / 4))
+        path = next(iter(files_of(table))).file_path
+        gone = read(table)
+        delete_positions(table, {path: [2]})
+        kept = {row[1] for row in read(table)}
+        assert len(kept) == len(gone) - 1
+        self.rows = [row for row in self.rows if row[1] in kept]
+        table.catalog.close()
+        shutil.copytree(self.folder, self._copy)
+
+    def restore(self) -> None:
+        shutil.rmtree(self.folder)
+        shutil.copytree(self._copy, self.folder)
+
+    def catalog(self) -> SqlCatalog:
+        return new_catalog(self.folder)
+
+    def run(self, clock: ManualClock) -> None:
+        """Compact, with the faults that are installed."""
+        uri, warehouse = f"sqlite:///{self.folder}/catalog.db", (self.folder / "warehouse").as_uri()
+        catalog = FaultyCatalog("test", uri=uri, warehouse=warehouse, **IO_PROPERTY)
+        try:
+            url = TableUrl("test", NAME)
+            compact(
+                IcebergDataset(catalog, url, clock, RandomIds(), open_place=faulty(store_of)), clock=clock
+            )
+        finally:
+            catalog.close()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    return Template(tmp_path_factory.mktemp("crashes"))
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    yield
+    install(Faults())
+
+
+def rehearse(template: Template) -> list[str]:
+    """The calls of a compaction that nothing disturbs."""
+    template.restore()
+    faults = install(Faults())
+    template.run(a_clock())
+    install(Faults())
+    return faults.calls
+
+
+def judge(template: Template, site: str) -> None:
+    """The rows are right, the next run finishes, and no file is left that nothing names."""
+    catalog = template.catalog()
+    try:
+        table = catalog.load_table(NAME)
+        assert read(table) == by_id(template.rows), site
+        undone = len(files_of(table)) > 2
+        result = compact(dataset_of(table))
+        assert bool(result.committed) or not undone, site
+        assert len(files_of(table)) == 2, site
+        check(table, template.rows)
+        later = a_clock()
+        later.advance_s(3 * HOUR_MS / 1000)
+        dataset = dataset_of(table)
+        report = collect(dataset, later, min_age_ms=HOUR_MS, dry_run=False)
+        again = collect(dataset, later, min_age_ms=HOUR_MS)
+        assert not again.garbage, site
+        assert read(table) == by_id(template.rows), site
+        for found in report.garbage:
+            assert "lithify" in found.path or found.kind == "notes about ended compactions", site
+        assert not unreferenced(template, table.catalog.load_table(NAME).metadata_location), site
+    finally:
+        catalog.close()
+
+
+def unreferenced(template: Template, metadata_location: str) -> list[str]:
+    """Data files and manifests on disk that no snapshot names."""
+    catalog = template.catalog()
+    try:
+        table = fresh(catalog.load_table(NAME))
+        assert table.metadata_location == metadata_location
+        named = set()
+        for snapshot in table.snapshots():
+            named.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                named.add(manifest.manifest_path)
+                named |= {e.data_file.file_path for e in manifest.fetch_manifest_entry(table.io)}
+        there = {p.as_uri() for p in template.folder.rglob("*") if p.suffix in (".parquet", ".avro")}
+        return sorted(there - named)
+    finally:
+        catalog.close()
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_a_crash_at_any_call_loses_nothing(template: Template, fault: Fault) -> None:
+    calls = rehearse(template)
+    # A read changes nothing, so dying before or after it is the same.
+    changing = [
+        n
+        for n, call in enumerate(calls, 1)
+        if call.split()[0] not in ("read", "load", "get", "get_with_meta", "list", "head")
+    ]
+    assert len(changing) > 15
+    for number in changing:
+        template.restore()
+        install(Faults({number: fault}))
+        with suppress(Crash):
+            template.run(a_clock())
+        install(Faults())
+        judge(template, f"{fault.value}: call {number}, {calls[number - 1]}")
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
+def test_a_lost_answer_of_the_catalog_is_recognised(template: Template, fault: Fault) -> None:
+    calls = rehearse(template)
+    number = calls.index("commit") + 1
+    template.restore()
+    install(Faults({number: fault}))
+    with suppress(LithifyError):
+        template.run(a_clock())
+    install(Faults())
+    judge(template, fault.value)
+    catalog = template.catalog()
+    summaries = [s.summary for s in catalog.load_table(NAME).snapshots()]
+    catalog.close()
+    assert len([s for s in summaries if s and COMPACTIONS_PROPERTY in s.additional_properties]) == 1
