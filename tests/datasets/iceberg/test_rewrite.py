@@ -303,9 +303,7 @@ def test_a_small_buffer_gives_the_same_rows(
     by_id_field = SortOrder(SortField(source_id=2, transform=IdentityTransform()))
     order = by_id_field if by_id_order else UNSORTED_SORT_ORDER
     properties = {"write.target-file-size-bytes": str(300 * KIB)}
-    table = new_table(
-        catalog, properties=properties, order=by_id_field if by_id_order else UNSORTED_SORT_ORDER
-    )
+    table = new_table(catalog, properties=properties, order=order)
     rows: list[Row] = []
     for n in range(4):
         rows += append(table, noise(8000, START, 2 * DAY, n))
@@ -374,7 +372,8 @@ def test_rows_outside_the_bounds_of_their_file_are_not_lost(catalog: Catalog) ->
     steps = Steps(dataset_of(table))
     for entry in steps.dataset.snapshot().source.data.values():
         if entry.data_file.file_path == first.file_path:
-            entry.data_file.upper_bounds[1] = entry.data_file.lower_bounds[1]
+            start_us = int.from_bytes(entry.data_file.lower_bounds[1], "little")
+            entry.data_file.upper_bounds[1] = (start_us + 4_000_000_000).to_bytes(8, "little")
     steps.dataset._drawn = None
     steps.dataset.range_bytes = 1
     steps.schedule()
