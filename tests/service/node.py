@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
@@ -32,6 +32,8 @@ from tests.compacting import dataset_at
 
 ResultT = TypeVar("ResultT")
 PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
+READY = "Ready"
+"""What a process with an engine prints when it begins to look for work."""
 _WRITES = frozenset({"create", "put", "replace", "delete", "commit"})
 
 
@@ -42,6 +44,8 @@ class NodeOptions:
     role: str
     """`coordinator`, `worker` or `run`."""
     url: str
+    more_urls: Sequence[str] = ()
+    """A worker may work for several databases."""
     name: str = ""
     master: str = "local[1]"
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -49,6 +53,7 @@ class NodeOptions:
     heartbeat_interval_ms: int = 500
     heartbeat_min_interval_ms: int = 200
     worker_heartbeat_timeout_ms: int = 3_000
+    max_concurrent_compactions: int = 4
     max_sst_size: int = 256 * 1024
     take_over: bool = True
     die_after_writes: int = 0
@@ -78,60 +83,53 @@ def main(options: NodeOptions) -> None:
     """Run until SIGTERM."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    every_s = options.poll_interval_ms / 1000
+    loop = LoopOptions(every_s, every_s, every_s)
+    if options.role == "coordinator":
+        _coordinate(options, stop, loop, None)
+        return
+    with SparkEngine(options.master, conf=options.spark_conf, preload=PRELOAD) as engine:
+        # Nothing is claimed before tasks can run: compiling the kernel anew may take longer than a timeout.
+        engine.submit("start", abs, -1).result()
+        print(json.dumps({"event": READY}), flush=True)
+        workers = [_worker(options, url, engine) for url in (options.url, *options.more_urls)]
+        if options.role == "worker":
+            run_workers(workers, stop, random.Random(), loop)
+        else:
+            _coordinate(options, stop, loop, workers[0])
 
+
+def _coordinate(
+    options: NodeOptions, stop: threading.Event, loop: LoopOptions, worker: Worker | None
+) -> None:
     def wrap(store: ObjectStore) -> ObjectStore:
         return MortalStore(store, options.die_after_writes) if options.die_after_writes else store
 
-    dataset = dataset_at(options.url, wrap=wrap, max_sst_size=options.max_sst_size)
-    clock, ids = SystemClock(), RandomIds()
-    every_s = options.poll_interval_ms / 1000
-    loop = LoopOptions(every_s, every_s, every_s)
-    engine = None if options.role == "coordinator" else _engine(options)
-    worker = None
-    if engine is not None:
-        worker = Worker(
-            dataset,
-            engine,
-            clock,
-            options.name or f"lithify-{ids.ulid(clock.now_ms())}",
-            options=WorkerOptions(
-                heartbeat_interval_ms=options.heartbeat_interval_ms,
-                heartbeat_min_interval_ms=options.heartbeat_min_interval_ms,
-            ),
-            observer=report,
-        )
-    try:
-        if options.role == "worker":
-            assert worker is not None
-            run_workers([worker], stop, random.Random(), loop)
-            return
-        coordinator = Coordinator(
-            dataset,
-            clock,
-            ids,
-            worker_heartbeat_timeout_ms=options.worker_heartbeat_timeout_ms,
-            observer=report,
-        )
-        guard = CoordinatorGuard(dataset, clock, ids)
-        run_coordinator(
-            coordinator, guard, stop, random.Random(), loop, take_over=options.take_over, worker=worker
-        )
-    finally:
-        if engine is not None:
-            engine.close()
+    dataset, clock, ids = dataset_at(options.url, wrap=wrap), SystemClock(), RandomIds()
+    timeout_ms = options.worker_heartbeat_timeout_ms
+    coordinator = Coordinator(dataset, clock, ids, worker_heartbeat_timeout_ms=timeout_ms, observer=report)
+    guard = CoordinatorGuard(dataset, clock, ids)
+    run_coordinator(
+        coordinator, guard, stop, random.Random(), loop, take_over=options.take_over, worker=worker
+    )
+
+
+def _worker(options: NodeOptions, url: str, engine: SparkEngine) -> Worker:
+    clock = SystemClock()
+    worker_options = WorkerOptions(
+        max_concurrent_compactions=options.max_concurrent_compactions,
+        heartbeat_interval_ms=options.heartbeat_interval_ms,
+        heartbeat_min_interval_ms=options.heartbeat_min_interval_ms,
+    )
+    name = options.name or f"lithify-{RandomIds().ulid(clock.now_ms())}"
+    dataset = dataset_at(url, max_sst_size=options.max_sst_size)
+    return Worker(dataset, engine, clock, name, options=worker_options, observer=report)
 
 
 def report(event: Event) -> None:
     """One line of JSON."""
     line = {"event": type(event).__name__, "at_ms": int(time.time() * 1000), **asdict(event)}
     print(json.dumps(line), flush=True)
-
-
-def _engine(options: NodeOptions) -> SparkEngine:
-    engine = SparkEngine(options.master, conf=options.spark_conf, preload=PRELOAD)
-    # Nothing is claimed before tasks can run: compiling the kernel anew may take longer than a timeout.
-    engine.submit("start", abs, -1).result()
-    return engine
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ KEYS = 6_000
 VALUE_BYTES = 1000
 ENOUGH = 5
 """Of about 45 ranges."""
-TIMEOUT_MS = 2_000
+TIMEOUT_MS = 6_000
 Database = tuple[Path, Model]
 
 

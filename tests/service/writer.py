@@ -50,12 +50,13 @@ class Writer:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                self._write()
+                self.write()
                 self._stop.wait(self._pause_s)
         except BaseException as error:
             self._error = error
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """One batch and its flush; not while the block runs."""
         numbers = self._rng.sample(range(self._keys), self._batch)
         started_s = time.monotonic()
         write_some(self._database, self.model, self._rng, numbers, self._value_bytes)

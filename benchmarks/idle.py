@@ -1,0 +1,215 @@
+"""What coordination costs: requests of an idle database, and claims that many workers fight over. In this
+process, on stores that count, with the ticks and the intervals of production.
+
+1. *Idle*: one coordinator with its lease and 1, 10 or 100 workers on a database that needs nothing, for
+   `IDLE_MINUTES` of a manual clock. Each process ticks at its own intervals, spread by chance as in
+   `lithify.service`. The first minute, in which everybody starts, is not counted.
+2. *Claims*: `WORKERS` workers in threads of their own, on a store where each request takes `LATENCY_S`, poll
+   for a compaction that appears every `APPEARS_EVERY_S`. A claim is lost when its worker saw the compaction
+   free and finds another one's name in the ledger when it publishes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.judge.official import open_db
+
+from lithify import telemetry
+from lithify.clock import Clock, SystemClock
+from lithify.compaction.model import Compaction
+from lithify.compaction.protocol import AnyLedger, next_id_ms, schedule, submit
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.errors import LostOwnership
+from lithify.ids import RandomIds
+from lithify.service import LoopOptions
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+from lithify.testing.clock import ManualClock
+from lithify.testing.counting import CountingStore
+from lithify.testing.delaying import DelayingStore
+from lithify.testing.engine import InlineEngine
+from lithify.worker import Worker, WorkerOptions
+
+SEED = 1
+IDLE_WORKERS = (1, 10, 100)
+IDLE_MINUTES = 10
+WORKERS = 100
+LATENCY_S = 0.02
+CLAIMS = 10
+APPEARS_EVERY_S = 2.0
+LOOP = LoopOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCost:
+    """Requests of one idle database in a minute."""
+
+    workers: int
+    requests_per_minute: dict[str, float]
+
+    @property
+    def total_per_minute(self) -> float:
+        return sum(self.requests_per_minute.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCost:
+    """How often workers were too late."""
+
+    workers: int
+    claims: int
+    lost: int
+
+    @property
+    def lost_per_claim(self) -> float:
+        return self.lost / self.claims
+
+
+def measure_idle() -> list[IdleCost]:
+    """The cost of an idle database, by the number of workers."""
+    with tempfile.TemporaryDirectory(prefix="idle-") as folder:
+        path = _database(Path(folder), flushes=1)
+        return [_idle(path, workers) for workers in IDLE_WORKERS]
+
+
+def measure_claims() -> ClaimCost:
+    """What many workers lose."""
+    with tempfile.TemporaryDirectory(prefix="claims-") as folder:
+        return _claims(_database(Path(folder), flushes=4))
+
+
+def _database(folder: Path, flushes: int) -> Path:
+    path = folder / "db"
+    with open_db(path) as database:
+        for flush in range(flushes):
+            database.put(b"k%d" % flush, b"v")
+            database.flush()
+    return path
+
+
+def _idle(path: Path, workers: int) -> IdleCost:
+    clock, rng = ManualClock(int(time.time() * 1000)), random.Random(SEED)
+    inner, root = open_store(str(path))
+    store = CountingStore(inner)
+
+    def dataset() -> SlateDataset:
+        return SlateDataset(store, root, clock, RandomIds(rng))
+
+    coordinated = dataset()
+    guard = CoordinatorGuard(coordinated, clock, RandomIds(rng))
+    coordinator = Coordinator(coordinated, clock, RandomIds(rng))
+    guard.enter(take_over=True)
+    coordinator.start()
+
+    def coordinate() -> float:
+        guard.hold(coordinator.epoch)
+        coordinator.tick()
+        return LOOP.poll_interval_s
+
+    def working(worker: Worker) -> Callable[[], float]:
+        def work() -> float:
+            worker.tick()
+            return LOOP.compactions_poll_interval_s
+
+        return work
+
+    actors = [coordinate]
+    actors += [working(Worker(dataset(), InlineEngine(), clock, f"w{n}")) for n in range(workers)]
+    _turn(actors, clock, rng, 60.0)
+    store.reset()
+    _turn(actors, clock, rng, 60.0 * IDLE_MINUTES)
+    counted = {verb.value: count / IDLE_MINUTES for verb, count in store.requests.items()}
+    return IdleCost(workers, counted)
+
+
+def _turn(
+    actors: list[Callable[[], float]], clock: ManualClock, rng: random.Random, duration_s: float
+) -> None:
+    """Let each actor act when it is due."""
+    end_s = clock.monotonic_s() + duration_s
+    order = itertools.count()
+    due = [(clock.monotonic_s() + rng.uniform(0, 5), next(order), actor) for actor in actors]
+    heapq.heapify(due)
+    while due[0][0] < end_s:
+        at_s, _, actor = heapq.heappop(due)
+        clock.advance_s(max(0.0, at_s - clock.monotonic_s()))
+        wait_s = actor() * (1 + rng.uniform(0, LOOP.jitter))
+        heapq.heappush(due, (clock.monotonic_s() + wait_s, next(order), actor))
+    clock.advance_s(max(0.0, end_s - clock.monotonic_s()))
+
+
+class _CountingDataset(SlateDataset):
+    """Counts claims that came too late. Nothing else that a worker writes here can lose ownership."""
+
+    def __init__(self, store: ObjectStore, root: str, clock: Clock) -> None:
+        super().__init__(store, root, clock, RandomIds())
+        self.lost = 0
+
+    def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:
+        try:
+            return super().update_ledger(change)
+        except LostOwnership:
+            self.lost += 1
+            raise
+
+
+def _claims(path: Path) -> ClaimCost:
+    clock, stop = SystemClock(), threading.Event()
+    inner, root = open_store(str(path))
+    store = DelayingStore(inner, clock, LATENCY_S)
+    dataset = SlateDataset(inner, root, clock, RandomIds())
+    coordinator = Coordinator(dataset, clock, RandomIds())
+    coordinator.start()
+    (proposal,) = dataset.propose(dataset.snapshot(), dataset.ledger()).proposals  # type: ignore[arg-type]
+    claimed: list[telemetry.Event] = []
+
+    def observe(event: telemetry.Event) -> None:
+        if isinstance(event, telemetry.Claimed):
+            claimed.append(event)
+
+    datasets = [_CountingDataset(store, root, clock) for _ in range(WORKERS)]
+
+    def work(number: int) -> None:
+        rng = random.Random(number)
+        worker = Worker(
+            datasets[number],
+            InlineEngine(stepped=True),
+            clock,
+            f"w{number}",
+            options=WorkerOptions(heartbeat_interval_ms=3_600_000),
+            observer=observe,
+        )
+        wait_s = rng.uniform(0, LOOP.compactions_poll_interval_s)
+        while not stop.wait(wait_s):
+            worker.tick()
+            wait_s = LOOP.compactions_poll_interval_s * (1 + rng.uniform(0, LOOP.jitter))
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for _ in range(CLAIMS):
+        time.sleep(APPEARS_EVERY_S)
+
+        def appear(ledger: AnyLedger) -> AnyLedger:
+            new: Compaction[object, object, object] = Compaction(
+                RandomIds().ulid(next_id_ms(ledger, clock.now_ms())), proposal.spec
+            )
+            return schedule(submit(ledger, new), new.id)
+
+        dataset.update_ledger(appear)
+    time.sleep(APPEARS_EVERY_S)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return ClaimCost(WORKERS, len(claimed), sum(d.lost for d in datasets))
