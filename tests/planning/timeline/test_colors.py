@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from lithify.planning.timeline.colors import dependencies, first_sharing
 from lithify.planning.timeline.model import ActiveTask, Color, Task, TimelineFile, TimelinePolicy
 from lithify.planning.timeline.plan import plan, resolve
+from lithify.testing.timeline import ModelTable
 from tests.planning.timeline.timelines import (
     DAY_US,
     MB,
     NOW_US,
     POLICY,
-    Table,
     day,
     file,
     small_files,
@@ -125,7 +125,7 @@ def test_dependencies_order_all_that_share_and_never_in_a_circle(
 def run_to_the_end(files: list[TimelineFile], policy: TimelinePolicy, rng: random.Random) -> int:
     """Run a plan with random durations; black tasks resolve their inputs when they start. The number
     of tasks run."""
-    table = Table.of(files, policy)
+    table = ModelTable.of(files, policy)
     rows = table.rows()
     waiting = list(plan(files, policy, NOW_US).tasks)
     unfinished = {task.key for task in waiting}
@@ -170,7 +170,7 @@ def test_a_black_task_takes_its_inputs_from_the_timeline_as_it_is_then() -> None
     first, second = by_day(plan(files, ONE_EACH, NOW_US).tasks)[:2]
     assert "c0" in first.files
     assert "c0" in second.files
-    table = Table.of(files, ONE_EACH)
+    table = ModelTable.of(files, ONE_EACH)
     (written,) = [f for f in table.rewrite(first.files) if f.times == file(1, 1.5).times]
     inputs = [f.id for f in resolve(second.chunks, table.listing(), ONE_EACH)]
     assert "c0" not in inputs, "the shared file is gone"

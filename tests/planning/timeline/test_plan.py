@@ -20,13 +20,13 @@ from lithify.planning.timeline.model import (
     TimelinePlan,
 )
 from lithify.planning.timeline.plan import plan, resolve
+from lithify.testing.timeline import ModelTable
 from tests.planning.timeline.timelines import (
     DAY_US,
     HOUR_US,
     MB,
     NOW_US,
     POLICY,
-    Table,
     calendars,
     day,
     days,
@@ -40,7 +40,7 @@ MAX_ROUNDS = 6
 TODAY = NOW_US // DAY_US
 
 
-def run(table: Table, tasks: Iterable[Task]) -> None:
+def run(table: ModelTable, tasks: Iterable[Task]) -> None:
     """Run tasks one after the other, predecessors first; inputs are resolved when each starts."""
     waiting = list(tasks)
     done: set[str] = set()
@@ -51,7 +51,7 @@ def run(table: Table, tasks: Iterable[Task]) -> None:
         done.add(task.key)
 
 
-def rounds_until_nothing_is_left(table: Table) -> int:
+def rounds_until_nothing_is_left(table: ModelTable) -> int:
     """How many plans had tasks."""
     for count in range(MAX_ROUNDS + 1):
         result = plan(table.listing(), table.policy, NOW_US)
@@ -79,7 +79,7 @@ def test_run_everything_and_the_next_plan_is_empty(
         several_dependencies=several,
         size_tolerance=tolerance,
     )
-    table = Table.of(files, policy)
+    table = ModelTable.of(files, policy)
     rows = table.rows()
     rounds = rounds_until_nothing_is_left(table)
     assert table.rows() == rows
@@ -90,7 +90,7 @@ def test_run_everything_and_the_next_plan_is_empty(
 def test_sizes_that_come_out_differently_than_expected_do_not_go_round_in_circles() -> None:
     policy = replace(POLICY, size_tolerance=0.25)
     for ratio in (0.8, 0.9, 1.0, 1.1, 1.2):
-        table = Table.of(small_files(0, 40, 20), policy, ratio=ratio)
+        table = ModelTable.of(small_files(0, 40, 20), policy, ratio=ratio)
         assert rounds_until_nothing_is_left(table) == 1
 
 
@@ -99,7 +99,7 @@ def test_sizes_that_come_out_differently_than_expected_do_not_go_round_in_circle
 def test_after_a_crash_only_what_was_not_done_is_planned(files: list[TimelineFile], done: int) -> None:
     """Tasks of chunks whose task ran are not planned again, unless a neighbour's late part arrived."""
     policy = replace(POLICY, max_task_bytes=250 * MB)
-    table = Table.of(files, policy)
+    table = ModelTable.of(files, policy)
     red = [task for task in plan(files, policy, NOW_US).tasks if not task.after]
     finished = red[:done]
     run(table, finished)

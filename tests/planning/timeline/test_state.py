@@ -29,12 +29,12 @@ from lithify.planning.timeline.model import (
 from lithify.planning.timeline.plan import plan, remember, resolve
 from lithify.planning.timeline.state import ChunkStates, Record, State, committed, deferred
 from lithify.planning.timeline.state_codec import decode, encode
+from lithify.testing.timeline import ModelTable
 from tests.planning.timeline.timelines import (
     DAY_US,
     MB,
     NOW_US,
     POLICY,
-    Table,
     day,
     days,
     file,
@@ -230,7 +230,7 @@ def test_only_unstable_chunks_are_deferred() -> None:
 
 def test_our_own_commit_is_no_change() -> None:
     memory = Memory(EACH)
-    table = Table.of([*small_files(0, 30, 20), *STABLE_DAYS[1:]], EACH, ratio=1.3)
+    table = ModelTable.of([*small_files(0, 30, 20), *STABLE_DAYS[1:]], EACH, ratio=1.3)
     (task,) = memory.plan(table.listing()).tasks
     table.version = 2
     added = table.rewrite(task.files)
@@ -240,7 +240,7 @@ def test_our_own_commit_is_no_change() -> None:
 
 def test_what_others_added_before_our_commit_is_noticed() -> None:
     memory = Memory(EACH)
-    table = Table.of([*small_files(0, 30), *STABLE_DAYS[1:]], EACH)
+    table = ModelTable.of([*small_files(0, 30), *STABLE_DAYS[1:]], EACH)
     (task,) = memory.plan(table.listing()).tasks
     late = file(0.4, 0.5, id="late", version=7)
     table.files[late.id] = late
@@ -253,7 +253,7 @@ def test_what_others_added_before_our_commit_is_noticed() -> None:
 def test_a_neighbour_that_got_part_of_a_shared_file_is_noticed() -> None:
     memory = Memory(EACH)
     shared = file(0.5, 1.5, 10, "shared")
-    table = Table.of([*small_files(0, 3), shared, file(1.6, 1.9, 80, "own"), *STABLE_DAYS[3:]], EACH)
+    table = ModelTable.of([*small_files(0, 3), shared, file(1.6, 1.9, 80, "own"), *STABLE_DAYS[3:]], EACH)
     task = memory.plan(table.listing()).tasks[0]
     added = table.rewrite([f.id for f in resolve([day(0)], table.listing(), EACH)])
     assert task.chunks == (day(0),)
