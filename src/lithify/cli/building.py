@@ -20,39 +20,16 @@ if TYPE_CHECKING:
     from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
     from lithify.datasets.slatedb.guard import CoordinatorGuard
     from lithify.engine.spark import SparkEngine
+    from lithify.metrics import Metrics
     from lithify.service import LoopOptions
-    from lithify.store.objects import ObjectStore
     from lithify.telemetry import Observer
     from lithify.worker import Worker, WorkerOptions
 
 PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
 
 
-class Process:
-    """What a process that runs until stopped has beside its loops: logs now, metrics later."""
-
-    def __init__(self, config: Config) -> None:
-        from lithify.cli.logs import EventLog
-        from lithify.clock import SystemClock
-
-        self._config = config
-        self.observer: Observer = EventLog(SystemClock())
-
-    def open_dataset(self, url: str) -> SlateDataset:
-        """The database at `url`."""
-        return open_dataset(url, self._config)
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def open_dataset(
-    url: str, config: Config, wrap: Callable[[ObjectStore], ObjectStore] | None = None
-) -> SlateDataset:
-    """The database at `url`; `wrap` puts something between it and its store."""
+def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> SlateDataset:
+    """The database at `url`; `metrics` sees what is read of it."""
     from lithify.clock import SystemClock
     from lithify.datasets.slatedb.dataset import SlateDataset
     from lithify.ids import RandomIds
@@ -60,13 +37,17 @@ def open_dataset(
 
     options = _slate_options(config)
     store, root = open_store(url, config.store_options)
-    return SlateDataset(
-        wrap(store) if wrap is not None else store,
-        root,
-        SystemClock(),
-        RandomIds(),
-        store_options=config.store_options,
-        options=options,
+    store_options = config.store_options
+    if metrics is None:
+        return SlateDataset(
+            store, root, SystemClock(), RandomIds(), store_options=store_options, options=options
+        )
+    from lithify.metrics import MeteredDataset
+    from lithify.store.metered import MeteredStore
+
+    metered = MeteredStore(store, metrics.count_request)
+    return MeteredDataset(
+        metrics, metered, root, SystemClock(), RandomIds(), store_options=store_options, options=options
     )
 
 

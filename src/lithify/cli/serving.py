@@ -128,13 +128,14 @@ def worker(
             store_option=store_option,
             spark_conf=spark_conf,
         )
+        from lithify.cli.process import Process
         from lithify.service import run_workers
 
-        process = building.Process(effective)
+        process = Process(effective, coordinates=False)
         datasets = [process.open_dataset(url) for url in urls]
         stop = building.stop_on_signals()
         with process, building.spark_engine(effective) as engine:
-            workers = [building.worker(d, engine, effective, process.observer) for d in datasets]
+            workers = [building.worker(d, engine, effective, process.observe) for d in datasets]
             run_workers(workers, stop, random.Random(), building.loop_options(effective))
 
 
@@ -142,9 +143,10 @@ def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> No
     from contextlib import ExitStack
 
     from lithify.cli import building
+    from lithify.cli.process import Process
     from lithify.service import run_coordinator
 
-    process = building.Process(config)
+    process = Process(config, coordinates=True)
     dataset = process.open_dataset(url)
     stop = building.stop_on_signals()
     with ExitStack() as stack:
@@ -152,14 +154,14 @@ def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> No
         worker = None
         if works:
             engine = stack.enter_context(building.spark_engine(config))
-            worker = building.worker(dataset, engine, config, process.observer)
+            worker = building.worker(dataset, engine, config, process.observe)
         run_coordinator(
-            building.coordinator(dataset, config, process.observer),
+            building.coordinator(dataset, config, process.observe),
             building.guard(dataset),
             stop,
             random.Random(),
             building.loop_options(config),
             take_over=take_over,
             worker=worker,
-            collector=building.collector(dataset, config, process.observer),
+            collector=building.collector(dataset, config, process.observe),
         )

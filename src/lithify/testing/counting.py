@@ -5,38 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
-from enum import StrEnum
 from typing import TypeVar
 
+from lithify.store.metered import VERBS, Verb
 from lithify.store.objects import ObjectStore
-from lithify.testing.wrapped import Call, WrappedStore
+from lithify.store.wrapped import Call, WrappedStore
 
 ResultT = TypeVar("ResultT")
-
-
-class Verb(StrEnum):
-    """Kinds of requests."""
-
-    GET = "GET"
-    HEAD = "HEAD"
-    LIST = "LIST"
-    PUT = "PUT"
-    DELETE = "DELETE"
-
-
-_VERBS = {
-    "get": Verb.GET,
-    "get_with_meta": Verb.GET,
-    "get_range": Verb.GET,
-    "get_range_into": Verb.GET,
-    "head": Verb.HEAD,
-    "list": Verb.LIST,
-    "create": Verb.PUT,
-    "put": Verb.PUT,
-    "replace": Verb.PUT,
-    "commit": Verb.PUT,
-    "delete": Verb.DELETE,
-}
 
 
 class CountingStore(WrappedStore):
@@ -53,7 +28,7 @@ class CountingStore(WrappedStore):
         self._lock = threading.Lock()
 
     def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
-        verb = _VERBS.get(call.method)
+        verb = VERBS.get(call.method)
         if verb is not None:
             with self._lock:
                 self.requests[verb] += 1

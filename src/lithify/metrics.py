@@ -1,0 +1,306 @@
+"""What happens and how things stand, as Prometheus metrics.
+
+1. Counters come from events: `Metrics` is an observer. Gauges of a dataset come from every ledger and
+   manifest that coordinator or worker read anyway (`MeteredDataset`); nothing is read for metrics alone.
+2. What SlateDB's compactor has goes by SlateDB's name (`slatedb.compactor.jobs_claimed` is
+   `slatedb_compactor_jobs_claimed_total` here, as Prometheus wants it), the rest begins with `lithify_`.
+   All carry the dataset, because a process may serve several.
+3. Claims are counted by the process that coordinates: transitions to Running that it sees. The first
+   ledger it sees is no transition.
+4. Labels of workers that hold nothing any more are removed, so that their number stays bounded.
+
+Requests that Spark tasks make on other machines are not counted: only those of this process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from lithify import telemetry
+from lithify.clock import Clock
+from lithify.compaction.model import State
+from lithify.compaction.protocol import AnyLedger
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.model import Manifest
+from lithify.datasets.slatedb.pressure import pressure
+from lithify.status import cost_bytes
+from lithify.store.metered import Answer, Verb
+from lithify.telemetry import Event
+
+ACTIVE = tuple(state for state in State if not state.is_terminal)
+_BUCKETS_S = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
+_NO_STALL = float("inf")
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A compaction that is being worked on in this process."""
+
+    worker: str
+    started_s: float
+    moved_bytes: int = 0
+    moved_at_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+
+class Metrics:
+    """All metrics of a process."""
+
+    def __init__(self, clock: Clock, l0_max_ssts: int, *, coordinates: bool) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._clock = clock
+        self._l0_max_ssts = l0_max_ssts
+        self._coordinates = coordinates
+        self._lock = threading.Lock()
+        self._attempts: dict[tuple[str, str], _Attempt] = {}
+        self._owners: dict[str, Mapping[str, str]] = {}
+        """By dataset: who runs what, as last seen."""
+        self._manifests: dict[str, Manifest] = {}
+        self._make_compactor_metrics()
+        self._make_own_metrics()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, ("dataset", *labels), registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, ("dataset", *labels), registry=self.registry)
+
+    def _make_compactor_metrics(self) -> None:
+        prefix = "slatedb_compactor_"
+        self._claimed = self._counter(f"{prefix}jobs_claimed", "Compactions claimed by workers")
+        self._reclaimed = self._counter(
+            f"{prefix}jobs_reclaimed", "Compactions taken back from silent workers"
+        )
+        self._heartbeat = self._gauge(
+            f"{prefix}worker_last_heartbeat_ms", "Wall-clock time of a worker's last heartbeat", "worker_id"
+        )
+        self._bytes = self._counter(f"{prefix}bytes_compacted", "Bytes written by compactions", "worker_id")
+        self._running = self._gauge(
+            f"{prefix}running_compactions", "Compactions running on a worker of this process", "worker_id"
+        )
+        self._ssts = self._counter(f"{prefix}ssts_written", "SSTs written by compactions", "worker_id")
+        self._epoch = self._gauge(f"{prefix}epoch", "Epoch of the coordinator")
+        self._last = self._gauge(
+            f"{prefix}last_compaction_timestamp_sec", "Wall-clock time of the last commit"
+        )
+        self._being_compacted = self._gauge(
+            f"{prefix}total_bytes_being_compacted", "Input bytes of running compactions"
+        )
+        self._throughput = self._gauge(
+            f"{prefix}total_throughput_bytes_per_sec", "Bytes that compactions of this process read and write"
+        )
+        self._gc_count = self._counter("slatedb_gc_count", "Collections of garbage")
+        self._gc_deleted = self._counter("slatedb_gc_deleted_count", "Objects deleted as garbage", "resource")
+        self._gc_versions = self._gauge(
+            "slatedb_gc_version_count", "Versions left after a collection", "resource"
+        )
+
+    def _make_own_metrics(self) -> None:
+        self._states = self._gauge("lithify_compactions", "Compactions that are not over", "state")
+        self._ages = self._gauge(
+            "lithify_heartbeat_age_seconds", "Since a worker's last heartbeat", "worker_id"
+        )
+        self._submitted = self._counter("lithify_submitted", "Compactions the planner added")
+        self._committed = self._counter("lithify_committed", "Compactions committed")
+        self._failures = self._counter("lithify_failures", "What went wrong, by class", "kind")
+        self._l0_ssts = self._gauge("lithify_l0_ssts", "L0 SSTs", "unit")
+        self._l0_bytes = self._gauge("lithify_l0_bytes", "Bytes of L0 SSTs: the backlog", "unit")
+        self._runs = self._gauge("lithify_sorted_runs", "Sorted runs", "unit")
+        self._size = self._gauge("lithify_size_bytes", "Bytes of all SSTs", "unit")
+        self._limit = self._gauge("lithify_l0_max_ssts", "L0 SSTs at which the writer stalls")
+        self._stall = self._gauge(
+            "lithify_seconds_until_stall", "Until the writer stalls if nothing is compacted", "unit"
+        )
+        self._ranges = self._counter("lithify_ranges_finished", "Ranges finished")
+        self._read = self._counter("lithify_bytes_read", "Bytes read by compactions")
+        self._cpu = self._counter("lithify_task_cpu_seconds", "Processor time of tasks")
+        self._rows = self._counter("lithify_rows", "Rows in, out, and dropped by reason", "kind")
+        self._memory = self._gauge("lithify_task_peak_memory_bytes", "Peak memory of the last task")
+        self._seconds = Histogram(
+            "lithify_compaction_seconds",
+            "From claim to Compacted",
+            ("dataset",),
+            buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._requests = Counter(
+            "lithify_store_requests",
+            "Requests of this process to the object store",
+            ("verb", "answer"),
+            registry=self.registry,
+        )
+
+    # Events
+
+    def __call__(self, event: Event) -> None:
+        """Take in an event; the observer."""
+        with self._lock:
+            self._take_in(event)
+
+    def _take_in(self, event: Event) -> None:
+        url = event.dataset
+        match event:
+            case telemetry.EpochTaken(epoch=epoch):
+                self._epoch.labels(url).set(epoch)
+            case telemetry.Submitted():
+                self._submitted.labels(url).inc()
+            case telemetry.Reclaimed():
+                self._reclaimed.labels(url).inc()
+                self._failures.labels(url, "reclaimed").inc()
+            case telemetry.Refused():
+                self._failures.labels(url, "refused").inc()
+            case telemetry.Failed():
+                self._failures.labels(url, "given_up").inc()
+            case telemetry.Committed():
+                self._committed.labels(url).inc()
+                self._last.labels(url).set(self._clock.now_ms() // 1000)
+            case telemetry.GarbageCollected(deleted=deleted, left=left, dry_run=dry_run):
+                self._take_in_garbage(url, {} if dry_run else deleted, left)
+            case _:
+                self._follow(event)
+
+    def _take_in_garbage(self, url: str, deleted: Mapping[str, int], left: Mapping[str, int]) -> None:
+        self._gc_count.labels(url).inc()
+        for resource, count in deleted.items():
+            self._gc_deleted.labels(url, resource).inc(count)
+        for resource in ("manifest", "compactions"):
+            if resource in left:
+                self._gc_versions.labels(url, resource).set(left[resource])
+
+    def _follow(self, event: Event) -> None:
+        """Events of a worker of this process."""
+        url, now_s = event.dataset, self._clock.monotonic_s()
+        match event:
+            case telemetry.Claimed(compaction=compaction, worker=worker):
+                self._attempts[url, compaction] = _Attempt(worker, now_s, moved_at_s=now_s)
+                self._count_running(url, worker)
+            case telemetry.Heartbeat(compaction=compaction, bytes_moved=moved):
+                attempt = self._attempts.get((url, compaction))
+                if attempt is not None and now_s > attempt.moved_at_s:
+                    attempt.bytes_per_s = (moved - attempt.moved_bytes) / (now_s - attempt.moved_at_s)
+                    attempt.moved_bytes, attempt.moved_at_s = moved, now_s
+                    self._set_throughput(url)
+            case telemetry.RangeFinished(compaction=compaction):
+                self._count_range(url, event, self._worker_of(url, compaction))
+            case telemetry.Compacted(compaction=compaction):
+                attempt = self._end(url, compaction)
+                if attempt is not None:
+                    self._seconds.labels(url).observe(now_s - attempt.started_s)
+            case telemetry.AttemptFailed(compaction=compaction):
+                self._failures.labels(url, "attempt_failed").inc()
+                self._end(url, compaction)
+            case telemetry.Lost(compaction=compaction):
+                self._failures.labels(url, "lost").inc()
+                self._end(url, compaction)
+            case _:
+                pass
+
+    def _count_range(self, url: str, event: telemetry.RangeFinished, worker: str) -> None:
+        self._bytes.labels(url, worker).inc(event.bytes_written)
+        self._ssts.labels(url, worker).inc(event.outputs)
+        self._ranges.labels(url).inc()
+        self._read.labels(url).inc(event.bytes_read)
+        self._cpu.labels(url).inc(event.cpu_s)
+        self._memory.labels(url).set(event.peak_memory_bytes)
+        for kind, count in event.rows.items():
+            self._rows.labels(url, kind).inc(count)
+
+    def _worker_of(self, url: str, compaction: str) -> str:
+        attempt = self._attempts.get((url, compaction))
+        return attempt.worker if attempt is not None else ""
+
+    def _end(self, url: str, compaction: str) -> _Attempt | None:
+        attempt = self._attempts.pop((url, compaction), None)
+        if attempt is not None:
+            self._count_running(url, attempt.worker)
+            self._set_throughput(url)
+        return attempt
+
+    def _count_running(self, url: str, worker: str) -> None:
+        mine = sum(1 for (u, _), attempt in self._attempts.items() if (u, attempt.worker) == (url, worker))
+        self._running.labels(url, worker).set(mine)
+
+    def _set_throughput(self, url: str) -> None:
+        total = sum(attempt.bytes_per_s for (u, _), attempt in self._attempts.items() if u == url)
+        self._throughput.labels(url).set(total)
+
+    def count_request(self, verb: Verb, answer: Answer) -> None:
+        """One request to the object store."""
+        self._requests.labels(verb.value, answer.value).inc()
+
+    # How things stand
+
+    def saw_manifest(self, url: str, manifest: Manifest) -> None:
+        """A manifest was read."""
+        with self._lock:
+            self._manifests[url] = manifest
+            self._limit.labels(url).set(self._l0_max_ssts)
+            for p in pressure(manifest, self._clock.now_ms(), self._l0_max_ssts):
+                self._l0_ssts.labels(url, p.unit).set(p.l0_ssts)
+                self._l0_bytes.labels(url, p.unit).set(p.l0_bytes)
+                self._runs.labels(url, p.unit).set(p.runs)
+                self._size.labels(url, p.unit).set(p.size_bytes)
+                stall_s = _NO_STALL if p.stall_ms is None else p.stall_ms / 1000
+                self._stall.labels(url, p.unit).set(stall_s)
+
+    def saw_ledger(self, url: str, ledger: SlateLedger) -> None:
+        """A ledger was read or published."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            for state in ACTIVE:
+                count = sum(c.state is state for c in ledger.compactions)
+                self._states.labels(url, state.value).set(count)
+            self._set_owners(url, ledger, now_ms)
+            manifest = self._manifests.get(url)
+            if manifest is not None:
+                running = (c.spec for c in ledger.compactions if c.state is State.RUNNING)
+                self._being_compacted.labels(url).set(sum(cost_bytes(s, manifest) for s in running))
+
+    def _set_owners(self, url: str, ledger: AnyLedger, now_ms: int) -> None:
+        owned = [(c.id, c.worker) for c in ledger.compactions if c.state is State.RUNNING]
+        owners: dict[str, str] = {compaction: worker.id for compaction, worker in owned if worker is not None}
+        before = self._owners.get(url)
+        if before is not None and self._coordinates:
+            self._claimed.labels(url).inc(sum(before.get(c) != w for c, w in owners.items()))
+        self._owners[url] = owners
+        beats: dict[str, int] = {}
+        for _, worker in owned:
+            if worker is not None:
+                beats[worker.id] = max(beats.get(worker.id, 0), worker.last_heartbeat_ms)
+        for worker_id, at_ms in beats.items():
+            self._heartbeat.labels(url, worker_id).set(at_ms)
+            self._ages.labels(url, worker_id).set(max(now_ms - at_ms, 0) / 1000)
+        for worker_id in set((before or {}).values()) - set(beats):
+            self._heartbeat.remove(url, worker_id)
+            self._ages.remove(url, worker_id)
+
+
+class MeteredDataset(SlateDataset):
+    """A database whose manifests and ledgers `metrics` sees, whoever reads them."""
+
+    def __init__(self, metrics: Metrics, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._metrics = metrics
+
+    def snapshot(self) -> Manifest:
+        manifest = super().snapshot()
+        self._metrics.saw_manifest(self.url, manifest)
+        return manifest
+
+    def ledger(self) -> SlateLedger | None:
+        ledger = super().ledger()
+        if ledger is not None:
+            self._metrics.saw_ledger(self.url, ledger)
+        return ledger
+
+    def update_ledger(self, change: Callable[[SlateLedger], SlateLedger]) -> SlateLedger:
+        ledger = super().update_ledger(change)
+        self._metrics.saw_ledger(self.url, ledger)
+        return ledger

@@ -1,0 +1,79 @@
+"""A store that tells of every request it makes, by the verbs that object stores are paid by.
+
+A streamed upload is one PUT, told when it is committed. A listing is one request, however long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed
+from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import Call, WrappedStore
+
+ResultT = TypeVar("ResultT")
+
+
+class Verb(StrEnum):
+    """Kinds of requests."""
+
+    GET = "GET"
+    HEAD = "HEAD"
+    LIST = "LIST"
+    PUT = "PUT"
+    DELETE = "DELETE"
+
+
+class Answer(StrEnum):
+    """How a request ended."""
+
+    OK = "ok"
+    MISSING = "missing"
+    """There is no such object."""
+    CONFLICT = "conflict"
+    """A conditional write found another party's object."""
+    ERROR = "error"
+
+
+VERBS: Mapping[str, Verb] = {
+    "get": Verb.GET,
+    "get_with_meta": Verb.GET,
+    "get_range": Verb.GET,
+    "get_range_into": Verb.GET,
+    "head": Verb.HEAD,
+    "list": Verb.LIST,
+    "create": Verb.PUT,
+    "put": Verb.PUT,
+    "replace": Verb.PUT,
+    "commit": Verb.PUT,
+    "delete": Verb.DELETE,
+}
+"""By method of the store or of its writers. Those that are missing make no request."""
+
+
+class MeteredStore(WrappedStore):
+    """Calls `tell` after each request, from the thread that made it."""
+
+    def __init__(self, inner: ObjectStore, tell: Callable[[Verb, Answer], None]) -> None:
+        super().__init__(inner)
+        self._tell = tell
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        verb = VERBS.get(call.method)
+        if verb is None:
+            return action()
+        answer = Answer.ERROR
+        try:
+            result = action()
+            answer = Answer.OK
+        except ObjectNotFound:
+            answer = Answer.MISSING
+            raise
+        except (ObjectExists, PreconditionFailed):
+            answer = Answer.CONFLICT
+            raise
+        finally:
+            self._tell(verb, answer)
+        return result

@@ -1,0 +1,235 @@
+"""What the metrics say after events, and after a coordinator and a worker have been at work."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lithify import telemetry
+from lithify.clock import SystemClock
+from lithify.compaction.model import Compaction, Ledger, State, Worker
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb.dataset import SlateOptions
+from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
+from lithify.datasets.slatedb.model import TieredSpec
+from lithify.ids import RandomIds
+from lithify.metrics import MeteredDataset, Metrics
+from lithify.store.local import LocalStore
+from lithify.store.metered import MeteredStore
+from lithify.testing import ManualClock
+from lithify.testing.engine import InlineEngine
+from lithify.worker import Worker as WorkerLoop
+from tests.datasets.slatedb.trees import EMPTY, MB, Mint
+from tests.judge.official import Put, open_db
+
+URL = "file:///db"
+DASHBOARD = Path(__file__).parents[2] / "dashboards" / "lithify.json"
+SEED = (
+    "jobs_claimed_total",
+    "jobs_reclaimed_total",
+    "worker_last_heartbeat_ms",
+    "bytes_compacted_total",
+    "running_compactions",
+    "ssts_written_total",
+)
+"""What SlateDB's design of distributed compaction asks for, by Prometheus' rules for names."""
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def metrics(clock: ManualClock) -> Metrics:
+    return Metrics(clock, 8, coordinates=True)
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def of_db(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return value(metrics, name, dataset=URL, **labels)
+
+
+def range_finished(bytes_written: int) -> telemetry.RangeFinished:
+    return telemetry.RangeFinished(URL, "c", 0, 100, 90, bytes_written, 2, 1 << 20, 0.5, {"rows_in": 7})
+
+
+def test_the_life_of_a_compaction_on_a_worker(metrics: Metrics, clock: ManualClock) -> None:
+    metrics(telemetry.Claimed(URL, "c", "w"))
+    metrics(telemetry.Claimed(URL, "d", "w"))
+    assert of_db(metrics, "slatedb_compactor_running_compactions", worker_id="w") == 2
+    clock.advance_s(10)
+    metrics(telemetry.Heartbeat(URL, "c", "w", 5000))
+    assert of_db(metrics, "slatedb_compactor_total_throughput_bytes_per_sec") == 500
+    clock.advance_s(5)
+    metrics(telemetry.Heartbeat(URL, "c", "w", 5500))
+    assert of_db(metrics, "slatedb_compactor_total_throughput_bytes_per_sec") == 100
+    metrics(range_finished(40))
+    metrics(range_finished(2))
+    metrics(telemetry.Compacted(URL, "c", 4))
+    assert of_db(metrics, "slatedb_compactor_bytes_compacted_total", worker_id="w") == 42
+    assert of_db(metrics, "slatedb_compactor_ssts_written_total", worker_id="w") == 4
+    assert of_db(metrics, "slatedb_compactor_running_compactions", worker_id="w") == 1
+    assert of_db(metrics, "slatedb_compactor_total_throughput_bytes_per_sec") == 0
+    assert of_db(metrics, "lithify_compaction_seconds_sum") == 15
+    assert of_db(metrics, "lithify_rows_total", kind="rows_in") == 14
+    assert of_db(metrics, "lithify_task_cpu_seconds_total") == 1
+    metrics(telemetry.AttemptFailed(URL, "d", "disk on fire"))
+    assert of_db(metrics, "slatedb_compactor_running_compactions", worker_id="w") == 0
+    assert of_db(metrics, "lithify_failures_total", kind="attempt_failed") == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "name", "labels"),
+    [
+        (telemetry.EpochTaken(URL, 1), "slatedb_compactor_epoch", {}),
+        (telemetry.Submitted(URL, "c", "why", 1), "lithify_submitted_total", {}),
+        (telemetry.Reclaimed(URL, "c", "w"), "slatedb_compactor_jobs_reclaimed_total", {}),
+        (telemetry.Reclaimed(URL, "c", "w"), "lithify_failures_total", {"kind": "reclaimed"}),
+        (telemetry.Refused(URL, "c", "why"), "lithify_failures_total", {"kind": "refused"}),
+        (telemetry.Failed(URL, "c", 5, "why"), "lithify_failures_total", {"kind": "given_up"}),
+        (telemetry.Lost(URL, "c", "w"), "lithify_failures_total", {"kind": "lost"}),
+        (telemetry.Committed(URL, "c"), "lithify_committed_total", {}),
+        (
+            telemetry.GarbageCollected(URL, False, {"compacted": 1}, {"manifest": 1}, 5),
+            "slatedb_gc_deleted_count_total",
+            {"resource": "compacted"},
+        ),
+        (
+            telemetry.GarbageCollected(URL, True, {"compacted": 9}, {"manifest": 1}, 5),
+            "slatedb_gc_version_count",
+            {"resource": "manifest"},
+        ),
+    ],
+)
+def test_events_are_counted(
+    metrics: Metrics, event: telemetry.Event, name: str, labels: dict[str, str]
+) -> None:
+    metrics(event)
+    assert of_db(metrics, name, **labels) == 1
+
+
+def test_a_dry_run_deletes_nothing(metrics: Metrics) -> None:
+    metrics(telemetry.GarbageCollected(URL, True, {"compacted": 9}, {}, 5))
+    assert of_db(metrics, "slatedb_gc_deleted_count_total", resource="compacted") is None
+
+
+def test_claims_are_seen_by_whoever_coordinates(metrics: Metrics, clock: ManualClock) -> None:
+    ids = RandomIds()
+    spec = TieredSpec(b"", (), (1,), 1)
+
+    def ledger(*workers: str | None) -> SlateLedger:
+        owned: list[SlateCompaction] = [
+            Compaction(
+                ids_[n],
+                spec,
+                State.RUNNING if w is not None else State.SCHEDULED,
+                worker=Worker(w, clock.now_ms() - 2000) if w is not None else None,
+            )
+            for n, w in enumerate(workers)
+        ]
+        return Ledger(1, tuple(owned))
+
+    ids_ = [ids.ulid(n) for n in range(3)]
+    elsewhere = Metrics(clock, 8, coordinates=False)
+    for seen in (
+        ledger("old", None, None),
+        ledger("old", "w", None),
+        ledger("old", "w", None),
+        ledger("old", None, "w"),
+        ledger("old", "v", "w"),
+        ledger(None, "v", None),
+    ):
+        for each in (metrics, elsewhere):
+            each.saw_ledger(URL, seen)
+    assert of_db(metrics, "slatedb_compactor_jobs_claimed_total") == 3
+    assert not of_db(elsewhere, "slatedb_compactor_jobs_claimed_total")
+    assert of_db(metrics, "lithify_compactions", state="running") == 1
+    assert of_db(metrics, "lithify_compactions", state="scheduled") == 2
+    assert (
+        of_db(metrics, "slatedb_compactor_worker_last_heartbeat_ms", worker_id="v") == clock.now_ms() - 2000
+    )
+    assert of_db(metrics, "lithify_heartbeat_age_seconds", worker_id="v") == 2
+    assert of_db(metrics, "lithify_heartbeat_age_seconds", worker_id="w") is None
+
+
+def test_how_a_database_stands(metrics: Metrics) -> None:
+    manifest = replace(EMPTY, root=Mint().tree(3, {0: 5 * MB, 1: MB}))
+    metrics.saw_manifest(URL, manifest)
+    assert of_db(metrics, "lithify_l0_ssts", unit="root") == 3
+    assert of_db(metrics, "lithify_l0_bytes", unit="root") == 3 * MB
+    assert of_db(metrics, "lithify_sorted_runs", unit="root") == 2
+    assert of_db(metrics, "lithify_size_bytes", unit="root") == 9 * MB
+    assert of_db(metrics, "lithify_l0_max_ssts") == 8
+    running: SlateCompaction = Compaction(
+        RandomIds().ulid(1), TieredSpec(b"", (), (1, 0), 0), State.RUNNING, worker=Worker("w", 1)
+    )
+    metrics.saw_ledger(URL, Ledger(1, (running,)))
+    assert of_db(metrics, "slatedb_compactor_total_bytes_being_compacted") == 6 * MB
+
+
+def test_a_coordinator_and_a_worker_at_work(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    with open_db(path) as database:
+        for n in range(4):
+            database.write_batch([Put(b"k%02d" % k, b"%d" % n) for k in range(20)])
+            database.flush()
+    clock, ids = SystemClock(), RandomIds()
+    metrics = Metrics(clock, 8, coordinates=True)
+    store = MeteredStore(LocalStore(), metrics.count_request)
+    root = str(path).lstrip("/")
+    dataset = MeteredDataset(metrics, store, root, clock, ids, options=SlateOptions())
+    coordinator = Coordinator(dataset, clock, ids, observer=metrics)
+    coordinator.start()
+    worker = WorkerLoop(dataset, InlineEngine(), clock, "w", observer=metrics)
+    for _ in range(3):
+        coordinator.tick()
+        worker.tick()
+    url = dataset.url
+    for name, least in (
+        ("slatedb_compactor_jobs_claimed_total", 1),
+        ("slatedb_compactor_epoch", 1),
+        ("lithify_committed_total", 1),
+        ("lithify_bytes_read_total", 1),
+        ("lithify_compaction_seconds_count", 1),
+    ):
+        found = value(metrics, name, dataset=url)
+        assert found is not None, name
+        assert found >= least
+    assert value(metrics, "slatedb_compactor_ssts_written_total", dataset=url, worker_id="w") == 1
+    assert value(metrics, "lithify_l0_ssts", dataset=url, unit="root") == 0
+    assert value(metrics, "lithify_store_requests_total", verb="PUT", answer="ok")
+    assert value(metrics, "lithify_store_requests_total", verb="GET", answer="missing")
+
+
+def names_of(metrics: Metrics) -> set[str]:
+    found = set()
+    for family in metrics.registry.collect():
+        suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(
+            family.type, ("",)
+        )
+        found |= {family.name + suffix for suffix in suffixes}
+    return found
+
+
+def test_what_the_design_asks_for_is_there(metrics: Metrics) -> None:
+    assert {f"slatedb_compactor_{name}" for name in SEED} <= names_of(metrics)
+
+
+def test_the_dashboard_asks_only_for_what_exists(metrics: Metrics) -> None:
+    document = json.loads(DASHBOARD.read_text())
+    targets = [t["expr"] for panel in document["panels"] for t in panel.get("targets", ())]
+    targets += [v["query"]["query"] for v in document["templating"]["list"] if v["type"] == "query"]
+    used = {name for expr in targets for name in re.findall(r"\b(?:lithify|slatedb)_\w+", expr)}
+    assert used
+    assert used <= names_of(metrics)
+    own = {name for name in names_of(metrics) if name.startswith(("lithify_", "slatedb_"))}
+    hidden = own - used - {"lithify_compaction_seconds_sum", "lithify_compaction_seconds_count"}
+    assert hidden == set(), "the dashboard shows every metric there is"
