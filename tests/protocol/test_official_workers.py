@@ -150,7 +150,7 @@ def test_an_official_worker_takes_up_what_ours_began(path: Path, template: Templ
 def test_ours_takes_up_what_an_official_worker_began(tmp_path: Path) -> None:
     """It is stopped in the middle of a range, and nobody coordinates while ours works."""
     path = tmp_path / "db"
-    template = make_template(path, keys=4000)  # enough to be stopped before it is done
+    template = make_template(path, keys=2500)  # enough to be stopped before it is done
     dataset = dataset_at(path)
     with opened(path, worker=True, max_sst_size=1, heartbeat_interval="5ms", max_subcompactions=2):
         deadline_s = time.monotonic() + LIMIT_S

@@ -1,0 +1,306 @@
+"""Commits: in batches, validated again, by one coordinator only, once each, whatever happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lithify import telemetry
+from lithify.compaction import protocol
+from lithify.compaction.model import State
+from lithify.coordinator import Coordinator
+from lithify.errors import Fenced
+from lithify.store.objects import ObjectStore
+from lithify.testing import Call, CountingStore, Crash, Fault, FaultyStore, Verb
+from lithify.worker import Worker
+from tests.judge.official import Admin, Put, open_db
+from tests.protocol.rig import TIMEOUT_S, Interposed, Rig, ledger_write, manifest_write
+
+
+def compacted(rig: Rig, coordinator: Coordinator, worker: Worker) -> None:
+    """All that is scheduled is Compacted, and nothing committed."""
+    worker.tick()
+    rig.engines[worker.id].run_all()
+    worker.tick()
+    assert State.COMPACTED in rig.states()
+
+
+def test_all_that_is_ready_is_committed_at_once(segmented: Rig) -> None:
+    coordinator, worker = segmented.coordinator(), segmented.worker()
+    coordinator.tick()
+    compacted(segmented, coordinator, worker)
+    dataset = segmented.dataset()
+    manifests, ledgers = len(dataset.manifest_ids()), segmented.versions()
+    tick = coordinator.tick()
+    assert len(tick.committed) == 4
+    assert len(dataset.manifest_ids()) == manifests + 2, "the checkpoint, and the outputs of all"
+    # One version calls them Completed, the next has what is scheduled now.
+    assert segmented.versions() == ledgers + 2
+    finished = [c for c in segmented.ledger.compactions if c.state.is_terminal]
+    assert [c.state for c in finished] == [State.COMPLETED], "only the newest finished one is kept"
+    segmented.finish(coordinator, worker)
+    segmented.check()
+
+
+def test_an_idle_coordinator_costs_reads_only(rig: Rig) -> None:
+    store = CountingStore(rig.dataset().store)
+    coordinator, worker = rig.coordinator(wrap=lambda _: store), rig.worker()
+    rig.finish(coordinator, worker)
+    store.reset()
+    for _ in range(10):
+        rig.clock.advance_s(5)
+        assert coordinator.tick().is_idle
+    assert store.requests[Verb.PUT] == store.requests[Verb.LIST] == 0
+    assert sum(store.requests.values()) <= 10 * 8
+
+
+def die_at(matches: Callable[[Call], bool], number: int, after: bool) -> Callable[[ObjectStore], ObjectStore]:
+    """A store that kills its process at the n-th matching call, before or after it takes effect."""
+
+    def wrap(store: ObjectStore) -> ObjectStore:
+        seen = 0
+
+        def decide(_: int, call: Call) -> Fault | None:
+            nonlocal seen
+            seen += matches(call)
+            hit = matches(call) and seen == number
+            return (Fault.CRASH_AFTER if after else Fault.CRASH_BEFORE) if hit else None
+
+        return FaultyStore(store, decide)
+
+    return wrap
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("matches", "number"),
+    [(manifest_write, 1), (manifest_write, 2), (ledger_write, 1)],
+    ids=["checkpoint", "manifest", "ledger"],
+)
+def test_a_coordinator_that_dies_in_a_commit_leaves_it_to_the_next(
+    rig: Rig, matches: Callable[[Call], bool], number: int, after: bool
+) -> None:
+    armed: list[bool] = []
+    first = rig.coordinator(wrap=die_at(lambda call: bool(armed) and matches(call), number, after))
+    worker = rig.worker()
+    first.tick()
+    compacted(rig, first, worker)
+    armed.append(True)
+    with pytest.raises(Crash):
+        first.tick()
+    compaction_id = rig.ledger.compactions[-1].id
+    second = rig.coordinator()
+    rig.finish(second, worker)
+    assert rig.only.id == compaction_id
+    assert rig.only.state is State.COMPLETED
+    (tree,) = Admin(rig.path).trees()
+    assert (len(tree.l0), len(tree.runs)) == (0, 1)
+    rig.check()
+
+
+def test_a_restart_leaves_running_and_compacted_work_alone(segmented: Rig) -> None:
+    """Its worker goes on, and never notices."""
+    worker = segmented.worker(max_concurrent_compactions=2)
+    segmented.coordinator().tick()
+    worker.tick()
+    engine = segmented.engines["w"]
+    while not segmented.seen(telemetry.Compacted):
+        engine.step()
+        worker.tick()
+    before = {c.id: c for c in segmented.ledger.compactions}
+    coordinator = segmented.coordinator()
+    for compaction in segmented.ledger.compactions:
+        was = before[compaction.id]
+        if was.state in (State.RUNNING, State.COMPACTED):
+            assert compaction == was
+        else:
+            assert compaction.state is State.SUBMITTED
+    segmented.finish(coordinator, worker)
+    assert len(segmented.seen(telemetry.Committed)) == 6
+    assert not segmented.seen(telemetry.Lost)
+    segmented.check()
+
+
+def test_a_restart_gives_silent_workers_the_whole_timeout_again(rig: Rig) -> None:
+    rig.coordinator().tick()
+    rig.worker("dead").tick()
+    rig.clock.advance_s(10 * TIMEOUT_S)
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    rig.clock.advance_s(TIMEOUT_S - 1)
+    coordinator.tick()
+    assert rig.owner() == "dead"
+    rig.clock.advance_s(2)
+    coordinator.tick()
+    assert rig.owner() is None
+
+
+def test_a_restart_keeps_the_progress_of_what_nobody_runs(rig: Rig) -> None:
+    rig.coordinator().tick()
+    worker = rig.worker("first")
+    worker.tick()
+    rig.engines["first"].step()
+    worker.tick()
+    worker.release()
+    kept = rig.only.progress
+    assert kept is not None
+    coordinator = rig.coordinator()
+    assert (rig.only.state, rig.only.progress) == (State.SUBMITTED, kept)
+    coordinator.tick()
+    assert (rig.only.state, rig.only.progress) == (State.SCHEDULED, kept)
+    rig.finish(coordinator, rig.worker("second"))
+    assert [event.finished_ranges for event in rig.seen(telemetry.Resumed)] == [1]
+    rig.check()
+
+
+def scheduling(rig: Rig, old: Coordinator) -> None:
+    pass
+
+
+def reclaiming(rig: Rig, old: Coordinator) -> None:
+    old.tick()
+    rig.worker("dead").tick()
+    old.tick()
+    rig.clock.advance_s(TIMEOUT_S + 1)
+
+
+def committing(rig: Rig, old: Coordinator) -> None:
+    old.tick()
+    compacted(rig, old, rig.worker())
+
+
+@pytest.mark.parametrize("work", [scheduling, reclaiming, committing])
+@pytest.mark.parametrize("when", ["before its tick", "before its first write"])
+def test_a_fenced_coordinator_changes_nothing(
+    rig: Rig, work: Callable[[Rig, Coordinator], None], when: str
+) -> None:
+    taken_over: list[Coordinator] = []
+    armed: list[bool] = []
+
+    def take_over() -> None:
+        taken_over.append(rig.coordinator())
+
+    def is_write(call: Call) -> bool:
+        return bool(armed) and (ledger_write(call) or manifest_write(call))
+
+    old = rig.coordinator(wrap=lambda store: Interposed(store, is_write, take_over))
+    work(rig, old)
+    if when == "before its tick":
+        take_over()
+    else:
+        armed.append(True)
+    with pytest.raises(Fenced):
+        old.tick()
+    dataset, epoch = rig.dataset(), taken_over[0].epoch
+    assert rig.ledger.epoch == dataset.snapshot().compactor_epoch == epoch
+    before = (rig.ledger, dataset.snapshot())
+    with pytest.raises(Fenced):
+        old.tick()
+    assert (rig.ledger, dataset.snapshot()) == before
+    rig.finish(taken_over[0], rig.worker("next"))
+    rig.check()
+
+
+def test_a_reclaim_that_meets_a_heartbeat_takes_nothing_back(rig: Rig) -> None:
+    """The sign of life comes while the coordinator is publishing that there is none."""
+    armed: list[bool] = []
+    worker = rig.worker()
+
+    def beat() -> None:
+        worker.tick()
+
+    coordinator = rig.coordinator(
+        wrap=lambda store: Interposed(store, lambda call: bool(armed) and ledger_write(call), beat)
+    )
+    coordinator.tick()
+    worker.tick()
+    coordinator.tick()
+    rig.clock.advance_s(TIMEOUT_S + 1)
+    armed.append(True)
+    coordinator.tick()
+    assert rig.owner() == "w"
+    assert not rig.seen(telemetry.Reclaimed)
+    assert rig.dataset().journal.attempts() == {}
+    rig.finish(coordinator, worker)
+    rig.check()
+
+
+def test_what_the_writer_publishes_during_a_commit_stays(rig: Rig) -> None:
+    """A new L0 SST and a checkpoint, between the coordinator's read of the manifest and its write."""
+    model = dict(rig.template.model)
+    armed: list[bool] = []
+    names: list[str] = []
+
+    def publish() -> None:
+        with open_db(rig.path) as database:
+            database.write_batch([Put(b"new", b"row")])
+            database.flush()
+        names.append(Admin(rig.path).create_checkpoint(name="kept"))
+        model[b"new"] = b"row"
+
+    coordinator = rig.coordinator(
+        wrap=lambda store: Interposed(store, lambda call: bool(armed) and manifest_write(call), publish)
+    )
+    coordinator.tick()
+    compacted(rig, coordinator, rig.worker())
+    armed.append(True)
+    coordinator.tick()
+    (tree,) = Admin(rig.path).trees()
+    assert (len(tree.l0), len(tree.runs)) == (1, 1)
+    assert names[0] in [checkpoint.id for checkpoint in Admin(rig.path).list_checkpoints()]
+    with open_db(rig.path) as database:
+        assert dict(database.scan()) == model
+
+
+def cancel(rig: Rig) -> None:
+    """As a person does it: by a change of the ledger."""
+    compaction_id = rig.ledger.compactions[-1].id
+    rig.dataset().update_ledger(lambda latest: protocol.fail(latest, compaction_id))
+
+
+@pytest.mark.parametrize("state", [State.SUBMITTED, State.SCHEDULED, State.RUNNING, State.COMPACTED])
+def test_what_is_cancelled_stays_failed(rig: Rig, state: State) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker()
+    coordinator.tick()
+    if state is State.SUBMITTED:
+        rig.coordinator()
+    elif state is State.RUNNING:
+        worker.tick()
+    elif state is State.COMPACTED:
+        compacted(rig, coordinator, worker)
+    compaction = rig.only
+    assert compaction.state is state
+    cancel(rig)
+    rig.engines["w"].run_all()
+    rig.clock.advance_s(10)
+    worker.tick()
+    assert (rig.only.id, rig.only.state) == (compaction.id, State.FAILED)
+    assert not worker.is_busy
+    latest = rig.coordinator()
+    latest.tick()
+    assert not rig.seen(telemetry.Committed)
+    new = [c for c in rig.ledger.compactions if c.id != compaction.id]
+    assert [c.state for c in new] == [State.SCHEDULED], "the planner proposes it anew"
+    rig.finish(latest, worker)
+    rig.check()
+
+
+def test_a_cancel_that_comes_too_late_changes_nothing_that_matters(rig: Rig) -> None:
+    """The manifest has the outputs already; the ledger goes on saying Failed."""
+    armed: list[bool] = []
+    coordinator = rig.coordinator(
+        wrap=lambda store: Interposed(
+            store, lambda call: bool(armed) and ledger_write(call), lambda: cancel(rig)
+        )
+    )
+    worker = rig.worker()
+    coordinator.tick()
+    compacted(rig, coordinator, worker)
+    armed.append(True)
+    coordinator.tick()
+    assert rig.only.state is State.FAILED
+    (tree,) = Admin(rig.path).trees()
+    assert (len(tree.l0), len(tree.runs)) == (0, 1)
+    rig.finish(coordinator, worker)
+    rig.check()
