@@ -42,13 +42,14 @@ from lithify.datasets.iceberg.model import (
     TableState,
     TimeRange,
 )
-from lithify.datasets.iceberg.plan import plan_table, propose, timeline_policy
+from lithify.datasets.iceberg.plan import plan_table, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
+from lithify.datasets.iceberg.queue import TaskQueue
 from lithify.datasets.iceberg.refusals import check_table
 from lithify.datasets.iceberg.replace import FILE_PREFIX
 from lithify.datasets.iceberg.sources import sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
-from lithify.datasets.iceberg.state import draw_state
+from lithify.datasets.iceberg.state import draw_state, written_file
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.journal import ObjectJournal
@@ -57,7 +58,7 @@ from lithify.ids import Ids, Ulid
 from lithify.planning.timeline import state_codec
 from lithify.planning.timeline.model import TimelinePlan
 from lithify.planning.timeline.plan import remember
-from lithify.planning.timeline.state import ChunkStates
+from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
@@ -102,6 +103,7 @@ class IcebergDataset:
         """Rows that a task holds in memory."""
         self.range_bytes = RANGE_BYTES
         """Estimated input of one task."""
+        self._queue = TaskQueue(self.url, clock)
         self._decoded: dict[str, tuple[int, Any]] = {}
         self._drawn: tuple[str, int, TableState] | None = None
         self._found_out: ChunkStates | None = None
@@ -214,7 +216,26 @@ class IcebergDataset:
             if ledger is None or ledger.epoch != epoch:
                 raise Fenced(f"another coordinator has taken over {self.url}; this one (epoch {epoch}) stops")
 
-        return self._committer.commit(compactions, self._branch, check_epoch)
+        verdicts = self._committer.commit(compactions, self._branch, check_epoch)
+        for compaction in compactions:
+            if verdicts[compaction.id] is not None:
+                self._queue.conflicted(compaction.spec)
+        self._remember_committed([c for c in compactions if verdicts[c.id] is None])
+        return verdicts
+
+    def _remember_committed(self, compactions: Sequence[IcebergCompaction]) -> None:
+        """Our own commit is no change that has to be analysed."""
+        table, state = self.load(), self.snapshot()
+        column = find_time_column(table.metadata, state.policy.time_column, self.url)
+        states = state.states
+        for compaction in compactions:
+            spec = compaction.spec
+            planned = table.metadata.snapshot_by_id(spec.snapshot_id)
+            if planned is not None:
+                number = planned.sequence_number or 0
+                added = [written_file(new, spec.lane, number, column) for new in compaction.outputs]
+                states = committed(states, spec.chunks, added, timeline_policy(state.policy))
+        self._found_out = states if states != state.states else None
 
     def _branch(self, table: Table) -> str:
         policy = parse_policy(table.metadata.properties, self.url)
@@ -242,13 +263,17 @@ class IcebergDataset:
 
     def timeline(self, snapshot: TableState, ledger: IcebergLedger) -> TimelinePlan:
         """Every chunk of the table with its verdict, and the tasks."""
-        return plan_table(snapshot, ledger, self._clock.now_ms() * 1000)
+        now_us = self._clock.now_ms() * 1000
+        is_idle = self._queue.is_empty and not ledger.active()
+        return plan_table(snapshot, ledger, now_us, revive_deferred=is_idle)
 
     def propose(self, snapshot: TableState, ledger: IcebergLedger) -> Plan:
         timeline = self.timeline(snapshot, ledger)
-        states = remember(timeline, timeline_policy(snapshot.policy))
+        sizes = {file.id: file.size_bytes for file in snapshot.files}
+        choice = self._queue.look(timeline, ledger, sizes, snapshot.policy)
+        states = deferred(remember(timeline, timeline_policy(snapshot.policy)), choice.shed)
         self._found_out = states if states != snapshot.states else None
-        return propose(snapshot, ledger, timeline)
+        return proposals_of(snapshot, timeline, choice.start)
 
     def validate(
         self, compaction: IcebergCompaction, snapshot: TableState, ledger: IcebergLedger

@@ -2,16 +2,15 @@
 
 1. The policy of the table becomes that of the timeline; the active compactions of the ledger are its
    active tasks.
-2. Red tasks are proposed, most urgent first, as long as the limits on active compactions allow. Black
-   ones wait: once the tasks they share files with are committed, the next plan has them with the files
-   that are there then.
+2. The queue (`queue`) chooses which tasks start now. Black ones wait: once the tasks they share files
+   with are committed, the next plan has them with the files that are there then.
 3. A spec is cut at the edges of all chunks its inputs meet. An input that reaches beyond the chunks of
    its task is rewritten whole, and its rows there become files of those other chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lithify.compaction.contract import Plan, Proposal
@@ -22,7 +21,6 @@ from lithify.planning.timeline.chunks import merge
 from lithify.planning.timeline.model import (
     ActiveTask,
     Bucket,
-    Color,
     Interval,
     Status,
     Task,
@@ -58,40 +56,36 @@ def active_tasks(ledger: IcebergLedger) -> tuple[ActiveTask, ...]:
     )
 
 
-def plan_table(state: TableState, ledger: IcebergLedger, now_us: int) -> TimelinePlan:
+def plan_table(
+    state: TableState, ledger: IcebergLedger, now_us: int, *, revive_deferred: bool = False
+) -> TimelinePlan:
     """The timeline of a table and what it needs."""
-    active = active_tasks(ledger)
     return plan(
         state.files,
         timeline_policy(state.policy),
         now_us,
         states=state.states,
-        active=active,
-        revive_deferred=not active,
+        active=active_tasks(ledger),
+        revive_deferred=revive_deferred,
     )
 
 
-def propose(state: TableState, ledger: IcebergLedger, timeline: TimelinePlan) -> Plan:
-    """The tasks to start now."""
+def proposals_of(state: TableState, timeline: TimelinePlan, chosen: Sequence[Task]) -> Plan:
+    """The tasks to start now, and why the rest is left alone."""
     if state.snapshot_id is None:
         return Plan(notes=("the table has no snapshot yet",))
     files = {file.id: file for file in state.files}
-    room = _Room(state, ledger, files)
-    proposals: list[Proposal] = []
-    waiting = 0
-    for task in timeline.tasks:
-        if task.color is Color.RED and not task.after and room.take(task):
-            spec = spec_of(task, state, files)
-            proposals.append(Proposal(spec, task.priority, task.cost_bytes, task.reason))
-        else:
-            waiting += 1
+    proposals = tuple(
+        Proposal(spec_of(task, state, files), task.priority, task.cost_bytes, task.reason) for task in chosen
+    )
     notes = [*state.notes, *_held(timeline)]
+    waiting = len(timeline.tasks) - len(chosen)
     if waiting:
         notes.append(f"{waiting} task(s) wait for others that share files with them, or for capacity")
-    return Plan(tuple(proposals), tuple(notes))
+    return Plan(proposals, tuple(notes))
 
 
-def spec_of(task: Task, state: TableState, files: dict[str, TimelineFile]) -> ChunkSpec:
+def spec_of(task: Task, state: TableState, files: Mapping[str, TimelineFile]) -> ChunkSpec:
     """A task of the timeline as a compaction of the table."""
     assert state.snapshot_id is not None
     inputs = [files[path] for path in task.files]
@@ -116,25 +110,6 @@ def cuts_of(files: Sequence[TimelineFile], calendar: Calendar) -> tuple[int, ...
             edges = sorted({edge for span in spans for edge in coarse.edges(*span)})
             return tuple(edges[1:-1])
     raise AssertionError("the last granularity is taken whatever it costs")
-
-
-class _Room:
-    """What the limits on active compactions leave."""
-
-    def __init__(self, state: TableState, ledger: IcebergLedger, files: dict[str, TimelineFile]) -> None:
-        active = ledger.active()
-        self._limit_bytes = state.policy.max_active_bytes
-        self._tasks = state.policy.max_tasks - len(active)
-        self._used_bytes = sum(files[p].size_bytes for c in active for p in c.spec.inputs if p in files)
-
-    def take(self, task: Task) -> bool:
-        """Whether a task may start; one larger than the limit may start alone."""
-        fits = self._used_bytes == 0 or self._used_bytes + task.cost_bytes <= self._limit_bytes
-        if self._tasks < 1 or not fits:
-            return False
-        self._tasks -= 1
-        self._used_bytes += task.cost_bytes
-        return True
 
 
 def _held(timeline: TimelinePlan) -> list[str]:

@@ -13,6 +13,7 @@
 | `lithify.max-combine-gap-seconds` | 0: how far apart the chunks of combined compactions may be |
 | `lithify.max-tasks` | 16: compactions active at once |
 | `lithify.max-active-bytes` | 100 GiB: bytes that active compactions read in all |
+| `lithify.max-queued-tasks` | 1000: more than these are deferred until the queue is empty |
 | `lithify.branch` | `main`; must be named when there are several |
 """
 
@@ -46,6 +47,7 @@ class TablePolicy:
     max_combine_gap_seconds: int = 0
     max_tasks: int = 16
     max_active_bytes: int = 100 * 1024 * MIB
+    max_queued_tasks: int = 1000
     branch: str | None = None
 
 
@@ -56,6 +58,7 @@ _AT_LEAST_ONE = (
     "small_task_bytes",
     "max_tasks",
     "max_active_bytes",
+    "max_queued_tasks",
 )
 _NAMES = {PREFIX + name.replace("_", "-"): name for name in TablePolicy.__dataclass_fields__}
 

@@ -15,13 +15,15 @@ from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField
 
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.listing import Listing
-from lithify.datasets.iceberg.model import Lane, TableState
+from lithify.datasets.iceberg.model import Lane, NewFile, TableState
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.datasets.iceberg.refusals import count_notes, table_notes, why_left_alone
+from lithify.datasets.iceberg.replace import data_file_of
 from lithify.datasets.iceberg.timecolumn import bound_us
 from lithify.planning.timeline.model import Bucket, Interval, TimelineFile
 from lithify.planning.timeline.state import ChunkStates
@@ -83,6 +85,18 @@ def _timeline_file(
         ),
         deletes=len(deletes),
         version=entry.sequence_number or 0,
+        group=lane.group,
+    )
+
+
+def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedField) -> TimelineFile:
+    """An output as the next listing will show it once it is committed."""
+    return TimelineFile(
+        id=new.path,
+        times=times_of(data_file_of(new, lane.spec_id, Record()), column),
+        size_bytes=new.size_bytes,
+        rows=new.rows,
+        version=sequence_number,
         group=lane.group,
     )
 
