@@ -16,7 +16,7 @@ HEARTBEAT_TIMEOUT_MS = 8_000
 HEARTBEAT_INTERVAL_MS = 2_000
 RANGE_START_TIMEOUT_MS = 5_000
 CHECKPOINT_LIFETIME_S = 15
-GC_MIN_AGE_MS = 6_000
+MAX_GC_MIN_AGE_MS = 6_000
 MAX_PAUSE_MS = 30_000
 """How long a zombie is asleep at most."""
 CALM_SHARE = 0.1
@@ -38,6 +38,8 @@ class Faults:
     twin_per_task: float = 0.0
     orphan_per_task: float = 0.0
     """A task goes on for a while after it was cancelled or its driver died."""
+    late_flush_per_flush: float = 0.0
+    """A writer takes long between the upload of an L0 SST and its publication."""
     skew_ms: int = 0
     max_latency_ms: int = 10
     """Of an ordinary store call."""
@@ -74,6 +76,7 @@ class Scenario:
     submissions: bool
     """Whether somebody submits compactions by hand, sensible or not."""
     max_task_ms: int
+    gc_min_age_ms: int
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scenario:
@@ -92,6 +95,7 @@ class Scenario:
             put_pause_ms=rng.choice((300, 600)),
             submissions=rng.random() < 0.4,
             max_task_ms=rng.choice((300, 3_000, 6_000)),
+            gc_min_age_ms=rng.choice((0, 2_000, MAX_GC_MIN_AGE_MS)),
         )
 
 
@@ -110,6 +114,7 @@ def _faults(rng: random.Random) -> Faults:
         hang_per_task=sometimes(0.05),
         twin_per_task=sometimes(0.1),
         orphan_per_task=sometimes(0.5, 1.0),
+        late_flush_per_flush=sometimes(0.2),
         skew_ms=rng.choice((0, MAX_SKEW_MS)),
         max_latency_ms=rng.choice((10, 40, 150)),
     )

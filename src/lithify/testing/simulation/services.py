@@ -13,7 +13,6 @@ from lithify.service import LoopOptions, run_coordinator, run_workers
 from lithify.testing.simulation.engine import SimulatedEngine
 from lithify.testing.simulation.replaced import simulated_dataset
 from lithify.testing.simulation.scenario import (
-    GC_MIN_AGE_MS,
     HEARTBEAT_INTERVAL_MS,
     HEARTBEAT_TIMEOUT_MS,
     RANGE_START_TIMEOUT_MS,
@@ -114,7 +113,7 @@ def run_coordinator_process(process: Process, *, take_over: bool) -> None:
 
 def run_collector_process(process: Process) -> None:
     """A garbage collector until it is killed."""
-    options = GarbageOptions(min_age_ms=GC_MIN_AGE_MS, dry_run=False)
+    options = GarbageOptions(min_age_ms=process.world.scenario.gc_min_age_ms, dry_run=False)
     dataset = simulated_dataset(process)
     while True:
         process.clock.sleep_s(process.rng.randint(1, 2 * _GC_INTERVAL_MS) / 1000)

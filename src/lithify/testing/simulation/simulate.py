@@ -29,7 +29,7 @@ from lithify.testing.simulation.judge import Judge
 from lithify.testing.simulation.replaced import replacements
 from lithify.testing.simulation.scenario import (
     CHECKPOINT_LIFETIME_S,
-    GC_MIN_AGE_MS,
+    MAX_GC_MIN_AGE_MS,
     MAX_SKEW_MS,
 )
 from lithify.testing.simulation.services import (
@@ -48,7 +48,7 @@ heartbeat timeout and the longest retry pause, and some time to work."""
 _LOOK_MS = 1_000
 _MAX_RESTART_MS = 4_000
 _MAX_REFUSALS = 5
-_COLLECT_MS = CHECKPOINT_LIFETIME_S * 1000 + GC_MIN_AGE_MS + 12_000
+_COLLECT_MS = CHECKPOINT_LIFETIME_S * 1000 + MAX_GC_MIN_AGE_MS + 12_000
 
 
 @dataclass(frozen=True, slots=True)

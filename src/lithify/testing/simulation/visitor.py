@@ -54,6 +54,7 @@ def remove_eternal_checkpoints(process: Process) -> None:
     def change(latest: Manifest, _: int) -> Manifest:
         return replace(latest, checkpoints=tuple(c for c in latest.checkpoints if c.expire_time_s))
 
+    process.world.keeps_eternal_checkpoints = False
     publish_manifest(process, change)
 
 
@@ -102,8 +103,10 @@ def _read(process: Process, checkpoint: Checkpoint) -> None:
                 process.store.get(_PATHS.sst(view.sst.id))
     except ObjectNotFound as error:
         expires_ms = checkpoint.expire_time_s * 1000
-        if not expires_ms or process.world.now_ms < expires_ms - 2 * MAX_SKEW_MS:
-            raise process.world.fail(rules.KEPT, f"reader {process.name}: {error}") from None
+        world = process.world
+        lives = world.now_ms < expires_ms - 2 * MAX_SKEW_MS if expires_ms else world.keeps_eternal_checkpoints
+        if lives:
+            raise world.fail(rules.KEPT, f"reader {process.name}: {error}") from None
 
 
 def run_submitter(process: Process) -> None:

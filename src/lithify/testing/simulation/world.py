@@ -41,6 +41,9 @@ class Violation(BaseException):
         self.rule = rule
         self.text = text
 
+    def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
+        return type(self), (self.rule, self.text)
+
 
 class Watcher(Protocol):
     """Is told of all changes of the store: of a write once it is done, of a deletion before."""
@@ -84,6 +87,8 @@ class World:
         """L0 SSTs that are written and not published, and by whom."""
         self.is_quiet = False
         """Nobody puts rows any more."""
+        self.keeps_eternal_checkpoints = True
+        """Nobody has removed the checkpoints without an end yet."""
         self.watcher: Watcher | None = None
         self.violation: Violation | None = None
         self._trace = trace

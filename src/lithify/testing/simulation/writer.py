@@ -33,6 +33,7 @@ ResultT = TypeVar("ResultT")
 _PATHS = DatabasePaths(ROOT)
 _MAX_SNAPSHOTS = 2
 _RETRY_MS = 200
+_MAX_LATE_MS = 20_000
 _TTL_MS = 10_000
 _MAX_BATCH = 4
 
@@ -105,6 +106,9 @@ class Writer:
             uploaded.append(view.sst.id)
             tree = trees.get(prefix, Tree(prefix))
             trees[prefix] = replace(tree, l0=(view, *tree.l0))
+        if self._process.rng.random() < self._world.faults.late_flush_per_flush:
+            self._world.count("fault: late flush")
+            self._process.sleep_ms(self._process.rng.randint(1, _MAX_LATE_MS))
         last_seq = max(row.seq for row in rows)
         self._memtable = []
         self._mine = replace(

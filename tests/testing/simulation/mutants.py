@@ -1,0 +1,316 @@
+"""Rules of Lithify, each broken on purpose: the simulator has to notice every one.
+
+A mutant replaces one function by a wrong one for as long as a simulation runs. It says which invariants
+may notice it: often several do, and the first to look wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from lithify.compaction import protocol
+from lithify.compaction.model import State
+from lithify.compaction.protocol import AnyCompaction, AnyLedger, IllegalTransition
+from lithify.compaction.pulse import Pulse
+from lithify.compaction.silence import SilenceWatch
+from lithify.datasets.journal import ObjectJournal
+from lithify.datasets.slatedb import dataset, garbage, retention, transform, validate
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.model import Manifest
+from lithify.datasets.slatedb.retention import Cutoff
+from lithify.datasets.slatedb.task import MergeTask, RowRules
+from lithify.errors import LostOwnership
+from lithify.ids import Ulid, ulid_ms
+from lithify.store.versions import VersionedFiles
+from lithify.testing.simulation import rules
+
+_NEVER_MS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One broken rule."""
+
+    name: str
+    noticed_by: tuple[str, ...]
+    changes: tuple[tuple[Any, str, Any], ...]
+    """Where, what, and the wrong one."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, wrong in self.changes:
+                stack.enter_context(mock.patch.object(owner, name, wrong))
+            yield
+
+
+def _rules(**wrong: Any) -> Callable[..., RowRules]:
+    return lambda **fields: RowRules(**{**fields, **wrong})
+
+
+def _old_outputs(*args: Any, **fields: Any) -> MergeTask:
+    return MergeTask(*args, **{**fields, "min_output_ms": 0})
+
+
+def _nothing(*_: object, **__: object) -> tuple[()]:
+    return ()
+
+
+def _accept(*_: object) -> None:
+    return None
+
+
+_honest_judge = dataset._judge
+_remembered: dict[tuple[Ulid, ...], Manifest] = {}
+
+
+def _judge_by_a_remembered_manifest(compactions: Sequence[AnyCompaction], manifest: Manifest) -> Any:
+    """Commits on the manifest that the first look showed, whatever was published since."""
+    ids = tuple(c.id for c in compactions)
+    return _honest_judge(compactions, _remembered.setdefault(ids, manifest))
+
+
+_honest_without_sources = transform._without_sources
+
+
+def _without_marker(tree: Any, spec: Any) -> Any:
+    return replace(_honest_without_sources(tree, spec), last_compacted_l0=tree.last_compacted_l0)
+
+
+def _owned_by_anybody(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> bool:
+    compaction = ledger.get(compaction_id)
+    return compaction is not None and compaction.state is State.RUNNING
+
+
+_honest_reclaim = protocol.reclaim
+
+
+def _forget_progress(ledger: AnyLedger, compaction_ids: Any) -> AnyLedger:
+    ids = list(compaction_ids)
+    ledger = _honest_reclaim(ledger, ids)
+    for compaction_id in ids:
+        ledger = ledger.update(compaction_id, lambda c: replace(c, progress=None))
+    return ledger
+
+
+_honest_recover = protocol.recover
+
+
+def _revive(ledger: AnyLedger, epoch: int) -> AnyLedger:
+    ledger = _honest_recover(ledger, epoch)
+    revived = tuple(
+        replace(c, state=State.SUBMITTED, outputs=(), worker=None) if c.state.is_terminal else c
+        for c in ledger.compactions
+    )
+    return replace(ledger, compactions=revived)
+
+
+def _trim_all(ledger: AnyLedger) -> AnyLedger:
+    return replace(ledger, compactions=ledger.active())
+
+
+def _everybody_is_silent(self: SilenceWatch, ledger: AnyLedger, now_s: float) -> tuple[Ulid, ...]:
+    return tuple(c.id for c in ledger.compactions if c.state is State.RUNNING)
+
+
+_honest_claim = protocol.claim
+
+
+def _claim_or_break(ledger: AnyLedger, *args: Any) -> AnyLedger:
+    try:
+        return _honest_claim(ledger, *args)
+    except LostOwnership as error:
+        raise IllegalTransition("it is gone") from error
+
+
+_honest_cutoff = retention.sst_cutoff
+
+
+def _cutoff_without_ledger(now_ms: int, min_age_ms: int, ledger: Any, latest: Manifest) -> Cutoff:
+    cutoff = _honest_cutoff(now_ms, min_age_ms, ledger, latest)
+    newest_l0s = [ms for tree in latest.trees() if (ms := retention._newest_l0_ms(tree)) is not None]
+    return Cutoff(min([now_ms - min_age_ms, *newest_l0s]), "wrong") if cutoff.ms else cutoff
+
+
+def _cutoff_without_l0(now_ms: int, min_age_ms: int, ledger: Any, latest: Manifest) -> Cutoff:
+    if ledger is None or not ledger.compactions:
+        return Cutoff(0, "nothing is known")
+    return Cutoff(min([now_ms - min_age_ms, *(ulid_ms(c.id) for c in ledger.compactions)]), "wrong")
+
+
+def _no_pins(self: Any, latest: Manifest) -> Mapping[int, Manifest]:
+    return {}
+
+
+def _manifest_before_ledger(self: Any) -> Any:
+    """Reads the manifest first, then the ledger: a commit in between is in neither."""
+    manifest_id, latest = self._latest_manifest()
+    version = self._ledgers.latest()
+    ledger = None if version is None else garbage.decode_ledger(version.data, "compactions")  # type: ignore[attr-defined]
+    return garbage._State(
+        version.id if version is not None else 0,
+        ledger,
+        manifest_id,
+        latest,
+        self._pinned_manifests(latest),
+        retention.sst_cutoff(self._now_ms, self._options.min_age_ms, ledger, latest),
+    )
+
+
+MUTANTS = (
+    Mutant(
+        "tombstones go although older runs lie below",
+        (rules.ROWS,),
+        ((dataset, "RowRules", _rules(is_last_run=True)),),
+    ),
+    Mutant(
+        "versions that a snapshot needs go",
+        (rules.ROWS,),
+        ((dataset, "RowRules", _rules(retention_min_seq=_NEVER_MS)),),
+    ),
+    Mutant(
+        "rows expire before their time",
+        (rules.ROWS,),
+        ((dataset, "RowRules", _rules(clock_tick_ms=_NEVER_MS)),),
+    ),
+    Mutant(
+        "the older L0 SSTs may be left out",
+        (rules.ROWS, rules.OWNERS),
+        ((validate, "_older_l0_left", _nothing),),
+    ),
+    Mutant(
+        "a commit does not look at the latest manifest",
+        (rules.ROWS, rules.OWNERS, rules.KEPT, rules.EPOCHS),
+        ((dataset, "_judge", _judge_by_a_remembered_manifest),),
+    ),
+    Mutant(
+        "a commit does not move the marker",
+        (rules.ONCE,),
+        ((transform, "_without_sources", _without_marker),),
+    ),
+    Mutant(
+        "boundaries are not looked at",
+        (rules.NUMBERS, rules.DRAINED, rules.ROWS, rules.SOUND, rules.KEPT),
+        ((VersionedFiles, "boundary", lambda self: 0),),
+    ),
+    Mutant(
+        "numbered files are deleted above the boundary",
+        (rules.NUMBERS,),
+        ((VersionedFiles, "advance_boundary", lambda self, to: to),),
+    ),
+    Mutant(
+        "a worker does not look whose a compaction is",
+        (rules.OWNERS,),
+        ((protocol, "owns", _owned_by_anybody),),
+    ),
+    Mutant(
+        "a fenced coordinator goes on",
+        (rules.EPOCHS,),
+        ((protocol, "check_epoch", _accept), (SlateDataset, "_check_epoch", _accept)),
+    ),
+    Mutant(
+        "ids of compactions follow the clock",
+        (rules.EPOCHS,),
+        ((protocol, "next_id_ms", lambda ledger, now_ms, *_: now_ms),),
+    ),
+    Mutant(
+        "outputs may be older than their compaction",
+        (rules.EPOCHS,),
+        ((dataset, "MergeTask", _old_outputs),),
+    ),
+    Mutant(
+        "workers are taken for dead at once",
+        (rules.STATES,),
+        ((SilenceWatch, "silent", _everybody_is_silent),),
+    ),
+    Mutant(
+        "a reclaim forgets the progress",
+        (rules.STATES,),
+        ((protocol, "reclaim", _forget_progress),),
+    ),
+    Mutant(
+        "a new coordinator submits again what is finished",
+        (rules.STATES,),
+        ((protocol, "recover", _revive),),
+    ),
+    Mutant(
+        "no finished compaction is remembered",
+        (rules.STATES,),
+        ((protocol, "trim", _trim_all),),
+    ),
+    Mutant(
+        "compactions are not compared with those under way",
+        (rules.DISJOINT,),
+        ((validate, "_conflicts", _nothing), (validate, "_parallel_l0", _nothing)),
+    ),
+    Mutant(
+        "everything counts as committed",
+        (rules.ONCE,),
+        ((dataset, "is_committed", lambda *_: True),),
+    ),
+    Mutant(
+        "a commit does not pin its inputs",
+        (rules.KEPT,),
+        (
+            (dataset, "with_checkpoint", lambda manifest, _: manifest),
+            (SlateDataset, "_is_fresh", lambda *_: True),
+        ),
+    ),
+    Mutant(
+        "garbage collection does not look at the ledger",
+        (rules.KEPT,),
+        ((retention, "sst_cutoff", _cutoff_without_ledger),),
+    ),
+    Mutant(
+        "garbage collection does not look at the newest L0 SST",
+        (rules.KEPT,),
+        ((retention, "sst_cutoff", _cutoff_without_l0),),
+    ),
+    Mutant(
+        "garbage collection does not look at checkpoints",
+        (rules.KEPT,),
+        ((garbage._Collection, "_pinned_manifests", _no_pins),),
+    ),
+    Mutant(
+        "garbage collection reads the manifest before the ledger",
+        (rules.KEPT,),
+        ((garbage._Collection, "_read_state", _manifest_before_ledger),),
+    ),
+    Mutant(
+        "checkpoints go before their time",
+        (rules.KEPT,),
+        ((retention, "without_expired_checkpoints", lambda manifest, _: replace(manifest, checkpoints=())),),
+    ),
+    Mutant(
+        "nobody is ever silent",
+        (rules.DRAINED,),
+        ((SilenceWatch, "silent", _nothing),),
+    ),
+    Mutant(
+        "heartbeats go on while nothing moves",
+        (rules.DRAINED,),
+        ((Pulse, "deserves_heartbeat", lambda *_: True),),
+    ),
+    Mutant(
+        "SSTs are never collected",
+        (rules.CLEAN,),
+        ((retention, "deletable_ssts", _nothing),),
+    ),
+    Mutant(
+        "notes on compactions are never removed",
+        (rules.CLEAN,),
+        ((retention, "deletable_notes", _nothing), (ObjectJournal, "clear", _accept)),
+    ),
+    Mutant(
+        "a lost race for a claim is an error",
+        (rules.SOUND,),
+        ((protocol, "claim", _claim_or_break),),
+    ),
+)

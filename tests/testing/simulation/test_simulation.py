@@ -1,0 +1,95 @@
+"""The simulator finds nothing in Lithify as it is, and every rule that is broken on purpose."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lithify.testing.simulation import rules, simulate
+from lithify.testing.simulation.__main__ import Summary, main, outcomes, replay_command
+from lithify.testing.simulation.coverage import missing
+from lithify.testing.simulation.scenario import Faults
+from lithify.testing.simulation.world import World
+from tests.testing.simulation.mutants import MUTANTS, Mutant
+
+SEEDS = range(1, 301)
+MUTANT_SEEDS = range(5_000, 5_150)
+"""Each mutant must be noticed within these."""
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    found = Summary()
+    for outcome in outcomes(SEEDS, jobs=2):
+        found.add(outcome)
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_no_seed_violates_an_invariant(summary: Summary) -> None:
+    assert [(o.violation, replay_command(o.seed)) for o in summary.violations] == []
+
+
+def test_every_fault_and_every_step_was_played(summary: Summary) -> None:
+    assert missing(summary.counts) == []
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
+    with mutant.applied():
+        found = next((o.violation for o in map(simulate, MUTANT_SEEDS) if o.violation is not None), None)
+    assert found is not None
+    assert found.rule in mutant.noticed_by
+
+
+def test_every_invariant_has_a_mutant() -> None:
+    """One that only this invariant notices."""
+    assert {m.noticed_by[0] for m in MUTANTS if len(m.noticed_by) == 1} == set(rules.ALL)
+
+
+def test_when_nothing_goes_wrong_no_work_is_done_twice() -> None:
+    calm = [seed for seed in SEEDS if World(seed).scenario.faults == Faults()]
+    assert len(calm) > 10
+    counts = Summary()
+    for seed in calm[:10]:
+        counts.add(simulate(seed))
+    assert not counts.violations
+    for what in ("Reclaimed", "Lost", "AttemptFailed", "Failed"):
+        assert counts.counts[f"event: {what}"] == 0
+
+
+def test_a_seed_plays_the_same_run_in_every_process() -> None:
+    def trace(hash_seed: str) -> str:
+        command = [sys.executable, *replay_command(44).split()[1:]]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return result.stdout.rpartition("1 seeds")[0]
+
+    first = trace("1")
+    assert first == trace("2")
+    assert first.count("\n") > 1_000
+
+
+def test_a_violation_says_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
+    mutant = next(m for m in MUTANTS if m.noticed_by == (rules.CLEAN,))
+    with mutant.applied():
+        assert main(["--seeds", "5000..5001"]) == 1
+        text = capsys.readouterr().out
+        assert main(["--seed", "5000", "--json"]) == 1
+        document = json.loads(capsys.readouterr().out)
+    assert "python -m lithify.testing.simulation --seed 5000 --trace" in text
+    (violation,) = document["violations"]
+    assert violation["seed"] == 5000
+    assert violation["rule"] == rules.CLEAN
+
+
+@pytest.mark.parametrize("arguments", [["--seeds", "3..1"], ["--seeds", "x"], ["--jobs", "0"]])
+def test_bad_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    assert error.value.code == 2
+    assert "error" in capsys.readouterr().err
