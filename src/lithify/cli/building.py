@@ -69,6 +69,7 @@ def _slate_options(config: Config) -> SlateOptions:
     return SlateOptions(
         policy=parsed.policy,
         checkpoint_lifetime_s=round(compactor.checkpoint_lifetime.total_seconds()),
+        enable_trivial_move=compactor.enable_trivial_move,
         max_sst_size=worker.max_sst_size,
         block_size=worker.block_size,
         compression=Codec[codec.upper()] if codec is not None else None,

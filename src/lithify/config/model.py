@@ -114,6 +114,9 @@ class CompactorOptions(Section):
     scheduler_options: dict[str, Text] = Field(
         default_factory=dict, description="Options of the size-tiered scheduler"
     )
+    enable_trivial_move: bool = Field(
+        default=False, description="Make one run of sources without common keys without reading them"
+    )
     worker: WorkerSettings = WorkerSettings()
 
 

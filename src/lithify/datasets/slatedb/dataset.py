@@ -27,7 +27,7 @@ from typing import Any, cast
 
 from lithify.clock import Clock
 from lithify.compaction.contract import Job, Plan, RangeOutcome, RangeWork
-from lithify.compaction.model import Compaction, Ledger
+from lithify.compaction.model import Compaction, Ledger, State
 from lithify.datasets.journal import ObjectJournal
 from lithify.datasets.slatedb.execute import execute_merge
 from lithify.datasets.slatedb.hooks import load_compaction_filter, load_merge_operator
@@ -49,7 +49,12 @@ from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, 
 from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full
 from lithify.datasets.slatedb.split import BLOCK_SIZES, plan_ranges
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, TaskResult
-from lithify.datasets.slatedb.transform import apply_compaction, with_checkpoint
+from lithify.datasets.slatedb.transform import (
+    apply_compaction,
+    apply_trivial_move,
+    is_trivial_move,
+    with_checkpoint,
+)
 from lithify.datasets.slatedb.validate import validate
 from lithify.errors import CorruptObject, Fenced, ObjectNotFound, Refused, StoreError
 from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
@@ -68,6 +73,9 @@ class SlateOptions:
 
     policy: TieredPolicy = field(default_factory=TieredPolicy)
     checkpoint_lifetime_s: int = 900
+    enable_trivial_move: bool = False
+    """Make sources that cannot show the same key one run without reading them. What could go from them
+    (deleted and expired rows) stays until they are merged."""
     max_sst_size: int = SstOptions().max_sst_size
     block_size: int | None = None
     """Bytes; `None` keeps the size the inputs were written with."""
@@ -331,7 +339,10 @@ class SlateDataset:
         return validate(compaction, snapshot, ledger)
 
     def needs_worker(self, compaction: SlateCompaction, snapshot: Manifest) -> bool:
-        return isinstance(compaction.spec, TieredSpec)
+        spec = compaction.spec
+        if not isinstance(spec, TieredSpec):
+            return False
+        return not (self.options.enable_trivial_move and is_trivial_move(snapshot, spec))
 
     # Executing
 
@@ -445,20 +456,30 @@ def _judge(
         refusal = validate(compaction, manifest, Ledger(0, (compaction,)))
         verdicts[compaction.id] = refusal
         if refusal is None:
-            manifest = result = apply_compaction(manifest, compaction.spec, compaction.outputs)
+            manifest = result = _apply(manifest, compaction)
     return verdicts, result
 
 
+def _apply(manifest: Manifest, compaction: SlateCompaction) -> Manifest:
+    spec = compaction.spec
+    if isinstance(spec, TieredSpec) and compaction.state is State.SUBMITTED:
+        return apply_trivial_move(manifest, spec)  # no worker was needed
+    return apply_compaction(manifest, spec, compaction.outputs)
+
+
 def is_committed(compaction: SlateCompaction, manifest: Manifest) -> bool:
-    """Whether the destination run consists of this compaction's outputs."""
+    """Whether the destination run consists of this compaction's outputs, or of the L0 views it moved."""
     spec = compaction.spec
     tree = manifest.tree(spec.segment)
-    if tree is None or not isinstance(spec, TieredSpec) or not compaction.outputs:
+    if tree is None or not isinstance(spec, TieredSpec):
         return False
+    run = next((run for run in tree.runs if run.id == spec.destination), None)
+    if run is None:
+        return False
+    if compaction.state is State.SUBMITTED:
+        return bool(spec.l0_view_ids) and {view.id for view in run.views}.issuperset(spec.l0_view_ids)
     outputs = [sst.id for sst in compaction.outputs]
-    return any(
-        run.id == spec.destination and [view.sst.id for view in run.views] == outputs for run in tree.runs
-    )
+    return bool(outputs) and [view.sst.id for view in run.views] == outputs
 
 
 class _Locator:

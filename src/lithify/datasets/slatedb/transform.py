@@ -10,7 +10,8 @@ A merge (SlateDB format: manifest commit), on its own tree only:
    is left, for the garbage collector to detach.
 
 A drain does the same without a destination. A trivial move takes the source views themselves, with
-their ids and visible ranges, as the destination's views: no row is read.
+their ids and visible ranges, as the destination's views: no row is read. It is possible where no two
+sources can show the same key, and for one run alone it is no use: who asks for that wants it rewritten.
 
 Nothing else changes. The sources must be there: the caller has validated the compaction against the
 same manifest.
@@ -47,6 +48,16 @@ def apply_compaction(manifest: Manifest, spec: Spec, outputs: Iterable[Sst] = ()
     return _with_tree(manifest, _with_run(_without_sources(tree, spec), run))
 
 
+def is_trivial_move(manifest: Manifest, spec: Spec) -> bool:
+    """Whether the sources are all there and could become the destination as they are."""
+    tree = manifest.tree(spec.segment)
+    if not isinstance(spec, TieredSpec) or tree is None or _missing(tree, spec):
+        return False
+    return (
+        len(spec.l0_view_ids) + len(spec.sorted_runs) > 1 and trivial_move_views(manifest, spec) is not None
+    )
+
+
 def trivial_move_views(manifest: Manifest, spec: TieredSpec) -> tuple[View, ...] | None:
     """The source views by ascending key if no two can show the same key, else `None`."""
     views = sorted(
@@ -75,12 +86,17 @@ def _tree_of(manifest: Manifest, spec: Spec) -> Tree:
     tree = manifest.tree(spec.segment)
     if tree is None:
         raise Refused(f"{tree_label(spec.segment)} does not exist any more")
-    missing = [i for i in spec.l0_view_ids if all(view.id != i for view in tree.l0)]
-    missing_runs = [i for i in spec.sorted_runs if all(run.id != i for run in tree.runs)]
-    if missing or missing_runs:
-        gone = [*(f"L0 {i}" for i in missing), *(f"run {i}" for i in missing_runs)]
+    if gone := _missing(tree, spec):
         raise Refused(f"{', '.join(gone)} of {tree_label(spec.segment)} is gone from the manifest")
     return tree
+
+
+def _missing(tree: Tree, spec: Spec) -> list[str]:
+    l0_ids, run_ids = {view.id for view in tree.l0}, {run.id for run in tree.runs}
+    return [
+        *(f"L0 {view_id}" for view_id in spec.l0_view_ids if view_id not in l0_ids),
+        *(f"run {run_id}" for run_id in spec.sorted_runs if run_id not in run_ids),
+    ]
 
 
 def _source_views(tree: Tree, spec: Spec) -> Iterable[View]:

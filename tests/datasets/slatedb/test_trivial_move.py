@@ -1,0 +1,150 @@
+"""Moving instead of merging, when that is switched on and no two sources can show the same key."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lithify.compaction.model import State
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+from lithify.testing import Fault, FaultyStore, ManualClock, crash_at_every_call
+from lithify.testing.engine import InlineEngine
+from lithify.testing.wrapped import Call
+from tests.compacting import check_state_files, compact, dataset_at
+from tests.datasets.slatedb.collecting import Model, check, gc, in_an_hour, names, write
+from tests.datasets.slatedb.coordinated import coordinate
+from tests.judge.official import Database, copy_database, open_db
+
+
+def write_disjoint(database: Database, batches: int) -> Model:
+    """L0 SSTs of which each has its own keys, and a deletion."""
+    model: Model = {}
+    for batch in range(batches):
+        rows = {b"%d-%02d" % (batch, n): b"v%d" % n for n in range(10)}
+        for key, value in rows.items():
+            database.put(key, value)
+        database.delete(rows.popitem()[0])
+        database.flush()
+        model |= rows
+    return model
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "db"
+
+
+def moving(path: Path, **options: Any) -> SlateDataset:
+    return dataset_at(path, enable_trivial_move=True, **options)
+
+
+def test_l0s_of_different_keys_become_a_run_unread_as_the_official_coordinator_does_it(
+    path: Path, tmp_path: Path
+) -> None:
+    with open_db(path) as database:
+        model = write_disjoint(database, 4)
+    official = copy_database(path, tmp_path / "official")
+    ssts, engine = names(path, "compacted"), InlineEngine()
+    result = compact(moving(path), full=False, engine=engine)
+    assert len(result.committed) == 1
+    assert engine.submitted == []
+    assert names(path, "compacted") == ssts
+    check_state_files(dataset_at(path), path)
+
+    theirs = coordinate(
+        official,
+        lambda ledger: any(c.state is State.COMPLETED for c in ledger.compactions),
+        scheduler={},
+        trivial_move=True,
+    )
+    assert dataset_at(path).snapshot().root == theirs.manifest.root
+    check(path, model)
+    gc(path, clock=in_an_hour())
+    check(path, model)
+
+
+def test_an_open_database_goes_on_and_later_merges_find_the_rows(path: Path) -> None:
+    with open_db(path) as database:
+        model = write_disjoint(database, 4)
+        assert compact(moving(path), full=False).committed
+        assert dict(database.scan()) == model
+        model |= write(database, 4, b"new")
+        assert compact(moving(path), full=False).committed
+        assert dict(database.scan()) == model
+        assert database.get_many(model) == model
+    engine = InlineEngine()
+    assert compact(moving(path), engine=engine).committed  # asked for fully: it comes to an end, merged
+    assert engine.submitted
+    (run,) = dataset_at(path).snapshot().root.runs
+    assert len(run.views) == 1
+    check(path, model)
+
+
+def test_without_the_option_or_with_common_keys_rows_are_merged(path: Path, tmp_path: Path) -> None:
+    with open_db(path) as database:
+        write_disjoint(database, 4)
+    engine = InlineEngine()
+    assert compact(dataset_at(path), full=False, engine=engine).committed
+    assert engine.submitted
+    other = tmp_path / "other"
+    with open_db(other) as database:
+        model = write(database, 4, b"v")
+    engine = InlineEngine()
+    assert compact(moving(other), full=False, engine=engine).committed
+    assert engine.submitted
+    check(other, model)
+
+
+def test_a_lost_answer_is_no_failure(path: Path) -> None:
+    """The local file system cannot tell whose write landed, so the move meets its own result."""
+    with open_db(path) as database:
+        model = write_disjoint(database, 4)
+    creates = itertools.count(1)
+
+    def lose(_number: int, call: Call) -> Fault | None:
+        is_manifest = call.method == "create" and call.key.endswith(".manifest")
+        return Fault.FAIL_AFTER if is_manifest and next(creates) == 3 else None
+
+    result = compact(moving(path, wrap=lambda store: FaultyStore(store, lose)), full=False)
+    assert next(creates) > 3
+    assert (len(result.committed), result.refused) == (1, ())
+    check(path, model)
+
+
+def test_a_crash_at_any_store_call_loses_nothing_and_the_next_run_finishes(
+    path: Path, tmp_path: Path
+) -> None:
+    with open_db(path) as database:
+        model = write_disjoint(database, 4)
+    now_ms = int(time.time() * 1000)
+    copies = itertools.count()
+    current: list[Path] = []
+
+    def make_store() -> ObjectStore:
+        current[:] = [copy_database(path, tmp_path / f"copy{next(copies)}")]
+        return open_store(str(current[0]))[0]
+
+    def run(store: ObjectStore) -> None:
+        clock = ManualClock(now_ms)
+        compact(moving(current[0], wrap=lambda _: store, clock=clock), full=False, clock=clock)
+
+    states = set()
+    for site, _ in crash_at_every_call(make_store, run):
+        copy = current[0]
+        state = frozenset(file.relative_to(copy) for file in copy.rglob("*"))
+        if state not in states:
+            states.add(state)
+            later = ManualClock(now_ms + 60_000)
+            compact(moving(copy, clock=later), full=False, clock=later)
+            root = dataset_at(copy).snapshot().root
+            assert (len(root.l0), [len(run.views) for run in root.runs]) == (0, [4]), site
+            check(copy, model)
+        shutil.rmtree(copy)
+    assert len(states) > 5
