@@ -116,9 +116,16 @@ def rewrite_without(table: Table, row_id: int) -> None:
     fresh(table).delete(f"id = {row_id}")
 
 
-def delete_positions(table: Table, targets: Mapping[str, Iterable[int]], *, with_bounds: bool = True) -> str:
-    """Delete rows of data files by position (merge on read), in one commit; the delete file's path."""
-    now = fresh(table)
+def delete_positions(
+    table: Table,
+    targets: Mapping[str, Iterable[int]],
+    *,
+    with_bounds: bool = True,
+    is_current: bool = False,
+) -> str:
+    """Delete rows of data files by position (merge on read), in one commit; the delete file's path.
+    `is_current`: commit on top of the table as it was loaded, or not at all."""
+    now = table if is_current else fresh(table)
     files = {task.file.file_path: task.file for task in now.scan().plan_files()}
     pairs = sorted((path, position) for path, positions in targets.items() for position in positions)
     schema = pa.schema(
