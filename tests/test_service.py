@@ -14,14 +14,19 @@ import pytest
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
 from lithify.coordinator import Coordinator
-from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.datasets.slatedb.guard import RENEW_AFTER_MS, CoordinatorGuard
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.errors import Fenced
 from lithify.ids import RandomIds
 from lithify.service import LoopOptions, run_coordinator, run_workers
+from lithify.store.objects import ObjectStore
+from lithify.testing.clock import ManualClock
 from lithify.testing.engine import InlineEngine
+from lithify.testing.faulty import Fault, FaultyStore
+from lithify.testing.wrapped import Call
 from lithify.worker import Worker
 from tests.compacting import dataset_at
+from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Database, Put, compactor_settings, open_db
 
 QUICK = LoopOptions(0.05, 0.05, 0.05)
@@ -146,6 +151,64 @@ def test_a_stopped_worker_gives_back_what_it_holds(path: Path) -> None:
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
     assert [(c.state, c.worker) for c in ledger_of(path)] == [(State.SCHEDULED, None)]
+
+
+class Unreachable:
+    """The store of one process, which fails while `is_on`."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.failures = 0
+
+    def decide(self, _number: int, _call: Call) -> Fault | None:
+        self.failures += self.is_on
+        return Fault.FAIL_BEFORE if self.is_on else None
+
+    def around(self, store: ObjectStore) -> ObjectStore:
+        return FaultyStore(store, self.decide)
+
+
+def test_an_unreachable_store_ends_no_coordinator_and_no_worker(path: Path) -> None:
+    lost = Unreachable()
+    dataset, clock = dataset_at(path, wrap=lost.around), SystemClock()
+    coordinator = Coordinator(dataset, clock, RandomIds())
+    lease_clock = ManualClock(clock.now_ms())
+    guard = CoordinatorGuard(dataset, lease_clock, RandomIds())
+    worker = Worker(dataset, InlineEngine(), clock, "w")
+    with open_db(path) as database:
+        database.put(b"k", b"v")
+        database.flush()
+        with (
+            running(lambda stop: run_coordinator(coordinator, guard, stop, random.Random(1), QUICK)),
+            running(lambda stop: run_workers([worker], stop, random.Random(1), QUICK)),
+        ):
+            wait_until(lambda: dataset_at(path).ledger() is not None)
+            lost.is_on = True
+            lease_clock.advance_s(RENEW_AFTER_MS / 1000)
+            wait_until(lambda: lost.failures > 10)
+            lost.is_on = False
+            model = write_and_wait(database, path)
+    check(path, {b"k": b"v", **model})
+
+
+def test_a_store_that_fails_at_the_end_lets_go_of_all_that_can_be_let_go(tmp_path: Path) -> None:
+    lost = Unreachable()
+    paths = [tmp_path / "unreachable", tmp_path / "reachable"]
+    for path in paths:
+        with open_db(path) as database:
+            for n in range(4):
+                database.put(b"k%d" % n, b"v")
+                database.flush()
+        coordinator = coordinator_on(path)
+        coordinator.start()
+        coordinator.tick()
+    datasets = [dataset_at(paths[0], wrap=lost.around), dataset_at(paths[1])]
+    workers = [Worker(d, InlineEngine(stepped=True), SystemClock(), "w") for d in datasets]
+    with running(lambda stop: run_workers(workers, stop, random.Random(1), QUICK)):
+        wait_until(lambda: all(any(c.worker for c in ledger_of(path)) for path in paths))
+        lost.is_on = True
+    assert [c.state for c in ledger_of(paths[0])] == [State.RUNNING]
+    assert [c.state for c in ledger_of(paths[1])] == [State.SCHEDULED]
 
 
 def test_a_coordinator_that_is_overtaken_ends(path: Path) -> None:

@@ -52,7 +52,7 @@ def run_workers(workers: Sequence[Worker], stop: Event, rng: random.Random, opti
                 stop.wait(options.compactions_poll_interval_s * (1 + rng.uniform(0, options.jitter)))
     finally:
         for worker in workers:
-            worker.release()
+            _release(worker)
 
 
 def run_coordinator(
@@ -77,7 +77,7 @@ def run_coordinator(
             _coordinate(coordinator, guard, stop, rng, options, worker)
     finally:
         if worker is not None:
-            worker.release()
+            _release(worker)
         guard.give_back()
 
 
@@ -90,9 +90,9 @@ def _coordinate(
     worker: Worker | None,
 ) -> None:
     while not stop.is_set():
-        guard.hold(coordinator.epoch)
         wait_s = options.poll_interval_s
         try:
+            guard.hold(coordinator.epoch)
             tick = coordinator.tick()
         except StoreError as error:
             _log.error("the coordinator could not reach the store and tries again: %s", error)
@@ -115,3 +115,11 @@ def _tick_worker(worker: Worker) -> bool:
     for compaction_id, cause in worker.take_failures():
         _log.error("compaction %s was given back: %s", compaction_id, cause)
     return changed
+
+
+def _release(worker: Worker) -> None:
+    """What cannot be given back is reclaimed when its heartbeats have timed out."""
+    try:
+        worker.release()
+    except (StoreError, EngineError) as error:
+        _log.error("worker %s could not give back what it holds: %s", worker.id, error)
