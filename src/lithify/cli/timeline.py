@@ -1,0 +1,277 @@
+"""A timeline and its plan as a person looks at it: chunks in the order of time, what lies in them, what
+shares files with what, the verdict on each, and the tasks.
+
+One line is one chunk. The marks before its name join chunks that share files:
+
+    ┌ begins a row of chunks of which each shares files with the next
+    │ shares files with both neighbours
+    └ shares files with the chunk above only
+
+Chunks with nothing to do are counted, not listed, where more than a few follow each other. `drawing` has
+the same as a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lithify.cli import text
+from lithify.planning.timeline.calendar import Calendar
+from lithify.planning.timeline.model import (
+    Bucket,
+    ChunkKey,
+    Color,
+    PlannedChunk,
+    Status,
+    Task,
+    TimelinePlan,
+)
+
+MAX_QUIET_ROWS = 3
+"""More chunks in a row with nothing to do become one line."""
+MAX_ROWS = 400
+"""Lines of the chunk table; what is beyond is counted."""
+
+_BAR = "▏▎▍▌▋▊▉█"
+_BAR_CELLS = 10
+_STYLES = {
+    Status.AWAITING: "yellow",
+    Status.DEFERRED: "magenta",
+    Status.SKIPPED: "cyan",
+    Status.COMPACTED: "green",
+}
+_TASK_STYLES = {Color.RED: "bold red", Color.BLACK: "bold"}
+
+
+def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
+    """What people call a chunk, without its group."""
+    return calendar.name(key.start_us) if key.bucket is Bucket.TIME else f"({key.bucket.name.lower()} times)"
+
+
+def print_timeline(console: Console, plan: TimelinePlan, calendar: Calendar) -> None:
+    """The chunks, the tasks and the totals."""
+    if not plan.chunks:
+        console.print("The timeline has no files.")
+        return
+    numbers = {task.key: number for number, task in enumerate(plan.tasks, start=1)}
+    console.print(_chunk_table(plan, calendar, numbers))
+    if plan.tasks:
+        console.print(_task_table(plan, numbers))
+    console.print(_total_table(plan))
+
+
+def timeline_json(plan: TimelinePlan, calendar: Calendar) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "chunks": [_chunk_json(planned, calendar) for planned in plan.chunks],
+        "tasks": [_task_json(task, calendar) for task in plan.tasks],
+        "totals": {
+            status.value: {
+                "chunks": amount.chunks,
+                "files": amount.files,
+                "bytes": amount.size_bytes,
+                "rows": amount.rows,
+            }
+            for status, amount in plan.totals.items()
+        },
+    }
+
+
+def _chunk_table(plan: TimelinePlan, calendar: Calendar, numbers: dict[str, int]) -> Table:
+    grouped = any(planned.chunk.key.group for planned in plan.chunks)
+    table = Table(title=f"Timeline: chunks of one {calendar.granularity.value}, {calendar.zone}")
+    table.title_justify = "left"
+    if grouped:
+        table.add_column("group", overflow="fold")
+    table.add_column("chunk", no_wrap=True)
+    table.add_column("files", justify="right")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("priority", justify="right")
+    table.add_column("task", justify="right")
+    table.add_column("reason", overflow="fold")
+    largest = max(planned.chunk.size_bytes for planned in plan.chunks)
+    rows = 0
+    for run in _runs(plan.chunks):
+        if rows >= MAX_ROWS:
+            break
+        rows += 1
+        cells = _row(run[0], calendar, numbers, largest) if len(run) == 1 else _summary(run, calendar)
+        table.add_row(*([escape(run[0].chunk.key.group)] if grouped else []), *cells)
+    if rows >= MAX_ROWS:
+        table.caption = f"The first {MAX_ROWS} lines; --json has all {len(plan.chunks):,} chunks."
+    return table
+
+
+def _runs(chunks: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
+    """Single chunks, and runs of more than a few with nothing to do."""
+    quiet: list[PlannedChunk] = []
+    for planned in chunks:
+        same = quiet and _kind(quiet[-1]) == _kind(planned)
+        if quiet and not same:
+            yield from _folded(quiet)
+            quiet = []
+        if planned.status is Status.AWAITING:
+            yield (planned,)
+        else:
+            quiet.append(planned)
+    yield from _folded(quiet)
+
+
+def _kind(planned: PlannedChunk) -> tuple[object, ...]:
+    return planned.chunk.key.group, planned.chunk.key.bucket, planned.status, planned.held
+
+
+def _folded(quiet: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
+    if len(quiet) > MAX_QUIET_ROWS:
+        yield quiet
+    else:
+        yield from ((planned,) for planned in quiet)
+
+
+def _row(planned: PlannedChunk, calendar: Calendar, numbers: dict[str, int], largest: int) -> tuple[str, ...]:
+    chunk, verdict = planned.chunk, planned.verdict
+    style = _STYLES[planned.status]
+    number = "" if planned.task is None else str(numbers.get(planned.task, "active"))
+    reason = verdict.reason if planned.held is None else f"{planned.held}; {verdict.reason}"
+    return (
+        f"{_mark(planned)} {chunk_name(chunk.key, calendar)}",
+        f"{len(chunk.files):,}",
+        text.size(chunk.size_bytes),
+        f"[{style}]{_bar(chunk.size_bytes / largest if largest else 0)}[/]",
+        f"[{style}]{_label(planned)}[/]",
+        f"{verdict.priority:.2f}" if verdict.priority else "",
+        number,
+        escape(reason),
+    )
+
+
+def _summary(run: Sequence[PlannedChunk], calendar: Calendar) -> tuple[str, ...]:
+    style = _STYLES[run[0].status]
+    first, last = chunk_name(run[0].chunk.key, calendar), chunk_name(run[-1].chunk.key, calendar)
+    ids = {file.id for planned in run for file in planned.chunk.files}
+    size_bytes = sum({f.id: f.size_bytes for planned in run for f in planned.chunk.files}.values())
+    reason = run[0].held or ""
+    return (
+        f"  {first} … {last}",
+        f"{len(ids):,}",
+        text.size(size_bytes),
+        "",
+        f"[{style}]{len(run)} × {run[0].status.value}[/]",
+        "",
+        "",
+        escape(reason),
+    )
+
+
+def _label(planned: PlannedChunk) -> str:
+    if planned.status in (Status.DEFERRED, Status.SKIPPED):
+        return str(planned.status.value)
+    return str(planned.verdict.action.value)
+
+
+def _mark(planned: PlannedChunk) -> str:
+    match planned.chunk.overlap_prior, planned.chunk.overlap_later:
+        case False, False:
+            return " "
+        case False, True:
+            return "┌"
+        case True, True:
+            return "│"
+        case _:
+            return "└"
+
+
+def _bar(fraction: float) -> str:
+    eighths = round(fraction * _BAR_CELLS * 8)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_BAR[rest - 1] if rest else "") or _BAR[0]
+
+
+def _task_table(plan: TimelinePlan, numbers: dict[str, int]) -> Table:
+    table = Table(title="Tasks, most urgent first", title_justify="left")
+    table.add_column("task", justify="right")
+    table.add_column("chunks", justify="right")
+    table.add_column("files", justify="right")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("priority", justify="right")
+    table.add_column("starts", no_wrap=True)
+    table.add_column("reason", overflow="fold")
+    for task in plan.tasks[:MAX_ROWS]:
+        known = sorted(numbers[key] for key in task.after if key in numbers)
+        others = ["an active one"] if len(known) < len(task.after) else []
+        after = ", ".join([*map(str, known), *others])
+        style = _TASK_STYLES[task.color]
+        oversize = " (alone: above max_task_bytes)" if task.oversize else ""
+        table.add_row(
+            f"[{style}]{numbers[task.key]}[/]",
+            f"{len(task.chunks):,}",
+            f"{len(task.files):,}",
+            text.size(task.cost_bytes),
+            f"{task.priority:.2f}",
+            f"[{style}]" + (f"after {after}" if after else "at once") + "[/]",
+            escape(task.reason) + oversize,
+        )
+    if len(plan.tasks) > MAX_ROWS:
+        table.caption = f"The first {MAX_ROWS}; --json has all {len(plan.tasks):,}."
+    return table
+
+
+def _total_table(plan: TimelinePlan) -> Table:
+    table = Table(title="Totals", title_justify="left")
+    table.add_column("")
+    for name in ("chunks", "files", "bytes", "rows"):
+        table.add_column(name, justify="right")
+    for status, amount in plan.totals.items():
+        table.add_row(
+            f"[{_STYLES[status]}]{status.value}[/]",
+            f"{amount.chunks:,}",
+            f"{amount.files:,}",
+            text.size(amount.size_bytes),
+            f"{amount.rows:,}",
+        )
+    return table
+
+
+def _chunk_json(planned: PlannedChunk, calendar: Calendar) -> dict[str, Any]:
+    chunk = planned.chunk
+    return {
+        "group": chunk.key.group,
+        "name": chunk_name(chunk.key, calendar),
+        "start_us": chunk.interval.start_us if chunk.interval is not None else None,
+        "end_us": chunk.interval.end_us if chunk.interval is not None else None,
+        "files": len(chunk.files),
+        "bytes": chunk.size_bytes,
+        "rows": chunk.rows,
+        "deleted_rows": chunk.deleted_rows,
+        "overlaps_prior": chunk.overlap_prior,
+        "overlaps_later": chunk.overlap_later,
+        "action": planned.verdict.action.value,
+        "priority": planned.verdict.priority,
+        "reason": planned.verdict.reason,
+        "status": planned.status.value,
+        "held": planned.held,
+        "task": planned.task,
+        "analysed": planned.analysed,
+    }
+
+
+def _task_json(task: Task, calendar: Calendar) -> dict[str, Any]:
+    return {
+        "key": task.key,
+        "group": task.group,
+        "chunks": [chunk_name(key, calendar) for key in task.chunks],
+        "files": list(task.files),
+        "bytes": task.cost_bytes,
+        "priority": task.priority,
+        "color": task.color.value,
+        "after": list(task.after),
+        "oversize": task.oversize,
+        "reason": task.reason,
+    }
