@@ -55,7 +55,7 @@ from lithify.datasets.slatedb.transform import (
     is_trivial_move,
     with_checkpoint,
 )
-from lithify.datasets.slatedb.validate import validate
+from lithify.datasets.slatedb.validate import older_l0_left, validate
 from lithify.errors import CorruptObject, Fenced, ObjectNotFound, Refused, StoreError
 from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.store.objects import ObjectStore
@@ -356,6 +356,8 @@ class SlateDataset:
         groups = source_views(tree, spec)
         if groups is None:
             raise Refused(f"compaction {compaction.id}: its sources are gone from the manifest")
+        if left := older_l0_left(spec, tree):
+            raise Refused(f"compaction {compaction.id}: {left}; it is not carried out")
         locate = _Locator(self.store, self.paths, snapshot)
         sources = tuple(
             tuple(SourceSst(locate(v), v.sst, v.visible_range or KeyRange()) for v in group)

@@ -60,7 +60,8 @@ def _refusals(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedg
     others = [c for c in ledger.active() if c.id != compaction.id]
     if isinstance(spec, TieredSpec):
         yield from _bad_destination(spec, manifest, tree, compaction.state)
-    yield from _older_l0_left(spec, tree)
+    if left := older_l0_left(spec, tree):
+        yield left
     if spec.l0_view_ids:
         yield from _parallel_l0(spec, others, label)
     if isinstance(spec, TieredSpec):
@@ -93,12 +94,15 @@ def _bad_destination(spec: TieredSpec, manifest: Manifest, tree: Tree, state: St
         yield f"its destination {spec.destination} is another run, which is not among its sources"
 
 
-def _older_l0_left(spec: Spec, tree: Tree) -> Iterator[str]:
+def older_l0_left(spec: Spec, tree: Tree) -> str | None:
+    """Why the commit would lose an L0 SST that is no source (rule 5); `None` when it would not. For
+    workers too: a coordinator of SlateDB's schedules such a compaction when somebody submits it."""
     listed = set(spec.l0_view_ids)
     newest = next((i for i, view in enumerate(tree.l0) if view.id in listed), len(tree.l0))
     left = [view.id for view in tree.l0[newest:] if view.id not in listed]
-    if left:
-        yield f"it leaves out L0 {left[-1]}, which is older than its newest L0 source and would be lost"
+    if not left:
+        return None
+    return f"it leaves out L0 {left[-1]}, which is older than its newest L0 source and would be lost"
 
 
 def _parallel_l0(spec: Spec, others: Iterable[SlateCompaction], label: str) -> Iterator[str]:
