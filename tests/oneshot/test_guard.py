@@ -11,7 +11,7 @@ from lithify.errors import CoordinatorAlive, Fenced
 from lithify.ids import RandomIds
 from lithify.testing import ManualClock
 from tests.compacting import compact, dataset_at
-from tests.judge.official import compact_officially, open_db
+from tests.judge.official import Admin, CloneSource, compact_officially, open_db
 
 
 @pytest.fixture
@@ -43,6 +43,23 @@ def test_an_official_coordinator_that_may_be_alive_is_not_disturbed(path: Path) 
     assert not compact(dataset_at(path)).started
     with open_db(path) as database:
         assert len(database.scan()) == 10
+
+
+def test_a_clone_has_its_parents_epoch_but_no_coordinator(path: Path, tmp_path: Path) -> None:
+    compact_officially(path)
+    ours, official = tmp_path / "ours", tmp_path / "official"
+    for clone in (ours, official):
+        Admin(clone).clone_from(CloneSource(path))
+        assert dataset_at(clone).snapshot().compactor_epoch
+    assert compact(dataset_at(ours)).committed
+    compact_officially(official)
+    with open_db(official) as database:
+        database.put(b"more", b"v")
+        database.flush()
+    with pytest.raises(CoordinatorAlive):
+        compact(dataset_at(official))
+    with open_db(ours) as database:
+        assert len(database.scan()) == 5
 
 
 def test_a_live_run_is_not_disturbed_and_a_dead_one_is_waited_for(path: Path) -> None:

@@ -31,6 +31,7 @@ def family(folder: Path) -> Model:
     """A parent and a clone of it, `folder/parent` and `folder/clone`."""
     with open_db(folder / "parent") as database:
         model = write(database, 3, b"v")
+    compact_well(dataset_at(folder / "parent", checkpoint_lifetime_s=0))
     Admin(folder / "clone").clone_from(CloneSource(folder / "parent"))
     return model
 

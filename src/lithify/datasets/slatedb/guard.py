@@ -4,7 +4,8 @@ Starting a coordinator raises the compactor epoch, and a SlateDB process that ha
 is closed by that. A coordinator at rest writes nothing, so looking cannot show that there is none. What
 can be known:
 
-1. Epoch 0: none has ever run.
+1. Epoch 0: none has ever run. Nor has one on a clone without a compactions file: the epoch of a clone is
+   its parent's, and the first thing a coordinator does with the next is to make that file.
 2. The newest epoch is one Lithify took, by the lease it keeps at `lithify/coordinator.json`: every
    older coordinator is fenced already, and the lease tells whether that Lithify run is alive. One that
    looks alive is given until its lease ends; if it renews it, it is.
@@ -54,10 +55,12 @@ class CoordinatorGuard:
         """Announce the next epoch as this process's. `CoordinatorAlive`, before anything is written,
         when another coordinator may be at work and is not to be replaced. Gives the holder of a lease
         that ended without being given back."""
-        epoch = self._dataset.snapshot().compactor_epoch
+        snapshot = self._dataset.snapshot()
+        epoch = snapshot.compactor_epoch
+        is_untouched = epoch == 0 or (bool(snapshot.external_dbs) and self._dataset.ledger() is None)
         lease = read_lease(self._dataset.store, self._key)
         is_ours = lease is not None and epoch in (lease.epoch, lease.base_epoch)
-        if not take_over and epoch != 0 and not is_ours:
+        if not take_over and not is_untouched and not is_ours:
             url = self._dataset.url
             raise CoordinatorAlive(
                 f"a SlateDB coordinator has run on {url} (epoch {epoch}) and may still be running. "

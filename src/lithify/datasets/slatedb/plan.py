@@ -14,6 +14,7 @@ moment, and `FullRequest` remembers what existed then:
    written. What may go is decided by the clock and the snapshot horizon in the manifest, and both move
    only when the writer flushes an L0 SST. Without segments that L0 SST lies in this very tree, so (1)
    holds; with segments it may lie in another, so the run is rewritten if it is older than the last flush.
+   It also needs it if it shows SSTs of another database: what was cloned stands on its own afterwards.
 3. It is done once the tree is one run and nothing of what existed at the request is left in it. What
    the writer adds later does not count, so repeating the plan comes to an end while the writer goes on.
 
@@ -59,13 +60,13 @@ def propose(
     manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, segment: bytes | None = None
 ) -> Plan:
     """What the size-tiered scheduler would compact now, in all trees or in one `segment` only."""
-    trees = tuple(map(_shape, _trees(manifest, segment)))
-    active = _active(ledger)
-    tiered = plan(trees, active, policy, next_run_id(map(_shape, manifest.trees()), active))
+    trees = tuple(map(tree_shape, _trees(manifest, segment)))
+    active = active_work(ledger)
+    tiered = plan(trees, active, policy, next_run_id(map(tree_shape, manifest.trees()), active))
     notes = tuple(
         _labelled(manifest, left.key, left.reason) for left in tiered.unpicked if _speaks(manifest, left.key)
     )
-    return _plan(manifest, tiered.proposals, notes)
+    return as_plan(manifest, tiered.proposals, notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,8 @@ class FullRequest:
 
 def propose_full(manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, request: FullRequest) -> Plan:
     """What is left to do for `request`, at most `max_concurrent_compactions` at a time."""
-    active = _active(ledger)
-    shapes = tuple(_shape(tree) for tree in manifest.trees())
+    active = active_work(ledger)
+    shapes = tuple(tree_shape(tree) for tree in manifest.trees())
     next_id = next_run_id(shapes, active)
     free_slots = policy.max_concurrent_compactions - sum(work.takes_slot for work in active)
     asked = dict(request.views)
@@ -103,7 +104,7 @@ def propose_full(manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, 
             continue
         proposals.append(pick)
         next_id = max(next_id, pick.destination + 1)
-    return _plan(manifest, tuple(proposals), tuple(notes))
+    return as_plan(manifest, tuple(proposals), tuple(notes))
 
 
 def visible_size_bytes(view: View) -> int:
@@ -143,7 +144,8 @@ def _common_prefix_len(a: bytes, b: bytes) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _shape(tree: Tree) -> TreeShape:
+def tree_shape(tree: Tree) -> TreeShape:
+    """A tree as the planner's value."""
     return TreeShape(
         tree.prefix,
         tuple(L0(view.id, visible_size_bytes(view)) for view in tree.l0),
@@ -151,7 +153,8 @@ def _shape(tree: Tree) -> TreeShape:
     )
 
 
-def _active(ledger: SlateLedger) -> tuple[ActiveWork, ...]:
+def active_work(ledger: SlateLedger) -> tuple[ActiveWork, ...]:
+    """What the ledger says is in progress, as the planner's values."""
     return tuple(
         ActiveWork(
             c.spec.segment,
@@ -177,7 +180,11 @@ def _trees(manifest: Manifest, segment: bytes | None) -> tuple[Tree, ...]:
 def _needs_full(tree: Tree, manifest: Manifest) -> bool:
     if tree.l0 or len(tree.runs) > 1:
         return True
-    return any(_is_older_than_last_flush(run, manifest) for run in tree.runs)
+    foreign = {sst_id for db in manifest.external_dbs for sst_id in db.sst_ids}
+    return any(
+        _is_older_than_last_flush(run, manifest) or any(view.sst.id in foreign for view in run.views)
+        for run in tree.runs
+    )
 
 
 def _is_older_than_last_flush(run: SortedRun, manifest: Manifest) -> bool:
@@ -200,7 +207,8 @@ def _why_done(tree: Tree) -> str:
     return ("one sorted run already" if tree.runs else "nothing left from the time of the request") + later
 
 
-def _plan(manifest: Manifest, proposals: tuple[TieredProposal, ...], notes: tuple[str, ...]) -> Plan:
+def as_plan(manifest: Manifest, proposals: tuple[TieredProposal, ...], notes: tuple[str, ...]) -> Plan:
+    """The picks of the planner as proposals, most urgent first."""
     ordered = sorted(proposals, key=lambda proposal: -proposal.priority)
     return Plan(tuple(_proposal(manifest, proposal) for proposal in ordered), notes)
 
