@@ -18,19 +18,20 @@ ledger is all that tells an owner from a zombie.
 
 from __future__ import annotations
 
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lithify import telemetry
 from lithify.clock import Clock
 from lithify.compaction import protocol
-from lithify.compaction.contract import Dataset, Job, RangeOutcome
+from lithify.compaction.claim import Claim, Prepared
+from lithify.compaction.contract import Dataset
 from lithify.compaction.journal import Attempt
-from lithify.compaction.model import Progress, RangeProgress
 from lithify.compaction.pauses import GrowingPause
-from lithify.compaction.protocol import AnyCompaction, AnyLedger, AnyProgress
+from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.compaction.pulse import Pulse
 from lithify.engine.ports import Engine
 from lithify.errors import LithifyError, LostOwnership, StoreError
@@ -68,47 +69,12 @@ class WorkerOptions:
         return GrowingPause(self.first_retry_pause_ms, min(self.max_retry_pause_ms, MAX_REST_MS))
 
 
-@dataclass(slots=True)
-class _Running:
-    """A claimed compaction and the ranges of it."""
-
-    compaction: AnyCompaction
-    job: Job
-    claimed_at_ms: int
-    last_heartbeat_ms: int
-    looked_at_ms: int
-    """When the movements were read last."""
-    pulse: Pulse
-    pending: dict[int, Future[Any]] = field(default_factory=dict)
-    outcomes: dict[int, RangeOutcome] = field(default_factory=dict)
-    error: Exception | None = None
-
-    @property
-    def is_finished(self) -> bool:
-        return self.error is None and len(self.outcomes) == len(self.job.works)
-
-    def outputs(self) -> tuple[Any, ...]:
-        return tuple(o for index in sorted(self.outcomes) for o in self.outcomes[index].outputs)
-
-    def progress(self) -> AnyProgress:
-        """What is finished now; ranges still running keep what was recorded before."""
-        recorded = self.compaction.progress
-        return Progress(
-            tuple(
-                RangeProgress(
-                    work.range,
-                    self.outcomes[index].outputs
-                    if index in self.outcomes
-                    else (recorded.ranges[index].outputs if recorded is not None else ()),
-                )
-                for index, work in enumerate(self.job.works)
-            ),
-            self.job.retention_min_seq,
-        )
-
-
 class Worker:
-    """Executes compactions of one dataset under one identity."""
+    """Executes compactions of one dataset under one identity.
+
+    Before a large compaction can run, many block indexes have to be read. `executor` does that beside the
+    ticks, so that heartbeats go on meanwhile; without one, the tick that claims does it.
+    """
 
     def __init__(
         self,
@@ -118,6 +84,7 @@ class Worker:
         worker_id: str,
         *,
         options: WorkerOptions | None = None,
+        executor: Executor | None = None,
         observer: Observer = telemetry.ignore,
     ) -> None:
         self._dataset = dataset
@@ -125,8 +92,9 @@ class Worker:
         self._clock = clock
         self._id = worker_id
         self._options = options if options is not None else WorkerOptions()
+        self._executor = executor
         self._observe = observer
-        self._running: dict[Ulid, _Running] = {}
+        self._running: dict[Ulid, Claim] = {}
         self._failures: list[tuple[Ulid, Exception]] = []
         self._failures_in_row = 0
         self._failed_at_ms = 0
@@ -161,7 +129,10 @@ class Worker:
 
     def wait(self, timeout_s: float) -> None:
         """Return when a range finishes, or after `timeout_s`."""
-        pending = [f for running in self._running.values() for f in running.pending.values()]
+        pending: list[Future[Any]] = []
+        for running in self._running.values():
+            pending += running.pending.values()
+            pending += [running.preparation] if running.preparation is not None else []
         if pending:
             wait(pending, timeout=timeout_s, return_when=FIRST_COMPLETED)
         else:
@@ -186,7 +157,8 @@ class Worker:
         if mine:
             self._dataset.update_ledger(change)
 
-    def _take_in(self, running: _Running) -> None:
+    def _take_in(self, running: Claim) -> None:
+        self._begin(running)
         for index, future in list(running.pending.items()):
             if not future.done():
                 continue
@@ -243,7 +215,7 @@ class Worker:
             if running.compaction.id not in lost:
                 self._has_finished(running)
 
-    def _deserves(self, running: _Running, now_ms: int) -> bool:
+    def _deserves(self, running: Claim, now_ms: int) -> bool:
         """Whether a heartbeat is due and deserved."""
         options, pulse = self._options, running.pulse
         if running.error is not None:
@@ -264,16 +236,16 @@ class Worker:
         pulse.look(mine, now_ms)
         return pulse.deserves_heartbeat(now_ms, options.heartbeat_bytes, options.range_start_timeout_ms)
 
-    def _beat(self, ledger: AnyLedger, running: _Running) -> AnyLedger:
+    def _beat(self, ledger: AnyLedger, running: Claim) -> AnyLedger:
         return protocol.heartbeat(
             ledger,
             running.compaction.id,
             self._id,
             self._clock.now_ms(),
-            running.progress() if running.outcomes else None,
+            running.progress(),
         )
 
-    def _note_finished(self, running: _Running) -> None:
+    def _note_finished(self, running: Claim) -> None:
         """Note which of the ranges that are about to be recorded are finished."""
         last = [outcome.outputs[-1] for outcome in running.outcomes.values() if outcome.outputs]
         if not last:
@@ -283,14 +255,14 @@ class Worker:
             names = map(self._dataset.output_name, last)
             self._dataset.journal.note_finished(running.compaction.id, self._id, names)
 
-    def _has_beaten(self, running: _Running, now_ms: int) -> None:
+    def _has_beaten(self, running: Claim, now_ms: int) -> None:
         running.last_heartbeat_ms = now_ms
         running.pulse.beat()
         self._observe(
             telemetry.Heartbeat(self._dataset.url, running.compaction.id, self._id, running.pulse.moved_bytes)
         )
 
-    def _has_finished(self, running: _Running) -> None:
+    def _has_finished(self, running: Claim) -> None:
         compaction_id = running.compaction.id
         del self._running[compaction_id]
         self._failures_in_row = 0
@@ -304,7 +276,7 @@ class Worker:
             assert running.error is not None
             self._give_back(running, running.error)
 
-    def _give_back(self, running: _Running, error: Exception) -> None:
+    def _give_back(self, running: Claim, error: Exception) -> None:
         compaction_id, now_ms = running.compaction.id, self._clock.now_ms()
         self._engine.cancel(compaction_id)
 
@@ -359,49 +331,63 @@ class Worker:
         self._start(compaction)
 
     def _start(self, compaction: AnyCompaction) -> None:
-        """Run what is left of a compaction that this worker has claimed."""
+        """Find out what is left of a compaction that this worker has claimed, and run that."""
         now_ms = self._clock.now_ms()
         owner = compaction.worker
         claimed_at_ms = now_ms if owner is None else owner.last_heartbeat_ms
-        running = _Running(compaction, Job(()), claimed_at_ms, now_ms, now_ms, Pulse(now_ms))
+        running = Claim(compaction, claimed_at_ms, now_ms, now_ms, Pulse(now_ms))
         self._running[compaction.id] = running
         try:
             # Read after the claim, so that the snapshot is at least as new as the compaction.
-            running.job = self._dataset.prepare(compaction, self._dataset.snapshot())
-            self._take_up(running)
+            snapshot = self._dataset.snapshot()
         except LithifyError as error:
             running.error = error
-            self._give_back(running, error)
             return
-        works = {i: work for i, work in enumerate(running.job.works) if i not in running.outcomes}
+        running.preparation = self._beside(lambda: self._prepare(compaction, snapshot))
+        self._begin(running)
+
+    def _beside(self, function: Callable[[], Prepared]) -> Future[Prepared]:
+        if self._executor is not None:
+            return self._executor.submit(function)
+        future: Future[Prepared] = Future()
+        try:
+            future.set_result(function())
+        except LithifyError as error:
+            future.set_exception(error)
+        return future
+
+    def _prepare(self, compaction: AnyCompaction, snapshot: object) -> Prepared:
+        job = self._dataset.prepare(compaction, snapshot)
+        if compaction.progress is None:
+            return Prepared(job)
+        return Prepared(job, self._dataset.journal.finished(compaction.id))
+
+    def _begin(self, running: Claim) -> None:
+        """Run the open ranges, once they are known."""
+        if running.preparation is None or not running.preparation.done():
+            return
+        compaction, url = running.compaction, self._dataset.url
+        try:
+            works = running.begin(running.preparation.result(), self._dataset.output_name)
+        except LithifyError as error:
+            running.preparation, running.error = None, error
+            return
+        if compaction.progress is not None:
+            done = len(running.outcomes)
+            self._observe(telemetry.Resumed(url, compaction.id, done, len(works)))
         cost_bytes = sum(work.cost_bytes for work in works.values())
-        self._observe(telemetry.Prepared(self._dataset.url, compaction.id, len(works), cost_bytes))
+        self._observe(telemetry.Prepared(url, compaction.id, len(works), cost_bytes))
         for index, work in works.items():
             running.pending[index] = self._engine.submit(compaction.id, work.function, work.argument)
 
-    def _take_up(self, running: _Running) -> None:
-        """Take over the ranges that an earlier claim has finished and recorded."""
-        compaction = running.compaction
-        if compaction.progress is None:
-            return
-        finished = self._dataset.journal.finished(compaction.id)
-        for index, recorded in enumerate(compaction.progress.ranges):
-            if recorded.outputs and self._dataset.output_name(recorded.outputs[-1]) in finished:
-                running.outcomes[index] = RangeOutcome(recorded.outputs, 0, 0, {}, 0.0, 0)
-                running.pulse.finish(index, 0, running.claimed_at_ms)
-        running.pulse.beat()
-        done = len(running.outcomes)
-        left = len(compaction.progress.ranges) - done
-        self._observe(telemetry.Resumed(self._dataset.url, compaction.id, done, left))
-
-    def _report_range(self, running: _Running, index: int) -> None:
+    def _report_range(self, running: Claim, index: int) -> None:
         outcome = running.outcomes[index]
         self._observe(
             telemetry.RangeFinished(
                 self._dataset.url,
                 running.compaction.id,
                 index,
-                running.job.works[index].cost_bytes,
+                running.works[index].cost_bytes,
                 outcome.bytes_read,
                 outcome.bytes_written,
                 len(outcome.outputs),

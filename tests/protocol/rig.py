@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -137,6 +138,7 @@ class Rig:
         *,
         stepped: bool = True,
         engine: InlineEngine | None = None,
+        executor: Executor | None = None,
         wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store,
         **options: Any,
     ) -> Worker:
@@ -147,6 +149,7 @@ class Rig:
             self.clock,
             name,
             options=WorkerOptions(**options),
+            executor=executor,
             observer=self.events.append,
         )
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,7 @@ from lithify import telemetry
 from lithify.clock import SystemClock
 from lithify.compaction import protocol
 from lithify.compaction.model import State
-from lithify.errors import StoreError
+from lithify.errors import LithifyError, StoreError
 from lithify.service import LoopOptions, run_workers
 from lithify.testing import Call, Fault, FaultyStore
 from lithify.testing.engine import InlineEngine
@@ -124,6 +127,67 @@ def test_a_claim_whose_answer_was_lost_is_taken_up(rig: Rig) -> None:
     dataset.update_ledger(lambda latest: protocol.claim(latest, compaction_id, "w", rig.clock.now_ms()))
     worker.tick()
     assert worker.is_busy
+    rig.finish(coordinator, worker)
+    rig.check()
+
+
+class Held(Executor):
+    """Runs nothing before it is told to."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._waiting.append((future, lambda: function(*args, **kwargs)))
+        return future
+
+    def run(self) -> None:
+        for future, function in self._waiting:
+            try:
+                future.set_result(function())
+            except LithifyError as error:
+                future.set_exception(error)
+        self._waiting.clear()
+
+
+def test_a_worker_shows_life_while_it_finds_out_what_to_run(rig: Rig) -> None:
+    held = Held()
+    coordinator, worker = rig.coordinator(), rig.worker(executor=held)
+    coordinator.tick()
+    worker.tick()
+    for _ in range(10):
+        rig.clock.advance_s(10)
+        worker.tick()
+        coordinator.tick()
+    assert rig.owner() == "w"
+    assert not rig.seen(telemetry.Prepared)
+    held.run()
+    rig.finish(coordinator, worker)
+    assert len(rig.seen(telemetry.Prepared)) == 1
+    rig.check()
+
+
+@pytest.mark.parametrize("executor", [None, Held()], ids=["in the tick", "beside it"])
+def test_what_cannot_be_prepared_is_given_back(rig: Rig, executor: Held | None) -> None:
+    def no_index(number: int, call: Call) -> Fault | None:
+        return Fault.FAIL_BEFORE if call.method.startswith("get_range") and broken else None
+
+    broken = True
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    worker = rig.worker(executor=executor, wrap=lambda store: FaultyStore(store, no_index))
+    worker.tick()
+    if executor is not None:
+        executor.run()
+    worker.tick()
+    assert rig.owner() is None
+    assert len(rig.seen(telemetry.AttemptFailed)) == 1
+    broken = False
+    rig.clock.advance_s(60)
+    worker.tick()
+    if executor is not None:
+        executor.run()
     rig.finish(coordinator, worker)
     rig.check()
 

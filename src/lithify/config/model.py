@@ -72,6 +72,20 @@ class WorkerSettings(Section):
     heartbeat_min_interval: Duration = Field(
         default=timedelta(seconds=2), description="Shortest time between two heartbeats"
     )
+    heartbeat_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=100_000, description="Bytes that must have moved since the last heartbeat for the next one"
+    )
+    range_start_timeout: Duration = Field(
+        default=timedelta(minutes=10),
+        description="How long work may wait for a free slot or for Spark to start",
+    )
+    first_retry_pause: Duration = Field(
+        default=timedelta(seconds=1),
+        description="Pause after a failed attempt at a compaction; four times as long after each further one",
+    )
+    max_retry_pause: Duration = Field(
+        default=timedelta(minutes=10), description="Longest pause between two attempts at a compaction"
+    )
     max_sst_size: PositiveInt = Field(default=268_435_456, description="Bytes of data in one output SST")
     min_filter_keys: Annotated[int, Field(ge=0)] = Field(
         default=1000, description="Keys an SST must have to get a filter"
@@ -101,6 +115,9 @@ class CompactorOptions(Section):
     )
     worker_heartbeat_timeout: Duration = Field(
         default=timedelta(seconds=30), description="Silence after which a worker's compaction is taken back"
+    )
+    max_attempts: PositiveInt = Field(
+        default=5, description="Failed attempts after which a compaction is given up"
     )
     checkpoint_lifetime: Duration = Field(
         default=timedelta(minutes=15), description="How long a commit keeps its inputs readable"

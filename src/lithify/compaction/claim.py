@@ -1,0 +1,90 @@
+"""A compaction that a worker has claimed: its ranges, what is finished of them, and what is to be recorded.
+
+1. Prepared somewhere else: its ranges, and the names of last outputs that earlier claims have noted.
+2. A range that the ledger records with such an output is finished; the others are open and have to run.
+3. A range that has finished here is an outcome; when all are, the compaction is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from lithify.compaction.contract import Job, RangeOutcome, RangeWork
+from lithify.compaction.model import Progress, RangeProgress
+from lithify.compaction.protocol import AnyCompaction, AnyProgress
+from lithify.compaction.pulse import Pulse
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What has to be known before a claimed compaction can run."""
+
+    job: Job
+    last_outputs: frozenset[str] = frozenset()
+    """Names of outputs that are the last of a finished range."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """A claimed compaction and the ranges of it."""
+
+    compaction: AnyCompaction
+    """As it was claimed."""
+    claimed_at_ms: int
+    last_heartbeat_ms: int
+    looked_at_ms: int
+    """When the movements were read last."""
+    pulse: Pulse
+    preparation: Future[Prepared] | None = None
+    """Until its ranges are known."""
+    job: Job | None = None
+    pending: dict[int, Future[Any]] = field(default_factory=dict)
+    outcomes: dict[int, RangeOutcome] = field(default_factory=dict)
+    error: Exception | None = None
+
+    @property
+    def works(self) -> tuple[RangeWork, ...]:
+        """All ranges; none before they are known."""
+        return () if self.job is None else self.job.works
+
+    @property
+    def is_finished(self) -> bool:
+        return self.error is None and self.job is not None and len(self.outcomes) == len(self.works)
+
+    def begin(self, prepared: Prepared, output_name: Callable[[Any], str]) -> dict[int, RangeWork]:
+        """The ranges are known; gives those that have to run."""
+        self.preparation = None
+        self.job = prepared.job
+        recorded = self.compaction.progress
+        for index, done in enumerate(recorded.ranges if recorded is not None else ()):
+            if done.outputs and output_name(done.outputs[-1]) in prepared.last_outputs:
+                self.outcomes[index] = RangeOutcome(done.outputs, 0, 0, {}, 0.0, 0)
+                self.pulse.finish(index, 0, self.pulse.moved_at_ms)
+        self.pulse.beat()
+        return {index: work for index, work in enumerate(self.works) if index not in self.outcomes}
+
+    def outputs(self) -> tuple[Any, ...]:
+        """All outputs, in order."""
+        return tuple(o for index in sorted(self.outcomes) for o in self.outcomes[index].outputs)
+
+    def progress(self) -> AnyProgress | None:
+        """What is finished now; ranges still running keep what was recorded before. `None` when there is
+        nothing to add to what was recorded."""
+        if self.job is None or not self.outcomes:
+            return None
+        recorded = self.compaction.progress
+        return Progress(
+            tuple(
+                RangeProgress(
+                    work.range,
+                    self.outcomes[index].outputs
+                    if index in self.outcomes
+                    else (recorded.ranges[index].outputs if recorded is not None else ()),
+                )
+                for index, work in enumerate(self.works)
+            ),
+            self.job.retention_min_seq,
+        )
