@@ -84,6 +84,10 @@ class ProgressBars:
             case telemetry.AttemptFailed(compaction=compaction, reason=reason):
                 say(f"[red]{_short(compaction)} failed:[/] {reason}")
                 self._end(compaction)
+            case telemetry.Failed(compaction=compaction, attempts=attempts):
+                say(f"[red]{_short(compaction)} is given up after {attempts} attempts.[/]")
+            case telemetry.Resumed(compaction=compaction, finished_ranges=finished, open_ranges=left):
+                say(f"{_short(compaction)} goes on: {finished} ranges are finished, {left} run.")
             case telemetry.Prepared(compaction=compaction, ranges=ranges, cost_bytes=cost_bytes):
                 self._ranges[compaction] = (0, ranges)
                 self._tasks[compaction] = self._progress.add_task(
