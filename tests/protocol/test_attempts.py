@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from lithify import telemetry
+from lithify import oneshot, telemetry
 from lithify.compaction.failures import FAILURE_PAUSE
 from lithify.compaction.journal import MAX_FAILURES
 from lithify.compaction.model import State
@@ -200,6 +200,25 @@ def test_a_person_who_asks_is_not_held_back(rig: Rig) -> None:
     result = compact(rig.dataset(), clock=rig.clock, take_over=True)
     assert len(result.committed) == 1
     rig.check()
+
+
+def test_a_run_for_a_person_gives_up_sooner_and_says_why(segmented: Rig) -> None:
+    dataset = segmented.dataset()
+    poison: list[str] = []
+
+    def is_poison(call: Submitted) -> bool:
+        poison[1:] = []
+        poison.append(call.job)
+        return call.job == poison[0]
+
+    result = compact(dataset, full=False, engine=poisoned(is_poison), clock=segmented.clock)
+    (failure,) = result.failures
+    assert failure.compaction == poison[0]
+    assert REASON in failure.reason
+    assert len(result.committed) == 5
+    (noted,) = dataset.journal.failures()
+    assert (noted.compaction, noted.attempts) == (failure.compaction, oneshot.MAX_ATTEMPTS)
+    segmented.check()
 
 
 def test_the_second_failure_of_the_same_sources_pauses_longer(rig: Rig) -> None:
