@@ -1,0 +1,230 @@
+"""Segments that are buckets of time: the timeline's planner decides which of them to compact, and when.
+
+Where a database's segments are named by time (one for each hour of events, say), writes go to the newest
+ones, and older ones are only read until they are dropped. So a segment is best merged into one run once,
+when nothing more comes, and never again.
+
+1. The time of a segment is read from its prefix by a pattern (`SegmentTimes`). Segments whose prefix
+   does not match, and the root, are no part of the timeline.
+2. Each L0 SST and each sorted run of a segment is a file of the timeline, and the segment a chunk.
+3. A segment that is one run is stable. So is one where little came since: fewer sequences than
+   `min_compaction_sources`, all but the largest together less than a sixteenth of it. Any other is to be
+   compacted, the more sequences the sooner.
+4. Segments held by a skip offset, and those that are no part of the timeline, are left to the
+   size-tiered scheduler, so that the writer's L0 list stays short. The others are merged fully.
+5. Both kinds of proposals share the slots (`max_concurrent_compactions`), most urgent first.
+
+Invariants: a stable segment is not proposed, whatever its size; run ids are unique over all proposals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from lithify.compaction.contract import Plan
+from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
+from lithify.datasets.slatedb.plan import TieredPolicy, active_work, as_plan, tree_shape
+from lithify.errors import Refused
+from lithify.planning.tiered import ActiveWork, TieredProposal, TreeShape, full_compaction, next_run_id, plan
+from lithify.planning.timeline.calendar import MAX_US, MIN_US, Calendar
+from lithify.planning.timeline.model import (
+    Action,
+    ActiveTask,
+    Bucket,
+    Chunk,
+    ChunkKey,
+    Interval,
+    PlannedChunk,
+    TimelineFile,
+    TimelinePlan,
+    TimelinePolicy,
+    Verdict,
+)
+from lithify.planning.timeline.plan import plan as plan_timeline
+
+LATE_PARTS = 16
+"""A segment in which less than one part of so many came late is left alone."""
+_HALF_URGENT_SEQUENCES = 8
+_NUMBER = re.compile(r"(?P<before>[^{}]*)\{(?P<bits>u32|u64):(?P<unit>us|ms|s|hour|day)\}")
+_UNITS_US = {"us": 1, "ms": 1000, "s": 1_000_000, "hour": 3_600_000_000, "day": 86_400_000_000}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_RUN, _L0 = "run", "l0"
+_MAX_NAMED = 3
+"""Segments that a note names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTimes:
+    """How the time of a segment is read from its prefix, and which segments are left alone for now.
+
+    The pattern describes the whole prefix: text with the directives of `strptime`, in the calendar's
+    time zone (`events/%Y-%m-%d/`), or text that ends in a big-endian number since the epoch
+    (`{u64:ms}`; u32 or u64; us, ms, s, hour or day). A segment covers the calendar's chunk of that time.
+    """
+
+    pattern: str
+    calendar: Calendar = field(default_factory=Calendar)
+    skip_clock_us: int | None = None
+    """Hold segments that end later than this before now."""
+    skip_newest_us: int | None = 0
+    """Hold segments that end later than this before the end of the newest one; 0 holds the newest."""
+
+    def __post_init__(self) -> None:
+        is_number = _NUMBER.fullmatch(self.pattern) is not None
+        if not is_number and ("{" in self.pattern or "%" not in self.pattern):
+            raise Refused(
+                f"the pattern {self.pattern!r} tells no time; use directives such as %Y-%m-%d, or end it "
+                "in a number such as {u64:ms}"
+            )
+
+    def interval(self, prefix: bytes) -> Interval | None:
+        """What the segment of that prefix covers; `None` when the pattern does not fit."""
+        number = _NUMBER.fullmatch(self.pattern)
+        at_us = (
+            _text_us(prefix, self.pattern, self.calendar) if number is None else _number_us(prefix, number)
+        )
+        if at_us is None or not MIN_US <= at_us < MAX_US:
+            return None
+        start_us, end_us = self.calendar.edges(at_us, at_us + 1)
+        return Interval(start_us, end_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Judges a segment by its sequences."""
+
+    min_sources: int
+
+    def __call__(self, chunk: Chunk) -> Verdict | None:
+        count = len(chunk.files)
+        if count == 1 and _is_run(chunk.files[0]):
+            return Verdict(Action.STABLE, "one sorted run")
+        late_bytes = chunk.size_bytes - chunk.largest_bytes
+        if 1 < count < self.min_sources and late_bytes * LATE_PARTS < chunk.largest_bytes:
+            return Verdict(Action.STABLE, f"{count} sequences, little came late")
+        runs = sum(map(_is_run, chunk.files))
+        reason = f"{count - runs} L0 SSTs and {runs} sorted runs in a segment that is not written any more"
+        return Verdict(Action.COMPACT, reason, count / (count + _HALF_URGENT_SEQUENCES))
+
+
+def plan_segments(
+    manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, times: SegmentTimes, now_ms: int
+) -> TimelinePlan:
+    """The segments as a timeline: each a group of its own, named by its prefix in hexadecimal, with a
+    task if it should be merged now."""
+    covered = _covered(manifest, times)
+    files = [file for tree, interval in covered for file in _files(tree, interval)]
+    chunks = {tree.prefix: _chunk_key(tree, interval) for tree, interval in covered}
+    active = [
+        ActiveTask(tree_label(work.key), frozenset({chunks[work.key]}), frozenset())
+        for work in active_work(ledger)
+        if work.key in chunks
+    ]
+    return plan_timeline(files, _timeline_policy(policy, times), now_ms * 1000, active=active)
+
+
+def propose_by_time(
+    manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, times: SegmentTimes, now_ms: int
+) -> Plan:
+    """What to compact now."""
+    segments = plan_segments(manifest, ledger, policy, times, now_ms)
+    shapes = {tree.prefix: tree_shape(tree) for tree in manifest.trees()}
+    active = active_work(ledger)
+    first_free_id = next_run_id(shapes.values(), active)
+    settled = {_prefix(planned) for planned in segments.chunks if planned.held is None}
+    hot = plan([s for key, s in shapes.items() if key not in settled], active, policy, first_free_id)
+    next_id = max([first_free_id, *(pick.destination + 1 for pick in hot.proposals)])
+    cold = _full(segments, shapes, active, next_id)
+    free_slots = policy.max_concurrent_compactions - sum(work.takes_slot for work in active)
+    picks = sorted((*hot.proposals, *cold), key=lambda pick: -pick.priority)
+    return as_plan(manifest, tuple(picks[: max(0, free_slots)]), _notes(manifest, segments, times))
+
+
+def _full(
+    segments: TimelinePlan, shapes: Mapping[bytes, TreeShape], active: Sequence[ActiveWork], next_id: int
+) -> list[TieredProposal]:
+    """The tasks of the timeline as merges of whole segments."""
+    picks = []
+    for task in segments.tasks:
+        pick = full_compaction(shapes[bytes.fromhex(task.group)], active, next_id)
+        if isinstance(pick, TieredProposal):
+            next_id = max(next_id, pick.destination + 1)
+            picks.append(replace(pick, priority=task.priority, reason=task.reason))
+    return picks
+
+
+def _notes(manifest: Manifest, segments: TimelinePlan, times: SegmentTimes) -> tuple[str, ...]:
+    notes = []
+    held = [planned for planned in segments.chunks if planned.held is not None]
+    if held:
+        names = ", ".join(tree_label(_prefix(planned)) for planned in held[-_MAX_NAMED:])
+        more = f" and {len(held) - _MAX_NAMED} more" if len(held) > _MAX_NAMED else ""
+        notes.append(f"{names}{more}: {held[-1].held}; compacted by size until then")
+    idle = [planned for planned in segments.chunks if planned.held is None and planned.task is None]
+    if idle:
+        notes.append(f"{len(idle)} segment(s) are as they should stay")
+    foreign = sum(times.interval(tree.prefix) is None for tree in manifest.segments)
+    if foreign:
+        notes.append(f"{foreign} segment(s) do not fit the pattern {times.pattern}; compacted by size")
+    return tuple(notes)
+
+
+def _covered(manifest: Manifest, times: SegmentTimes) -> list[tuple[Tree, Interval]]:
+    """The segments that hold anything and fit the pattern."""
+    found = ((tree, times.interval(tree.prefix)) for tree in manifest.segments if any(tree.views()))
+    return [(tree, interval) for tree, interval in found if interval is not None]
+
+
+def _files(tree: Tree, interval: Interval) -> list[TimelineFile]:
+    """L0 SSTs and sorted runs as files at the first instant of the segment: that is how far its data is
+    known to reach."""
+    shape, group = tree_shape(tree), tree.prefix.hex()
+    times = Interval(interval.start_us, interval.start_us + 1)
+    named = [(f"{_L0}/{i}/{sst.id}", sst.size_bytes) for i, sst in enumerate(shape.l0)]
+    named += [(f"{_RUN}/{run.id}", run.size_bytes) for run in shape.runs]
+    return [TimelineFile(f"{group}/{name}", times, size, rows=1, group=group) for name, size in named]
+
+
+def _chunk_key(tree: Tree, interval: Interval) -> ChunkKey:
+    return ChunkKey(tree.prefix.hex(), Bucket.TIME, interval.start_us)
+
+
+def _prefix(planned: PlannedChunk) -> bytes:
+    return bytes.fromhex(planned.chunk.key.group)
+
+
+def _timeline_policy(policy: TieredPolicy, times: SegmentTimes) -> TimelinePolicy:
+    return TimelinePolicy(
+        calendar=times.calendar,
+        max_task_bytes=1,  # every segment has a compaction of its own
+        small_task_bytes=1,
+        skip_clock_us=times.skip_clock_us,
+        skip_newest_us=times.skip_newest_us,
+        rules=(Settled(policy.min_compaction_sources),),
+    )
+
+
+def _is_run(file: TimelineFile) -> bool:
+    return f"/{_RUN}/" in file.id
+
+
+def _text_us(prefix: bytes, pattern: str, calendar: Calendar) -> int | None:
+    try:
+        local = datetime.strptime(prefix.decode(), pattern)
+        instant = local if local.tzinfo is not None else local.replace(tzinfo=ZoneInfo(calendar.zone))
+        return (instant - _EPOCH) // _MICROSECOND
+    except (ValueError, OverflowError):
+        return None
+
+
+def _number_us(prefix: bytes, pattern: re.Match[str]) -> int | None:
+    before, width = pattern["before"].encode(), int(pattern["bits"][1:]) // 8
+    if len(prefix) != len(before) + width or not prefix.startswith(before):
+        return None
+    return int.from_bytes(prefix[len(before) :], "big") * _UNITS_US[pattern["unit"]]
