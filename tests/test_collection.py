@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from pathlib import Path
 
 import pytest
 
+from lithify.clock import SystemClock
 from lithify.collection import collecting
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb.collector import (
+    DirectoryOptions,
+    GarbageCollector,
+    GarbageCollectorOptions,
+)
 from lithify.errors import StoreError
+from lithify.ids import RandomIds
+from lithify.service import run_coordinator
+from lithify.telemetry import Event, GarbageCollected
+from tests.compacting import check_state_files, dataset_at
+from tests.engine.waiting import wait_until
+from tests.judge.official import open_db
+from tests.test_service import QUICK, guard_on, running, worker_on, write_and_wait
 
 TIMEOUT_S = 30
 
@@ -59,3 +75,52 @@ def test_no_collector_needs_no_thread() -> None:
     before = threading.active_count()
     with collecting(None):
         assert threading.active_count() == before
+
+
+def test_nothing_is_lost_when_a_coordinator_collects_at_once_what_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lithify.collection.MIN_WAIT_S", 0.01)
+    path = tmp_path / "db"
+    at_once = DirectoryOptions(interval_ms=20, min_age_ms=0)
+    options = GarbageCollectorOptions(
+        manifest_options=at_once,
+        wal_options=at_once,
+        compacted_options=at_once,
+        compactions_options=at_once,
+        detach_options=at_once,
+        lithify_options=at_once,
+    )
+    events: list[Event] = []
+    dataset = dataset_at(path)
+    collector = GarbageCollector(dataset, SystemClock(), RandomIds(), options=options, observer=events.append)
+
+    def serve(stop: threading.Event) -> None:
+        run_coordinator(
+            Coordinator(dataset_at(path, checkpoint_lifetime_s=1), SystemClock(), RandomIds()),
+            guard_on(path),
+            stop,
+            random.Random(1),
+            QUICK,
+            worker=worker_on(path),
+            collector=collector,
+        )
+
+    model: dict[bytes, bytes] = {}
+    with open_db(path) as database:
+        database.put(b"first", b"row")
+        model[b"first"] = b"row"
+        database.flush()
+        with running(serve):
+            for _ in range(3):
+                model |= write_and_wait(database, path)
+                assert dict(database.scan()) == model
+            wait_until(lambda: len(list((path / "manifest").glob("*.manifest"))) == 1)
+        assert database.get_many(model) == model
+    deleted = [e.deleted for e in events if isinstance(e, GarbageCollected)]
+    assert sum(counts["compactions"] for counts in deleted) > 5
+    assert sum(counts["wal"] for counts in deleted) > 5
+    assert sum(counts["compacted"] for counts in deleted) > 5
+    check_state_files(dataset_at(path), path)
+    with open_db(path) as database:
+        assert dict(database.scan()) == model
