@@ -17,6 +17,7 @@ from lithify import __version__
 from lithify.cli.compact import compact, plan
 from lithify.cli.config import config_app
 from lithify.cli.control import cancel, retry, submit, wait
+from lithify.cli.doctor import doctor
 from lithify.cli.gc import gc
 from lithify.cli.inspecting import inspect_app
 from lithify.cli.logs import set_up_logs
@@ -44,6 +45,7 @@ app.command(rich_help_panel=SINGLE)(wait)
 app.command(rich_help_panel=SINGLE)(cancel)
 app.command(rich_help_panel=SINGLE)(retry)
 app.command(rich_help_panel=LOOK)(status)
+app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(gc)
 app.add_typer(inspect_app, name="inspect", rich_help_panel=LOOK)
 app.add_typer(config_app, name="config", rich_help_panel=LOOK)

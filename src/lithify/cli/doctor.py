@@ -1,0 +1,100 @@
+"""`lithify doctor`: what is wrong with a database or a set-up, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions
+from lithify.cli.running import errors, print_json
+from lithify.cli.settings import settings
+
+if TYPE_CHECKING:
+    from lithify.config.model import Config
+    from lithify.doctor.finding import Finding
+
+UNHEALTHY = 10
+"""Exit code when there is a problem."""
+_COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+def doctor(
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", help="A database; without one, only this machine.")
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Also start Spark and run a task on it (some seconds).")
+    ] = False,
+    read_only: Annotated[
+        bool,
+        typer.Option("--read-only", help="Write nothing: leave out what is tried with a probe object."),
+    ] = False,
+    master: Master = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+    spark_conf: SparkConf = None,
+) -> None:
+    """Say what is wrong with this machine, the cluster, the store or a database, and what to do.
+
+    With a URL it writes, and removes again, one small object below lithify/doctor/ of the database, to
+    see what the store can do. Exit code 0 when there is no problem (warnings are none), 10 otherwise.
+
+    Examples:
+
+        lithify doctor
+
+        lithify doctor --spark --master spark://host:7077 s3://bucket/my-db
+    """
+    with errors(as_json):
+        effective = settings(config, sets, master=master, store_option=store_option, spark_conf=spark_conf)
+        findings = list(_examine(url, effective, spark, read_only))
+        if as_json:
+            print_json([{**asdict(f), "severity": f.severity.value} for f in findings])
+        else:
+            _print(findings)
+        if any(f.severity.value == "problem" for f in findings):
+            raise typer.Exit(UNHEALTHY)
+
+
+def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> Iterable[Finding]:
+    from lithify.cli import building
+    from lithify.clock import SystemClock
+    from lithify.doctor import database, setup, storage
+    from lithify.doctor.finding import Severity
+    from lithify.ids import RandomIds
+
+    yield setup.check_java(os.environ)
+    yield setup.check_cache(os.environ)
+    if spark:
+        with building.spark_engine(config) as engine:
+            yield setup.check_spark(engine, config.spark.master)
+    if url is None:
+        return
+    clock = SystemClock()
+    dataset = building.open_dataset(url, config)
+    limits = database.Limits(building.heartbeat_timeout_ms(config), config.l0_max_ssts)
+    findings = list(database.check_database(dataset, clock.now_ms(), limits))
+    yield from findings
+    if not read_only and findings[0].severity is Severity.OK:
+        yield from storage.check_storage(dataset.store, dataset.paths.root, clock, RandomIds())
+
+
+def _print(findings: list[Finding]) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for f in findings:
+        colour = _COLOURS[f.severity.value]
+        table.add_row(f"[{colour}]{f.severity.value}[/]", f.check, f.says)
+        if f.do:
+            table.add_row("", "", f"→ {f.do}")
+    Console().print(table, highlight=False)

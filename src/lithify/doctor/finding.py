@@ -1,0 +1,44 @@
+"""One thing a check has found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Severity(Enum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works, but somebody should look."""
+    PROBLEM = "problem"
+    """Something does not work, or soon will not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check says."""
+
+    check: str
+    """A short name, the same whatever is found."""
+    severity: Severity
+    says: str
+    """One sentence."""
+    do: str = ""
+    """What to do; empty only when nothing is to be done."""
+
+
+def ok(check: str, says: str) -> Finding:
+    """All is well."""
+    return Finding(check, Severity.OK, says)
+
+
+def warning(check: str, says: str, do: str) -> Finding:
+    """Somebody should look."""
+    return Finding(check, Severity.WARNING, says, do)
+
+
+def problem(check: str, says: str, do: str) -> Finding:
+    """Something does not work."""
+    return Finding(check, Severity.PROBLEM, says, do)

