@@ -9,6 +9,7 @@ import pytest
 
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Ledger, State
+from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, TieredSpec, Tree
 from lithify.datasets.slatedb.plan import TieredPolicy
@@ -16,8 +17,10 @@ from lithify.datasets.slatedb.timeline import SegmentTimes, plan_segments, propo
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
 from lithify.errors import Refused
+from lithify.ids import RandomIds
 from lithify.planning.timeline.calendar import MAX_US, Calendar, Granularity
 from lithify.planning.timeline.model import Status
+from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.slatedb.trees import MB, Mint, manifest_of, tiered
 
 HOUR_US = 3_600_000_000
@@ -197,3 +200,13 @@ def test_text_is_read_in_the_time_zone() -> None:
 def test_patterns_that_tell_no_time_are_refused(pattern: str) -> None:
     with pytest.raises(Refused, match="tells no time"):
         SegmentTimes(pattern)
+
+
+def test_a_dataset_with_segment_times_plans_by_time() -> None:
+    clock = ManualClock(NOW_MS)
+    options = SlateOptions(segment_times=DAYS)
+    dataset = SlateDataset(MemoryStore(clock), "db", clock, RandomIds(), options=options)
+    assert dataset.propose(DATABASE, Ledger()) == proposed(DATABASE)
+    assert dataset.planner()(DATABASE, Ledger()) == proposed(DATABASE)
+    by_size = dataset.planner(segment=FRAGMENTED.prefix)(DATABASE, Ledger())
+    assert specs(by_size) == []

@@ -49,6 +49,7 @@ from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, 
 from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full
 from lithify.datasets.slatedb.split import BLOCK_SIZES, plan_ranges
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, TaskResult
+from lithify.datasets.slatedb.timeline import SegmentTimes, propose_by_time
 from lithify.datasets.slatedb.transform import (
     apply_compaction,
     apply_trivial_move,
@@ -72,6 +73,8 @@ class SlateOptions:
     """How compactions of this database are planned and written."""
 
     policy: TieredPolicy = field(default_factory=TieredPolicy)
+    segment_times: SegmentTimes | None = None
+    """Where segments are buckets of time: merge each once, when it is over."""
     checkpoint_lifetime_s: int = 900
     enable_trivial_move: bool = False
     """Make sources that cannot show the same key one run without reading them. What could go from them
@@ -316,7 +319,10 @@ class SlateDataset:
         return output.id
 
     def propose(self, snapshot: Manifest, ledger: SlateLedger) -> Plan:
-        return propose(snapshot, ledger, self.options.policy)
+        policy, times = self.options.policy, self.options.segment_times
+        if times is None:
+            return propose(snapshot, ledger, policy)
+        return propose_by_time(snapshot, ledger, policy, times, self._clock.now_ms())
 
     def planner(
         self, *, full: bool = False, segment: bytes | None = None
@@ -327,6 +333,8 @@ class SlateDataset:
 
         def plan(snapshot: Manifest, ledger: SlateLedger) -> Plan:
             nonlocal request
+            if not full and segment is None:
+                return self.propose(snapshot, ledger)
             if not full:
                 return propose(snapshot, ledger, self.options.policy, segment)
             if request is None:
