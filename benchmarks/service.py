@@ -98,7 +98,7 @@ def _measure(cache: Path, scale: float) -> ServiceRun:
         return ServiceRun(
             _independent(middle, folder),
             _large(large, folder),
-            (_drain(small, folder), _drain(middle, folder)),
+            (measure_drain(small, folder), measure_drain(middle, folder)),
         )
 
 
@@ -136,7 +136,8 @@ def _large(database: Path, folder: Path) -> Scaling:
     return Scaling("one large compaction", _size(database), wall_s(1), wall_s(2))
 
 
-def _drain(database: Path, folder: Path) -> Drain:
+def measure_drain(database: Path, folder: Path) -> Drain:
+    """Compact a copy of `database` in `folder` on both sides."""
     path = _copy(database, folder / "db")
     official_s = measure_official(CASE, path, OFFICIAL_SUBCOMPACTIONS).whole_wall_s
     shutil.rmtree(path)

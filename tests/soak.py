@@ -9,7 +9,8 @@
    overdue: something to schedule, a silent worker to take from, something to commit; and how long work
    waited while a worker was ready and idle.
 4. At the end the workers are left alone until nothing is to be compacted. Then a few more flushes and their
-   compaction move all limits of the garbage collector past what was left behind, and everything can age.
+   compaction move the limits of the garbage collector (the newest L0, the oldest compaction in the ledger:
+   what is younger may be under way) past everything the accidents left behind, and that can age.
 
 It has passed when the final scan equals the model, nothing lies in the store that nobody needs and that is
 older than the age, no process left children behind or wrote a traceback, the protocol was kept, and no stall
@@ -38,6 +39,7 @@ from rich.console import Console
 from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.errors import ObjectNotFound
+from lithify.ids import Ulid, parse_ulid, ulid_ms
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, open_db
@@ -249,7 +251,15 @@ def is_quiet(dataset: SlateDataset) -> bool:
     return not has_enough_l0 and not dataset.propose(snapshot, ledger).proposals
 
 
-def leaked(path: Path, dataset: SlateDataset, now_s: float) -> list[str]:
+def youngest_garbage_ms(admin: Admin) -> int:
+    """SSTs from this time on may be under way, as far as a garbage collector can know."""
+    l0s = [view.sst_id for tree in admin.trees() for view in tree.l0]
+    markers = [tree.marker for tree in admin.trees() if tree.marker is not None]
+    compactions = [entry.id for entry in admin.read_compactions().recent_compactions]
+    return min(ulid_ms(Ulid(max(l0s or markers))), *(ulid_ms(Ulid(str(c))) for c in compactions))
+
+
+def leaked(path: Path, dataset: SlateDataset, now_s: float, limit_ms: int) -> list[str]:
     """Objects nobody needs that are older than any garbage may be."""
     limit_s = now_s - OLDEST_S
     admin = Admin(path)
@@ -268,9 +278,18 @@ def leaked(path: Path, dataset: SlateDataset, now_s: float) -> list[str]:
         if not file.is_file() or file.name in needed or folder == "gc":
             continue
         is_kept = file.name == "coordinator.json" or (folder == "wal" and int(file.stem) >= first_wal)
+        is_kept = is_kept or (folder == "compacted" and is_younger(file.stem, limit_ms))
         if not is_kept and file.stat().st_mtime < limit_s:
             found.append(str(file.relative_to(path)))
     return found
+
+
+def is_younger(stem: str, limit_ms: int) -> bool:
+    """Whether this is the name of an SST that young; anything else is no name of an SST."""
+    try:
+        return ulid_ms(parse_ulid(stem)) >= limit_ms
+    except ValueError:
+        return False
 
 
 class Soak:
@@ -311,13 +330,14 @@ class Soak:
                     self._disturb(minutes, workers, coordinator, writer, watch)
                 self._console.print("workers are left alone", highlight=False)
                 wait_until(lambda: is_quiet(dataset), QUIET_LIMIT_S)
+                calm_ms = int(time.time() * 1000)
                 for _ in range(LAST_FLUSHES):
                     writer.write()
                 wait_until(lambda: is_quiet(dataset), QUIET_LIMIT_S)
                 time.sleep(OLDEST_S)
             rows = dict(database.scan())
             self._demand(rows == writer.model, f"{len(rows)} rows, the model has {len(writer.model)}")
-            self._check_end(dataset, coordinator, nodes)
+            self._check_end(dataset, coordinator, nodes, calm_ms)
         self._report(workers, writer, watch.seen)
         return not self._problems
 
@@ -339,8 +359,10 @@ class Soak:
                     highlight=False,
                 )
 
-    def _check_end(self, dataset: SlateDataset, coordinator: Process, nodes: Nodes) -> None:
-        left = leaked(self._path, dataset, time.time())
+    def _check_end(self, dataset: SlateDataset, coordinator: Process, nodes: Nodes, calm_ms: int) -> None:
+        limit_ms = youngest_garbage_ms(Admin(self._path))
+        self._demand(limit_ms > calm_ms, "the garbage collector's limits did not move on")
+        left = leaked(self._path, dataset, time.time(), limit_ms)
         self._demand(not left, f"{len(left)} objects leaked: {', '.join(left[:5])}")
         check_state_files(dataset, self._path)
         for process in nodes.all:

@@ -56,7 +56,7 @@ class Stage:
         options = NodeOptions(
             "worker",
             str(self.path),
-            name,
+            name=name,
             master=self.master,
             spark_conf=self.spark_conf,
             max_sst_size=self.max_sst_size,

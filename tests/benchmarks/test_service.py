@@ -1,0 +1,42 @@
+"""The service part of `make bench`: what is counted, one real process, and the report."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from benchmarks.data import database_of
+from benchmarks.idle import ClaimCost, IdleCost, measure_idle
+from benchmarks.service import CASE, Drain, Scaling, ServiceRun, measure_drain
+from benchmarks.service_report import ServiceSamples
+from rich.console import Console
+
+
+def test_both_sides_drain_the_same_database(tmp_path: Path) -> None:
+    drain = measure_drain(database_of(CASE, tmp_path, 0.001), tmp_path)
+    assert drain.input_bytes > 100_000
+    assert drain.official_wall_s > 0 < drain.lithify_wall_s
+    assert not (tmp_path / "db").exists()
+
+
+def test_an_idle_database_is_only_read_but_for_the_lease() -> None:
+    one, ten, _hundred = measure_idle()
+    assert set(one.requests_per_minute) == {"GET", "PUT"}
+    assert ten.requests_per_minute["PUT"] < 20
+
+
+def test_the_report_has_everything_and_its_verdicts() -> None:
+    run = ServiceRun(
+        Scaling("independent compactions", 4, 2.0, 1.0),
+        Scaling("one large compaction", 4, 2.0, 1.25),
+        (Drain(4, 0.1, 0.2),),
+    )
+    samples = ServiceSamples([run], [IdleCost(1, {"GET": 20.0, "PUT": 2.0})], ClaimCost(100, 10, 5))
+    assert [target.is_met for target in samples.targets()] == [True, False]
+    console = Console(file=io.StringIO(), width=200)
+    samples.print_tables(console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "22 requests a minute (20 GET, 2 PUT)" in text
+    assert "0.5 lost claims" in text
+    assert samples.to_json()["claims"] == {"workers": 100, "claims": 10, "lost": 5, "lost_per_claim": 0.5}
