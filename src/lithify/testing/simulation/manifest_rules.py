@@ -30,6 +30,7 @@ from lithify.testing.simulation import rules
 from lithify.testing.simulation.rows import (
     Versions,
     newest_by_seq,
+    newest_l0_ms,
     read_key,
     tree_of,
     versions_of,
@@ -113,7 +114,7 @@ class ManifestRules:
                 self._fail(rules.OWNERS, process, f"adds L0 SSTs {[v.id for v in added]} and is no writer")
             if after.l0[: len(added)] != added:
                 self._fail(rules.OWNERS, process, "adds an L0 SST behind others")
-            newest_ms = max(map(_newest_l0_ms, old.trees()))
+            newest_ms = max(map(newest_l0_ms, old.trees()))
             if any(ulid_ms(view.sst.id) < newest_ms for view in added):
                 self._fail(rules.EPOCHS, process, "adds an L0 SST that is older than one before it")
         if replace(after, l0=after.l0[len(added) :]) == before:
@@ -214,9 +215,3 @@ def _expected(tree: Tree, compaction: SlateCompaction) -> Tree:
         l0=tuple(view for view in tree.l0 if view.id not in spec.l0_view_ids),
         runs=tuple(runs),
     )
-
-
-def _newest_l0_ms(tree: Tree) -> int:
-    if tree.l0:
-        return ulid_ms(tree.l0[0].sst.id)
-    return ulid_ms(tree.last_compacted_l0) if tree.last_compacted_l0 is not None else 0

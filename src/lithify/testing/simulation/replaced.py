@@ -4,7 +4,8 @@
 2. A worker that waits for its tasks lets virtual time pass.
 3. Deletions of the garbage collector run in its own fiber instead of in threads.
 4. The log is silent; the trace has it all.
-5. In most seeds manifests and ledgers are not really encoded (`codecs`).
+5. Names of SSTs are parsed once each.
+6. In most seeds manifests and ledgers are not really encoded (`codecs`).
 
 Everything else of coordinator, worker, their loops, the dataset, its validation, commit and
 garbage collection is what runs in production.
@@ -17,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -24,14 +26,18 @@ import lithify.worker
 from lithify.datasets.slatedb import dataset as dataset_module
 from lithify.datasets.slatedb import detach as detach_module
 from lithify.datasets.slatedb import garbage as garbage_module
+from lithify.datasets.slatedb import retention as retention_module
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.model import KeyRange
+from lithify.datasets.slatedb.paths import parse_sst_key
 from lithify.datasets.slatedb.plan import TieredPolicy
 from lithify.datasets.slatedb.task import SourceSst, SstOptions
 from lithify.store.objects import ObjectStore
 from lithify.testing.simulation.rows import ROW_BYTES, cut, decode_rows
 from lithify.testing.simulation.scenario import CHECKPOINT_LIFETIME_S
 from lithify.testing.simulation.world import ROOT, Process, World
+
+_parse_sst_key = lru_cache(maxsize=4096)(parse_sst_key)
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -77,6 +83,8 @@ def replacements(world: World) -> Iterator[None]:
         put(dataset_module, "plan_ranges", plan_ranges)
         put(lithify.worker, "wait", wait)
         put(garbage_module, "ThreadPoolExecutor", _SameThread)
+        for module in (garbage_module, retention_module):
+            put(module, "parse_sst_key", _parse_sst_key)
         for module in (dataset_module, garbage_module, detach_module):
             for name in ("encode_manifest", "decode_manifest", "encode_ledger", "decode_ledger"):
                 put(module, name, getattr(world.codecs, name))

@@ -18,7 +18,7 @@ from itertools import groupby
 
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange, Manifest, Sst, SstInfo, Tree
 from lithify.datasets.slatedb.task import RowRules
-from lithify.ids import Ulid
+from lithify.ids import Ulid, ulid_ms
 
 ROW_BYTES = 100
 """What a row counts in sizes."""
@@ -121,3 +121,10 @@ def tree_of(manifest: Manifest, key: bytes) -> Tree | None:
     if not manifest.segments and manifest.segment_extractor_name is None:
         return manifest.root
     return next((tree for tree in manifest.segments if key.startswith(tree.prefix)), None)
+
+
+def newest_l0_ms(tree: Tree) -> int:
+    """The time in the id of the newest L0 SST a tree has, or had; 0 if there never was one."""
+    if tree.l0:
+        return ulid_ms(tree.l0[0].sst.id)
+    return ulid_ms(tree.last_compacted_l0) if tree.last_compacted_l0 is not None else 0

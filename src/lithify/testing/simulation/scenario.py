@@ -77,6 +77,8 @@ class Scenario:
     """Whether somebody submits compactions by hand, sensible or not."""
     max_task_ms: int
     gc_min_age_ms: int
+    gc_pause_ms: int
+    """Mean time between two collections."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scenario:
@@ -95,6 +97,7 @@ class Scenario:
             put_pause_ms=rng.choice((300, 600)),
             submissions=rng.random() < 0.4,
             max_task_ms=rng.choice((300, 3_000, 6_000)),
+            gc_pause_ms=rng.choice((500, 5_000, 5_000)),
             gc_min_age_ms=rng.choice((0, 2_000, MAX_GC_MIN_AGE_MS)),
         )
 

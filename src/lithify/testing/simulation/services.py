@@ -30,7 +30,6 @@ _WORKER = WorkerOptions(
     max_retry_pause_ms=4_000,
 )
 _MAX_STOP_MS = 60_000
-_GC_INTERVAL_MS = 5_000
 
 
 class StopAt(threading.Event):
@@ -116,7 +115,7 @@ def run_collector_process(process: Process) -> None:
     options = GarbageOptions(min_age_ms=process.world.scenario.gc_min_age_ms, dry_run=False)
     dataset = simulated_dataset(process)
     while True:
-        process.clock.sleep_s(process.rng.randint(1, 2 * _GC_INTERVAL_MS) / 1000)
+        process.clock.sleep_s(process.rng.randint(1, 2 * process.world.scenario.gc_pause_ms) / 1000)
         try:
             report = collect(
                 process.store, dataset.paths, process.clock, options, ids=process.ids, rng=process.rng

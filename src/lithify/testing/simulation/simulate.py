@@ -27,6 +27,7 @@ from lithify.testing.faulty import Crash
 from lithify.testing.simulation import rules
 from lithify.testing.simulation.judge import Judge
 from lithify.testing.simulation.replaced import replacements
+from lithify.testing.simulation.rows import newest_l0_ms
 from lithify.testing.simulation.scenario import (
     CHECKPOINT_LIFETIME_S,
     MAX_GC_MIN_AGE_MS,
@@ -240,10 +241,13 @@ def _clean_up(world: World, judge: Judge) -> None:
 
 
 def _is_younger(judge: Judge, than_ms: int) -> bool:
-    """Whether all compactions in the ledger are. One there must be, or nothing is collected."""
+    """Whether all compactions in the ledger are, and the newest L0 SST. Some there must be, or nothing
+    is collected."""
     assert judge.ledger is not None
+    assert judge.manifest is not None
     ids = [compaction.id for compaction in judge.ledger[1].compactions]
-    return bool(ids) and all(ulid_ms(compaction_id) > than_ms for compaction_id in ids)
+    newest_ms = max(map(newest_l0_ms, judge.manifest[1].trees()))
+    return bool(ids) and min(map(ulid_ms, ids)) > than_ms and newest_ms > than_ms
 
 
 def _sst_ms(key: str) -> int:

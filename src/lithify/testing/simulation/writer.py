@@ -22,9 +22,9 @@ from typing import TypeVar
 from lithify.datasets.slatedb.model import Manifest, Tree, View
 from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.errors import Fenced, StoreError
-from lithify.ids import Ulid, ulid_ms
+from lithify.ids import Ulid
 from lithify.store.versions import VersionedFiles
-from lithify.testing.simulation.rows import Row, describe, encode_rows, in_order
+from lithify.testing.simulation.rows import Row, describe, encode_rows, in_order, newest_l0_ms
 from lithify.testing.simulation.scenario import L0_MAX_SSTS
 from lithify.testing.simulation.world import ROOT, Process
 
@@ -125,7 +125,7 @@ class Writer:
             self._world.uploads.pop(sst_id, None)
 
     def _upload(self, rows: list[Row]) -> View:
-        now_ms = max([self._process.clock.now_ms(), *map(_newest_l0_ms, self._mine.trees())])
+        now_ms = max([self._process.clock.now_ms(), *map(newest_l0_ms, self._mine.trees())])
         sst = describe(self._process.ids.ulid(now_ms), rows)
         self._world.uploads[sst.id] = self._process
         data = encode_rows(rows)
@@ -189,9 +189,3 @@ def _merged_tree(mine: Tree, latest: Tree | None) -> Tree:
         return mine
     newer = takewhile(lambda view: view.id != latest.last_compacted_l0, mine.l0)
     return replace(latest, l0=tuple(newer))
-
-
-def _newest_l0_ms(tree: Tree) -> int:
-    if tree.l0:
-        return ulid_ms(tree.l0[0].sst.id)
-    return ulid_ms(tree.last_compacted_l0) if tree.last_compacted_l0 is not None else 0
