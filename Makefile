@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test check bench lock clean
+.PHONY: help install demo test check bench simulate lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -30,6 +30,9 @@ check: $(INSTALLED) ## Lint, types and layering
 
 bench: $(INSTALLED) ## Measure Lithify beside SlateDB's own compactor; writes build/bench.json
 	$(BIN)/python -m benchmarks
+
+simulate: $(INSTALLED) ## Play 10,000 seeds of the simulator; a failing one says how to replay it
+	$(BIN)/python -m lithify.testing.simulation --seeds 1..10000 --jobs 2
 
 lock: $(INSTALLED) ## Pin all dependencies anew in constraints.txt
 	$(BIN)/pip-compile --quiet --extra dev --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host \
