@@ -53,7 +53,7 @@ def test_tasks_say_what_they_wait_for() -> None:
     tasks = lines[next(i for i, line in enumerate(lines) if line.startswith("Tasks")) :]
     assert sum("at once" in line for line in tasks) == 2
     assert sum("after 1, 2" in line for line in tasks) == 1
-    assert any("alone: above max_task_bytes" in line for line in tasks)
+    assert any("one chunk above max_task_bytes" in line for line in tasks)
 
 
 def test_verdict_reason_and_task_of_a_chunk() -> None:

@@ -208,7 +208,7 @@ def _task_table(plan: TimelinePlan, numbers: dict[str, int]) -> Table:
         others = ["an active one"] if len(known) < len(task.after) else []
         after = ", ".join([*map(str, known), *others])
         style = _TASK_STYLES[task.color]
-        oversize = " (alone: above max_task_bytes)" if task.oversize else ""
+        oversize = " (one chunk above max_task_bytes)" if task.oversize else ""
         table.add_row(
             f"[{style}]{numbers[task.key]}[/]",
             f"{len(task.chunks):,}",

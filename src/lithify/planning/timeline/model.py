@@ -271,7 +271,7 @@ class Task:
     """Keys of the tasks, planned or active, that must have ended before; ascending. When one of them
     fails, is shed or cancelled, this task is to be planned anew."""
     oversize: bool = False
-    """A single chunk above `max_task_bytes`: runs alone."""
+    """A single chunk above `max_task_bytes`. It cannot be split further."""
 
 
 @dataclass(frozen=True, slots=True)
