@@ -16,7 +16,7 @@ from lithify.cli.main import app
 
 def invoke(*arguments: str | Path) -> Result:
     """Run `lithify` with these arguments. What it does not foresee is raised."""
-    with _logging_as_before():
+    with logging_as_before():
         return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
 
 
@@ -28,7 +28,8 @@ def invoke_json(*arguments: str | Path) -> Any:
 
 
 @contextmanager
-def _logging_as_before() -> Iterator[None]:
+def logging_as_before() -> Iterator[None]:
+    """Undo what a command does to the logs of this process."""
     root, logger = logging.getLogger(), logging.getLogger("lithify")
     handlers, levels = root.handlers[:], (root.level, logger.level)
     try:

@@ -48,7 +48,9 @@ def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
 
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        pairs = "".join(f" {name}={_text(value)}" for name, value in _fields(record).items())
+        # The message says which event it is.
+        values = {name: value for name, value in _fields(record).items() if name != "event"}
+        pairs = "".join(f" {name}={_text(value)}" for name, value in values.items())
         line = f"{_time(record)} {record.levelname} {record.getMessage()}{pairs}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 

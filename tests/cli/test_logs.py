@@ -1,0 +1,85 @@
+"""Log lines: for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from lithify import telemetry
+from lithify.cli.logs import EventLog, set_up_logs
+from lithify.testing import ManualClock
+from tests.cli.invoking import logging_as_before
+
+URL = "file:///db"
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    with logging_as_before():
+        yield
+
+
+def play(log_format: str, level: str, *events: telemetry.Event) -> None:
+    set_up_logs(log_format, level)
+    clock = ManualClock()
+    log = EventLog(clock)
+    for event in events:
+        log(event)
+        clock.advance_s(2)
+
+
+LIFE = (
+    telemetry.Claimed(URL, "c", "w"),
+    telemetry.RangeFinished(URL, "c", 0, 100, 90, 40, 2, 1, 0.5),
+    telemetry.RangeFinished(URL, "c", 1, 100, 10, 2, 1, 1, 0.5),
+    telemetry.Compacted(URL, "c", 3),
+    telemetry.AttemptFailed(URL, "d", 'disk "on" fire'),
+)
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    play("json", "info", *LIFE)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines] == ["Claimed", "Compacted", "AttemptFailed"]
+    assert [line["level"] for line in lines] == ["info", "info", "warning"]
+    assert lines[0]["message"] == "claimed"
+    assert (lines[0]["dataset"], lines[0]["compaction"], lines[0]["worker"]) == (URL, "c", "w")
+    done = lines[1]
+    assert (done["duration_s"], done["finished_ranges"], done["bytes_read"], done["bytes_written"]) == (
+        6.0,
+        2,
+        100,
+        42,
+    )
+    assert lines[2]["reason"] == 'disk "on" fire'
+    assert "duration_s" not in lines[2]
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    play("text", "debug", *LIFE)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 5
+    assert lines[0].endswith(f" INFO claimed dataset={URL} compaction=c worker=w")
+    assert " DEBUG range finished " in lines[1]
+    assert lines[4].endswith(r'reason="disk \"on\" fire"')
+
+
+def test_only_what_is_asked_for_and_nothing_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    play("text", "warning", *LIFE)
+    logging.getLogger("py4j").info("chatter")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert " WARNING attempt failed " in line
+
+
+def test_an_exception_is_part_of_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs("json", "info")
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        logging.getLogger("lithify").exception("it failed", exc_info=sys.exc_info())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ValueError: boom" in json.loads(line)["exception"]
