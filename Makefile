@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test check bench simulate lock clean
+.PHONY: help install demo test check bench simulate chaos soak lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -33,6 +33,12 @@ bench: $(INSTALLED) ## Measure Lithify beside SlateDB's own compactor; writes bu
 
 simulate: $(INSTALLED) ## Play 10,000 seeds of the simulator; a failing one says how to replay it
 	$(BIN)/python -m lithify.testing.simulation --seeds 1..10000 --jobs 2
+
+chaos: $(INSTALLED) ## Kill and freeze real processes while they compact 1 GB; a table says what it cost
+	$(BIN)/python -m tests.chaos
+
+soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dying
+	$(BIN)/python -m tests.soak
 
 lock: $(INSTALLED) ## Pin all dependencies anew in constraints.txt
 	$(BIN)/pip-compile --quiet --extra dev --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host \
