@@ -7,18 +7,21 @@ import signal
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
+from lithify.cli import tables
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
-    from lithify.config.model import Config, DirectorySettings
-    from lithify.coordinator import Coordinator
-    from lithify.datasets.slatedb.collector import GarbageCollector
+    from lithify.collection import Collector
+    from lithify.compaction.contract import Dataset
+    from lithify.config.model import Config, DirectorySettings, SegmentSettings
+    from lithify.coordinator import Coordinator, Guard
+    from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
-    from lithify.datasets.slatedb.guard import CoordinatorGuard
+    from lithify.datasets.slatedb.timeline import SegmentTimes
     from lithify.engine.spark import SparkEngine
     from lithify.metrics import Metrics
     from lithify.service import LoopOptions
@@ -30,6 +33,8 @@ PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
 
 def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> SlateDataset:
     """The database at `url`; `metrics` sees what is read of it."""
+    if tables.is_table(url):
+        raise Refused(f"{url}: this command works on SlateDB databases only, and this is an Iceberg table")
     from lithify.clock import SystemClock
     from lithify.datasets.slatedb.dataset import SlateDataset
     from lithify.ids import RandomIds
@@ -68,6 +73,7 @@ def _slate_options(config: Config) -> SlateOptions:
         Console(stderr=True).print(f"[yellow]Warning:[/] {warning}", highlight=False)
     return SlateOptions(
         policy=parsed.policy,
+        segment_times=_segment_times(compactor.segments),
         checkpoint_lifetime_s=round(compactor.checkpoint_lifetime.total_seconds()),
         enable_trivial_move=compactor.enable_trivial_move,
         max_sst_size=worker.max_sst_size,
@@ -76,6 +82,21 @@ def _slate_options(config: Config) -> SlateOptions:
         min_filter_keys=worker.min_filter_keys,
         merge_operator=worker.merge_operator,
         compaction_filter=worker.compaction_filter,
+    )
+
+
+def _segment_times(settings: SegmentSettings) -> SegmentTimes | None:
+    from lithify.datasets.slatedb.timeline import SegmentTimes
+    from lithify.planning.timeline.calendar import Calendar, Granularity
+
+    if settings.pattern is None:
+        return None
+    microsecond = timedelta(microseconds=1)
+    return SegmentTimes(
+        settings.pattern,
+        Calendar(Granularity(settings.granularity), settings.time_zone),
+        settings.skip_from_now // microsecond,
+        settings.skip_from_latest // microsecond,
     )
 
 
@@ -101,16 +122,21 @@ def spark_engine(config: Config) -> SparkEngine:
     return SparkEngine(config.spark.master, conf=config.spark.conf, preload=PRELOAD)
 
 
-def guard(dataset: SlateDataset) -> CoordinatorGuard:
+def guard(dataset: Dataset) -> Guard:
     """What keeps two coordinators apart."""
     from lithify.clock import SystemClock
-    from lithify.datasets.slatedb.guard import CoordinatorGuard
     from lithify.ids import RandomIds
 
-    return CoordinatorGuard(dataset, SystemClock(), RandomIds())
+    if tables.is_table(dataset.url):
+        from lithify.datasets.iceberg.guard import TableGuard
+
+        return TableGuard(cast("IcebergDataset", dataset), SystemClock(), RandomIds())
+    from lithify.datasets.slatedb.guard import CoordinatorGuard
+
+    return CoordinatorGuard(cast("SlateDataset", dataset), SystemClock(), RandomIds())
 
 
-def coordinator(dataset: SlateDataset, config: Config, observer: Observer) -> Coordinator:
+def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordinator:
     """The coordinator of `dataset`."""
     from lithify.clock import SystemClock
     from lithify.coordinator import Coordinator
@@ -121,12 +147,15 @@ def coordinator(dataset: SlateDataset, config: Config, observer: Observer) -> Co
         SystemClock(),
         RandomIds(),
         worker_heartbeat_timeout_ms=heartbeat_timeout_ms(config),
+        max_attempts=config.compactor_options.max_attempts,
         observer=observer,
     )
 
 
-def worker(dataset: SlateDataset, engine: SparkEngine, config: Config, observer: Observer) -> Worker:
+def worker(dataset: Dataset, engine: SparkEngine, config: Config, observer: Observer) -> Worker:
     """A worker of `dataset` under a new name."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from lithify.clock import SystemClock
     from lithify.ids import RandomIds
     from lithify.worker import Worker
@@ -138,6 +167,7 @@ def worker(dataset: SlateDataset, engine: SparkEngine, config: Config, observer:
         clock,
         f"lithify-{RandomIds().ulid(clock.now_ms())}",
         options=worker_options(config),
+        executor=ThreadPoolExecutor(1, thread_name_prefix="lithify-prepare"),
         observer=observer,
     )
 
@@ -151,6 +181,10 @@ def worker_options(config: Config) -> WorkerOptions:
         max_concurrent_compactions=worker.max_concurrent_compactions,
         heartbeat_interval_ms=_ms(worker.heartbeat_interval),
         heartbeat_min_interval_ms=_ms(worker.heartbeat_min_interval),
+        heartbeat_bytes=worker.heartbeat_bytes,
+        range_start_timeout_ms=_ms(worker.range_start_timeout),
+        first_retry_pause_ms=_ms(worker.first_retry_pause),
+        max_retry_pause_ms=_ms(worker.max_retry_pause),
     )
 
 
@@ -159,7 +193,7 @@ def heartbeat_timeout_ms(config: Config) -> int:
     return _ms(config.compactor_options.worker_heartbeat_timeout)
 
 
-def collector(dataset: SlateDataset, config: Config, observer: Observer) -> GarbageCollector | None:
+def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector | None:
     """What collects the garbage of `dataset`; `None` when the settings say that nothing does."""
     from lithify.clock import SystemClock
     from lithify.datasets.slatedb.collector import (
@@ -172,6 +206,11 @@ def collector(dataset: SlateDataset, config: Config, observer: Observer) -> Garb
     settings = config.garbage_collector_options
     if not settings.enabled:
         return None
+    if tables.is_table(dataset.url):
+        from lithify.datasets.iceberg.garbage import TableCollector
+
+        interval_s = settings.lithify_options.interval.total_seconds()
+        return TableCollector(cast("IcebergDataset", dataset), SystemClock(), interval_s=interval_s)
 
     def directory(of: DirectorySettings) -> DirectoryOptions:
         return DirectoryOptions(_ms(of.interval), _ms(of.min_age), of.dry_run)
@@ -185,7 +224,9 @@ def collector(dataset: SlateDataset, config: Config, observer: Observer) -> Garb
         detach_options=directory(settings.detach_options),
         lithify_options=directory(settings.lithify_options),
     )
-    return GarbageCollector(dataset, SystemClock(), RandomIds(), options=options, observer=observer)
+    return GarbageCollector(
+        cast("SlateDataset", dataset), SystemClock(), RandomIds(), options=options, observer=observer
+    )
 
 
 def loop_options(config: Config) -> LoopOptions:

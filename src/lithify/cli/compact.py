@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from lithify.cli import tables
 from lithify.cli.options import (
     AsJson,
     BlockSize,
@@ -17,6 +19,7 @@ from lithify.cli.options import (
     Master,
     MaxSstSize,
     MergeOperator,
+    Png,
     SchedulerOptions,
     Segment,
     Sets,
@@ -27,6 +30,7 @@ from lithify.cli.options import (
 )
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
+from lithify.errors import Refused
 from lithify.telemetry import Event, Observer
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ def plan(
     full: Full = False,
     segment: Segment = None,
     as_json: AsJson = False,
+    png: Png = None,
     config: ConfigFile = None,
     sets: Sets = None,
     store_option: StoreOptions = None,
@@ -50,13 +55,22 @@ def plan(
         lithify plan /data/my-db
 
         lithify plan --full --json s3://bucket/my-db
+
+        lithify plan --png timeline.png iceberg://catalog/namespace.table
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
-        _plan(url, effective, full, segment, as_json)
+        _plan(url, effective, full, segment, as_json, png)
 
 
-def _plan(url: str, config: Config, full: bool, segment: str | None, as_json: bool) -> None:
+def _plan(
+    url: str, config: Config, full: bool, segment: str | None, as_json: bool, png: Path | None = None
+) -> None:
+    if tables.is_table(url):
+        tables.plan(url, config, as_json, png)
+        return
+    if png is not None:
+        raise Refused(f"{url}: --png draws the timeline of an Iceberg table; this is none")
     from lithify.cli import building, render
     from lithify.compaction.model import Ledger
 
@@ -123,6 +137,9 @@ def compact(
 def _compact(
     url: str, config: Config, full: bool, segment: str | None, take_over: bool, as_json: bool
 ) -> None:
+    if tables.is_table(url):
+        tables.compact(url, config, take_over, as_json)
+        return
     from lithify import oneshot
     from lithify.cli import building, render
     from lithify.cli.logs import EventLog

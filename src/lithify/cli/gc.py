@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from lithify.cli import text
+from lithify.cli import tables, text
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
@@ -64,6 +64,9 @@ def gc(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
+        if tables.is_table(url):
+            tables.gc(url, effective, delete, min_age, as_json)
+            return
         from lithify.clock import SystemClock
         from lithify.datasets.slatedb.garbage import (
             DEFAULT_KINDS,

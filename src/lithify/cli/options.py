@@ -10,7 +10,9 @@ import typer
 Url = Annotated[
     str,
     typer.Argument(
-        help="The database: a path, file:///path, s3://bucket/prefix, gs://…, az://…", show_default=False
+        help="The database: a path, file:///path, s3://bucket/prefix, gs://…, az://…; "
+        "or a table: iceberg://catalog/namespace.table",
+        show_default=False,
     ),
 ]
 Urls = Annotated[list[str], typer.Argument(metavar="URL…", help="Databases to work on.", show_default=False)]
@@ -33,6 +35,10 @@ SchedulerOptions = Annotated[
         "max_compaction_sources (8), include_size_threshold (4.0), "
         "sorted_run_consolidation_threshold (0).",
     ),
+]
+Png = Annotated[
+    Path | None,
+    typer.Option("--png", metavar="FILE", help="Draw the timeline of an Iceberg table to this file."),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Merge everything into one sorted run per segment.")]
 Segment = Annotated[

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from lithify.cli import tables
 from lithify.cli.building import open_dataset
 from lithify.cli.logs import FIELDS, LOGGER, EventLog
 from lithify.clock import SystemClock
@@ -18,8 +19,8 @@ from lithify.telemetry import Event
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
+    from lithify.compaction.contract import Dataset
     from lithify.config.model import Config
-    from lithify.datasets.slatedb.dataset import SlateDataset
     from lithify.metrics import Metrics
 
 
@@ -42,8 +43,10 @@ class Process:
         if self._metrics is not None:
             self._metrics(event)
 
-    def open_dataset(self, url: str) -> SlateDataset:
-        """The database at `url`."""
+    def open_dataset(self, url: str) -> Dataset:
+        """The database or table at `url`. The requests of tables are not counted."""
+        if tables.is_table(url):
+            return tables.open_table(url, self._config)
         return open_dataset(url, self._config, self._metrics)
 
     def __enter__(self) -> Process:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from lithify.cli import text
+from lithify.cli import tables, text
 from lithify.cli.options import AsJson, ConfigFile, SchedulerOptions, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
@@ -41,6 +41,9 @@ def status(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
+        if tables.is_table(url):
+            tables.status(url, effective, as_json)
+            return
         from lithify.cli import building
         from lithify.clock import SystemClock
         from lithify.status import status as status_of

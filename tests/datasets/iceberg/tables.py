@@ -60,10 +60,10 @@ PATH_ID, POSITION_ID = 2147483546, 2147483545
 Row = tuple[datetime | None, int, str]
 
 
-def new_catalog(folder: Path, **properties: str) -> SqlCatalog:
+def new_catalog(folder: Path, *, name: str = "test") -> SqlCatalog:
     """An empty catalog in SQLite, with its warehouse beside it."""
     warehouse = (folder / "warehouse").as_uri()
-    catalog = SqlCatalog("test", uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse, **properties)
+    catalog = SqlCatalog(name, uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse)
     catalog.create_namespace_if_not_exists("db")
     return catalog
 

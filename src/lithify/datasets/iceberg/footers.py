@@ -6,6 +6,7 @@ keeps them anyway. A footer that was read is remembered, since data files never 
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,11 +29,12 @@ MAX_READERS = 16
 
 
 class Footers:
-    """The times of files by path."""
+    """The times of files by path. Safe to share between threads."""
 
     def __init__(self, max_cached: int = MAX_CACHED) -> None:
         self._max_cached = max_cached
         self._kept: OrderedDict[tuple[str, int], Interval | Bucket] = OrderedDict()
+        self._lock = threading.Lock()
 
     def times(
         self, io: FileIO, paths: Iterable[str], field_id: int, names: NameMapping | None
@@ -40,17 +42,19 @@ class Footers:
         """What the column `field_id` covers in each of the files; `Bucket.UNKNOWN` when the footer does
         not say."""
         wanted = list(paths)
-        missing = [path for path in wanted if (path, field_id) not in self._kept]
-        found = {path: self._kept[path, field_id] for path in wanted if (path, field_id) in self._kept}
+        with self._lock:
+            found = {path: self._kept[path, field_id] for path in wanted if (path, field_id) in self._kept}
+        missing = [path for path in wanted if path not in found]
         if missing:
             with ThreadPoolExecutor(min(MAX_READERS, len(missing))) as pool:
                 read = pool.map(lambda path: read_times(io, path, field_id, names), missing)
                 found |= dict(zip(missing, read, strict=True))
-        for path in wanted:
-            self._kept[path, field_id] = found[path]
-            self._kept.move_to_end((path, field_id))
-        while len(self._kept) > self._max_cached:
-            self._kept.popitem(last=False)
+        with self._lock:
+            for path in wanted:
+                self._kept[path, field_id] = found[path]
+                self._kept.move_to_end((path, field_id))
+            while len(self._kept) > self._max_cached:
+                self._kept.popitem(last=False)
         return found
 
 

@@ -75,7 +75,7 @@ def collect(
     before_ms = clock.now_ms() - min_age_ms
     found: list[Garbage] = []
     for kind, store, meta in _files(dataset, before_ms):
-        found.append(Garbage(kind, f"{store.url.rstrip('/')}/{meta.key}", meta.size))
+        found.append(Garbage(kind, _path(store, meta), meta.size))
         if not dry_run:
             store.delete(meta.key)
     for files in dataset.numbered_files:
@@ -142,6 +142,11 @@ def _owner_of(key: str) -> str | None:
     return match[1] if match is not None else ""
 
 
+def _path(store: ObjectStore, meta: ObjectMeta) -> str:
+    root = store.url
+    return f"{root}{'' if root.endswith('/') else '/'}{meta.key}"
+
+
 def _place_of(path: str) -> tuple[str, str]:
     parts = urlsplit(path)
     return parts.netloc, unquote(parts.path).strip("/")
@@ -155,7 +160,7 @@ def _versions(store: ObjectStore, files: VersionedFiles, before_ms: int, dry_run
         files.advance_boundary(old[-1][0])
         for _, meta in old:
             store.delete(meta.key)
-    return [Garbage(Kind.VERSION, f"{store.url.rstrip('/')}/{m.key}", m.size) for _, m in old]
+    return [Garbage(Kind.VERSION, _path(store, m), m.size) for _, m in old]
 
 
 def _notes(dataset: IcebergDataset, dry_run: bool) -> Iterable[Garbage]:

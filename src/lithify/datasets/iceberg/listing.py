@@ -10,10 +10,11 @@ plain value for planning.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -33,25 +34,30 @@ MAX_READERS = 16
 
 
 class ManifestCache:
-    """Live entries of manifests by path, the least recently used forgotten first."""
+    """Live entries of manifests by path, the least recently used forgotten first. Safe to share between
+    threads."""
 
     def __init__(self, max_entries: int = MAX_CACHED_ENTRIES) -> None:
         self._max_entries = max_entries
         self._kept: OrderedDict[str, Sequence[ManifestEntry]] = OrderedDict()
         self._entries = 0
+        self._lock = threading.Lock()
 
     def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[Sequence[ManifestEntry]]:
         """The live entries of each manifest."""
-        missing = [m for m in manifests if m.manifest_path not in self._kept]
+        with self._lock:
+            kept = {m.manifest_path: self._kept.get(m.manifest_path) for m in manifests}
+        missing = [m for m in manifests if kept[m.manifest_path] is None]
         fetched: dict[str, Sequence[ManifestEntry]] = {}
         if missing:
             with ThreadPoolExecutor(min(MAX_READERS, len(missing))) as pool:
                 read = pool.map(lambda m: m.fetch_manifest_entry(io, discard_deleted=True), missing)
                 fetched = {m.manifest_path: entries for m, entries in zip(missing, read, strict=True)}
-        result = [fetched.get(m.manifest_path) or self._kept.get(m.manifest_path, ()) for m in manifests]
-        for manifest, entries in zip(manifests, result, strict=True):
-            self._keep(manifest.manifest_path, entries)
-        return result
+        found = {path: fetched[path] if entries is None else entries for path, entries in kept.items()}
+        with self._lock:
+            for path, entries in found.items():
+                self._keep(path, entries)
+        return [found[m.manifest_path] for m in manifests]
 
     def _keep(self, path: str, entries: Sequence[ManifestEntry]) -> None:
         if path not in self._kept:
@@ -70,6 +76,8 @@ class Listing:
     metadata: TableMetadata
     snapshot: Snapshot
     manifests: Sequence[tuple[ManifestFile, Sequence[ManifestEntry]]]
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """PyIceberg's index of deletes sorts itself when it is asked for the first time."""
 
     def entries(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
         """Live entries of these kinds."""
@@ -96,9 +104,10 @@ class Listing:
 
     def deletes_of(self, entry: ManifestEntry) -> set[DataFile]:
         """The position delete files that apply to a data file."""
-        return self.position_deletes.for_data_file(
-            entry.sequence_number or 0, entry.data_file, entry.data_file.partition
-        )
+        with self._lock:
+            return self.position_deletes.for_data_file(
+                entry.sequence_number or 0, entry.data_file, entry.data_file.partition
+            )
 
     @property
     def delete_file_count(self) -> int:

@@ -1,0 +1,126 @@
+"""The commands on an Iceberg table, by its URL and PyIceberg's own configuration."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+
+from tests.cli.invoking import invoke, invoke_json
+from tests.datasets.iceberg.tables import (
+    DAY,
+    START,
+    Row,
+    append,
+    check,
+    files_of,
+    make_rows,
+    new_catalog,
+    new_table,
+)
+
+URL = "iceberg://lake/db.events"
+PATIENCE_S = 90.0
+
+
+def uri(folder: Path) -> str:
+    return f"sqlite:///{folder}/catalog.db"
+
+
+@pytest.fixture
+def lake(tmp_path: Path, table: Table) -> list[str]:
+    """The table and its catalog, for this process: PyIceberg reads its configuration once."""
+    return [URL, "--store-option", f"uri={uri(tmp_path)}"]
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """A table with two days of small files, in a catalog that new processes know as `lake`."""
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", uri(tmp_path))
+    table = new_table(new_catalog(tmp_path, name="lake"))
+    for n in range(4):
+        append(table, make_rows(10, START + n * DAY / 2, DAY / 4))
+    return table
+
+
+def rows_of(table: Table) -> list[Row]:
+    return [
+        tuple(row.values()) for row in table.catalog.load_table(table.name()).scan().to_arrow().to_pylist()
+    ]
+
+
+def test_plan_says_what_would_start_and_writes_nothing(lake: list[str], tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    plan = invoke_json("plan", *lake)
+    assert plan["table"]["files"] == 4
+    assert len(plan["starts"]) == 1
+    assert [chunk["files"] for chunk in plan["chunks"]] == [2, 2]
+    assert sum(amount["rows"] for amount in plan["totals"].values()) == 40
+    shown = invoke("plan", *lake)
+    assert "2025-01-01" in shown.stdout
+    assert invoke("compact", *lake, "--dry-run").stdout == shown.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_run_compacts_until_stopped_and_the_rest_reports(table: Table, lake: list[str]) -> None:
+    rows = rows_of(table)
+    command = [sys.executable, "-m", "lithify.cli.main", "run", "--master", "local[1]", URL]
+    names = ("poll_interval", "commit_compacted_interval")
+    options = [f"--set=compactor_options.{name}=200ms" for name in names]
+    process = subprocess.Popen([*command, *options], env=dict(os.environ), stderr=subprocess.PIPE, text=True)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(files_of(table)) > 2 and time.monotonic() < deadline_s and process.poll() is None:
+        time.sleep(0.2)
+    status = invoke_json("status", *lake)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    assert len(files_of(table)) == 2, errors
+    check(table, rows)
+
+    assert status["coordinator"]["epoch"] == 1
+    assert status["coordinator"]["is_alive"]
+    assert not status["failures"]
+    assert "Nothing to compact." in invoke("compact", *lake).stdout
+    after = invoke_json("status", *lake)
+    assert after["totals"]["compacted"]["files"] == 2
+    assert not after["coordinator"]["is_alive"]
+    assert "does not run" in invoke("status", *lake).stdout
+
+
+def test_gc_lists_orphans_and_deletes_them_when_told_to(table: Table, lake: list[str]) -> None:
+    data = Path(table.location().removeprefix("file://")) / "data"
+    orphan = data / f"lithify-{'0' * 26}-00000-x-00000.parquet"
+    orphan.write_bytes(b"left behind")
+    other = orphan.with_name("somebody-elses.parquet")
+    other.write_bytes(b"not ours")
+    past = time.time() - 100
+    for file in (orphan, other):
+        os.utime(file, (past, past))
+    assert not invoke_json("gc", *lake)["garbage"]
+    listed = invoke_json("gc", "--min-age", "60", *lake)
+    assert [found["path"] for found in listed["garbage"]] == [orphan.as_uri()]
+    assert listed["dry_run"]
+    assert "data files" in invoke("gc", "--min-age", "60", *lake).stdout
+    assert not invoke_json("gc", "--min-age", "60", "--delete", *lake)["dry_run"]
+    assert not orphan.exists()
+    assert other.exists()
+
+
+def test_commands_for_databases_only_say_so() -> None:
+    refused = invoke("inspect", "manifest", URL)
+    assert refused.exit_code == 2
+    assert "SlateDB databases only" in refused.output
+
+
+def test_an_unknown_table_is_refused(lake: list[str]) -> None:
+    refused = invoke("plan", "iceberg://lake/db.nothing", *lake[1:])
+    assert refused.exit_code == 2
+    assert "does not exist" in refused.output
