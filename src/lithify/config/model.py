@@ -104,6 +104,25 @@ class WorkerSettings(Section):
     )
 
 
+class SegmentSettings(Section):
+    """Databases whose segments are buckets of time: each is merged once, when it is over."""
+
+    pattern: str | None = Field(
+        default=None,
+        description="How a prefix tells its time, such as events/%Y-%m-%d/ or {u64:ms}; unset: not at all",
+    )
+    granularity: Literal["hour", "day", "week", "month", "year"] = Field(
+        default="day", description="How long a segment is"
+    )
+    time_zone: str = Field(default="UTC", description="The time zone of the segments")
+    skip_from_now: Duration = Field(
+        default=timedelta(0), description="Segments that end later than this before now are not over"
+    )
+    skip_from_latest: Duration = Field(
+        default=timedelta(0), description="Nor are those that end later than this before the newest begins"
+    )
+
+
 class CompactorOptions(Section):
     """How compactions are coordinated. Names and defaults are SlateDB's where it has them."""
 
@@ -134,6 +153,7 @@ class CompactorOptions(Section):
     enable_trivial_move: bool = Field(
         default=False, description="Make one run of sources without common keys without reading them"
     )
+    segments: SegmentSettings = SegmentSettings()
     worker: WorkerSettings = WorkerSettings()
 
 

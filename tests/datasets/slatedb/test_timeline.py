@@ -27,7 +27,7 @@ HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 M = Mint()
 P = TieredPolicy()
-DAYS = SegmentTimes("%Y-%m-%d/")
+DAYS = SegmentTimes("%Y-%m-%d/", skip_clock_us=None)
 NOW_MS = 1_714_564_800_000
 """2024-05-01 12:00 UTC."""
 
@@ -116,6 +116,7 @@ def test_late_data_is_merged_once_it_is_worth_it() -> None:
         pytest.param(DAYS, ["05-01"], id="the newest"),
         pytest.param(replace(DAYS, skip_newest_us=DAY_US), ["04-30", "05-01"], id="and the one before"),
         pytest.param(replace(DAYS, skip_newest_us=None, skip_clock_us=0), ["05-01"], id="by the clock"),
+        pytest.param(SegmentTimes("%Y-%m-%d/"), ["05-01"], id="by both, as it is by itself"),
         pytest.param(replace(DAYS, skip_newest_us=None), [], id="none"),
     ],
 )

@@ -70,10 +70,10 @@ class SegmentTimes:
 
     pattern: str
     calendar: Calendar = field(default_factory=Calendar)
-    skip_clock_us: int | None = None
-    """Hold segments that end later than this before now."""
+    skip_clock_us: int | None = 0
+    """Hold segments that end later than this before now; 0 holds those whose time is not over."""
     skip_newest_us: int | None = 0
-    """Hold segments that end later than this before the end of the newest one; 0 holds the newest."""
+    """Hold segments that end later than this before the newest one begins; 0 holds the newest."""
 
     def __post_init__(self) -> None:
         is_number = _NUMBER.fullmatch(self.pattern) is not None
