@@ -114,6 +114,8 @@ class Coordinator:
         self._epoch: int | None = None
         self._unnoted: list[tuple[Ulid, Attempt]] = []
         """Attempts that ended with a reclaim and are not in the journal yet."""
+        self._looked_at: AnyLedger | None = None
+        """The ledger with which attempts were counted last."""
 
     @property
     def epoch(self) -> int:
@@ -251,13 +253,15 @@ class Coordinator:
         """What has been tried too often and waits to be tried again, with the last attempt. The reason is
         put on record before anything is Failed."""
         waiting = protocol.claimable(ledger)
-        if not waiting:
+        # An attempt is noted before the compaction is free again: with the same ledger there is no new one.
+        if not waiting or ledger is self._looked_at:
             return []
         attempts = self._dataset.journal.attempts()
         found = [c for c in waiting if len(attempts.get(c.id, ())) >= self._max_attempts]
         for compaction in found:
             tries = attempts[compaction.id]
             self._failures.note(compaction, len(tries), tries[-1].reason)
+        self._looked_at = None if found else ledger
         return [(c, attempts[c.id][-1]) for c in found]
 
     def _settle(

@@ -76,6 +76,18 @@ def test_a_zombie_changes_nothing(call: str) -> None:
         CALLS[call](ledger_with(State.RUNNING, "b"))
 
 
+@pytest.mark.parametrize("now_ms", [NOW_MS - 3_600_000, NOW_MS, NOW_MS + 1])
+def test_each_heartbeat_differs_from_the_last_whatever_the_clock_does(now_ms: int) -> None:
+    ledger = ledger_with(State.RUNNING, "a")
+    seen = {NOW_MS}
+    for _ in range(3):
+        ledger = protocol.heartbeat(ledger, ID, "a", now_ms)
+        worker = ledger.compactions[0].worker
+        assert worker is not None
+        seen.add(worker.last_heartbeat_ms)
+    assert len(seen) == 4
+
+
 def test_progress_only_grows() -> None:
     def progress(*outputs: str, end: str = "m", horizon: int = 5) -> Progress[str, str]:
         return Progress((RangeProgress(end, outputs),), horizon)

@@ -14,7 +14,7 @@ from lithify.compaction.model import State
 from lithify.coordinator import MAX_ATTEMPTS, Coordinator
 from lithify.errors import StoreError
 from lithify.ids import Ulid
-from lithify.testing import Call, FaultyStore
+from lithify.testing import Call, CountingStore, FaultyStore, Verb
 from lithify.testing import Fault as StoreFault
 from lithify.testing.engine import Fault, InlineEngine, Submitted
 from lithify.worker import Worker
@@ -108,6 +108,18 @@ def test_what_ends_the_process_of_an_embedded_worker_counts(rig: Rig) -> None:
     coordinator.tick()
     (failed,) = rig.seen(telemetry.Failed)
     assert "ended without giving it back" in failed.reason
+
+
+def test_what_waits_for_a_worker_is_not_looked_up_again_and_again(rig: Rig) -> None:
+    store = CountingStore(rig.dataset().store)
+    coordinator = rig.coordinator(wrap=lambda _: store)
+    for _ in range(3):
+        coordinator.tick()
+    store.reset()
+    for _ in range(10):
+        rig.clock.advance_s(1)
+        coordinator.tick()
+    assert store.requests[Verb.LIST] == store.requests[Verb.PUT] == 0
 
 
 def test_the_count_survives_the_coordinator(rig: Rig) -> None:

@@ -106,16 +106,17 @@ def owns(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> bool:
 def heartbeat(
     ledger: AnyLedger, compaction_id: Ulid, worker_id: str, now_ms: int, progress: AnyProgress | None = None
 ) -> AnyLedger:
-    """A sign of life, with the progress to record if there is any."""
+    """A sign of life, with the progress to record if there is any. Its time differs from that of the last
+    one, even if the worker's clock stands still: that is what a coordinator looks for."""
     compaction = _require_owner(ledger, compaction_id, worker_id)
+    assert compaction.worker is not None
+    beat = Worker(worker_id, max(now_ms, compaction.worker.last_heartbeat_ms + 1))
     recorded = compaction.progress
     if progress is not None:
         if recorded is not None:
             _check_grows(compaction_id, recorded, progress)
         recorded = progress
-    return ledger.update(
-        compaction_id, lambda c: replace(c, worker=Worker(worker_id, now_ms), progress=recorded)
-    )
+    return ledger.update(compaction_id, lambda c: replace(c, worker=beat, progress=recorded))
 
 
 def finish(
