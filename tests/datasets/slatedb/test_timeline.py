@@ -108,6 +108,7 @@ def test_late_data_is_merged_once_it_is_worth_it() -> None:
     assert not is_merged([9 * MB])
     assert is_merged([10 * MB])
     assert is_merged([1, 1, 1])
+    assert is_merged([16 * 161 * MB]), "what came late may be larger than what was there"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ when nothing more comes, and never again.
    does not match, and the root, are no part of the timeline.
 2. Each L0 SST and each sorted run of a segment is a file of the timeline, and the segment a chunk.
 3. A segment that is one run is stable. So is one where little came since: fewer sequences than
-   `min_compaction_sources`, all but the largest together less than a sixteenth of it. Any other is to be
+   `min_compaction_sources`, all but the largest run together less than a sixteenth of it. Any other is to be
    compacted, the more sequences the sooner.
 4. Segments held by a skip offset, and those that are no part of the timeline, are left to the
    size-tiered scheduler, so that the writer's L0 list stays short. The others are merged fully.
@@ -105,8 +105,9 @@ class Settled:
         count = len(chunk.files)
         if count == 1 and _is_run(chunk.files[0]):
             return Verdict(Action.STABLE, "one sorted run")
-        late_bytes = chunk.size_bytes - chunk.largest_bytes
-        if 1 < count < self.min_sources and late_bytes * LATE_PARTS < chunk.largest_bytes:
+        run_bytes = max((file.size_bytes for file in chunk.files if _is_run(file)), default=0)
+        late_bytes = chunk.size_bytes - run_bytes
+        if 1 < count < self.min_sources and late_bytes * LATE_PARTS < run_bytes:
             return Verdict(Action.STABLE, f"{count} sequences, little came late")
         runs = sum(map(_is_run, chunk.files))
         reason = f"{count - runs} L0 SSTs and {runs} sorted runs in a segment that is not written any more"
