@@ -91,7 +91,7 @@ def judge_task(facts: TaskFacts, python: str, master: str) -> Finding:
         return problem(
             "spark",
             f"the workers of {master} have Lithify {facts.lithify}, this machine has {__version__}",
-            "install the same version on both; upgrade the workers first",
+            "install the same version on both: tasks travel from one to the other",
         )
     if facts.python.rpartition(".")[0] != python.rpartition(".")[0]:
         return problem(

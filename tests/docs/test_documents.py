@@ -1,0 +1,127 @@
+"""What the documents say of commands, options, settings, exit codes and files is so."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from lithify import errors
+from lithify.cli.config import as_toml
+from lithify.cli.doctor import UNHEALTHY
+from lithify.cli.main import app
+from lithify.config.loading import FILE_VARIABLE, load
+from lithify.config.model import options
+from lithify.engine.cache import CACHE_VARIABLE
+from lithify.engine.settings import PRELOAD_VARIABLE
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
+SETTINGS = {option.name: option.default for option in options()}
+TABLES = tuple(name for name, default in SETTINGS.items() if isinstance(default, dict))
+"""Settings whose keys are the user's."""
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every command line that a document shows, with the document's name."""
+    for document in DOCUMENTS:
+        text = document.read_text().replace("\\\n", " ")
+        for line in text.splitlines():
+            shown = re.match(r"(?: {4,}|ExecStart=|\$ |.*/bin/)*(lithify [a-z-].*)", line)
+            if line.startswith("    ") and shown:
+                yield document.name, shown[1].partition("  #")[0].partition(" | ")[0]
+        for shown in re.finditer(r"`(lithify [a-z-][^`]*)`", text):
+            yield document.name, shown[1]
+
+
+def is_setting(name: str) -> bool:
+    return name in SETTINGS or name.startswith(tuple(f"{table}." for table in TABLES))
+
+
+@pytest.mark.parametrize(("document", "line"), sorted(set(commands())))
+def test_commands_and_options_exist(document: str, line: str) -> None:
+    command: Any = typer.main.get_command(app)
+    words = shlex.split(re.sub(r"\$\([^)]*\)", "x", line))[1:]
+    while hasattr(command, "commands") and words:
+        known = {opt for p in command.params for opt in (*p.opts, *p.secondary_opts)}
+        word = words.pop(0)
+        if word.startswith("-"):
+            assert word in known | {"--help"}, line
+            continue
+        alternatives = re.split(r"[|]", word)
+        assert set(alternatives) <= set(command.commands) or word == "COMMAND", f"{document}: {line}"
+        command = command.commands.get(alternatives[0], command)
+        if word == "COMMAND":
+            break
+    known = {opt for p in command.params for opt in (*p.opts, *p.secondary_opts)} | {"--help"}
+    for word in words:
+        if word.startswith("-") and word != "-":
+            assert word.partition("=")[0] in known, f"{document}: {line}"
+    for name in re.findall(r"--set (?:')?([\w.]+)=", line):
+        assert is_setting(name), f"{document}: {line}"
+
+
+def test_there_is_something_to_check() -> None:
+    assert len({line.split()[1] for _, line in commands()}) > 10
+
+
+def test_every_command_is_in_the_readme() -> None:
+    command: Any = typer.main.get_command(app)
+    shown = {line.split()[1] for document, line in commands() if document == "README.md"}
+    assert set(command.commands) <= shown
+
+
+def test_the_settings_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    text = (ROOT / "docs" / "operations.md").read_text()
+    (shown,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    help_of = {option.name: option.description for option in options()}
+    assert shown == as_toml(load().settings(), help_of) + "\n", "paste the output of `lithify config show`"
+    tomllib.loads(shown)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_variables_exist(document: Path) -> None:
+    others = {CACHE_VARIABLE, FILE_VARIABLE, PRELOAD_VARIABLE}
+    variables = {"LITHIFY_" + name.replace(".", "__").upper() for name in SETTINGS}
+    for variable in re.findall(r"\bLITHIFY_[A-Z0-9_]+", document.read_text()):
+        assert variable in others | variables
+
+
+def test_every_exit_code_is_explained() -> None:
+    def codes(cls: type[errors.LithifyError]) -> set[int]:
+        return {cls.exit_code}.union(*(codes(sub) for sub in cls.__subclasses__()))
+
+    text = (ROOT / "docs" / "operations.md").read_text()
+    explained = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    assert explained == codes(errors.LithifyError) | {0, 130, UNHEALTHY}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), target
+
+
+def test_the_library_example_runs_as_far_as_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its names exist and its calls are accepted; nothing is compacted, as it is stopped at once."""
+    text = (ROOT / "docs" / "deployment.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.setattr("threading.Event", _Set)
+    code = code.replace("s3://bucket/my-db", "memory://example/my-db")
+    with pytest.raises(errors.Refused, match="no SlateDB database"):
+        exec(compile(code, "deployment.md", "exec"), {})
+
+
+class _Set:
+    """An event that is set."""
+
+    def is_set(self) -> bool:
+        return True
