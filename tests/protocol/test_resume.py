@@ -13,6 +13,7 @@ from lithify.compaction.model import Progress, RangeProgress, State
 from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
+from lithify.testing import CountingStore, Verb
 from lithify.worker import Worker
 from tests.protocol.rig import TIMEOUT_S, Interposed, Rig, ledger_write
 
@@ -71,6 +72,25 @@ def test_only_unfinished_ranges_run_again(rig: Rig, ending: Ending) -> None:
     rig.finish(coordinator, second)
     (committed,) = rig.seen(telemetry.Committed)
     assert committed.compaction == before.id
+    rig.check()
+
+
+def test_to_resume_one_index_is_read_and_not_all(rig: Rig) -> None:
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    reads: list[int] = []
+    for name in ("first", "second"):
+        store = CountingStore(rig.dataset().store)
+        worker = rig.worker(name, wrap=lambda _, store=store: store)  # type: ignore[misc]  # bound now
+        worker.tick()
+        reads.append(store.requests[Verb.GET])
+        rig.engines[name].step()
+        worker.tick()
+        options = {call.argument.options for call in rig.engines[name].submitted}
+        assert {o.block_size for o in options} == {1024}
+        worker.release()
+    assert reads[1] < reads[0]
+    rig.finish(coordinator, rig.worker("last"))
     rig.check()
 
 

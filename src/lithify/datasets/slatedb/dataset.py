@@ -376,7 +376,10 @@ class SlateDataset:
             return Job(())
         progress = compaction.progress
         sst_options, cut = plan_ranges(
-            self.store, sources, self._sst_options(sources), self.options.block_size
+            self.store,
+            sources if progress is None else _largest(sources),  # the ranges are known then
+            self._sst_options(sources),
+            self.options.block_size,
         )
         ranges = (
             [(r, ()) for r in cut] if progress is None else [(r.range, r.outputs) for r in progress.ranges]
@@ -436,6 +439,11 @@ class SlateDataset:
             cpu_s=result.cpu_s,
             peak_memory_bytes=result.peak_memory_bytes,
         )
+
+
+def _largest(sources: Sequence[Sequence[SourceSst]]) -> tuple[tuple[SourceSst, ...], ...]:
+    """The largest SST alone, which tells the block size."""
+    return ((max((part for source in sources for part in source), key=lambda p: p.sst.info.data_end),),)
 
 
 def source_views(tree: Tree, spec: TieredSpec) -> tuple[tuple[View, ...], ...] | None:
