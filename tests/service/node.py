@@ -15,23 +15,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from lithify.clock import SystemClock
 from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
 from lithify.ids import RandomIds
 from lithify.service import LoopOptions, run_coordinator, run_workers
 from lithify.store.objects import ObjectStore
 from lithify.telemetry import Event
+from lithify.testing.engine import InlineEngine
 from lithify.testing.wrapped import Call, WrappedStore
 from lithify.worker import Worker, WorkerOptions
 from tests.compacting import dataset_at
 
 ResultT = TypeVar("ResultT")
 PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
+INLINE = "inline"
 READY = "Ready"
 """What a process with an engine prints when it begins to look for work."""
 _WRITES = frozenset({"create", "put", "replace", "delete", "commit"})
@@ -48,6 +52,7 @@ class NodeOptions:
     """A worker may work for several databases."""
     name: str = ""
     master: str = "local[1]"
+    """Of Spark; `inline` runs ranges in the process itself."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     poll_interval_ms: int = 100
     heartbeat_interval_ms: int = 500
@@ -88,7 +93,7 @@ def main(options: NodeOptions) -> None:
     if options.role == "coordinator":
         _coordinate(options, stop, loop, None)
         return
-    with SparkEngine(options.master, conf=options.spark_conf, preload=PRELOAD) as engine:
+    with _engine(options) as engine:
         # Nothing is claimed before tasks can run: compiling the kernel anew may take longer than a timeout.
         engine.submit("start", abs, -1).result()
         print(json.dumps({"event": READY}), flush=True)
@@ -114,7 +119,13 @@ def _coordinate(
     )
 
 
-def _worker(options: NodeOptions, url: str, engine: SparkEngine) -> Worker:
+def _engine(options: NodeOptions) -> AbstractContextManager[Engine]:
+    if options.master == INLINE:
+        return closing(InlineEngine())
+    return SparkEngine(options.master, conf=options.spark_conf, preload=PRELOAD)
+
+
+def _worker(options: NodeOptions, url: str, engine: Engine) -> Worker:
     clock = SystemClock()
     worker_options = WorkerOptions(
         max_concurrent_compactions=options.max_concurrent_compactions,

@@ -60,9 +60,12 @@ class Process:
 
     def events(self, name: str | None = None) -> list[Facts]:
         """The events so far, of one kind or all. A last line that was cut short by a kill is left out."""
-        lines = self.log.read_text().split("\n")[:-1]
-        events: list[Facts] = [json.loads(line) for line in lines if line.startswith("{")]
+        events: list[Facts] = [json.loads(line) for line in self.lines() if line.startswith("{")]
         return [event for event in events if name is None or event["event"] == name]
+
+    def lines(self) -> list[str]:
+        """What it printed so far, whole lines only."""
+        return self.log.read_text().split("\n")[:-1]
 
     def kill(self) -> None:
         """SIGKILL, to this process only; what it started has to notice by itself."""
@@ -113,7 +116,11 @@ class Nodes:
 
     def node(self, options: NodeOptions) -> Process:
         """A process of `tests.service.node`."""
-        return self._start([sys.executable, "-m", "tests.service.node", options.to_json()], options.role)
+        return self.module("tests.service.node", options.to_json())
+
+    def module(self, module: str, *arguments: str) -> Process:
+        """A process of a Python module."""
+        return self._start([sys.executable, "-m", module, *arguments], module.rpartition(".")[2])
 
     def command(self, *arguments: str) -> Process:
         """A process of the `lithify` command, which looks for work often."""
