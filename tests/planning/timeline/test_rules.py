@@ -24,6 +24,7 @@ from lithify.planning.timeline.rules import default_rules, judge, rules_of
 from tests.planning.timeline.timelines import MB, NOW_US, POLICY, file
 
 TOLERANT = replace(POLICY, size_tolerance=0.25)
+PATIENT = replace(POLICY, min_saved_files=4)
 DELETES = replace(POLICY, max_deleted_ratio=0.3)
 
 
@@ -60,6 +61,9 @@ def within(*sizes_mb: float) -> list[TimelineFile]:
         pytest.param(within(*[75] * 9), TOLERANT, Action.STABLE, "9 files", id="tolerance below"),
         pytest.param(within(*[75] * 8, 74), TOLERANT, Action.STABLE, "9 files", id="the last may be smaller"),
         pytest.param(within(*[74] * 100), TOLERANT, Action.COMPACT, "would do", id="below the tolerance"),
+        pytest.param(within(90, 1, 1, 1), PATIENT, Action.STABLE, "3 too many", id="not worth it yet"),
+        pytest.param(within(90, 1, 1, 1, 1), PATIENT, Action.COMPACT, "where 1", id="worth it"),
+        pytest.param(within(126), PATIENT, Action.COMPACT, "above", id="too large is too large"),
         pytest.param(
             [file(0, 1, rows=10, deleted_rows=3, deletes=1)], DELETES, Action.COMPACT, "30%", id="deletes"
         ),
@@ -165,6 +169,7 @@ def test_a_priority_outside_0_to_1_is_a_mistake() -> None:
     "wrong",
     [
         {"max_file_bytes": 0},
+        {"min_saved_files": 0},
         {"max_task_bytes": 0},
         {"small_task_bytes": 0},
         {"max_chunks_per_file": 0},

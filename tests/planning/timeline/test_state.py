@@ -172,6 +172,7 @@ def test_a_removed_chunk_is_forgotten() -> None:
     [
         pytest.param(replace(EACH, max_file_bytes=40 * MB), True, id="size"),
         pytest.param(replace(EACH, size_tolerance=0.1), True, id="tolerance"),
+        pytest.param(replace(EACH, min_saved_files=2), True, id="files to save"),
         pytest.param(replace(EACH, max_deleted_ratio=0.5), True, id="deletes"),
         pytest.param(replace(EACH, calendar=Calendar(Granularity.WEEK)), True, id="granularity"),
         pytest.param(replace(EACH, calendar=Calendar(zone="Asia/Tokyo")), True, id="zone"),

@@ -169,6 +169,9 @@ class TimelinePolicy:
     """By how much sizes may differ from what was aimed at before a chunk counts as unstable: files may
     exceed `max_file_bytes` by this fraction and stay below it by as much. Without it a rewrite whose
     result compresses a little better or worse than expected would be repeated for ever."""
+    min_saved_files: int = 1
+    """A chunk with too many files is compacted when that saves so many. More than 1 keeps a trickle of
+    small files from having the whole chunk rewritten for each of them."""
     max_deleted_ratio: float | None = None
     """Compact a chunk once this fraction of its rows is deleted, or delete files apply and the rows
     deleted are not known; `None` leaves deletes alone."""
@@ -192,7 +195,8 @@ class TimelinePolicy:
     """`None`: the rules of `rules.default_rules`."""
 
     def __post_init__(self) -> None:
-        for name in ("max_file_bytes", "max_task_bytes", "small_task_bytes", "max_chunks_per_file"):
+        positive = ("max_file_bytes", "min_saved_files", "max_task_bytes", "small_task_bytes")
+        for name in (*positive, "max_chunks_per_file"):
             if getattr(self, name) < 1:
                 raise Refused(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 <= self.size_tolerance < 1:

@@ -4,8 +4,8 @@ In this order; the first that gives a verdict decides:
 
 1. `DeletedRows` (only with `max_deleted_ratio`): so many rows are deleted that rewriting gains space.
 2. `NoRows`: no rows are left: empty.
-3. `Sizes`: no file is too large, and there are no more files than their bytes need. Such a chunk is
-   stable; when it shares files with a neighbour there is no opinion. Any other chunk is to be compacted.
+3. `Sizes`: no file is too large, and there are no more files than their bytes need, or so few more that
+   `min_saved_files` would not be saved. Such a chunk is stable; when it shares files with a neighbour there is no opinion. Any other chunk is to be compacted.
 
 Priority grows with the number of files that compaction would save or cut, from 0 towards 1.
 """
@@ -57,18 +57,20 @@ class Sizes:
 
     max_file_bytes: int
     tolerance: float = 0.0
+    min_saved_files: int = 1
 
     def __call__(self, chunk: Chunk) -> Verdict | None:
         count, total = len(chunk.files), decimal(chunk.size_bytes)
         most = _pieces(chunk.size_bytes, math.ceil(self.max_file_bytes * (1 - self.tolerance)))
         too_large = chunk.largest_bytes > math.floor(self.max_file_bytes * (1 + self.tolerance))
+        saved = max(0, count - _pieces(chunk.size_bytes, self.max_file_bytes))
         noun = "file" if count == 1 else "files"
-        if not too_large and count <= most:
-            reason = f"{count} {noun} ({total}), as few as needed"
+        if not too_large and (count <= most or saved < self.min_saved_files):
+            why = "as few as needed" if count <= most else f"{saved} too many (min_saved_files)"
+            reason = f"{count} {noun} ({total}), {why}"
             if chunk.overlaps:
                 return Verdict(Action.NO_OPINION, f"{reason}, shared with a neighbour")
             return Verdict(Action.STABLE, reason)
-        saved = max(0, count - _pieces(chunk.size_bytes, self.max_file_bytes))
         cut = _pieces(chunk.largest_bytes, self.max_file_bytes) - 1 if too_large else 0
         effect = saved + cut
         priority = effect / (effect + _HALF_URGENT_FILES)
@@ -85,7 +87,7 @@ class Sizes:
 def default_rules(policy: TimelinePolicy) -> tuple[Rule, ...]:
     """The rules of a policy that names none."""
     deletes = () if policy.max_deleted_ratio is None else (DeletedRows(policy.max_deleted_ratio),)
-    return (*deletes, NoRows(), Sizes(policy.max_file_bytes, policy.size_tolerance))
+    return (*deletes, NoRows(), Sizes(policy.max_file_bytes, policy.size_tolerance, policy.min_saved_files))
 
 
 def rules_of(policy: TimelinePolicy) -> tuple[Rule, ...]:
