@@ -29,7 +29,6 @@ from lithify.clock import Clock
 from lithify.compaction.contract import Job, Plan, RangeOutcome, RangeWork
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.datasets.journal import ObjectJournal
-from lithify.datasets.slatedb.execute import execute_merge
 from lithify.datasets.slatedb.hooks import load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
@@ -47,7 +46,6 @@ from lithify.datasets.slatedb.model import (
 )
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full
-from lithify.datasets.slatedb.split import BLOCK_SIZES, plan_ranges
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, TaskResult
 from lithify.datasets.slatedb.timeline import SegmentTimes, propose_by_time
 from lithify.datasets.slatedb.transform import (
@@ -90,17 +88,22 @@ class SlateOptions:
 
     def __post_init__(self) -> None:
         """`Refused` for what no task could carry out, before anything is written."""
-        if self.block_size is not None and self.block_size not in BLOCK_SIZES:
-            sizes = ", ".join(map(str, BLOCK_SIZES))
-            raise Refused(
-                f"a block size of {self.block_size} bytes does not exist in SlateDB; use one of {sizes}"
-            )
+        if self.block_size is not None:
+            _check_block_size(self.block_size)
         if self.max_sst_size < 1:
             raise Refused(f"max_sst_size is {self.max_sst_size} bytes; it must be at least 1")
         if self.merge_operator is not None:
             load_merge_operator(self.merge_operator)
         if self.compaction_filter is not None:
             load_compaction_filter(self.compaction_filter)
+
+
+def _check_block_size(block_size: int) -> None:
+    from lithify.datasets.slatedb.split import BLOCK_SIZES  # with the compiler, which few commands need
+
+    if block_size not in BLOCK_SIZES:
+        sizes = ", ".join(map(str, BLOCK_SIZES))
+        raise Refused(f"a block size of {block_size} bytes does not exist in SlateDB; use one of {sizes}")
 
 
 class SlateDataset:
@@ -356,6 +359,9 @@ class SlateDataset:
 
     def prepare(self, compaction: SlateCompaction, snapshot: Manifest) -> Job:
         """Cut the compaction into ranges of about one output SST each."""
+        from lithify.datasets.slatedb.execute import execute_merge  # with the compiler, which few need
+        from lithify.datasets.slatedb.split import plan_ranges
+
         spec = compaction.spec
         assert isinstance(spec, TieredSpec)
         tree = snapshot.tree(spec.segment)
