@@ -41,6 +41,8 @@ def timeline_policy(policy: TablePolicy) -> TimelinePolicy:
     return TimelinePolicy(
         calendar=Calendar(Granularity(policy.granularity), policy.time_zone),
         max_file_bytes=policy.target_file_size_bytes,
+        min_saved_files=policy.min_saved_files,
+        max_deleted_ratio=policy.max_deleted_percent / 100 or None,
         max_task_bytes=policy.max_task_bytes,
         small_task_bytes=min(policy.max_task_bytes, policy.small_task_bytes),
         max_combine_gap_us=policy.max_combine_gap_seconds * US_PER_S,

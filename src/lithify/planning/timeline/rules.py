@@ -5,7 +5,8 @@ In this order; the first that gives a verdict decides:
 1. `DeletedRows` (only with `max_deleted_ratio`): so many rows are deleted that rewriting gains space.
 2. `NoRows`: no rows are left: empty.
 3. `Sizes`: no file is too large, and there are no more files than their bytes need, or so few more that
-   `min_saved_files` would not be saved. Such a chunk is stable; when it shares files with a neighbour there is no opinion. Any other chunk is to be compacted.
+   `min_saved_files` would not be saved. Such a chunk is stable; when it shares files with a neighbour
+   there is no opinion. Any other chunk is to be compacted.
 
 Priority grows with the number of files that compaction would save or cut, from 0 towards 1.
 """
