@@ -3,18 +3,25 @@ the older ones: a worker of Lithify's does not carry it out."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.ids import Ulid
 from lithify.testing.engine import InlineEngine
 from lithify.worker import Worker
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.coordinated import IDLE
+from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, compactor_settings, open_db
 
-TIMEOUT_S = 30
+
+def ledger_of(dataset: SlateDataset) -> SlateLedger:
+    ledger = dataset.ledger()
+    assert ledger is not None
+    return ledger
 
 
 def test_the_newest_l0_alone_is_not_compacted_for_a_foreign_coordinator(tmp_path: Path) -> None:
@@ -30,13 +37,17 @@ def test_the_newest_l0_alone_is_not_compacted_for_a_foreign_coordinator(tmp_path
         (root,) = admin.trees()
         admin.submit_compaction([root.l0[0].id], [], 0)
         dataset = dataset_at(path)
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while [c.state for c in getattr(dataset.ledger(), "compactions", ())] != [State.SCHEDULED]:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_until(lambda: [c.state for c in ledger_of(dataset).compactions] == [State.SCHEDULED])
         worker = Worker(dataset, engine, SystemClock(), "lithify")
-        worker.tick()
-        ((_, failure),) = worker.take_failures()
+        failures: list[tuple[Ulid, Exception]] = []
+
+        def has_given_up() -> bool:
+            worker.tick()
+            failures.extend(worker.take_failures())
+            return bool(failures)
+
+        wait_until(has_given_up)
+        ((_, failure),) = failures
         worker.release()
         assert "would be lost" in str(failure)
         assert engine.submitted == []
