@@ -199,14 +199,16 @@ class Coordinator:
         return ledger
 
     def _commit(self, ledger: AnyLedger) -> tuple[tuple[Ulid, ...], tuple[tuple[Ulid, str], ...]]:
+        waiting = [c for c in ledger.compactions if c.state in (State.COMPACTED, State.SUBMITTED)]
+        if not waiting:
+            return (), ()
         snapshot = self._dataset.snapshot()
         ready = tuple(
             c
-            for c in ledger.compactions
+            for c in waiting
             if c.state is State.COMPACTED
             or (
-                c.state is State.SUBMITTED
-                and not self._dataset.needs_worker(c, snapshot)
+                not self._dataset.needs_worker(c, snapshot)
                 and self._dataset.validate(c, snapshot, ledger) is None
             )
         )
