@@ -25,15 +25,28 @@ SILENT, ALIVE = (ID,), ()
 @pytest.mark.parametrize(
     ("looks", "expected"),
     [
-        ([(0, running(7)), (30, running(7))], ALIVE),
-        ([(0, running(7)), (30.001, running(7))], SILENT),
-        ([(0, running(7)), (20, running(8)), (40, running(8))], ALIVE),
-        ([(0, running(7)), (20, running(7, "other")), (40, running(7, "other"))], ALIVE),
-        # Released and claimed again between two looks, within the same millisecond of the same worker's
-        # clock, cannot be told from silence; any other state in between can.
-        ([(0, running(7)), (20, running(7, state=State.SCHEDULED)), (40, running(7))], ALIVE),
+        ([(0, running(7)), (15, running(7)), (30, running(7))], ALIVE),
+        ([(0, running(7)), (15, running(7)), (29, running(7)), (30.001, running(7))], SILENT),
+        ([(0, running(7)), (15, running(7)), (20, running(8)), (35, running(8)), (50, running(8))], ALIVE),
+        ([(0, running(7)), (15, running(7)), (20, running(7, "other")), (40, running(7, "other"))], ALIVE),
+        (
+            [(0, running(7)), (15, running(7)), (20, running(7, state=State.SCHEDULED)), (40, running(7))],
+            ALIVE,
+        ),
+        ([(0, running(7)), (10, running(7)), (3600, running(7))], ALIVE),
+        ([(0, running(7)), (10, running(7)), (3600, running(7)), (3606, running(7))], SILENT),
+        ([(0, running(7)), (3600, running(7)), (7200, running(7)), (10_800, running(7))], SILENT),
     ],
-    ids=["at the timeout", "after it", "a heartbeat", "another worker", "not running in between"],
+    ids=[
+        "at the timeout",
+        "after it",
+        "a heartbeat",
+        "another worker",
+        "not running in between",
+        "the coordinator was away",
+        "away, and then silence",
+        "a coordinator that seldom looks",
+    ],
 )
 def test_only_an_unchanged_heartbeat_is_silence(
     looks: list[tuple[float, AnyLedger]], expected: tuple[object, ...]
@@ -47,9 +60,11 @@ def test_only_an_unchanged_heartbeat_is_silence(
 @pytest.mark.parametrize("skew_ms", [-3_600_000, 0, 3_600_000])
 def test_the_workers_clock_does_not_matter(skew_ms: int) -> None:
     watch = SilenceWatch(TIMEOUT_MS)
-    for beat in range(10):
-        assert watch.silent(running(1_800_000_000_000 + skew_ms + beat), beat * 29.0) == ALIVE
-    assert watch.silent(running(1_800_000_000_000 + skew_ms + 9), 9 * 29.0 + 31) == SILENT
+    at_ms = 1_800_000_000_000 + skew_ms
+    for second in range(300):
+        assert watch.silent(running(at_ms + second // 29), second) == ALIVE
+    found = [watch.silent(running(at_ms + 10), 300 + second) for second in range(40)]
+    assert found[-1] == SILENT
 
 
 def test_a_coordinator_that_has_just_started_gives_everybody_the_whole_timeout() -> None:

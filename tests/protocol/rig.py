@@ -203,6 +203,13 @@ class Rig:
             self.clock.advance_s(1)
         raise AssertionError(f"not done after {rounds} rounds: {self.states()}")
 
+    def pass_silently(self, coordinator: Coordinator, duration_s: float = TIMEOUT_S + 3) -> None:
+        """Time passes under the coordinator's eyes, and nobody else does anything."""
+        coordinator.tick()
+        for _ in range(3):
+            self.clock.advance_s(duration_s / 3)
+            coordinator.tick()
+
     def check(self) -> None:
         """The official client sees every row, and decodes every state file."""
         with open_db(self.path, segment_prefix_len=self.template.segment_prefix_len) as database:

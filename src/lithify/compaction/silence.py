@@ -3,7 +3,8 @@
 A heartbeat in the ledger carries the time of the worker's clock, which may be wrong. So the coordinator
 compares no clocks: a worker is silent when its heartbeat in the ledger has stayed the same, under the
 coordinator's eyes, for longer than the timeout. A coordinator that has just started has seen nothing yet and
-gives every worker the whole timeout.
+gives every worker the whole timeout. One that did not look for long, because its machine was suspended or
+its process stopped, counts no more than half the timeout for that: its worker may have stood still with it.
 """
 
 from __future__ import annotations
@@ -18,32 +19,31 @@ from lithify.ids import Ulid
 @dataclass(frozen=True, slots=True)
 class _Sighting:
     worker: Worker
-    since_s: float
+    unchanged_s: float = 0.0
+    """For how long it has been seen like this."""
 
 
 class SilenceWatch:
     """What one coordinator has seen of the Running compactions. Times are of a monotonic clock."""
 
     def __init__(self, timeout_ms: int) -> None:
-        self._timeout_ms = timeout_ms
+        self._timeout_s = timeout_ms / 1000
         self._seen: dict[Ulid, _Sighting] = {}
+        self._looked_s = 0.0
 
     def silent(self, ledger: AnyLedger, now_s: float) -> tuple[Ulid, ...]:
         """Look at the latest ledger. Gives the Running compactions whose worker has been silent for longer
         than the timeout, and those that name no worker at all."""
-        seen: dict[Ulid, _Sighting] = {}
-        silent = []
-        for compaction in ledger.compactions:
-            if compaction.state is not State.RUNNING:
-                continue
-            if compaction.worker is None:
-                silent.append(compaction.id)
-                continue
-            before = self._seen.get(compaction.id)
-            is_same = before is not None and before.worker == compaction.worker
-            sighting = before if before is not None and is_same else _Sighting(compaction.worker, now_s)
-            seen[compaction.id] = sighting
-            if (now_s - sighting.since_s) * 1000 > self._timeout_ms:
-                silent.append(compaction.id)
-        self._seen = seen
-        return tuple(silent)
+        passed_s = min(now_s - self._looked_s, self._timeout_s / 2)
+        self._looked_s = now_s
+        running = [c for c in ledger.compactions if c.state is State.RUNNING]
+        self._seen = {c.id: self._sight(c.id, c.worker, passed_s) for c in running if c.worker is not None}
+        return tuple(
+            c.id for c in running if c.worker is None or self._seen[c.id].unchanged_s > self._timeout_s
+        )
+
+    def _sight(self, compaction_id: Ulid, worker: Worker, passed_s: float) -> _Sighting:
+        before = self._seen.get(compaction_id)
+        if before is None or before.worker != worker:
+            return _Sighting(worker)
+        return _Sighting(worker, before.unchanged_s + passed_s)
