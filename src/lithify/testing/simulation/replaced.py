@@ -27,6 +27,7 @@ from lithify.datasets.slatedb import dataset as dataset_module
 from lithify.datasets.slatedb import detach as detach_module
 from lithify.datasets.slatedb import garbage as garbage_module
 from lithify.datasets.slatedb import retention as retention_module
+from lithify.datasets.slatedb import split as split_module
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.model import KeyRange
 from lithify.datasets.slatedb.paths import parse_sst_key
@@ -80,7 +81,7 @@ def replacements(world: World) -> Iterator[None]:
                 stack.enter_context(mock.patch.object(module, name, value))
 
         stack.enter_context(mock.patch.object(logging.getLogger("lithify"), "disabled", True))
-        put(dataset_module, "plan_ranges", plan_ranges)
+        put(split_module, "plan_ranges", plan_ranges)
         put(lithify.worker, "wait", wait)
         put(garbage_module, "ThreadPoolExecutor", _SameThread)
         for module in (garbage_module, retention_module):
