@@ -149,21 +149,6 @@ def _no_pins(self: Any, latest: Manifest) -> Mapping[int, Manifest]:
     return {}
 
 
-def _manifest_before_ledger(self: Any) -> Any:
-    """Reads the manifest first, then the ledger: a commit in between is in neither."""
-    manifest_id, latest = self._latest_manifest()
-    version = self._ledgers.latest()
-    ledger = None if version is None else garbage.decode_ledger(version.data, "compactions")  # type: ignore[attr-defined]
-    return garbage._State(
-        version.id if version is not None else 0,
-        ledger,
-        manifest_id,
-        latest,
-        self._pinned_manifests(latest),
-        retention.sst_cutoff(self._now_ms, self._options.min_age_ms, ledger, latest),
-    )
-
-
 MUTANTS = (
     Mutant(
         "tombstones go although older runs lie below",
@@ -183,7 +168,7 @@ MUTANTS = (
     Mutant(
         "the older L0 SSTs may be left out",
         (rules.ROWS, rules.OWNERS),
-        ((validate, "_older_l0_left", _nothing),),
+        ((validate, "older_l0_left", _accept), (dataset, "older_l0_left", _accept)),
     ),
     Mutant(
         "a commit does not look at the latest manifest",
@@ -277,11 +262,6 @@ MUTANTS = (
         "garbage collection does not look at checkpoints",
         (rules.KEPT,),
         ((garbage._Collection, "_pinned_manifests", _no_pins),),
-    ),
-    Mutant(
-        "garbage collection reads the manifest before the ledger",
-        (rules.KEPT,),
-        ((garbage._Collection, "_read_state", _manifest_before_ledger),),
     ),
     Mutant(
         "checkpoints go before their time",

@@ -17,7 +17,7 @@ from lithify.testing.simulation.world import World
 from tests.testing.simulation.mutants import MUTANTS, Mutant
 
 SEEDS = range(1, 301)
-MUTANT_SEEDS = range(5_000, 5_150)
+MUTANT_SEEDS = range(5_000, 5_300)
 """Each mutant must be noticed within these."""
 
 
@@ -52,10 +52,11 @@ def test_every_invariant_has_a_mutant() -> None:
 
 
 def test_when_nothing_goes_wrong_no_work_is_done_twice() -> None:
-    calm = [seed for seed in SEEDS if World(seed).scenario.faults == Faults()]
-    assert len(calm) > 10
+    scenarios = {seed: World(seed).scenario for seed in SEEDS}
+    calm = [seed for seed, s in scenarios.items() if s.faults == Faults() and not s.meddling]
+    assert len(calm) >= 8
     counts = Summary()
-    for seed in calm[:10]:
+    for seed in calm[:8]:
         counts.add(simulate(seed))
     assert not counts.violations
     for what in ("Reclaimed", "Lost", "AttemptFailed", "Failed"):

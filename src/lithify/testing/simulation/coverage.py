@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_PROCESSES = ("coordinator", "worker", "writer", "collector", "reader", "submitter", "task")
+_PROCESSES = ("coordinator", "worker", "writer", "collector", "reader", "person", "task")
 _CALL_FAULTS = ("fail_before", "fail_after", "crash_before", "crash_after", "paused")
 
 FAULTS = (
@@ -34,7 +34,9 @@ STEPS = (
     "step: running -> scheduled by its worker",
     "step: running -> scheduled by coordinator",
     "step: compacted -> completed by coordinator",
-    "step: compacted -> failed by coordinator",
+    "step: submitted -> failed by a person",
+    "step: scheduled -> failed by a person",
+    "step: running -> failed by a person",
 )
 EVENTS = (
     "event: Reclaimed",
@@ -45,7 +47,9 @@ EVENTS = (
     "event: Refused",
     "event: collected number created again",
     "event: compaction committed",
-    "event: compaction submitted by hand",
+    "event: person submitted",
+    "event: person cancelled",
+    "event: person tried again",
     "event: coordinator ended by CoordinatorAlive",
     "event: coordinator ended by Fenced",
     "event: coordinator replaced in its sleep",

@@ -27,21 +27,22 @@ from lithify.testing.simulation.scenario import HEARTBEAT_TIMEOUT_MS, MAX_SKEW_M
 from lithify.testing.simulation.world import Process, World
 
 _UNDER_WAY = (State.SCHEDULED, State.RUNNING, State.COMPACTED)
-_COORDINATOR, _OWNER, _FREE, _ANYONE = "coordinator", "its worker", "any worker", "anyone"
+_COORDINATOR, _OWNER, _FREE = "coordinator", "its worker", "any worker"
+_PERSON, _ANYONE = "a person", "anyone"
 _STEPS: dict[tuple[State | None, State], tuple[str, ...]] = {
     (None, State.SUBMITTED): (_ANYONE,),
     (None, State.SCHEDULED): (_COORDINATOR,),
     (None, State.FAILED): (_COORDINATOR,),
     (State.SUBMITTED, State.SCHEDULED): (_COORDINATOR,),
     (State.SUBMITTED, State.COMPLETED): (_COORDINATOR,),
-    (State.SUBMITTED, State.FAILED): (_COORDINATOR,),
+    (State.SUBMITTED, State.FAILED): (_COORDINATOR, _PERSON),
     (State.SCHEDULED, State.RUNNING): (_FREE,),
     (State.SCHEDULED, State.SUBMITTED): (_COORDINATOR,),
-    (State.SCHEDULED, State.FAILED): (_COORDINATOR,),
+    (State.SCHEDULED, State.FAILED): (_COORDINATOR, _PERSON),
     (State.RUNNING, State.RUNNING): (_OWNER,),
     (State.RUNNING, State.COMPACTED): (_OWNER,),
     (State.RUNNING, State.SCHEDULED): (_OWNER, _COORDINATOR),
-    (State.RUNNING, State.FAILED): (_COORDINATOR,),
+    (State.RUNNING, State.FAILED): (_COORDINATOR, _PERSON),
     (State.COMPACTED, State.COMPLETED): (_COORDINATOR,),
     (State.COMPACTED, State.FAILED): (_COORDINATOR,),
 }
@@ -136,7 +137,7 @@ class LedgerRules:
     ) -> str | None:
         """As what the process may make the step."""
         for role in who:
-            if role == _ANYONE:
+            if role == _ANYONE or (role == _PERSON and process.kind == "person"):
                 return role
             if role == _COORDINATOR and process.kind == "coordinator" and not _is_release(process, old):
                 return role

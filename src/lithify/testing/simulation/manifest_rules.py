@@ -192,14 +192,14 @@ class ManifestRules:
 
 
 def _is_shown(compaction: SlateCompaction, tree: Tree) -> bool:
-    """Whether the tree has none of its L0 sources and its outputs at its destination."""
+    """Whether the tree has none of its sources any more and its outputs at its destination."""
     spec = compaction.spec
-    outputs = [sst.id for sst in compaction.outputs]
-    return (
-        isinstance(spec, TieredSpec)
-        and not any(view.id in spec.l0_view_ids for view in tree.l0)
-        and any(run.id == spec.destination and [v.sst.id for v in run.views] == outputs for run in tree.runs)
-    )
+    if not isinstance(spec, TieredSpec) or any(view.id in spec.l0_view_ids for view in tree.l0):
+        return False
+    found = {run.id: [view.sst.id for view in run.views] for run in tree.runs}
+    if any(run_id in found for run_id in spec.sorted_runs if run_id != spec.destination):
+        return False
+    return found.get(spec.destination) == [sst.id for sst in compaction.outputs]
 
 
 def _expected(tree: Tree, compaction: SlateCompaction) -> Tree:

@@ -14,18 +14,21 @@ garbage collection is what runs in production.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, TypeVar
 from unittest import mock
 
 import lithify.worker
 from lithify.datasets.slatedb import dataset as dataset_module
-from lithify.datasets.slatedb import detach as detach_module
 from lithify.datasets.slatedb import garbage as garbage_module
+from lithify.datasets.slatedb import ledger as ledger_module
+from lithify.datasets.slatedb import manifest as manifest_module
 from lithify.datasets.slatedb import retention as retention_module
 from lithify.datasets.slatedb import split as split_module
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
@@ -77,8 +80,7 @@ def replacements(world: World) -> Iterator[None]:
     with ExitStack() as stack:
 
         def put(module: Any, name: str, value: Any) -> None:
-            if hasattr(module, name):
-                stack.enter_context(mock.patch.object(module, name, value))
+            stack.enter_context(mock.patch.object(module, name, value))
 
         stack.enter_context(mock.patch.object(logging.getLogger("lithify"), "disabled", True))
         put(split_module, "plan_ranges", plan_ranges)
@@ -86,10 +88,18 @@ def replacements(world: World) -> Iterator[None]:
         put(garbage_module, "ThreadPoolExecutor", _SameThread)
         for module in (garbage_module, retention_module):
             put(module, "parse_sst_key", _parse_sst_key)
-        for module in (dataset_module, garbage_module, detach_module):
-            for name in ("encode_manifest", "decode_manifest", "encode_ledger", "decode_ledger"):
-                put(module, name, getattr(world.codecs, name))
+        for module, name in _users_of_codecs():
+            put(module, name, getattr(world.codecs, name))
         yield
+
+
+def _users_of_codecs() -> list[tuple[ModuleType, str]]:
+    """Every module of the dataset that has imported a codec, and the name of the codec."""
+    package = dataset_module.__name__.rpartition(".")[0]
+    homes = (ledger_module.__name__, manifest_module.__name__)
+    modules = [m for n, m in sys.modules.items() if n.startswith(f"{package}.") and n not in homes]
+    names = ("encode_manifest", "decode_manifest", "encode_ledger", "decode_ledger")
+    return [(module, name) for module in modules for name in names if hasattr(module, name)]
 
 
 class _SameThread:

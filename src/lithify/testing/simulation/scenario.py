@@ -19,6 +19,7 @@ CHECKPOINT_LIFETIME_S = 15
 MAX_GC_MIN_AGE_MS = 6_000
 MAX_PAUSE_MS = 30_000
 """How long a zombie is asleep at most."""
+SLOW_LATENCY_MS = 1_500
 CALM_SHARE = 0.1
 L0_MAX_SSTS = 8
 
@@ -43,6 +44,8 @@ class Faults:
     skew_ms: int = 0
     max_latency_ms: int = 10
     """Of an ordinary store call."""
+    slow_kind: str = ""
+    """Processes of this kind take up to `SLOW_LATENCY_MS` for each call."""
 
     @property
     def disturbances(self) -> bool:
@@ -73,8 +76,8 @@ class Scenario:
     keys_per_range: int
     put_pause_ms: int
     """Mean time between two batches of rows."""
-    submissions: bool
-    """Whether somebody submits compactions by hand, sensible or not."""
+    meddling: bool
+    """Whether a person submits compactions, sensible or not, cancels and tries again."""
     max_task_ms: int
     gc_min_age_ms: int
     gc_pause_ms: int
@@ -95,7 +98,7 @@ class Scenario:
             rows_per_sst=rng.choice((3, 6, 50)),
             keys_per_range=rng.choice((2, 4, 100)),
             put_pause_ms=rng.choice((300, 600)),
-            submissions=rng.random() < 0.4,
+            meddling=rng.random() < 0.4,
             max_task_ms=rng.choice((300, 3_000, 6_000)),
             gc_pause_ms=rng.choice((500, 5_000, 5_000)),
             gc_min_age_ms=rng.choice((0, 2_000, MAX_GC_MIN_AGE_MS)),
@@ -114,10 +117,11 @@ def _faults(rng: random.Random) -> Faults:
         pause_per_call=sometimes(0.002, 0.006),
         failure_per_task=sometimes(0.02, 0.2),
         lost_result_per_task=sometimes(0.05, 0.2),
-        hang_per_task=sometimes(0.05),
+        hang_per_task=sometimes(0.05, 0.2),
         twin_per_task=sometimes(0.1),
         orphan_per_task=sometimes(0.5, 1.0),
         late_flush_per_flush=sometimes(0.2),
         skew_ms=rng.choice((0, MAX_SKEW_MS)),
         max_latency_ms=rng.choice((10, 40, 150)),
+        slow_kind=rng.choice(("", "", "collector", "coordinator", "worker", "writer")),
     )

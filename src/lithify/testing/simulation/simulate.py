@@ -1,7 +1,7 @@
 """One run: everybody at work while things go wrong, then peace, then nothing may be left to do.
 
 1. The database is created. Each *seat* (a coordinator, some workers, a writer, a garbage collector,
-   readers, somebody who submits) is taken by one process after another: when one dies, the next takes
+   readers, a person) is taken by one process after another: when one dies, the next takes
    its seat after a while, under a new name. A coordinator or writer that falls asleep for long is
    replaced meanwhile, and wakes up as a zombie.
 2. For `chaos_ms` things go wrong as the scenario says. The judge looks at every write and deletion.
@@ -38,14 +38,14 @@ from lithify.testing.simulation.services import (
     run_coordinator_process,
     run_worker_process,
 )
-from lithify.testing.simulation.visitor import remove_eternal_checkpoints, run_reader, run_submitter
+from lithify.testing.simulation.visitor import remove_eternal_checkpoints, run_person, run_reader
 from lithify.testing.simulation.world import ROOT, Process, Violation, WatchedStore, World
 from lithify.testing.simulation.writer import Writer
 
 _PATHS = DatabasePaths(ROOT)
-SETTLE_MS = 90_000
+SETTLE_MS = 300_000
 """So soon everything must have come to rest once nothing goes wrong any more: the longest pause, the
-heartbeat timeout and the longest retry pause, and some time to work."""
+heartbeat timeout, the pause after two failures of the same work, and some time to work."""
 _LOOK_MS = 1_000
 _MAX_RESTART_MS = 4_000
 _MAX_REFUSALS = 5
@@ -111,8 +111,8 @@ def _take_seats(world: World) -> None:
     _seat(world, "writer", _write)
     _seat(world, "collector", run_collector_process)
     _seat(world, "reader", run_reader)
-    if world.scenario.submissions:
-        _seat(world, "submitter", run_submitter)
+    if world.scenario.meddling:
+        _seat(world, "person", run_person)
 
 
 def _seat(world: World, kind: str, body: Callable[[Process], None]) -> None:

@@ -1,9 +1,10 @@
-"""Everybody else who writes to a database: readers that pin a manifest, people who submit compactions.
+"""Everybody else who writes to a database: readers that pin a manifest, people who meddle.
 
 1. A reader publishes the manifest with a checkpoint of its own, reads every row of that version while
    time passes, and takes the checkpoint out again, or is gone and lets it expire.
 2. A person submits compactions, most of them not sensible: only the newest L0 SST, sources that are not
-   neighbours or not there, a destination that is taken, a drain of the root, the same work twice.
+   neighbours or not there, a destination that is taken, a drain of the root, the same work twice. And
+   cancels compactions, and tries again what failed.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from lithify import control
 from lithify.compaction import protocol
 from lithify.compaction.model import Compaction
+from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Checkpoint, DrainSpec, Manifest, Spec, TieredSpec
 from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
@@ -109,26 +113,44 @@ def _read(process: Process, checkpoint: Checkpoint) -> None:
             raise world.fail(rules.KEPT, f"reader {process.name}: {error}") from None
 
 
-def run_submitter(process: Process) -> None:
-    """Submit what comes to mind; until killed."""
+def run_person(process: Process) -> None:
+    """Submit, cancel and try again what comes to mind; until killed."""
     dataset = simulated_dataset(process)
     while True:
-        process.sleep_ms(process.rng.randint(1, 2 * _MAX_REST_MS))
+        process.sleep_ms(process.rng.randint(1, _MAX_REST_MS))
         if process.world.is_quiet:
             continue
-        snapshot = dataset.snapshot()
-        spec = _any_spec(snapshot, process.rng)
+        # Refused: what a person is told, and there is no ledger yet.
+        with suppress(Refused):
+            process.rng.choice((_submit, _submit, _cancel, _retry))(process, dataset)
 
-        def add(ledger: SlateLedger, spec: Spec = spec) -> SlateLedger:
-            now_ms = protocol.next_id_ms(ledger, process.clock.now_ms())
-            return protocol.submit(ledger, Compaction(process.ids.ulid(now_ms), spec))
 
-        try:
-            dataset.update_ledger(add)
-        except Refused:  # there is no ledger yet
-            continue
-        process.log(f"submitted {spec}")
-        process.world.count("event: compaction submitted by hand")
+def _submit(process: Process, dataset: SlateDataset) -> None:
+    """As SlateDB's own tool does it: whatever it is."""
+    spec = _any_spec(dataset.snapshot(), process.rng)
+
+    def add(ledger: SlateLedger) -> SlateLedger:
+        now_ms = protocol.next_id_ms(ledger, process.clock.now_ms())
+        return protocol.submit(ledger, Compaction(process.ids.ulid(now_ms), spec))
+
+    dataset.update_ledger(add)
+    process.log(f"submitted {spec}")
+    process.world.count("event: person submitted")
+
+
+def _cancel(process: Process, dataset: SlateDataset) -> None:
+    ledger = dataset.ledger()
+    active = ledger.active() if ledger is not None else ()
+    if active:
+        control.cancel(dataset, process.clock, [process.rng.choice(active).id])
+        process.world.count("event: person cancelled")
+
+
+def _retry(process: Process, dataset: SlateDataset) -> None:
+    failures = dataset.journal.failures()
+    if failures:
+        control.retry(dataset, process.clock, process.ids, process.rng.choice(failures).compaction)
+        process.world.count("event: person tried again")
 
 
 def _any_spec(manifest: Manifest, rng: random.Random) -> Spec:

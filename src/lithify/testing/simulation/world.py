@@ -25,7 +25,7 @@ from lithify.testing.memory import MemoryStore
 from lithify.testing.simulation.codecs import REAL_SHARE, Codecs
 from lithify.testing.simulation.fibers import EPOCH_MS, FiberClock, Scheduler
 from lithify.testing.simulation.model import Model
-from lithify.testing.simulation.scenario import MAX_PAUSE_MS, Faults, Scenario
+from lithify.testing.simulation.scenario import MAX_PAUSE_MS, SLOW_LATENCY_MS, Faults, Scenario
 from lithify.testing.wrapped import Call
 
 ROOT = "db"
@@ -169,7 +169,8 @@ class Process:
     def _decide(self, call: Call) -> Fault | None:
         """Let time pass, then say what goes wrong with this call."""
         faults, rng, world = self.world.faults, self.rng, self.world
-        self.sleep_ms(1 + int(rng.random() * faults.max_latency_ms))
+        is_slow = faults.slow_kind == self.kind
+        self.sleep_ms(1 + int(rng.random() * (SLOW_LATENCY_MS if is_slow else faults.max_latency_ms)))
         if faults.disturbances and not self.is_dead:
             self._dawdle(call)
         if self.is_dead:
