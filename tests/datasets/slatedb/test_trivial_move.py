@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from lithify.compaction.model import State
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
-from lithify.testing import Fault, FaultyStore, ManualClock, crash_at_every_call
+from lithify.testing import Fault, FaultyStore, ManualClock, MemoryStore, crash_at_every_call
 from lithify.testing.engine import InlineEngine
 from lithify.testing.wrapped import Call
 from tests.compacting import check_state_files, compact, dataset_at
@@ -124,27 +123,32 @@ def test_a_crash_at_any_store_call_loses_nothing_and_the_next_run_finishes(
     with open_db(path) as database:
         model = write_disjoint(database, 4)
     now_ms = int(time.time() * 1000)
-    copies = itertools.count()
-    current: list[Path] = []
+    root = open_store(str(path))[1]
+    objects = {f"{root}/{f.relative_to(path)}": f.read_bytes() for f in path.rglob("*") if f.is_file()}
 
     def make_store() -> ObjectStore:
-        current[:] = [copy_database(path, tmp_path / f"copy{next(copies)}")]
-        return open_store(str(current[0]))[0]
+        store = MemoryStore(ManualClock(now_ms))
+        for key, data in objects.items():
+            store.put(key, data)
+        return store
 
-    def run(store: ObjectStore) -> None:
-        clock = ManualClock(now_ms)
-        compact(moving(current[0], wrap=lambda _: store, clock=clock), full=False, clock=clock)
+    def run(store: ObjectStore, at_ms: int = now_ms) -> None:
+        clock = ManualClock(at_ms)
+        compact(moving(path, wrap=lambda _: store, clock=clock), full=False, clock=clock)
 
-    states = set()
-    for site, _ in crash_at_every_call(make_store, run):
-        copy = current[0]
-        state = frozenset(file.relative_to(copy) for file in copy.rglob("*"))
-        if state not in states:
-            states.add(state)
-            later = ManualClock(now_ms + 60_000)
-            compact(moving(copy, clock=later), full=False, clock=later)
-            root = dataset_at(copy).snapshot().root
-            assert (len(root.l0), [len(run.views) for run in root.runs]) == (0, [4]), site
-            check(copy, model)
-        shutil.rmtree(copy)
+    states: set[frozenset[str]] = set()
+    for site, store in crash_at_every_call(make_store, run):
+        state = frozenset(meta.key for meta in store.list(root))
+        if state in states:
+            continue
+        states.add(state)
+        run(store, now_ms + 60_000)
+        copy = tmp_path / str(len(states))
+        for meta in store.list(root):
+            file = copy / meta.key.removeprefix(f"{root}/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(store.get(meta.key))
+        tree = dataset_at(copy).snapshot().root
+        assert (len(tree.l0), [len(run.views) for run in tree.runs]) == (0, [4]), site
+        check(copy, model)
     assert len(states) > 5
