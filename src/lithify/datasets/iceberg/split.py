@@ -21,8 +21,9 @@ import numpy.typing as npt
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.planning.timeline.model import Interval, TimelineFile
 
-RANGE_BYTES = 64 * 1024 * 1024
-"""Estimated input of one task, where chunks allow it."""
+RANGE_BYTES = 16 * 1024 * 1024
+"""Estimated input of one task, where chunks allow it: about a second of work, so that even a small table
+keeps several cores busy and little is lost with a task."""
 LARGE_PIECE = 2.0
 """A piece of so many ranges is cut."""
 MAX_POINTS = 256
