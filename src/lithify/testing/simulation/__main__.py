@@ -26,6 +26,7 @@ from lithify.testing.simulation.simulate import Outcome, simulate
 
 DEFAULT_SEEDS = 300
 _SEEDS_PER_CALL = 20
+_SEEDS_PER_LINE = 500
 
 
 @dataclass(slots=True)
@@ -106,6 +107,8 @@ def _run(seeds: range, jobs: int, *, as_json: bool) -> int:
             if outcome.violation is not None:
                 _report(console, [outcome])
             progress.advance(task)
+            if not console.is_terminal and summary.seeds % _SEEDS_PER_LINE == 0:
+                console.print(f"{summary.seeds} of {len(seeds)} seeds")
     return _finish(summary, time.monotonic() - started_s, as_json=as_json)
 
 

@@ -38,7 +38,12 @@ from lithify.testing.simulation.services import (
     run_coordinator_process,
     run_worker_process,
 )
-from lithify.testing.simulation.visitor import remove_eternal_checkpoints, run_person, run_reader
+from lithify.testing.simulation.visitor import (
+    forgive_failures,
+    remove_eternal_checkpoints,
+    run_person,
+    run_reader,
+)
 from lithify.testing.simulation.world import ROOT, Process, Violation, WatchedStore, World
 from lithify.testing.simulation.writer import Writer
 
@@ -74,6 +79,7 @@ def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcom
             _take_seats(world)
             world.scheduler.run_until(started_ms + world.scenario.chaos_ms)
             world.calm()
+            _keep(world, forgive_failures)
             _settle(world, judge)
             _clean_up(world, judge)
         except Violation:
@@ -194,6 +200,11 @@ def _live(process: Process, body: Callable[[Process], None]) -> None:
 # The end
 
 
+def _keep(world: World, body: Callable[[Process], None]) -> None:
+    """Let a person put something in order."""
+    world.scheduler.spawn(lambda: _live(world.process("keeper"), body))
+
+
 def _settle(world: World, judge: Judge) -> None:
     """Let everything come to rest."""
     deadline_ms = world.now_ms + SETTLE_MS
@@ -230,7 +241,7 @@ def _clean_up(world: World, judge: Judge) -> None:
         world.is_quiet = False
         world.scheduler.run_until(world.now_ms + _LOOK_MS)
     _settle(world, judge)
-    world.scheduler.spawn(lambda: _live(world.process("keeper"), remove_eternal_checkpoints))
+    _keep(world, remove_eternal_checkpoints)
     world.scheduler.run_until(world.now_ms + _COLLECT_MS)
     left = {meta.key for meta in world.objects.list(_PATHS.compacted_folder)} - judge.live_keys()
     if old := sorted(key for key in left if _sst_ms(key) < before_ms - MAX_SKEW_MS):

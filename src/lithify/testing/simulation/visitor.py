@@ -52,6 +52,14 @@ def run_reader(process: Process) -> None:
             publish_manifest(process, partial(_without, checkpoint_id))
 
 
+def forgive_failures(process: Process) -> None:
+    """What a person does about work that has failed: after a few failures, or cancellations, the
+    coordinator leaves the same sources alone for up to an hour, and the writer stalls meanwhile."""
+    journal = simulated_dataset(process).journal
+    for failure in journal.failures():
+        journal.forgive(failure.compaction)
+
+
 def remove_eternal_checkpoints(process: Process) -> None:
     """What a person does about checkpoints without an end whose readers are gone."""
 
