@@ -30,7 +30,7 @@ from lithify.clock import Clock
 from lithify.compaction import protocol
 from lithify.compaction.contract import Dataset, Plan, Proposal
 from lithify.compaction.failures import Failures
-from lithify.compaction.journal import Attempt
+from lithify.compaction.journal import Attempt, recorded_ranges
 from lithify.compaction.model import Compaction, State
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.compaction.silence import SilenceWatch
@@ -130,17 +130,19 @@ class Coordinator:
         self._epoch = self._dataset.take_epoch()
         epoch = self._epoch
 
-        held: list[Ulid] = []
+        held: list[AnyCompaction] = []
 
         def change(latest: AnyLedger) -> AnyLedger:
             latest = protocol.recover(latest, epoch)
-            held[:] = [c.id for c in latest.active() if protocol.owns(latest, c.id, predecessor or "")]
-            return protocol.reclaim(latest, held)
+            held[:] = [c for c in latest.active() if protocol.owns(latest, c.id, predecessor or "")]
+            return protocol.reclaim(latest, [c.id for c in held])
 
         self._dataset.update_ledger(change)
         now_ms = self._clock.now_ms()
         reason = f"the process of {predecessor} ended without giving it back"
-        self._unnoted += [(i, Attempt(predecessor or "", reason, now_ms)) for i in held]
+        self._unnoted += [
+            (c.id, Attempt(predecessor or "", reason, now_ms, recorded_ranges(c))) for c in held
+        ]
         self._observe(telemetry.EpochTaken(self._dataset.url, epoch))
 
     def tick(self) -> TickResult:
@@ -249,7 +251,7 @@ class Coordinator:
     def _silent(self, compaction: AnyCompaction) -> Attempt:
         owner = compaction.worker.id if compaction.worker is not None else ""
         reason = f"worker {owner or 'unknown'} showed no sign of life for {self._timeout_ms / 1000:g} s"
-        return Attempt(owner, reason, self._clock.now_ms())
+        return Attempt(owner, reason, self._clock.now_ms(), recorded_ranges(compaction))
 
     def _exhausted(self, ledger: AnyLedger) -> list[tuple[AnyCompaction, Attempt]]:
         """What has been tried too often and waits to be tried again, with the last attempt. The reason is

@@ -287,7 +287,8 @@ class Worker:
 
         self._note_finished(running)
         # Before the release, so that whoever sees it free sees the attempt too.
-        self._dataset.journal.add_attempt(compaction_id, Attempt(self._id, str(error), now_ms))
+        attempt = Attempt(self._id, str(error), now_ms, len(running.outcomes))
+        self._dataset.journal.add_attempt(compaction_id, attempt)
         self._dataset.update_ledger(change)
         del self._running[compaction_id]
         self._failures.append((compaction_id, error))

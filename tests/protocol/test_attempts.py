@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ from lithify.testing import Fault as StoreFault
 from lithify.testing.engine import Fault, InlineEngine, Submitted
 from lithify.worker import Worker
 from tests.compacting import compact
-from tests.protocol.rig import Rig
+from tests.protocol.rig import Rig, Template
 
 REASON = "never started"
 
@@ -90,6 +91,29 @@ def test_a_compaction_that_kills_its_workers_is_given_up_too(rig: Rig) -> None:
     assert "no sign of life" in failed.reason
     assert f"w{MAX_ATTEMPTS - 1}" in failed.reason
     assert len(rig.seen(telemetry.Reclaimed)) == MAX_ATTEMPTS
+
+
+def test_workers_that_bring_it_on_before_they_die_use_up_no_attempts(
+    plain_template: Template, tmp_path: Path
+) -> None:
+    """Machines may be taken away again and again; a large compaction must come to its end all the same."""
+    rig = Rig.of(plain_template, tmp_path, max_sst_size=1200)
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    lives = MAX_ATTEMPTS + 2
+    for life in range(lives):
+        worker = rig.worker(f"w{life}")
+        worker.tick()
+        assert rig.owner() == f"w{life}", "it is claimed without a pause"
+        assert rig.engines[worker.id].waiting > 1
+        rig.engines[worker.id].step()
+        rig.clock.advance_s(5)
+        worker.tick()
+        rig.pass_silently(coordinator)
+    assert len(rig.seen(telemetry.Reclaimed)) == lives
+    rig.finish(coordinator, rig.worker("last"))
+    assert not rig.seen(telemetry.Failed)
+    rig.check()
 
 
 def test_what_ends_the_process_of_an_embedded_worker_counts(rig: Rig) -> None:

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from lithify.compaction.protocol import AnyCompaction
 from lithify.ids import Ulid
 
 MAX_FAILURES = 100
@@ -54,6 +55,27 @@ class Attempt:
     worker: str
     reason: str
     at_ms: int
+    recorded: int = 0
+    """Ranges that were finished and on record then."""
+
+
+def recorded_ranges(compaction: AnyCompaction) -> int:
+    """How many of its ranges are finished and on record."""
+    progress = compaction.progress
+    return 0 if progress is None else sum(bool(done.outputs) for done in progress.ranges)
+
+
+def in_vain(attempts: Iterable[Attempt]) -> tuple[Attempt, ...]:
+    """Those of a compaction's attempts, oldest first, that came after the last one to bring it on. Who
+    finishes ranges and then dies was stopped, for instance with its machine; that says nothing against the
+    compaction, and happens to large ones again and again."""
+    most, found = 0, list[Attempt]()
+    for attempt in attempts:
+        if attempt.recorded > most:
+            most, found = attempt.recorded, []
+        else:
+            found.append(attempt)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +116,7 @@ class Journal(Protocol):
         ...
 
     def attempts(self) -> Mapping[Ulid, tuple[Attempt, ...]]:
-        """All attempts, oldest first, by compaction."""
+        """The attempts that count (`in_vain`), oldest first, by compaction."""
         ...
 
     def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None: ...

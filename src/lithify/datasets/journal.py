@@ -25,7 +25,7 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from lithify.clock import Clock
-from lithify.compaction.journal import MAX_FAILURES, Attempt, Failure, Movement
+from lithify.compaction.journal import MAX_FAILURES, Attempt, Failure, Movement, in_vain
 from lithify.errors import ObjectNotFound, StoreError
 from lithify.ids import Ids, Ulid, parse_ulid
 from lithify.store.keys import join
@@ -98,7 +98,7 @@ class ObjectJournal:
             compaction_id = _compaction_of(key, self._attempts)
             if compaction_id is not None:
                 found.setdefault(compaction_id, []).append(attempt)
-        return {i: tuple(sorted(tries, key=lambda a: a.at_ms)) for i, tries in found.items()}
+        return {i: in_vain(sorted(tries, key=lambda a: a.at_ms)) for i, tries in found.items()}
 
     def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None:
         name = f"{self._ids.ulid(self._clock.now_ms())}{_SUFFIX}"
@@ -208,7 +208,8 @@ def _movement(fields: Any) -> Movement:
 
 
 def _attempt(fields: Any) -> Attempt:
-    return Attempt(str(fields["worker"]), str(fields["reason"]), int(fields["at_ms"]))
+    recorded = int(fields.get("recorded", 0))
+    return Attempt(str(fields["worker"]), str(fields["reason"]), int(fields["at_ms"]), recorded)
 
 
 def _failure(fields: Any) -> Failure:
