@@ -17,7 +17,7 @@ from lithify.compaction.journal import Attempt, Failure
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.status import CompactionStatus, Known, RangeState, Stay, describe
 from lithify.datasets.slatedb.dataset import SlateDataset, source_views
-from lithify.datasets.slatedb.history import LedgerHistory
+from lithify.datasets.slatedb.history import Arrival, LedgerHistory
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Spec, TieredSpec
 from lithify.datasets.slatedb.presence import CoordinatorStatus, coordinator_status
@@ -92,13 +92,20 @@ def _known(
     movements = dataset.journal.movements(compaction.id) if compaction.state is State.RUNNING else {}
     owner = compaction.worker.id if compaction.worker is not None else None
     arrival = history.arrival(compaction) if history is not None else None
+    is_recorded = compaction.state is State.RUNNING and compaction.progress is not None
+    first = history.first_progress(compaction) if history is not None and is_recorded else None
     return Known(
         cost_bytes=cost_bytes(compaction.spec, manifest),
         ranges=_ranges(compaction, finished),
-        stay=Stay(arrival.at_ms, _ranges(arrival.compaction, finished)) if arrival is not None else None,
+        stay=_stay(arrival, finished),
+        first_progress=_stay(first, finished),
         movements={name: m for name, m in movements.items() if m.worker == owner},
         attempts=attempts.get(compaction.id, ()),
     )
+
+
+def _stay(arrival: Arrival | None, finished: frozenset[str]) -> Stay | None:
+    return Stay(arrival.at_ms, _ranges(arrival.compaction, finished)) if arrival is not None else None
 
 
 def cost_bytes(spec: Spec, manifest: Manifest) -> int:

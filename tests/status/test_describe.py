@@ -65,6 +65,19 @@ def test_how_long_still_is_reckoned_from_what_this_worker_did() -> None:
     assert status_of(running(), replace(known, stay=None)).remaining_ms is None
 
 
+def test_waiting_for_spark_does_not_slow_the_estimate_down() -> None:
+    # Claimed 100 s ago, first ranges recorded 10 s ago, as much again since: 10 s for each quarter.
+    known = Known(
+        1000,
+        (DONE, DONE, OPEN, OPEN),
+        Stay(NOW_MS - 100_000),
+        first_progress=Stay(NOW_MS - 10_000, (DONE, OPEN, OPEN, OPEN)),
+    )
+    assert status_of(running(), known).remaining_ms == 20_000
+    # Nothing since the first record: the claim has to do.
+    assert status_of(running(), replace(known, ranges=(DONE, OPEN, OPEN, OPEN))).remaining_ms == 300_000
+
+
 @pytest.mark.parametrize(
     ("compaction", "attempts", "alive", "waits_for"),
     [
@@ -107,7 +120,7 @@ def test_compacted_is_all_done() -> None:
 def test_nobody_is_ever_more_than_done(
     cost_bytes: int, ranges: tuple[RangeState, ...], movements: dict[str, Movement]
 ) -> None:
-    known = Known(cost_bytes, ranges, Stay(NOW_MS - 1000), movements)
+    known = Known(cost_bytes, ranges, Stay(NOW_MS - 1000), movements=movements)
     found = status_of(running(), known)
     assert 0 <= found.done_bytes <= cost_bytes
     assert 0 <= found.share_done <= 1

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from lithify.compaction import protocol
-from lithify.compaction.model import State
+from lithify.compaction.model import Progress, RangeProgress, State, Worker
 from lithify.datasets.slatedb.history import LedgerHistory
-from lithify.datasets.slatedb.ledger import SlateLedger
-from lithify.datasets.slatedb.model import TieredSpec, Tree, View
+from lithify.datasets.slatedb.ledger import SlateLedger, SlateProgress
+from lithify.datasets.slatedb.model import KeyRange, TieredSpec, Tree, View
 from lithify.datasets.slatedb.presence import Presence, judge
 from lithify.datasets.slatedb.pressure import pressure
 from lithify.ids import RandomIds, Ulid, ulid_ms
@@ -86,8 +86,10 @@ def test_segments_have_a_backlog_each() -> None:
     ]
 
 
-def _beat(compaction_id: Ulid, at_ms: int, ledger: SlateLedger) -> SlateLedger:
-    return protocol.heartbeat(ledger, compaction_id, "second", at_ms)
+def _beat(
+    compaction_id: Ulid, at_ms: int, ledger: SlateLedger, progress: SlateProgress | None = None
+) -> SlateLedger:
+    return protocol.heartbeat(ledger, compaction_id, "second", at_ms, progress)
 
 
 @pytest.mark.parametrize("heartbeats", [0, 1, 2, 3, 7, 20])
@@ -121,6 +123,24 @@ def test_since_when(tmp_path: Path, heartbeats: int) -> None:
     assert arrival.compaction.worker is not None
     assert arrival.compaction.worker.last_heartbeat_ms == 2
 
+    # Progress is found where it was recorded first, by this worker.
+    assert history.first_progress(compaction) is None
+    progress: SlateProgress = Progress((RangeProgress(KeyRange()),), 5)
+    for at_ms in (100, 101, 102):
+        dataset.update_ledger(partial(_beat, wanted, at_ms, progress=progress))
+    ledger = dataset.ledger()
+    assert ledger is not None
+    moved = ledger.get(wanted)
+    assert moved is not None
+    first = LedgerHistory(dataset.store, dataset.paths).first_progress(moved)
+    assert first is not None
+    assert first.compaction.worker == Worker("second", 100)
+
+    # Without the version in which it was claimed, nobody knows.
+    for version_id in range(1, claimed + 1):
+        dataset.store.delete(f"{dataset.paths.compactions_folder}/{version_id:020d}.compactions")
+    assert LedgerHistory(dataset.store, dataset.paths).arrival(moved) is None
+
     # What is gone from the latest version is still found, as long as older ones are there.
     dataset.update_ledger(lambda ledger: protocol.trim(protocol.fail(protocol.fail(ledger, wanted), other)))
     latest = dataset.ledger()
@@ -129,8 +149,3 @@ def test_since_when(tmp_path: Path, heartbeats: int) -> None:
     entry = LedgerHistory(dataset.store, dataset.paths).last_entry(wanted)
     assert entry is not None
     assert entry.state in (State.RUNNING, State.FAILED)
-
-    # Without the version in which it was claimed, nobody knows.
-    for version_id in range(1, claimed + 1):
-        dataset.store.delete(f"{dataset.paths.compactions_folder}/{version_id:020d}.compactions")
-    assert LedgerHistory(dataset.store, dataset.paths).arrival(compaction) is None

@@ -209,7 +209,10 @@ def _wait(
                 if compaction_id not in ended:
                     found = control.outcome(dataset, compaction_id)
                     if found is None:
-                        raise Refused(f"nothing is known of a compaction {compaction_id} of {dataset.url}")
+                        raise Refused(
+                            f"nothing is known of a compaction {compaction_id} of {dataset.url}: there "
+                            "never was one, or it is over and its traces were collected"
+                        )
                     if found.state.is_terminal:
                         ended[compaction_id] = found
             if len(ended) == len(wanted):

@@ -3,8 +3,8 @@ Pure.
 
 1. *How far*: each range counts the same share of the compaction's bytes. A finished range counts whole, one
    that is being executed by what its task reported last, one that was left half-way by its outputs.
-2. *How long still*: what is open, at the pace since the present worker claimed it. What was finished
-   before that claim is not counted into the pace.
+2. *How long still*: what is open, at the pace since the present worker first recorded progress; until
+   there is more than that, since it claimed. What was finished before is not counted into the pace.
 3. *What it waits for* follows from its state, the signs of life of its worker, earlier attempts, and
    whether a coordinator is known to be alive.
 """
@@ -46,6 +46,8 @@ class Known:
     ranges: tuple[RangeState, ...] = ()
     """Empty until its worker has recorded them."""
     stay: Stay | None = None
+    first_progress: Stay | None = None
+    """When the present worker recorded ranges first."""
     movements: Mapping[str, Movement] | None = None
     attempts: tuple[Attempt, ...] = ()
 
@@ -132,14 +134,16 @@ def _done_bytes(cost_bytes: int, ranges: tuple[RangeState, ...], movements: Mapp
 
 
 def _remaining_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: int) -> int | None:
-    stay = known.stay
-    if compaction.state is not State.RUNNING or stay is None:
+    if compaction.state is not State.RUNNING:
         return None
-    moved = done - _done_bytes(known.cost_bytes, stay.ranges, {})
-    elapsed_ms = now_ms - stay.since_ms
-    if moved <= 0 or elapsed_ms <= 0:
-        return None
-    return round((known.cost_bytes - done) * elapsed_ms / moved)
+    for start in (known.first_progress, known.stay):
+        if start is None:
+            continue
+        moved = done - _done_bytes(known.cost_bytes, start.ranges, {})
+        elapsed_ms = now_ms - start.since_ms
+        if moved > 0 and elapsed_ms > 0:
+            return round((known.cost_bytes - done) * elapsed_ms / moved)
+    return None
 
 
 def _waits_for(state: State, is_stale: bool, attempts: int, coordinator_alive: bool | None) -> str:

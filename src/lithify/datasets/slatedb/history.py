@@ -44,17 +44,26 @@ class LedgerHistory:
 
     def arrival(self, compaction: SlateCompaction) -> Arrival | None:
         """When `compaction` came into its state, under its worker."""
-        worker = compaction.worker.id if compaction.worker is not None else None
+        return self._first(compaction.id, lambda entry: _is_same_stay(entry, compaction))
 
-        def is_same(index: int) -> bool:
-            entry = self._entry(index, compaction.id)
-            owner = entry.worker.id if entry is not None and entry.worker is not None else None
-            return entry is not None and entry.state is compaction.state and owner == worker
+    def first_progress(self, compaction: SlateCompaction) -> Arrival | None:
+        """When its present worker first had progress on record. One that goes on from another's has it
+        from the start."""
+        return self._first(
+            compaction.id, lambda entry: _is_same_stay(entry, compaction) and entry.progress is not None
+        )
 
-        first = _first_of_the_last(is_same, len(self._versions))
+    def _first(self, compaction_id: Ulid, holds: Callable[[SlateCompaction], bool]) -> Arrival | None:
+        """The first version of those up to the latest in which `holds` is true."""
+
+        def holds_at(index: int) -> bool:
+            entry = self._entry(index, compaction_id)
+            return entry is not None and holds(entry)
+
+        first = _first_of_the_last(holds_at, len(self._versions))
         if first is None or (first == 0 and not self._is_first(0)):
             return None  # it may have begun in a version that is gone
-        entry = self._entry(first, compaction.id)
+        entry = self._entry(first, compaction_id)
         return Arrival(self._at_ms(first), entry) if entry is not None else None
 
     def last_entry(self, compaction_id: Ulid) -> SlateCompaction | None:
@@ -80,6 +89,11 @@ class LedgerHistory:
                 self._read[key] = None
         ledger = self._read[key]
         return ledger.get(compaction_id) if ledger is not None else None
+
+
+def _is_same_stay(entry: SlateCompaction, compaction: SlateCompaction) -> bool:
+    owners = [c.worker.id if c.worker is not None else None for c in (entry, compaction)]
+    return entry.state is compaction.state and owners[0] == owners[1]
 
 
 def _first_of_the_last(is_same: Callable[[int], bool], count: int) -> int | None:
