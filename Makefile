@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+BENCH_INSTALLED := $(VENV)/.bench-installed
+SPARK35 := build/bench-spark35
 
 .PHONY: help install demo test check bench simulate chaos soak lock clean
 
@@ -28,8 +30,17 @@ check: $(INSTALLED) ## Lint, types and layering
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED) ## Measure Lithify beside SlateDB's own compactor; writes build/bench.json
+bench: $(BENCH_INSTALLED) $(SPARK35)/.installed ## Measure Lithify beside other compactors; writes build/bench.json
 	$(BIN)/python -m benchmarks
+
+$(BENCH_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	touch $@
+
+$(SPARK35)/.installed: benchmarks/spark35.txt
+	$(PYTHON) -m venv $(SPARK35)
+	$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/spark35.txt
+	touch $@
 
 simulate: $(INSTALLED) ## Play 10,000 seeds of the simulator; a failing one says how to replay it
 	$(BIN)/python -m lithify.testing.simulation --seeds 1..10000 --jobs 2
@@ -41,7 +52,7 @@ soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dyin
 	$(BIN)/python -m tests.soak
 
 lock: $(INSTALLED) ## Pin all dependencies anew in constraints.txt
-	$(BIN)/pip-compile --quiet --extra dev --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host \
+	$(BIN)/pip-compile --quiet --extra dev --extra bench --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host \
 		--no-emit-find-links --no-annotate --no-header --output-file constraints.txt pyproject.toml
 
 clean: ## Remove what was built

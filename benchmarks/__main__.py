@@ -7,7 +7,8 @@
    everything written so far is flushed to disk and the inputs are read once, so that all sides find
    them in the page cache; after each, its outputs are removed.
 3. The service as processes run it (`benchmarks.service`) and what coordination costs (`benchmarks.idle`).
-4. Report medians. The exit code is 0 even when a target is missed: the report says so.
+4. Compactors of Iceberg tables beside each other (`benchmarks.iceberg`).
+5. Report medians. The exit code is 0 even when a target is missed: the report says so.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from benchmarks import report, service_report
+from benchmarks import iceberg, report, service_report
 from benchmarks.cases import CASES, Case
 from benchmarks.child import Cost, cost_of_cp
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
@@ -87,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Lithify beside SlateDB's compactor."
     )
-    parts = [*(case.name for case in CASES), SERVICE]
+    parts = [*(case.name for case in CASES), SERVICE, iceberg.NAME]
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the data, to try things out")
     parser.add_argument("--only", action="append", choices=parts, metavar="PART")
@@ -101,14 +102,21 @@ def main() -> None:
     end_to_end = [bench.end_to_end(case) for case in cases if case.min_wall_ratio is not None]
     service = None
     if arguments.only is None or SERVICE in arguments.only:
-        cache: Path = arguments.cache.absolute()
-        service = service_report.measure(cache, arguments.scale, arguments.repetitions, console)
+        service = service_report.measure(
+            arguments.cache.absolute(), arguments.scale, arguments.repetitions, console
+        )
+    tables = None
+    if arguments.only is None or iceberg.NAME in arguments.only:
+        tables = iceberg.measure(arguments.cache.absolute(), arguments.scale, arguments.repetitions, console)
     report.print_tables(console, kernel, end_to_end)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     results = report.document(kernel, end_to_end, arguments.repetitions, arguments.scale)
     if service is not None:
         service.print_tables(console)
         results[SERVICE] = service.to_json()
+    if tables is not None:
+        iceberg.print_tables(console, tables)
+        results[iceberg.NAME] = tables.to_json()
     arguments.output.write_text(json.dumps(results, indent=2) + "\n")
     console.print(f"Written: {arguments.output}", highlight=False)
 
