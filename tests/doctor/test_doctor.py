@@ -27,6 +27,7 @@ from lithify.testing.engine import Fault, InlineEngine
 from tests.cli.invoking import invoke, invoke_json
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Put, open_db
+from tests.s3 import S3
 
 CLOCK, IDS = SystemClock(), RandomIds()
 Step = Callable[[SlateLedger, Ulid], SlateLedger]
@@ -382,3 +383,22 @@ def test_the_command(path: Path, tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
     assert invoke("doctor", nothing).exit_code == 10
     assert not nothing.exists()
+
+
+def test_a_database_on_s3(s3: S3) -> None:
+    """Over HTTP, with the store's own answers to conditional writes; a wrong secret or bucket is told."""
+    url = f"s3://{s3.bucket()}/some/db"
+    with open_db(url, store_options=s3.options) as opened:
+        opened.put(b"k", b"v")
+        opened.flush()
+    options = [word for key, value in s3.options.items() for word in ("--store-option", f"{key}={value}")]
+    told = invoke_json("doctor", *options, url)
+    findings = by_check(Finding(**{**f, "severity": Severity(f["severity"])}) for f in told)
+    assert worse_than_ok(findings.values()) == set()
+    assert {"write", "create-if-absent", "conditional overwrite", "clock", "delete"} <= set(findings)
+    store = dataset_at(url, store_options=s3.options).store
+    assert list(store.list("some/db/lithify")) == []
+
+    result = invoke("doctor", *options, "s3://no-such-bucket/db")
+    assert result.exit_code == 10
+    assert "no-such-bucket" in " ".join(result.stdout.split())
