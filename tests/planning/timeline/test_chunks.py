@@ -169,7 +169,7 @@ def test_one_wrong_timestamp_does_not_make_millions_of_chunks() -> None:
 @pytest.mark.parametrize("granularity", list(Granularity))
 def test_the_end_of_an_interval_is_excluded(granularity: Granularity) -> None:
     policy = TimelinePolicy(calendar=Calendar(granularity))
-    edge = Calendar(granularity).floor(NOW_US)
+    edge = Calendar(granularity).edges(NOW_US, NOW_US + 1)[0]
     ends_at_edge = TimelineFile("a", Interval(edge - 1, edge), 1, 1)
     begins_at_edge = TimelineFile("b", Interval(edge, edge + 1), 1, 1)
     over_edge = TimelineFile("c", Interval(edge - 1, edge + 1), 1, 1)

@@ -262,6 +262,18 @@ def test_a_neighbour_that_got_part_of_a_shared_file_is_noticed() -> None:
     assert analysed_days(memory.plan(table.listing())) == [1]
 
 
+def test_a_chunk_that_still_shares_files_after_a_commit_may_move_with_its_neighbour() -> None:
+    """As after a rewrite that could not cut at every edge."""
+    written = [file(0.1, 1.5, 60, "w")]
+    states = committed(ChunkStates(), [day(0), day(1)], written, EACH)
+    result = plan([*written, *small_files(1, 2)], EACH, NOW_US, states=states)
+    assert result.analysed == 1
+    assert sorted(days(keys_in(result.tasks))) == [1]
+    wide = replace(EACH, max_task_bytes=1 << 40)
+    (task,) = plan([*written, *small_files(1, 2)], wide, NOW_US, states=states).tasks
+    assert days(task.chunks) == [0, 1]
+
+
 def test_a_chunk_left_without_files_is_forgotten() -> None:
     memory = Memory(EACH)
     memory.plan(STABLE_DAYS)

@@ -76,12 +76,6 @@ class Calendar:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_tz", None if self.zone == "UTC" else _load(self.zone))
 
-    def floor(self, at_us: int) -> int:
-        """Where the chunk of that instant begins."""
-        if self.granularity is Granularity.HOUR:
-            return self._hour(at_us)[0]
-        return self._begin(self._label(at_us))
-
     def edges(self, start_us: int, end_us: int) -> list[int]:
         """The beginnings of all chunks that have an instant between the two (the second excluded),
         ascending, and the end of the last one."""
