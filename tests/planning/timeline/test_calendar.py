@@ -161,6 +161,14 @@ def edges(granularity: str, zone: str, start: str, end: str) -> list[str]:
         ),
         pytest.param(
             "hour",
+            "America/St_Johns",
+            "2010-11-07T02:30Z",
+            "2010-11-07T03:00Z",
+            ["2010-11-07T02:30:00Z", "2010-11-07T02:31:00Z", "2010-11-07T03:30:00Z"],
+            id="an hour that is cut after a minute",
+        ),
+        pytest.param(
+            "hour",
             "Asia/Kathmandu",
             "2024-04-06T00:00Z",
             "2024-04-06T00:10Z",
