@@ -11,8 +11,9 @@ The stores wrap each other: `CountingStore(FaultyStore.crash_at(MemoryStore(cloc
 one's own is a `WrappedStore` that overrides `around`.
 """
 
+from lithify.store.metered import Verb
 from lithify.testing.clock import ManualClock
-from lithify.testing.counting import CountingStore, Verb
+from lithify.testing.counting import CountingStore
 from lithify.testing.delaying import DelayingStore
 from lithify.testing.faulty import Crash, CrashSite, Fault, FaultyStore, crash_at_every_call
 from lithify.testing.memory import MemoryStore
