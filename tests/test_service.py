@@ -20,10 +20,10 @@ from lithify.errors import Fenced
 from lithify.ids import RandomIds
 from lithify.service import LoopOptions, run_coordinator, run_workers
 from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import Call
 from lithify.testing.clock import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.testing.faulty import Fault, FaultyStore
-from lithify.testing.wrapped import Call
 from lithify.worker import Worker
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until

@@ -22,10 +22,10 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.ids import RandomIds, Ulid
 from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import Call, WrappedStore
 from lithify.telemetry import Event
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine, Submitted
-from lithify.testing.wrapped import Call, WrappedStore
 from lithify.worker import Worker, WorkerOptions
 from tests.compacting import dataset_at
 from tests.judge.official import Put, copy_database, open_db

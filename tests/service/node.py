@@ -27,9 +27,9 @@ from lithify.engine.spark import SparkEngine
 from lithify.ids import RandomIds
 from lithify.service import LoopOptions, run_coordinator, run_workers
 from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import Call, WrappedStore
 from lithify.telemetry import Event
 from lithify.testing.engine import InlineEngine
-from lithify.testing.wrapped import Call, WrappedStore
 from lithify.worker import Worker, WorkerOptions
 from tests.compacting import dataset_at
 

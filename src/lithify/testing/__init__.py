@@ -12,12 +12,12 @@ one's own is a `WrappedStore` that overrides `around`.
 """
 
 from lithify.store.metered import Verb
+from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.clock import ManualClock
 from lithify.testing.counting import CountingStore
 from lithify.testing.delaying import DelayingStore
 from lithify.testing.faulty import Crash, CrashSite, Fault, FaultyStore, crash_at_every_call
 from lithify.testing.memory import MemoryStore
-from lithify.testing.wrapped import Call, WrappedStore
 
 __all__ = [
     "Call",

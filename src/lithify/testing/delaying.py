@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from lithify.clock import Clock
 from lithify.store.objects import ObjectStore
-from lithify.testing.wrapped import Call, WrappedStore
+from lithify.store.wrapped import Call, WrappedStore
 
 ResultT = TypeVar("ResultT")
 

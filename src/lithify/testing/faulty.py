@@ -20,7 +20,7 @@ from typing import TypeVar, cast
 
 from lithify.errors import StoreError
 from lithify.store.objects import ObjectStore
-from lithify.testing.wrapped import Call, WrappedStore
+from lithify.store.wrapped import Call, WrappedStore
 
 ResultT = TypeVar("ResultT")
 

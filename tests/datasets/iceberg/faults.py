@@ -14,8 +14,8 @@ from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 
 from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.faulty import Crash, Fault
-from lithify.testing.wrapped import Call, WrappedStore
 
 ResultT = TypeVar("ResultT")
 IO_PROPERTY = {"py-io-impl": "tests.datasets.iceberg.faults.FaultyFileIO"}

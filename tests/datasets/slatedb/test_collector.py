@@ -17,9 +17,9 @@ from lithify.datasets.slatedb.collector import (
 from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageOptions, Kind
 from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds
+from lithify.store.wrapped import Call
 from lithify.telemetry import Event, GarbageCollected
 from lithify.testing import Fault, FaultyStore, ManualClock
-from lithify.testing.wrapped import Call
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.collecting import HOUR_MS, aged_database, check, names
 

@@ -13,9 +13,9 @@ from lithify.compaction.model import State
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
+from lithify.store.wrapped import Call
 from lithify.testing import Fault, FaultyStore, ManualClock, MemoryStore, crash_at_every_call
 from lithify.testing.engine import InlineEngine
-from lithify.testing.wrapped import Call
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.datasets.slatedb.collecting import Model, check, gc, in_an_hour, names, write
 from tests.datasets.slatedb.coordinated import coordinate

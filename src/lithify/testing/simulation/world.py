@@ -20,13 +20,13 @@ from typing import Any, Protocol
 from lithify.coordinator import Coordinator
 from lithify.ids import RandomIds, Ulid
 from lithify.store.objects import ObjectMeta, ObjectStore, ObjectWriter
+from lithify.store.wrapped import Call
 from lithify.testing.faulty import Fault, FaultyStore
 from lithify.testing.memory import MemoryStore
 from lithify.testing.simulation.codecs import REAL_SHARE, Codecs
 from lithify.testing.simulation.fibers import EPOCH_MS, FiberClock, Scheduler
 from lithify.testing.simulation.model import Model
 from lithify.testing.simulation.scenario import MAX_PAUSE_MS, SLOW_LATENCY_MS, Faults, Scenario
-from lithify.testing.wrapped import Call
 
 ROOT = "db"
 _MIN_DELAY_MS, _MAX_DELAY_MS = 300, 4_000
