@@ -46,7 +46,9 @@ from lithify.datasets.iceberg.plan import plan_table, proposals_of, timeline_pol
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.queue import TaskQueue
 from lithify.datasets.iceberg.refusals import check_table
+from lithify.datasets.iceberg.repeating import repeating_columns
 from lithify.datasets.iceberg.replace import FILE_PREFIX
+from lithify.datasets.iceberg.sorting import sort_fields
 from lithify.datasets.iceberg.sources import sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
 from lithify.datasets.iceberg.state import draw_state, written_file
@@ -307,6 +309,9 @@ class IcebergDataset:
             ranges = [(part, ()) for part in cut if sources_of(listing, files, part, column)]
         owner = compaction.worker
         metadata = slim(table.metadata)
+        sorted_by = [field.source_id for field in sort_fields(table.metadata, spec.sort_order_id)]
+        data_files = (listing.data[path].data_file for path in spec.inputs)
+        repeating = repeating_columns(metadata.schema(), data_files, sorted_by)
         works = []
         for index, (part, done) in enumerate(ranges):
             sources = sources_of(listing, files, part, column)
@@ -321,6 +326,7 @@ class IcebergDataset:
                 target_bytes=target_bytes,
                 buffer_bytes=self.buffer_bytes,
                 name_prefix=f"{FILE_PREFIX}{compaction.id}-{index:05d}",
+                repeating=repeating,
                 done=done,
                 reporting=None
                 if owner is None

@@ -2,12 +2,14 @@
 
 PyIceberg applies position deletes, projects old schemas and partition values onto the current schema, and
 filters. Its public scan holds all batches of a file at once; the generator below it, which is used
-here, does not. Field ids go with the columns, so that outputs have them.
+here, does not. Field ids go with the columns, so that outputs have them. Texts that repeat stay the
+dictionaries that they are in the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Set
 from typing import Any, cast
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from pyiceberg.io.pyarrow import (
     ArrowScan,
     _read_all_delete_files,
     _to_requested_schema,
+    parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import FileFormat
@@ -41,6 +44,9 @@ _AT_LEAST: Callable[[str, int], BooleanExpression] = cast(Any, GreaterThanOrEqua
 _BEFORE: Callable[[str, int], BooleanExpression] = cast(Any, LessThan)
 _IS_NULL: Callable[[str], BooleanExpression] = cast(Any, IsNull)
 
+_FIELD_ID = b"PARQUET:field_id"
+_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+
 
 class RangeReader:
     """The rows of a task's range."""
@@ -50,7 +56,10 @@ class RangeReader:
         self._schema = task.metadata.schema()
         self.file_schema: Schema = sanitize_column_names(self._schema)
         """The schema of the outputs: the table's, with names as files have them."""
-        self.arrow_schema: pa.Schema = schema_to_pyarrow(self.file_schema, include_field_ids=True)
+        plain: pa.Schema = schema_to_pyarrow(self.file_schema, include_field_ids=True)
+        self.arrow_schema = pa.schema([_with_dictionaries(f, frozenset(task.repeating)) for f in plain])
+        paths = parquet_path_to_id_mapping(self.file_schema)
+        self._dictionaries = tuple(path for path, field_id in paths.items() if field_id in task.repeating)
         self._model = FileFormatFactory.get(FileFormat.PARQUET)
 
     def column_name(self, field_id: int) -> str:
@@ -61,7 +70,9 @@ class RangeReader:
         """The rows of one source that belong to the range, deletes applied."""
         task = self._task
         row_filter = AlwaysTrue() if source.is_inside else self._filter(task.range)
-        scan = ArrowScan(task.metadata, task.io, self._schema, row_filter)
+        scan = ArrowScan(
+            task.metadata, task.io, self._schema, row_filter, dictionary_columns=self._dictionaries
+        )
         scan_task = FileScanTask(source.file, delete_files=set(source.delete_files))
         with translated(f"reading {source.file.file_path}"):
             deletes = _read_all_delete_files(task.io, [scan_task])
@@ -90,3 +101,22 @@ class RangeReader:
             return AlwaysTrue()
         inside = And(*terms) if len(terms) > 1 else terms[0]
         return Or(inside, _IS_NULL(time)) if wanted.with_nulls else inside
+
+
+def _with_dictionaries(field: pa.Field, field_ids: Set[int]) -> pa.Field:
+    """The field with a dictionary where it, or the element of its list, is one of these texts."""
+    if int(field.metadata[_FIELD_ID]) in field_ids:
+        return field.with_type(_DICTIONARY)
+    if pa.types.is_list(field.type) or pa.types.is_large_list(field.type):
+        element = field.type.value_field
+        if int(element.metadata[_FIELD_ID]) in field_ids:
+            return field.with_type(pa.list_(element.with_type(_DICTIONARY)))
+    return field
+
+
+def _is_of_interest(record: logging.LogRecord) -> bool:
+    """Dictionaries are meant here; PyIceberg would say for every file that it has no such type."""
+    return "does not have a dictionary type" not in record.getMessage()
+
+
+logging.getLogger("pyiceberg.io.pyarrow").addFilter(_is_of_interest)

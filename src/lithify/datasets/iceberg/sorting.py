@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.sorting import NullOrder, SortDirection
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 
 _NAN_KEY = "is nan #"
 
@@ -37,10 +37,16 @@ class RowOrder:
     """Whether rows ascend by time first, those without a time before all others."""
 
 
+def sort_fields(metadata: TableMetadata, order_id: int) -> tuple[SortField, ...]:
+    """The fields of the table's sort order of that id; none when it has no such order."""
+    order = metadata.sort_order_by_id(order_id)
+    return () if order is None else tuple(order.fields)
+
+
 def row_order(metadata: TableMetadata, file_schema: Schema, order_id: int, time_name: str) -> RowOrder:
     """The table's sort order of that id with the names of the file schema; by time when it has none."""
-    order = metadata.sort_order_by_id(order_id)
-    if order is None or order.is_unsorted:
+    fields = sort_fields(metadata, order_id)
+    if not fields:
         return RowOrder((SortKey(time_name),), 0, True)
     names = {field.field_id: field.name for field in file_schema.fields}
     keys = tuple(
@@ -49,7 +55,7 @@ def row_order(metadata: TableMetadata, file_schema: Schema, order_id: int, time_
             field.direction == SortDirection.DESC,
             field.null_order == NullOrder.NULLS_LAST,
         )
-        for field in order.fields
+        for field in fields
     )
     return RowOrder(keys, order_id, keys[0] == SortKey(time_name))
 

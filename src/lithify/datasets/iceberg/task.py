@@ -48,6 +48,8 @@ class RewriteTask:
     """Outputs are about even in size and not larger than this."""
     name_prefix: str
     """Of the names of outputs; each attempt adds something of its own."""
+    repeating: tuple[int, ...] = ()
+    """Field ids of texts that are carried as dictionaries."""
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     """Rows held in memory before they are put on the local disk, in Arrow's format."""
     done: tuple[NewFile, ...] = ()

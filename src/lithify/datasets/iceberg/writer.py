@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import OutputFile
 from pyiceberg.io.fileformat import DataFileStatistics, FileFormatFactory, FileFormatWriter
-from pyiceberg.io.pyarrow import _get_parquet_writer_kwargs
+from pyiceberg.io.pyarrow import ParquetFormatWriter, _get_parquet_writer_kwargs
 from pyiceberg.manifest import FileFormat
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
@@ -77,7 +77,11 @@ class DataWriter:
         path = self._locations.new_data_location(name, self._partition)
         self._started.append(path)
         output = self._io.new_output(path)
-        return output, self._model.create_writer(output, self._schema, self._properties)
+        writer = self._model.create_writer(output, self._schema, self._properties)
+        assert isinstance(writer, ParquetFormatWriter)
+        # Arrow's own note of the schema would name the dictionaries of this process as types of columns.
+        writer._parquet_writer_kwargs["store_schema"] = False
+        return output, writer
 
     def finish(self, output: OutputFile, writer: FileFormatWriter, order_id: int) -> None:
         """Close a file and take its statistics."""
