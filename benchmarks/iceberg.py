@@ -1,7 +1,7 @@
 """Compactors beside each other on one table of 500 small files, and how long Lithify takes to decide.
 
 1. Make the tables that are not there yet.
-2. Let every compactor work while rows are deleted (`iceberg_deletes`).
+2. Let every compactor work while somebody else commits (`iceberg_meanwhile`).
 3. Repeat, one compactor after the other within each repetition: a fresh copy of the table in the page
    cache, everything flushed to disk, one compaction in a process of its own, what a query of one day
    touches afterwards (`iceberg_layout`). In the first repetition DuckDB compares all rows with the input's.
@@ -20,16 +20,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import iceberg_deletes
+from benchmarks import iceberg_meanwhile
 from benchmarks.iceberg_data import FILES, ROWS_PER_FILE, Place, copy_for_a_run, data_files, table_of
 from benchmarks.iceberg_layout import Layout, Rows, fingerprint, measure_layout
 from benchmarks.iceberg_planning import CHUNKS, PlanningRun, measure_planning
 from benchmarks.iceberg_planning import FILES as PLANNED_FILES
 from benchmarks.iceberg_rest import served
-from benchmarks.iceberg_tools import NOT_MEASURED, TOOLS, Format, Kind, Tool, version_of
+from benchmarks.iceberg_tools import NOT_MEASURED, TOOLS, Kind, Tool, version_of
 from benchmarks.report import Target
 from benchmarks.watch import WatchedFailed, run_watched
 
@@ -61,14 +62,15 @@ class Measured:
 
     tool: Tool
     samples: list[Sample] = field(default_factory=list)
-    resurrected_rows: int | None = None
+    surplus_rows: dict[str, int] = field(default_factory=dict)
+    """Rows that should not be there after others had committed meanwhile."""
     failure: str | None = None
     """Why it is not measured, or not to the end."""
 
     @property
     def is_safe(self) -> bool:
-        """Rows that were deleted meanwhile stayed deleted."""
-        return self.resurrected_rows == 0
+        """Whatever others committed meanwhile, the rows are right."""
+        return bool(self.surplus_rows) and not any(self.surplus_rows.values())
 
     def median(self, name: str) -> float:
         """Of a field of the samples."""
@@ -88,7 +90,7 @@ class Measured:
             "package": self.tool.package,
             "version": version_of(self.tool.package),
             "failure": self.failure,
-            "resurrected_rows": self.resurrected_rows,
+            "surplus_rows": self.surplus_rows,
             "median": {name: self.median(name) for name in names},
             "samples": [asdict(sample) for sample in self.samples],
         }
@@ -121,7 +123,7 @@ class IcebergResults:
             ratio = day_bytes / self.before.day_file_bytes
             targets.append(Target("one-day bytes over those before", ratio, MAX_DAY_OVER_BEFORE, False))
             if safe:
-                name = "wall over the fastest that keeps deletes safe"
+                name = "wall over the fastest that keeps rows right"
                 targets.append(Target(name, wall_s / min(safe), MAX_WALL_OVER_SAFE, False))
             if self.peers:
                 ratio = wall_s / min(peer.median("wall_s") for peer in self.peers)
@@ -156,13 +158,13 @@ def measure(cache: Path, scale: float, repetitions: int, console: Console) -> Ic
     """Measure everything; `scale` is the fraction of the data."""
     console.print(f"{NAME} …", highlight=False)
     place = table_of(cache, max(1, round(FILES * scale)), ROWS_PER_FILE)
-    small = table_of(cache, iceberg_deletes.FILES, iceberg_deletes.ROWS_PER_FILE)
+    small = table_of(cache, iceberg_meanwhile.FILES, iceberg_meanwhile.ROWS_PER_FILE)
     inputs = data_files(copy_for_a_run(place))
     before, rows = measure_layout(inputs), fingerprint(inputs)
     tools = [Measured(tool, failure=tool.missing) for tool in TOOLS]
     for measured in tools:
         if measured.failure is None:
-            _check_deletes(measured, small)
+            _check_rows(measured, small)
     for repetition in range(repetitions):
         for measured in tools:
             if measured.failure is None:
@@ -179,11 +181,11 @@ def measure(cache: Path, scale: float, repetitions: int, console: Console) -> Ic
     return IcebergResults(before, rows, tools, planning)
 
 
-def _check_deletes(measured: Measured, place: Place) -> None:
+def _check_rows(measured: Measured, place: Place) -> None:
     try:
-        measured.resurrected_rows = iceberg_deletes.resurrected_rows(measured.tool, place)
+        measured.surplus_rows = iceberg_meanwhile.surplus_rows(measured.tool, place)
     except WatchedFailed as error:
-        measured.failure = f"with deletes meanwhile: {error}"
+        measured.failure = f"while others commit: {error}"
 
 
 def _sample(measured: Measured, place: Place, rows: Rows | None) -> None:
@@ -209,24 +211,10 @@ def _sample(measured: Measured, place: Place, rows: Rows | None) -> None:
 
 def print_tables(console: Console, results: IcebergResults) -> None:
     """The medians and every target with its verdict."""
-    title = f"{results.before.files} small files, one compaction (medians); what a query of one day touches"
-    table = Table(title=title)
-    headings = (
-        "",
-        "does",
-        "wall s",
-        "CPU s",
-        "peak MB",
-        "files",
-        "MB",
-        "files/day",
-        "MB/day",
-        "row groups",
-        "deletes",
-    )
-    for heading in headings:
+    table = Table(title=f"{results.before.files} small files, one compaction (medians)", box=SIMPLE)
+    for heading in ("", "wall s", "CPU s", "peak MB", "files", "MB", "day MB", "in groups", "surplus rows"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
-    table.add_row("before", "", "", "", "", *_cells(results.before), "")
+    table.add_row("before", "", "", "", *_cells(results.before), "")
     for measured in results.tools:
         if measured.samples:
             table.add_row(measured.tool.name, *_row(measured))
@@ -243,28 +231,20 @@ def print_tables(console: Console, results: IcebergResults) -> None:
 
 
 def _row(measured: Measured) -> list[str]:
-    resurrected = measured.resurrected_rows
-    if measured.tool.format is Format.NONE:
-        deletes = "no table"
-    elif measured.is_safe:
-        deletes = "safe"
-    else:
-        deletes = f"{resurrected} rows come back"
+    surplus = ", ".join(f"{rows} {what}" for what, rows in measured.surplus_rows.items() if rows)
     return [
-        measured.tool.kind,
         f"{measured.median('wall_s'):.2f}",
         f"{measured.median('cpu_s'):.2f}",
         f"{measured.median('peak_memory_bytes') / 1e6:.0f}",
         *_cells(measured.layout),
-        deletes,
+        surplus or ("none" if measured.surplus_rows else "no table"),
     ]
 
 
 def _cells(layout: Layout) -> list[str]:
     return [
         str(layout.files),
-        f"{layout.bytes / 1e6:.1f}",
-        f"{layout.day_files:.1f}",
-        f"{layout.day_file_bytes / 1e6:.2f}",
-        f"{layout.day_group_bytes / 1e6:.2f}",
+        f"{layout.bytes / 1e6:.0f}",
+        f"{layout.day_file_bytes / 1e6:.1f}",
+        f"{layout.day_group_bytes / 1e6:.1f}",
     ]

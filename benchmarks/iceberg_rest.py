@@ -1,10 +1,12 @@
 """A table of the embedded catalog, served over Iceberg's REST protocol on the loopback interface:
-`python -m benchmarks.iceberg_rest FOLDER [deletes]`. Prints its URI and serves until it is ended.
+`python -m benchmarks.iceberg_rest FOLDER [deletes|rewrite]`. Prints its URI and serves until it is ended.
 
 Some compactors know no other kind of catalog. It has what these ask for and no more: the configuration,
-one namespace, loading the table and committing to it. With `deletes` it is also a busy table: when the first
-commit arrives, rows of two live files are deleted before it is carried out, by position deletes in one
-commit each, and then a file is appended.
+one namespace, loading the table and committing to it. It can also be a busy table, where something happens
+when the first commit arrives, before that is carried out:
+
+- `deletes`: rows of two live files are deleted by position, in one commit each, then a file is appended;
+- `rewrite`: a live file is replaced by another with the same rows but one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import CommitTableRequest, Table
 from tests.datasets.iceberg.tables import delete_positions
@@ -90,15 +93,25 @@ def delete_rows(table: Table) -> None:
     table.refresh().append(events(len(files), len(files), APPENDED_ROWS))
 
 
+def rewrite_file(table: Table) -> None:
+    """Delete one row by writing its file anew."""
+    first = min(task.file.file_path for task in table.scan().plan_files())
+    row = pq.read_table(local_path(first), columns=["payload"]).slice(0, 1).to_pylist()[0]
+    table.delete(f"payload = '{row['payload']}'")
+
+
+MEANWHILE = {"deletes": delete_rows, "rewrite": rewrite_file}
+
+
 @contextmanager
-def served(folder: Path, *, deletes: bool = False) -> Iterator[str]:
+def served(folder: Path, meanwhile: str | None = None) -> Iterator[str]:
     """The URI of a catalog for the table in a folder, in a process of its own."""
     command = [
         sys.executable,
         "-m",
         "benchmarks.iceberg_rest",
         str(folder),
-        *(["deletes"] if deletes else []),
+        *filter(None, [meanwhile]),
     ]
     with Popen(command, stdout=PIPE, text=True) as process:
         try:
@@ -143,7 +156,7 @@ def _handler(catalog: Catalog) -> type[BaseHTTPRequestHandler]:
 def _main() -> None:
     folder = Path(sys.argv[1])
     data_files(folder)  # fails now rather than in a request
-    catalog = Catalog(folder, delete_rows if "deletes" in sys.argv[2:] else None)
+    catalog = Catalog(folder, MEANWHILE[sys.argv[2]] if len(sys.argv) > 2 else None)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(catalog))
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()

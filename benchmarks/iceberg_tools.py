@@ -1,11 +1,11 @@
 """Compactors at work on the same table, each in a process of its own:
-`python -m benchmarks.iceberg_tools TOOL FOLDER REST_URI|- [deletes]`.
+`python -m benchmarks.iceberg_tools TOOL FOLDER REST_URI|- [deletes|rewrite]`.
 
 What is measured is one compaction, from planning to having committed it (where there is anything to commit
 to). Importing libraries, opening the catalog and starting Spark with its Python workers come before.
-With a REST URI the table is reached through that catalog, otherwise through the embedded one. With `deletes`,
-rows are deleted behind the back of a tool that has opened its table already (in Iceberg tables the catalog
-does that, see `iceberg_rest`).
+With a REST URI the table is reached through that catalog, otherwise the embedded one. With `deletes` or
+`rewrite`, somebody commits that to a Delta table that the tool has opened already (to Iceberg tables the
+catalog does that, see `iceberg_rest`).
 
 All are told the table's target of 16 MiB, and zstd where nothing is compressed by default. Everything else is
 as they do it by default.
@@ -18,7 +18,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -62,8 +62,8 @@ class Prepared:
     """What readers read afterwards."""
     details: dict[str, float] = field(default_factory=dict)
     """What the tool tells of itself; may be filled by `run`."""
-    delete_rows: Run = lambda: None
-    """Delete rows as another writer would."""
+    meanwhile: Mapping[str, Run] = field(default_factory=dict)
+    """What another writer may do now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Tool:
             return f"{self.package} is not installed"
         return None
 
-    def command(self, folder: Path, rest_uri: str | None, *, deletes: bool = False) -> list[str]:
+    def command(self, folder: Path, rest_uri: str | None, meanwhile: str | None = None) -> list[str]:
         """What to run in a process of its own."""
-        arguments = [self.name, str(folder), rest_uri or "-", *(["deletes"] if deletes else [])]
+        arguments = [self.name, str(folder), rest_uri or "-", *filter(None, [meanwhile])]
         return [str(self.python), "-m", self.module, *arguments]
 
 
@@ -179,7 +179,11 @@ def _deltalake(folder: Path, _: str | None) -> Prepared:
     def delete_rows() -> None:
         DeltaTable(place).delete(f"device = '{DELETED_DEVICE}'")
 
-    return Prepared(run, lambda: delta_files(place), delete_rows=delete_rows)
+    def rewrite() -> None:
+        DeltaTable(place).optimize.compact(target_size=TARGET_FILE_BYTES)
+
+    meanwhile = {"deletes": delete_rows, "rewrite": rewrite}
+    return Prepared(run, lambda: delta_files(place), meanwhile=meanwhile)
 
 
 def delta_files(place: Path) -> list[Path]:
@@ -259,11 +263,11 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def _main(name: str, folder: Path, rest_uri: str | None, deletes: bool) -> ToolRun:
+def _main(name: str, folder: Path, rest_uri: str | None, meanwhile: str | None) -> ToolRun:
     tool = next(tool for tool in TOOLS if tool.name == name)
     prepared = tool.prepare(folder, rest_uri)
-    if deletes:
-        prepared.delete_rows()
+    if meanwhile is not None:
+        prepared.meanwhile[meanwhile]()
     watch = TreeStopwatch()
     prepared.run()
     wall_s, cpu_s = watch.read()
@@ -272,5 +276,5 @@ def _main(name: str, folder: Path, rest_uri: str | None, deletes: bool) -> ToolR
 
 if __name__ == "__main__":
     uri = sys.argv[3] if sys.argv[3] != "-" else None
-    done = _main(sys.argv[1], Path(sys.argv[2]), uri, "deletes" in sys.argv[4:])
+    done = _main(sys.argv[1], Path(sys.argv[2]), uri, sys.argv[4] if len(sys.argv) > 4 else None)
     print(json.dumps(asdict(done)), flush=True)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lithify.worker import Worker, WorkerOptions
 
 PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
+TABLE_PRELOAD = "lithify.datasets.iceberg.warm_up:warm_up"
 
 
 def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> SlateDataset:
@@ -115,11 +116,11 @@ def segment_prefix(segment: str) -> bytes:
         ) from None
 
 
-def spark_engine(config: Config) -> SparkEngine:
-    """The engine; it starts Spark with its first call."""
+def spark_engine(config: Config, preload: str = PRELOAD) -> SparkEngine:
+    """The engine; it starts Spark with its first call. `preload` is what its Python workers begin with."""
     from lithify.engine.spark import SparkEngine
 
-    return SparkEngine(config.spark.master, conf=config.spark.conf, preload=PRELOAD)
+    return SparkEngine(config.spark.master, conf=config.spark.conf, preload=preload)
 
 
 def guard(dataset: Dataset) -> Guard:
