@@ -26,7 +26,7 @@ from benchmarks.iceberg_rest import APPENDED_ROWS, DELETED_FILES, DELETED_ROWS_P
 from benchmarks.iceberg_tools import DELETED_DEVICE, DELTA_FOLDER, Format, Tool, delta_files
 from benchmarks.watch import WatchedFailed, run_watched
 
-REFUSALS = ("Conflict", "conflict", "Concurrent", "concurrent", "CommitFailed", "ValidationException")
+REFUSALS = ("onflict", "oncurrent", "CommitFailed", "ValidationException", "Cannot delete files")
 """Words in the errors of compactors that do not commit because something else was committed."""
 FILES, ROWS_PER_FILE = 20, 2000
 _CHANGE = {"deletes": APPENDED_ROWS - DELETED_FILES * DELETED_ROWS_PER_FILE, "rewrite": -1}
