@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lithify.datasets.slatedb.index import BlockIndex, decode_index
-from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
+from lithify.datasets.slatedb.kernel.buffers import Bound, Bytes, bytes_of, new_bytes
 from lithify.datasets.slatedb.kernel.layout import CHECKSUM_BYTES, REASONS, Status
+from lithify.datasets.slatedb.kernel.memory import SLACK
 from lithify.datasets.slatedb.kernel.windows import Windows, window_bytes
 from lithify.datasets.slatedb.model import KeyRange
 from lithify.datasets.slatedb.sst import MAX_BLOCK_BYTES, unseal
@@ -126,13 +127,16 @@ class Input:
         common: bytes,
         window_size: int,
         readers: Executor | None,
+        memory: Bytes,
     ) -> None:
+        """`memory` is for the first window."""
         self.bound = Bound(record)
         self.bytes_read = 0
         self._store = store
         self._window_size = window_size
         self._readers = readers
         self._windows: Windows | None = None
+        self._memory: Bytes | None = memory
         self._common = common
         self._parts = iter(parts)
         self._left = len(parts)
@@ -211,7 +215,8 @@ class Input:
         if len(offsets) > 1 and int(np.diff(offsets).min()) <= CHECKSUM_BYTES:
             raise CorruptObject(part.key, "its index has a block too short for a checksum")
         self._part, self._first_block = part, first
-        self._windows = Windows(self._store, part.key, offsets, self._window_size, self._readers)
+        memory, self._memory = self._memory, None
+        self._windows = Windows(self._store, part.key, offsets, self._window_size, self._readers, memory)
         self.bound.attach("offsets", offsets)
         for field in ("cursor", "rows_end", "shareable", "has_previous", "window_end"):
             self.bound[field] = 0
@@ -255,9 +260,11 @@ def open_inputs(
     at the same time, and every following one ahead of its use."""
     common = common_prefix([part for parts in sources for part in parts])
     size = window_bytes(store, len(sources))
+    # In one piece, the system backs it by large pages.
+    memory = np.array_split(new_bytes(len(sources) * (size + SLACK)), len(sources)) if sources else []
     inputs = [
-        Input(store, record, parts, common, size, readers)
-        for record, parts in zip(records, sources, strict=False)
+        Input(store, record, parts, common, size, readers, part_of_memory)
+        for record, parts, part_of_memory in zip(records, sources, memory, strict=False)
     ]
     if readers is not None:
         list(readers.map(Input.start, inputs))

@@ -36,8 +36,9 @@ from lithify.store.objects import ObjectStore, ObjectWriter
 BUFFER_BYTES = (1 << 20) + (64 << 10)
 _FINISH_ALLOWANCE_BYTES = 128 << 10
 """Behind the end of the buffer: room for a block that grows in compression."""
-_FIRST_BLOCKS = 1 << 12
-_FIRST_ROWS = 1 << 16
+# Memory that is never touched costs nothing, and copying a list that grows costs twice its pages.
+_FIRST_BLOCKS = 1 << 16
+_FIRST_ROWS = 1 << 20
 _FIRST_INDEX_KEY_BYTES = 1 << 16
 _MAX_RESTARTS = 1 << 13
 

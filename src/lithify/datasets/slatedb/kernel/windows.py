@@ -66,18 +66,21 @@ class Windows:
         offsets: npt.NDArray[np.int64],
         window_size: int,
         readers: Executor | None,
+        spare: Bytes | None = None,
     ) -> None:
+        """`spare` is memory to begin with."""
         self._store, self._key, self._offsets = store, key, offsets
         self._window_size = window_size
         self._readers = readers
-        self._spare: Bytes | None = None
+        self._spare = spare
         self._taken: Bytes | None = None
         self._ahead: Future[Window] | None = None
 
     def take(self, first_block: int) -> Window:
         """The window that starts with `first_block`. It is valid until the next one is taken."""
         ahead, self._ahead = self._ahead, None
-        self._spare, self._taken = self._taken, None
+        if self._taken is not None:
+            self._spare, self._taken = self._taken, None
         window = self._read(first_block, self._memory(first_block)) if ahead is None else ahead.result()
         self._taken = window.memory
         if self._readers is not None and window.end_block < len(self._offsets) - 1:
