@@ -24,7 +24,7 @@ from lithify.ids import Ulid
 from lithify.store.versions import parse_boundary, parse_key
 from lithify.testing.simulation import rules
 from lithify.testing.simulation.ledger_rules import LedgerRules
-from lithify.testing.simulation.manifest_rules import ManifestRules
+from lithify.testing.simulation.manifest_rules import ManifestRules, changes_nothing
 from lithify.testing.simulation.scenario import CHECKPOINT_LIFETIME_S, MAX_SKEW_MS
 from lithify.testing.simulation.world import ROOT, Process, World
 
@@ -103,7 +103,8 @@ class Judge:
         before = {c.id: c.state for c in old.compactions} if old is not None else {}
         for compaction in new.compactions:
             is_new = before.get(compaction.id) is not State.COMPLETED
-            if compaction.state is State.COMPLETED and is_new and not self._manifests.commits[compaction.id]:
+            is_committed = self._manifests.commits[compaction.id] or changes_nothing(compaction)
+            if compaction.state is State.COMPLETED and is_new and not is_committed:
                 self._fail(rules.ONCE, process, f"{compaction.id} is Completed and was never committed")
         self.ledger = number, new
         self._world.count("event: ledger published")

@@ -191,6 +191,16 @@ class ManifestRules:
         raise self._world.fail(rule, f"{process.name}: {text}")
 
 
+def changes_nothing(compaction: SlateCompaction) -> bool:
+    """Whether it merges one run that may be empty already into an empty one."""
+    spec = compaction.spec
+    return (
+        isinstance(spec, TieredSpec)
+        and not (compaction.outputs or spec.l0_view_ids)
+        and spec.sorted_runs == (spec.destination,)
+    )
+
+
 def _is_shown(compaction: SlateCompaction, tree: Tree) -> bool:
     """Whether the tree has none of its sources any more and its outputs at its destination."""
     spec = compaction.spec

@@ -126,7 +126,7 @@ def run_person(process: Process) -> None:
     dataset = simulated_dataset(process)
     while True:
         process.sleep_ms(process.rng.randint(1, _MAX_REST_MS))
-        if process.world.is_quiet:
+        if process.world.is_calm:
             continue
         # Refused: what a person is told, and there is no ledger yet.
         with suppress(Refused):

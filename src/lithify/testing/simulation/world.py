@@ -85,6 +85,8 @@ class World:
         """All tasks of all engines, wanted by somebody or not."""
         self.uploads: dict[Ulid, Process] = {}
         """L0 SSTs that are written and not published, and by whom."""
+        self.is_calm = False
+        """Nothing goes wrong any more, and nobody meddles."""
         self.is_quiet = False
         """Nobody puts rows any more."""
         self.keeps_eternal_checkpoints = True
@@ -119,6 +121,7 @@ class World:
     def calm(self) -> None:
         """From now on nothing goes wrong any more."""
         self.faults = Faults(skew_ms=self.faults.skew_ms)
+        self.is_calm = True
         self.log("world", "from now on nothing goes wrong")
 
     def count(self, what: str) -> None:
