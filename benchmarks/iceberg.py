@@ -42,6 +42,7 @@ MAX_DAY_OVER_BEFORE = 0.65
 MAX_DAY_OVER_BIN_PACKING = 0.25
 MAX_PLANNING_S = 5.0
 MAX_UNCHANGED_S = 1.0
+TABLE_WIDTH = 110
 MIN_PLANNED_FILES, MIN_UNCHANGED_CHUNKS = 100, 50
 
 
@@ -218,7 +219,7 @@ def print_tables(console: Console, results: IcebergResults) -> None:
     for measured in results.tools:
         if measured.samples:
             table.add_row(measured.tool.name, *_row(measured))
-    console.print(table)
+    console.print(table, width=TABLE_WIDTH, crop=False)
     for measured in results.tools:
         if measured.failure is not None:
             last = measured.failure.strip().splitlines()[-1]
