@@ -33,7 +33,8 @@ from lithify.errors import Refused
 from lithify.ids import Ids, Ulid
 from lithify.store.objects import ObjectStore, ObjectWriter
 
-BUFFER_BYTES = (1 << 20) + (64 << 10)
+BUFFER_BYTES = (4 << 20) + (64 << 10)
+"""Large enough to be backed by large pages."""
 _FINISH_ALLOWANCE_BYTES = 128 << 10
 """Behind the end of the buffer: room for a block that grows in compression."""
 # Memory that is never touched costs nothing, and copying a list that grows costs twice its pages.
