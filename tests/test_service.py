@@ -14,7 +14,8 @@ import pytest
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
 from lithify.coordinator import Coordinator
-from lithify.datasets.slatedb.guard import RENEW_AFTER_MS, CoordinatorGuard
+from lithify.datasets.coordinating import RENEW_AFTER_MS
+from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.errors import Fenced
 from lithify.ids import RandomIds

@@ -13,8 +13,8 @@ from lithify.clock import SystemClock
 from lithify.compaction import protocol
 from lithify.compaction.journal import Attempt, Failure
 from lithify.compaction.model import Compaction, Ledger, State
+from lithify.datasets.coordinating import lease_key
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.guard import lease_key
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.doctor import database, setup, storage
 from lithify.doctor.finding import Finding, Severity
@@ -183,7 +183,7 @@ def announce(dataset: SlateDataset, ends_in_ms: int) -> None:
     """Lithify's coordinator of the present epoch, with a lease that ends then."""
     epoch = dataset.snapshot().compactor_epoch
     ends_ms = CLOCK.now_ms() + ends_in_ms
-    write_lease(dataset.store, lease_key(dataset.paths), Lease("lithify-1", epoch, epoch - 1, ends_ms))
+    write_lease(dataset.store, lease_key(dataset.paths.root), Lease("lithify-1", epoch, epoch - 1, ends_ms))
 
 
 def submitted(dataset: SlateDataset, step: Step | None = None) -> Ulid:

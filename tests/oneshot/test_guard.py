@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lithify.datasets.slatedb.guard import LEASE_MS, CoordinatorGuard
+from lithify.datasets.coordinating import LEASE_MS
+from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.errors import CoordinatorAlive, Fenced
 from lithify.ids import RandomIds
 from lithify.testing import ManualClock

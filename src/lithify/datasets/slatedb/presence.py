@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from lithify.datasets.coordinating import lease_key
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.guard import lease_key
 from lithify.store.leases import Lease, read_lease
 
 
@@ -45,7 +45,7 @@ class CoordinatorStatus:
 
 def coordinator_status(dataset: SlateDataset, epoch: int, now_ms: int) -> CoordinatorStatus:
     """The coordinator of `dataset`, whose manifest has the compactor epoch `epoch`."""
-    return judge(epoch, read_lease(dataset.store, lease_key(dataset.paths)), now_ms)
+    return judge(epoch, read_lease(dataset.store, lease_key(dataset.paths.root)), now_ms)
 
 
 def judge(epoch: int, lease: Lease | None, now_ms: int) -> CoordinatorStatus:
