@@ -77,3 +77,45 @@ def test_a_failed_write_is_raised_and_nothing_appears(
         with pytest.raises(StoreError, match="no space left"):
             writer.commit()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_short_write_before_a_refused_one_repeats_no_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def short_then_refuse(fd: int, data: memoryview) -> int:
+        if not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            return write(fd, data)
+        if len(data) % PAGE_BYTES:
+            raise OSError(errno.EINVAL, "not on a boundary")
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        written = write(fd, data[:1000])
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+        return written
+
+    monkeypatch.setattr("lithify.store.direct.os.write", short_then_refuse)
+    store = LocalStore(str(tmp_path))
+    with store.open_writer("object") as writer:
+        writer.write(on_page(CONTENT))
+        writer.commit()
+    assert store.get("object") == CONTENT
+
+
+def test_after_a_failed_write_nothing_can_be_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(fd: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    store = LocalStore(str(tmp_path))
+    with store.open_writer("object") as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr("lithify.store.direct.os.write", full_disk)
+            writer.write(on_page(CONTENT))
+            with pytest.raises(StoreError, match="no space left"):
+                writer.write(CONTENT)
+        with pytest.raises(StoreError, match="no space left"):
+            writer.commit()
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ A file system that does not support this (it says EINVAL when the file is first 
 other than Linux, gets the same bytes through the page cache.
 
 Invariants: one write is under way at most, so the bytes reach the file in order. What failed in the
-thread is raised by the next call.
+thread is raised by every later call, so that nothing with a gap is ever committed.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class DirectFile:
         self._under_way = self._thread.submit(self._write_all, data)
 
     def _finish_write(self) -> None:
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.result()
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
 
     def _set_direct(self, wanted: bool) -> None:
         if wanted == self._is_direct:
@@ -104,19 +104,20 @@ class DirectFile:
         self._is_direct = wanted
 
     def _write_all(self, data: memoryview) -> None:
-        try:
-            self._set_direct(self._can_be_direct and len(data) % PAGE_BYTES == 0)
-            self._write_rest(data)
-        except OSError as error:
-            if error.errno != errno.EINVAL or not self._can_be_direct:
-                raise
-            self._can_be_direct = False
-            self._set_direct(False)
-            self._write_rest(data)
-
-    def _write_rest(self, data: memoryview) -> None:
         while data:
-            data = data[os.write(self._fd, data) :]
+            data = data[self._write_some(data) :]
+
+    def _write_some(self, data: memoryview) -> int:
+        """Write at least the first bytes; how many. Direct, if all of `data` can be."""
+        self._set_direct(self._can_be_direct and len(data) % PAGE_BYTES == 0)
+        try:
+            return os.write(self._fd, data)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not self._is_direct:
+                raise
+        self._can_be_direct = False
+        self._set_direct(False)
+        return os.write(self._fd, data)
 
 
 def _starts_on_page(data: memoryview) -> bool:
