@@ -177,3 +177,13 @@ def log_event(event: Event) -> None:
 
 def ignore(_event: Event) -> None:
     """The observer for which nothing happened."""
+
+
+def each(*observers: Observer) -> Observer:
+    """An observer that passes every event to all of these, in order."""
+
+    def observe(event: Event) -> None:
+        for observer in observers:
+            observer(event)
+
+    return observe

@@ -31,7 +31,7 @@ from lithify.cli.options import (
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.errors import Refused
-from lithify.telemetry import Event, Observer
+from lithify.telemetry import each
 
 if TYPE_CHECKING:
     from lithify.config.model import Config
@@ -154,12 +154,7 @@ def _compact(
     started_s = clock.monotonic_s()
     engine = building.spark_engine(config)
     with ProgressBars(Console(stderr=True)) as bars:
-        observers: list[Observer] = [totals, EventLog(clock), *([] if as_json else [bars])]
-
-        def observe(event: Event) -> None:
-            for observer in observers:
-                observer(event)
-
+        observe = each(totals, EventLog(clock), *([] if as_json else [bars]))
         try:
             result = oneshot.run(
                 dataset,

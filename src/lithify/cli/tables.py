@@ -15,7 +15,7 @@ from rich.table import Table
 
 from lithify.cli import text
 from lithify.cli.running import print_json
-from lithify.telemetry import Event, Observer
+from lithify.telemetry import each
 
 if TYPE_CHECKING:
     from lithify.cli.progress import Totals
@@ -92,12 +92,7 @@ def compact(url: str, config: Config, take_over: bool, as_json: bool) -> None:
     started_s = clock.monotonic_s()
     engine = building.spark_engine(config, building.TABLE_PRELOAD)
     with ProgressBars(Console(stderr=True)) as bars:
-        observers: list[Observer] = [totals, EventLog(clock), *([] if as_json else [bars])]
-
-        def observe(event: Event) -> None:
-            for observer in observers:
-                observer(event)
-
+        observe = each(totals, EventLog(clock), *([] if as_json else [bars]))
         try:
             result = oneshot.run(
                 dataset,
