@@ -98,7 +98,9 @@ def run(
         worker_heartbeat_timeout_ms=worker_heartbeat_timeout_ms,
         observer=observer,
     )
-    worker = Worker(dataset, engine, clock, guard.holder, options=options, observer=observer)
+    # Nobody else is there to leave work to.
+    alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)
+    worker = Worker(dataset, engine, clock, guard.holder, options=alone, observer=observer)
     try:
         coordinator.start(predecessor)
         return _turn(plan, coordinator, worker, clock, guard, shunned)

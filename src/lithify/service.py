@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event
@@ -40,11 +41,14 @@ class LoopOptions:
 
 
 def run_workers(workers: Sequence[Worker], stop: Event, rng: random.Random, options: LoopOptions) -> None:
-    """Work on all datasets of `workers` until `stop` is set, then give back what is unfinished."""
+    """Work on all datasets of `workers`, which share one engine, until `stop` is set; then give back what
+    is unfinished. Each round begins with another dataset, so that none takes all the room."""
+    turns = deque(workers)
     try:
         while not stop.is_set():
-            for worker in workers:
-                _tick_worker(worker)
+            for worker in turns:
+                _tick_worker(worker, sum(other.held for other in workers if other is not worker))
+            turns.rotate(-1)
             busy = next((worker for worker in workers if worker.is_busy), None)
             if busy is not None:
                 busy.wait(options.commit_compacted_interval_s)
@@ -106,9 +110,9 @@ def _coordinate(
             stop.wait(wait_s * (1 + rng.uniform(0, options.jitter)))
 
 
-def _tick_worker(worker: Worker) -> bool:
+def _tick_worker(worker: Worker, held_elsewhere: int = 0) -> bool:
     try:
-        changed = worker.tick()
+        changed = worker.tick(held_elsewhere)
     except (StoreError, EngineError) as error:
         _log.error("worker %s could not finish a round and tries again: %s", worker.id, error)
         return False

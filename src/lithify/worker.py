@@ -8,8 +8,10 @@ Each `tick`:
    what goes on, when one is due and enough bytes have moved (`lithify.compaction.pulse`);
 4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
 5. claims Scheduled compactions while it has room, cuts them into ranges and starts those that are not
-   finished. After a failed attempt a compaction is left alone by all workers for a pause that grows with
-   each; a worker whose attempts all fail, whatever it claims, rests in between.
+   finished. What its slots cannot run at once it leaves to workers with idle ones for a while, and takes
+   when none did, so that a small compaction need not wait for the end of a large one. After a failed
+   attempt a compaction is left alone by all workers for a pause that grows with each; a worker whose
+   attempts all fail, whatever it claims, rests in between.
 
 The worker owns no state that matters: killed at any point, its compaction is reclaimed and resumed
 from the ranges recorded in the ledger. Its id must be new for each process, since the id in the
@@ -53,6 +55,9 @@ class WorkerOptions:
     heartbeat_bytes: int = 100_000
     """A heartbeat is written only if at least so many bytes were read and written since the last one;
     slower than that is silent. 0: always."""
+    spare_claim_delay_ms: int = 5_000
+    """How long a compaction must have been free before a worker without idle slots claims it: time for
+    others to look, so their poll interval."""
     range_start_timeout_ms: int = 600_000
     """How long a compaction may wait for a free slot or for the engine to start before it counts as
     silent."""
@@ -95,6 +100,8 @@ class Worker:
         self._executor = executor
         self._observe = observer
         self._running: dict[Ulid, Claim] = {}
+        self._free_since_ms: dict[Ulid, int] = {}
+        """When this worker first saw what is free now."""
         self._failures: list[tuple[Ulid, Exception]] = []
         self._failures_in_row = 0
         self._failed_at_ms = 0
@@ -108,8 +115,16 @@ class Worker:
         """Whether any compaction is running here."""
         return bool(self._running)
 
-    def tick(self) -> bool:
-        """One round of the algorithm above; whether any compaction changed hands or was finished."""
+    @property
+    def held(self) -> int:
+        """How many compactions are running here."""
+        return len(self._running)
+
+    def tick(self, held_elsewhere: int = 0) -> bool:
+        """One round of the algorithm above; whether any compaction changed hands or was finished.
+
+        `held_elsewhere` compactions of other datasets run on the same engine and count towards the limit.
+        """
         for running in self._running.values():
             self._take_in(running)
         ledger = self._dataset.ledger()
@@ -119,7 +134,7 @@ class Worker:
         self._drop_lost(ledger)
         self._publish()
         self._give_back_failed()
-        self._claim(ledger, before)
+        self._claim(ledger, before, held_elsewhere)
         return set(self._running) != before
 
     def take_failures(self) -> tuple[tuple[Ulid, Exception], ...]:
@@ -296,24 +311,33 @@ class Worker:
         self._failed_at_ms = now_ms
         self._observe(telemetry.AttemptFailed(self._dataset.url, compaction_id, str(error)))
 
-    def _claim(self, ledger: AnyLedger, known: set[Ulid]) -> None:
+    def _claim(self, ledger: AnyLedger, known: set[Ulid], held_elsewhere: int) -> None:
         # A claim of ours that does not run here: its publication had seemed to fail. What was `known`
         # when the ledger was read may have been finished or given back since.
         for compaction in ledger.compactions:
             if compaction.id not in known and protocol.owns(ledger, compaction.id, self._id):
                 self._start(compaction)
-        room = self._options.max_concurrent_compactions - len(self._running)
         free = protocol.claimable(ledger)
         now_ms = self._clock.now_ms()
-        if (
-            room <= 0
-            or not free
-            or self._options.rest.lasts(self._failures_in_row, self._failed_at_ms, now_ms)
-        ):
+        self._free_since_ms = {c.id: self._free_since_ms.get(c.id, now_ms) for c in free}
+        if not free or self._options.rest.lasts(self._failures_in_row, self._failed_at_ms, now_ms):
+            return
+        if not any(self._may_claim(c.id, held_elsewhere, now_ms) for c in free):
             return
         attempts = self._dataset.journal.attempts()
-        for compaction in [c for c in free if not self._is_paused(attempts.get(c.id, ()), now_ms)][:room]:
-            self._claim_one(compaction.id)
+        for compaction in free:
+            if self._may_claim(compaction.id, held_elsewhere, now_ms) and not self._is_paused(
+                attempts.get(compaction.id, ()), now_ms
+            ):
+                self._claim_one(compaction.id)
+
+    def _may_claim(self, compaction_id: Ulid, held_elsewhere: int, now_ms: int) -> bool:
+        held = len(self._running) + held_elsewhere
+        if held >= self._options.max_concurrent_compactions:
+            return False
+        is_spare = held > 0 and held >= self._engine.slots
+        free_ms = now_ms - self._free_since_ms[compaction_id]
+        return not is_spare or free_ms >= self._options.spare_claim_delay_ms
 
     def _is_paused(self, attempts: tuple[Attempt, ...], now_ms: int) -> bool:
         return bool(attempts) and self._options.retry_pause.lasts(len(attempts), attempts[-1].at_ms, now_ms)
@@ -344,6 +368,7 @@ class Worker:
         except LithifyError as error:
             running.error = error
             return
+        self._engine.start()
         running.preparation = self._beside(lambda: self._prepare(compaction, snapshot))
         self._begin(running)
 

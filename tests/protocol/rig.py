@@ -142,7 +142,7 @@ class Rig:
         wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store,
         **options: Any,
     ) -> Worker:
-        self.engines[name] = engine if engine is not None else InlineEngine(stepped=stepped)
+        self.engines[name] = engine if engine is not None else InlineEngine(slots=10, stepped=stepped)
         return Worker(
             self.dataset(wrap),
             self.engines[name],

@@ -41,6 +41,38 @@ def test_a_worker_claims_up_to_its_limit_oldest_first(segmented: Rig, most: int,
             )
 
 
+def test_what_exceeds_the_slots_is_left_to_others_for_a_while(segmented: Rig) -> None:
+    segmented.coordinator().tick()
+    delay_ms = 3_000
+    busy, idle = (
+        segmented.worker(name, engine=InlineEngine(1, stepped=True), spare_claim_delay_ms=delay_ms)
+        for name in ("busy", "idle")
+    )
+
+    def claimed() -> Counter[str]:
+        return Counter(event.worker for event in segmented.seen(telemetry.Claimed))
+
+    busy.tick()
+    assert claimed() == {"busy": 1}, "four are free, and it has one slot"
+    idle.tick()
+    assert claimed() == {"busy": 1, "idle": 1}
+    segmented.clock.advance_s((delay_ms - 1) / 1000)
+    busy.tick()
+    assert claimed() == {"busy": 1, "idle": 1}
+    segmented.clock.advance_s(0.001)
+    busy.tick()
+    assert claimed() == {"busy": 3, "idle": 1}, "nobody took them, so they run beside the first"
+
+
+def test_compactions_of_other_datasets_count_towards_the_limit(segmented: Rig) -> None:
+    segmented.coordinator().tick()
+    worker = segmented.worker(max_concurrent_compactions=4)
+    worker.tick(held_elsewhere=4)
+    assert worker.held == 0
+    worker.tick(held_elsewhere=3)
+    assert worker.held == 1
+
+
 def test_several_compactions_run_at_once_on_one_engine(segmented: Rig) -> None:
     coordinator, worker = segmented.coordinator(), segmented.worker()
     coordinator.tick()

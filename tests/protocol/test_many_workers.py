@@ -26,7 +26,7 @@ from lithify.service import LoopOptions, run_workers
 from lithify.store.urls import open_store
 from lithify.telemetry import Event
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker
+from lithify.worker import Worker, WorkerOptions
 from tests.compacting import dataset_at
 from tests.judge.official import open_db
 from tests.protocol.rig import Template
@@ -49,7 +49,14 @@ def working(dataset_of: Callable[[], SlateDataset], engines: list[Engine]) -> It
     """A worker for each engine, in a thread of its own."""
     stop, events = threading.Event(), list[Event]()
     workers = [
-        Worker(dataset_of(), engine, SystemClock(), f"w{n}", observer=events.append)
+        Worker(
+            dataset_of(),
+            engine,
+            SystemClock(),
+            f"w{n}",
+            options=WorkerOptions(spare_claim_delay_ms=0),
+            observer=events.append,
+        )
         for n, engine in enumerate(engines)
     ]
     threads = [

@@ -183,6 +183,7 @@ def worker_options(config: Config) -> WorkerOptions:
         heartbeat_interval_ms=_ms(worker.heartbeat_interval),
         heartbeat_min_interval_ms=_ms(worker.heartbeat_min_interval),
         heartbeat_bytes=worker.heartbeat_bytes,
+        spare_claim_delay_ms=_ms(worker.compactions_poll_interval),
         range_start_timeout_ms=_ms(worker.range_start_timeout),
         first_retry_pause_ms=_ms(worker.first_retry_pause),
         max_retry_pause_ms=_ms(worker.max_retry_pause),

@@ -61,7 +61,7 @@ class WorkerSettings(Section):
     """How workers work. Names and defaults are SlateDB's where it has them."""
 
     max_concurrent_compactions: PositiveInt = Field(
-        default=4, description="Compactions one worker runs at once"
+        default=4, description="Compactions one worker process runs at once"
     )
     compactions_poll_interval: Duration = Field(
         default=timedelta(seconds=5), description="How often an idle worker looks for work"

@@ -7,7 +7,9 @@
 3. If that has started a thread, begin again in the same process without it. No thread survives the
    fork, so a library that relies on one (such as the runtime of an object store's client) would
    wait for ever in every worker.
-4. Be PySpark's own daemon.
+4. Take everything that is loaded by now out of the garbage collector's sight. PySpark collects after every
+   task, which would walk through all of it for tens of milliseconds and copy its memory to each worker.
+5. Be PySpark's own daemon.
 
 Invariants: a failing preload only makes the first task slower, it never stops the daemon. Nothing
 but PySpark writes to standard output, where Spark reads the daemon's port.
@@ -16,6 +18,7 @@ but PySpark writes to standard output, where Spark reads the daemon's port.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -103,6 +106,7 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, "-m", DAEMON_MODULE, *sys.argv[1:]])
     from pyspark.daemon import manager
 
+    gc.freeze()
     manager()
 
 

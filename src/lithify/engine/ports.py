@@ -27,7 +27,11 @@ class Engine(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many calls run at once. May start the engine to find out."""
+        """How many calls run at once; 0 while that is not known, because the engine has not started yet."""
+        ...
+
+    def start(self) -> None:
+        """Begin to start what the first call will need, where that takes time; returns at once."""
         ...
 
     def submit(

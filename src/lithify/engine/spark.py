@@ -1,7 +1,7 @@
 """The engine on Spark: one Spark job of one task per call.
 
-1. `submit` queues the call under its job. The first call starts the session in the background, so
-   no Spark is started for nothing.
+1. `submit` queues the call under its job. The first call starts the session in the background, or
+   `start` does when it is known that calls will come; no Spark is started for nothing.
 2. Twice as many driver threads as slots take calls, in turn from each job, so a small job does not
    wait behind a large one. Each thread runs its call as a Spark job of one task, in the scheduler
    pool and under the tag of its job, and ends the future with the outcome.
@@ -104,10 +104,10 @@ class SparkEngine:
 
     @property
     def slots(self) -> int:
-        if self._slots is None:
-            self._start().result()
-        assert self._slots is not None
-        return self._slots
+        return self._slots or 0
+
+    def start(self) -> None:
+        self._session()
 
     def submit(
         self, job: str, function: Callable[[ArgumentT], ResultT], argument: ArgumentT
@@ -123,7 +123,7 @@ class SparkEngine:
             record.queued.append(call)
             if self._threads is not None:
                 self._threads.submit(self._run_next)
-        self._start()
+        self.start()
         return call.future
 
     def cancel(self, job: str) -> None:
@@ -164,7 +164,7 @@ class SparkEngine:
 
     # Starting
 
-    def _start(self) -> Future[Session]:
+    def _session(self) -> Future[Session]:
         """The session, which the first caller begins to start in a thread of its own."""
         with self._lock:
             if self._starter is not None:
@@ -248,7 +248,7 @@ class SparkEngine:
                     del self._jobs[job.name]
 
     def _run(self, job: _Job, call: _Call) -> Any:
-        session = self._start().result()
+        session = self._session().result()
         limits = Limits(session.max_attempts, self._task_time_limit_s)
         request = encode_request(call.function, call.argument, limits)
         if call.is_cancelled:

@@ -76,6 +76,9 @@ class InlineEngine:
     def slots(self) -> int:
         return self._slots
 
+    def start(self) -> None:
+        """There is nothing to start."""
+
     @property
     def waiting(self) -> int:
         """How many calls have not run yet."""

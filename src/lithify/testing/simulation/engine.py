@@ -47,6 +47,9 @@ class SimulatedEngine:
     def slots(self) -> int:
         return 2
 
+    def start(self) -> None:
+        """There is nothing to start."""
+
     def submit(
         self, job: str, function: Callable[[ArgumentT], ResultT], argument: ArgumentT
     ) -> Future[ResultT]:
