@@ -1,7 +1,7 @@
 """What happens and how things stand, as Prometheus metrics.
 
-1. Counters come from events: `Metrics` is an observer. Gauges of a dataset come from every ledger and
-   manifest that coordinator or worker read anyway (`MeteredDataset`); nothing is read for metrics alone.
+1. Counters come from events: `Metrics` is an observer. Gauges of a dataset come from every ledger, snapshot
+   and plan that coordinator or worker read or make anyway (`metered`); nothing is read for metrics alone.
 2. What SlateDB's compactor has goes by SlateDB's name (`slatedb.compactor.jobs_claimed` is
    `slatedb_compactor_jobs_claimed_total` here, as Prometheus wants it), the rest begins with `lithify_`.
    All carry the dataset, because a process may serve several.
@@ -17,25 +17,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from lithify import telemetry
 from lithify.clock import Clock
+from lithify.compaction.contract import Dataset, Plan, Pressure
 from lithify.compaction.model import State
 from lithify.compaction.protocol import AnyLedger
-from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateLedger
-from lithify.datasets.slatedb.model import Manifest
-from lithify.datasets.slatedb.pressure import pressure
-from lithify.status import cost_bytes
 from lithify.store.metered import Answer, Verb
 from lithify.telemetry import Event
 
 ACTIVE = tuple(state for state in State if not state.is_terminal)
 _BUCKETS_S = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _NO_STALL = float("inf")
+
+DatasetT = TypeVar("DatasetT", bound=Dataset)
 
 
 @dataclass(slots=True)
@@ -52,17 +50,18 @@ class _Attempt:
 class Metrics:
     """All metrics of a process."""
 
-    def __init__(self, clock: Clock, l0_max_ssts: int, *, coordinates: bool) -> None:
+    def __init__(self, clock: Clock, *, coordinates: bool) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._clock = clock
-        self._l0_max_ssts = l0_max_ssts
         self._coordinates = coordinates
         self._lock = threading.Lock()
         self._attempts: dict[tuple[str, str], _Attempt] = {}
         self._owners: dict[str, Mapping[str, str]] = {}
         """By dataset: who runs what, as last seen."""
-        self._manifests: dict[str, Manifest] = {}
+        self._snapshots: dict[str, Any] = {}
+        self._costs: dict[str, dict[str, int]] = {}
+        """By dataset and compaction: bytes of its inputs in that snapshot."""
         self._make_compactor_metrics()
         self._make_own_metrics()
 
@@ -118,6 +117,9 @@ class Metrics:
         self._stall = self._gauge(
             "lithify_seconds_until_stall", "Until the writer stalls if nothing is compacted", "unit"
         )
+        self._planned_units = self._gauge("lithify_planned_units", "Units by what the plan says", "status")
+        self._planned_files = self._gauge("lithify_planned_files", "Files by what the plan says", "status")
+        self._planned_bytes = self._gauge("lithify_planned_bytes", "Bytes by what the plan says", "status")
         self._ranges = self._counter("lithify_ranges_finished", "Ranges finished")
         self._read = self._counter("lithify_bytes_read", "Bytes read by compactions")
         self._cpu = self._counter("lithify_task_cpu_seconds", "Processor time of tasks")
@@ -237,31 +239,46 @@ class Metrics:
 
     # How things stand
 
-    def saw_manifest(self, url: str, manifest: Manifest) -> None:
-        """A manifest was read."""
+    def saw_snapshot(self, dataset: Dataset, snapshot: Any) -> None:
+        """A snapshot was read."""
         with self._lock:
-            self._manifests[url] = manifest
-            self._limit.labels(url).set(self._l0_max_ssts)
-            for p in pressure(manifest, self._clock.now_ms(), self._l0_max_ssts):
-                self._l0_ssts.labels(url, p.unit).set(p.l0_ssts)
-                self._l0_bytes.labels(url, p.unit).set(p.l0_bytes)
-                self._runs.labels(url, p.unit).set(p.runs)
-                self._size.labels(url, p.unit).set(p.size_bytes)
-                stall_s = _NO_STALL if p.stall_ms is None else p.stall_ms / 1000
-                self._stall.labels(url, p.unit).set(stall_s)
+            if self._snapshots.get(dataset.url) is not snapshot:
+                self._snapshots[dataset.url], self._costs[dataset.url] = snapshot, {}
+            for p in dataset.pressure(snapshot, self._clock.now_ms()):
+                self._set_pressure(dataset.url, p)
 
-    def saw_ledger(self, url: str, ledger: SlateLedger) -> None:
+    def _set_pressure(self, url: str, p: Pressure) -> None:
+        self._limit.labels(url).set(p.l0_max_ssts)
+        self._l0_ssts.labels(url, p.unit).set(p.l0_ssts)
+        self._l0_bytes.labels(url, p.unit).set(p.l0_bytes)
+        self._runs.labels(url, p.unit).set(p.runs)
+        self._size.labels(url, p.unit).set(p.size_bytes)
+        self._stall.labels(url, p.unit).set(_NO_STALL if p.stall_ms is None else p.stall_ms / 1000)
+
+    def saw_plan(self, url: str, plan: Plan) -> None:
+        """A plan was made."""
+        with self._lock:
+            for status, total in plan.totals.items():
+                self._planned_units.labels(url, status).set(total.units)
+                self._planned_files.labels(url, status).set(total.files)
+                self._planned_bytes.labels(url, status).set(total.size_bytes)
+
+    def saw_ledger(self, dataset: Dataset, ledger: AnyLedger) -> None:
         """A ledger was read or published."""
-        now_ms = self._clock.now_ms()
+        url, now_ms = dataset.url, self._clock.now_ms()
         with self._lock:
             for state in ACTIVE:
                 count = sum(c.state is state for c in ledger.compactions)
                 self._states.labels(url, state.value).set(count)
             self._set_owners(url, ledger, now_ms)
-            manifest = self._manifests.get(url)
-            if manifest is not None:
-                running = (c.spec for c in ledger.compactions if c.state is State.RUNNING)
-                self._being_compacted.labels(url).set(sum(cost_bytes(s, manifest) for s in running))
+            if url in self._snapshots:
+                before, snapshot = self._costs[url], self._snapshots[url]
+                running = [c for c in ledger.compactions if c.state is State.RUNNING]
+                self._costs[url] = {
+                    c.id: before[c.id] if c.id in before else dataset.cost_bytes(c.spec, snapshot)
+                    for c in running
+                }
+                self._being_compacted.labels(url).set(sum(self._costs[url].values()))
 
     def _set_owners(self, url: str, ledger: AnyLedger, now_ms: int) -> None:
         owned = [(c.id, c.worker) for c in ledger.compactions if c.state is State.RUNNING]
@@ -282,25 +299,38 @@ class Metrics:
             self._ages.remove(url, worker_id)
 
 
-class MeteredDataset(SlateDataset):
-    """A database whose manifests and ledgers `metrics` sees, whoever reads them."""
+def metered(dataset: DatasetT, metrics: Metrics) -> DatasetT:
+    """`dataset`, so that `metrics` sees what is read of it, whoever reads it."""
+    return cast(DatasetT, _Metered(dataset, metrics))
 
-    def __init__(self, metrics: Metrics, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+
+class _Metered:
+    """Everything is the dataset's own; what passes through here is shown to the metrics."""
+
+    def __init__(self, dataset: Dataset, metrics: Metrics) -> None:
+        self._dataset = dataset
         self._metrics = metrics
 
-    def snapshot(self) -> Manifest:
-        manifest = super().snapshot()
-        self._metrics.saw_manifest(self.url, manifest)
-        return manifest
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
 
-    def ledger(self) -> SlateLedger | None:
-        ledger = super().ledger()
+    def snapshot(self) -> Any:
+        snapshot = self._dataset.snapshot()
+        self._metrics.saw_snapshot(self._dataset, snapshot)
+        return snapshot
+
+    def ledger(self) -> AnyLedger | None:
+        ledger = self._dataset.ledger()
         if ledger is not None:
-            self._metrics.saw_ledger(self.url, ledger)
+            self._metrics.saw_ledger(self._dataset, ledger)
         return ledger
 
-    def update_ledger(self, change: Callable[[SlateLedger], SlateLedger]) -> SlateLedger:
-        ledger = super().update_ledger(change)
-        self._metrics.saw_ledger(self.url, ledger)
+    def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:
+        ledger = self._dataset.update_ledger(change)
+        self._metrics.saw_ledger(self._dataset, ledger)
         return ledger
+
+    def propose(self, snapshot: Any, ledger: AnyLedger) -> Plan:
+        plan = self._dataset.propose(snapshot, ledger)
+        self._metrics.saw_plan(self._dataset.url, plan)
+        return plan

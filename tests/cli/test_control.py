@@ -49,9 +49,10 @@ def test_the_life_of_a_submitted_compaction(path: Path) -> None:
     assert compaction_id in waited.stderr
     assert "lithify status" in waited.stderr
 
-    assert invoke_json("cancel", path, compaction_id) == {"cancelled": [compaction_id]}
+    cancelled = {"cancelled": [compaction_id], "left_alone_ms": 60_000}
+    assert invoke_json("cancel", path, compaction_id) == cancelled
     ended = invoke("wait", path, compaction_id)
-    assert (ended.exit_code, ended.stdout) == (1, f"{compaction_id} failed: cancelled by hand\n")
+    assert (ended.exit_code, ended.stdout) == (1, f"{compaction_id} failed: was cancelled\n")
     assert invoke("cancel", path, compaction_id).exit_code == 2
 
     again = invoke_json("retry", path, compaction_id)

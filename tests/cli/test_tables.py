@@ -92,7 +92,7 @@ def test_run_compacts_until_stopped_and_the_rest_reports(table: Table, lake: lis
     after = invoke_json("status", *lake)
     assert after["totals"]["compacted"]["files"] == 2
     assert not after["coordinator"]["is_alive"]
-    assert "does not run" in invoke("status", *lake).stdout
+    assert "Lithify's, stopped" in invoke("status", *lake).stdout
 
 
 def test_gc_lists_orphans_and_deletes_them_when_told_to(table: Table, lake: list[str]) -> None:

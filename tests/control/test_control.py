@@ -13,6 +13,7 @@ from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.datasets.slatedb.model import Spec, TieredSpec
+from lithify.datasets.slatedb.request import spec_of
 from lithify.errors import Refused
 from lithify.ids import RandomIds, Ulid
 from lithify.planning.tiered import TieredPolicy
@@ -44,7 +45,7 @@ class Set:
     def spec(self, *runs: int, l0: bool = True) -> TieredSpec:
         dataset = self.dataset
         ledger = dataset.ledger() or Ledger()
-        return control.spec_of(dataset.snapshot(), ledger, b"", (), runs, all_l0=l0)
+        return spec_of(dataset.snapshot(), ledger, b"", (), runs, all_l0=l0)
 
     def submit(self, *specs: Spec) -> tuple[Ulid, ...]:
         return control.submit(quiet(self.path), CLOCK, IDS, specs)
@@ -111,7 +112,7 @@ def test_a_mistake_is_told_and_nothing_is_written(db: Set) -> None:
         (b"", (), (4,), "4 is no source"),
     ):
         with pytest.raises(Refused, match=says):
-            control.spec_of(snapshot, ledger, segment, views, runs)
+            spec_of(snapshot, ledger, segment, views, runs)
     assert db.dataset.ledger_ids() == before
 
 

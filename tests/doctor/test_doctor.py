@@ -31,7 +31,7 @@ from tests.s3 import S3
 
 CLOCK, IDS = SystemClock(), RandomIds()
 Step = Callable[[SlateLedger, Ulid], SlateLedger]
-LIMITS = database.Limits(30_000, 1000)
+TIMEOUT_MS, L0_MAX_SSTS = 30_000, 1000
 
 
 def by_check(findings: Iterable[Finding]) -> dict[str, Finding]:
@@ -174,9 +174,10 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def examine(path: Path, now_ms: int | None = None, limits: database.Limits = LIMITS) -> list[Finding]:
+def examine(path: Path, now_ms: int | None = None, l0_max_ssts: int = L0_MAX_SSTS) -> list[Finding]:
     at_ms = CLOCK.now_ms() if now_ms is None else now_ms
-    return list(database.check_database(dataset_at(path), at_ms, limits))
+    dataset = dataset_at(path, l0_max_ssts=l0_max_ssts)
+    return list(database.check_database(dataset, at_ms, TIMEOUT_MS))
 
 
 def announce(dataset: SlateDataset, ends_in_ms: int) -> None:
@@ -274,6 +275,7 @@ def test_attempts_and_what_was_given_up(path: Path) -> None:
     gone = IDS.ulid(1)
     dataset.journal.add_failure(Failure(gone, "still on fire", 5, 1, ""))
     dataset.journal.add_failure(Failure(IDS.ulid(2), "found invalid", 0, 2, ""))
+    dataset.journal.add_failure(Failure(IDS.ulid(3), "was cancelled", 5, 3, "", is_cancelled=True))
     findings = by_check(examine(path))
     assert worse_than_ok(findings.values()) == {
         ("attempts", Severity.WARNING),
@@ -288,7 +290,7 @@ def test_attempts_and_what_was_given_up(path: Path) -> None:
     ("limit", "severity"), [(1000, Severity.OK), (6, Severity.WARNING), (5, Severity.PROBLEM)]
 )
 def test_the_backlog(path: Path, limit: int, severity: Severity) -> None:
-    found = by_check(examine(path, limits=database.Limits(30_000, limit)))["backlog"]
+    found = by_check(examine(path, l0_max_ssts=limit))["backlog"]
     assert found.severity is severity
 
 
@@ -345,7 +347,7 @@ class Denied(WrappedStore):
 @pytest.mark.parametrize(("part", "check"), [("manifest", "state files"), ("compacted", "objects")])
 def test_missing_permissions(path: Path, part: str, check: str) -> None:
     dataset = dataset_at(path, wrap=lambda store: Denied(store, part, listing=part == "compacted"))
-    found = by_check(database.check_database(dataset, CLOCK.now_ms(), LIMITS))[check]
+    found = by_check(database.check_database(dataset, CLOCK.now_ms(), TIMEOUT_MS))[check]
     assert found.severity is Severity.PROBLEM
     assert "access denied" in found.says
 

@@ -11,13 +11,14 @@ import pytest
 
 from lithify import telemetry
 from lithify.clock import SystemClock
+from lithify.compaction.contract import Plan, Total
 from lithify.compaction.model import Compaction, Ledger, State, Worker
 from lithify.coordinator import Coordinator
-from lithify.datasets.slatedb.dataset import SlateOptions
+from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.ids import RandomIds
-from lithify.metrics import MeteredDataset, Metrics
+from lithify.metrics import Metrics, metered
 from lithify.store.local import LocalStore
 from lithify.store.metered import MeteredStore
 from lithify.testing import ManualClock
@@ -26,7 +27,8 @@ from lithify.worker import Worker as WorkerLoop
 from tests.datasets.slatedb.trees import EMPTY, MB, Mint
 from tests.judge.official import Put, open_db
 
-URL = "file:///db"
+DATASET = SlateDataset(LocalStore(), "db", SystemClock(), RandomIds())
+URL = DATASET.url
 DASHBOARD = Path(__file__).parents[2] / "dashboards" / "lithify.json"
 SEED = (
     "jobs_claimed_total",
@@ -46,7 +48,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def metrics(clock: ManualClock) -> Metrics:
-    return Metrics(clock, 8, coordinates=True)
+    return Metrics(clock, coordinates=True)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -138,7 +140,7 @@ def test_claims_are_seen_by_whoever_coordinates(metrics: Metrics, clock: ManualC
         return Ledger(1, tuple(owned))
 
     ids_ = [ids.ulid(n) for n in range(3)]
-    elsewhere = Metrics(clock, 8, coordinates=False)
+    elsewhere = Metrics(clock, coordinates=False)
     for seen in (
         ledger("old", None, None),
         ledger("old", "w", None),
@@ -148,7 +150,7 @@ def test_claims_are_seen_by_whoever_coordinates(metrics: Metrics, clock: ManualC
         ledger(None, "v", None),
     ):
         for each in (metrics, elsewhere):
-            each.saw_ledger(URL, seen)
+            each.saw_ledger(DATASET, seen)
     assert of_db(metrics, "slatedb_compactor_jobs_claimed_total") == 3
     assert not of_db(elsewhere, "slatedb_compactor_jobs_claimed_total")
     assert of_db(metrics, "lithify_compactions", state="running") == 1
@@ -162,7 +164,7 @@ def test_claims_are_seen_by_whoever_coordinates(metrics: Metrics, clock: ManualC
 
 def test_how_a_database_stands(metrics: Metrics) -> None:
     manifest = replace(EMPTY, root=Mint().tree(3, {0: 5 * MB, 1: MB}))
-    metrics.saw_manifest(URL, manifest)
+    metrics.saw_snapshot(DATASET, manifest)
     assert of_db(metrics, "lithify_l0_ssts", unit="root") == 3
     assert of_db(metrics, "lithify_l0_bytes", unit="root") == 3 * MB
     assert of_db(metrics, "lithify_sorted_runs", unit="root") == 2
@@ -171,8 +173,16 @@ def test_how_a_database_stands(metrics: Metrics) -> None:
     running: SlateCompaction = Compaction(
         RandomIds().ulid(1), TieredSpec(b"", (), (1, 0), 0), State.RUNNING, worker=Worker("w", 1)
     )
-    metrics.saw_ledger(URL, Ledger(1, (running,)))
+    metrics.saw_ledger(DATASET, Ledger(1, (running,)))
     assert of_db(metrics, "slatedb_compactor_total_bytes_being_compacted") == 6 * MB
+
+
+def test_what_the_plan_says_of_a_table(metrics: Metrics) -> None:
+    for files in (5, 3):
+        metrics.saw_plan(URL, Plan(totals={"awaiting": Total(2, files, 7 * MB, 10)}))
+    assert of_db(metrics, "lithify_planned_units", status="awaiting") == 2
+    assert of_db(metrics, "lithify_planned_files", status="awaiting") == 3
+    assert of_db(metrics, "lithify_planned_bytes", status="awaiting") == 7 * MB
 
 
 def test_a_coordinator_and_a_worker_at_work(tmp_path: Path) -> None:
@@ -182,10 +192,10 @@ def test_a_coordinator_and_a_worker_at_work(tmp_path: Path) -> None:
             database.write_batch([Put(b"k%02d" % k, b"%d" % n) for k in range(20)])
             database.flush()
     clock, ids = SystemClock(), RandomIds()
-    metrics = Metrics(clock, 8, coordinates=True)
+    metrics = Metrics(clock, coordinates=True)
     store = MeteredStore(LocalStore(), metrics.count_request)
     root = str(path).lstrip("/")
-    dataset = MeteredDataset(metrics, store, root, clock, ids, options=SlateOptions())
+    dataset = metered(SlateDataset(store, root, clock, ids), metrics)
     coordinator = Coordinator(dataset, clock, ids, observer=metrics)
     coordinator.start()
     worker = WorkerLoop(dataset, InlineEngine(), clock, "w", observer=metrics)

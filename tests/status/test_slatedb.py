@@ -10,10 +10,10 @@ import pytest
 
 from lithify.compaction import protocol
 from lithify.compaction.model import Progress, RangeProgress, State, Worker
-from lithify.datasets.slatedb.history import LedgerHistory
+from lithify.compaction.presence import Presence
 from lithify.datasets.slatedb.ledger import SlateLedger, SlateProgress
 from lithify.datasets.slatedb.model import KeyRange, TieredSpec, Tree, View
-from lithify.datasets.slatedb.presence import Presence, judge
+from lithify.datasets.slatedb.presence import judge
 from lithify.datasets.slatedb.pressure import pressure
 from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.store.leases import Lease
@@ -113,7 +113,7 @@ def test_since_when(tmp_path: Path, heartbeats: int) -> None:
         dataset.update_ledger(partial(_beat, wanted, 3 + n))
     ledger = dataset.ledger()
     assert ledger is not None
-    history = LedgerHistory(dataset.store, dataset.paths)
+    history = dataset.history()
     compaction = ledger.get(wanted)
     assert compaction is not None
     arrival = history.arrival(compaction)
@@ -132,20 +132,20 @@ def test_since_when(tmp_path: Path, heartbeats: int) -> None:
     assert ledger is not None
     moved = ledger.get(wanted)
     assert moved is not None
-    first = LedgerHistory(dataset.store, dataset.paths).first_progress(moved)
+    first = dataset.history().first_progress(moved)
     assert first is not None
     assert first.compaction.worker == Worker("second", 100)
 
     # Without the version in which it was claimed, nobody knows.
     for version_id in range(1, claimed + 1):
         dataset.store.delete(f"{dataset.paths.compactions_folder}/{version_id:020d}.compactions")
-    assert LedgerHistory(dataset.store, dataset.paths).arrival(moved) is None
+    assert dataset.history().arrival(moved) is None
 
     # What is gone from the latest version is still found, as long as older ones are there.
     dataset.update_ledger(lambda ledger: protocol.trim(protocol.fail(protocol.fail(ledger, wanted), other)))
     latest = dataset.ledger()
     assert latest is not None
     assert latest.get(min(wanted, other)) is None
-    entry = LedgerHistory(dataset.store, dataset.paths).last_entry(wanted)
+    entry = dataset.history().last_entry(wanted)
     assert entry is not None
     assert entry.state in (State.RUNNING, State.FAILED)

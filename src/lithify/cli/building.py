@@ -32,8 +32,22 @@ PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
 TABLE_PRELOAD = "lithify.datasets.iceberg.warm_up:warm_up"
 
 
+def open_any(url: str, config: Config, metrics: Metrics | None = None) -> Dataset:
+    """The database or table at `url`; `metrics` sees what is read of it."""
+    dataset: Dataset
+    if tables.is_table(url):
+        dataset = tables.open_table(url, config, metrics)
+    else:
+        dataset = open_dataset(url, config, metrics)
+    if metrics is None:
+        return dataset
+    from lithify.metrics import metered
+
+    return metered(dataset, metrics)
+
+
 def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> SlateDataset:
-    """The database at `url`; `metrics` sees what is read of it."""
+    """The database at `url`; `metrics` counts the requests to its store."""
     if tables.is_table(url):
         raise Refused(f"{url}: this command works on SlateDB databases only, and this is an Iceberg table")
     from lithify.clock import SystemClock
@@ -44,17 +58,11 @@ def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> Sl
     options = _slate_options(config)
     store, root = open_store(url, config.store_options)
     store_options = config.store_options
-    if metrics is None:
-        return SlateDataset(
-            store, root, SystemClock(), RandomIds(), store_options=store_options, options=options
-        )
-    from lithify.metrics import MeteredDataset
-    from lithify.store.metered import MeteredStore
+    if metrics is not None:
+        from lithify.store.metered import MeteredStore
 
-    metered = MeteredStore(store, metrics.count_request)
-    return MeteredDataset(
-        metrics, metered, root, SystemClock(), RandomIds(), store_options=store_options, options=options
-    )
+        store = MeteredStore(store, metrics.count_request)
+    return SlateDataset(store, root, SystemClock(), RandomIds(), store_options=store_options, options=options)
 
 
 def _slate_options(config: Config) -> SlateOptions:
@@ -75,6 +83,7 @@ def _slate_options(config: Config) -> SlateOptions:
     return SlateOptions(
         policy=parsed.policy,
         segment_times=_segment_times(compactor.segments),
+        l0_max_ssts=config.l0_max_ssts,
         checkpoint_lifetime_s=round(compactor.checkpoint_lifetime.total_seconds()),
         enable_trivial_move=compactor.enable_trivial_move,
         max_sst_size=worker.max_sst_size,

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from lithify.cli import text
+from lithify.cli import tables, text
 from lithify.cli.options import AsJson, CompactionIds, ConfigFile, Full, Segment, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.errors import DeadlineExceeded, Refused
 
 if TYPE_CHECKING:
+    from lithify.compaction.contract import Dataset
     from lithify.config.model import Config
     from lithify.control import Outcome
-    from lithify.datasets.slatedb.dataset import SlateDataset
     from lithify.ids import Ulid
     from lithify.status import Status
 
@@ -36,47 +36,86 @@ def submit(
     run: Annotated[
         list[int] | None, typer.Option("--run", metavar="ID", help="Merge this sorted run. May be repeated.")
     ] = None,
+    chunk: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--chunk",
+            metavar="NAME",
+            help="Of a table: rewrite this time chunk, such as 2025-01-31, or null. May be repeated.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
     sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
-    """Ask a database's coordinator for a compaction: a full one, or one of given sources.
+    """Ask the coordinator for a compaction: a full one, or one of given sources or chunks.
 
     It is checked at once, and again by the coordinator. Whoever coordinates, Lithify or SlateDB,
     schedules it at its next look. Prints the ids, for `lithify wait`.
+
+    Of a database, --full merges everything into one sorted run per segment. Of a table, it compacts every
+    chunk that is not compact, also those that a skip offset holds, that wait for more data or were deferred,
+    as far as they can start now; --chunk rewrites a chunk whatever the plan says about it.
 
     Examples:
 
         lithify submit --full s3://bucket/my-db
 
         lithify submit --l0 all --run 3 --run 2 s3://bucket/my-db
+
+        lithify submit --chunk 2025-01-31 iceberg://catalog/namespace.table
     """
     with errors(as_json):
-        if full == bool(l0 or run):
-            raise Refused("say what to compact: either --full, or sources with --l0 and --run")
+        _check_request(url, full, segment, bool(l0 or run), bool(chunk))
         effective = settings(config, sets, store_option=store_option)
         from lithify import control
-        from lithify.cli import building
         from lithify.clock import SystemClock
-        from lithify.compaction.model import Ledger
-        from lithify.ids import RandomIds, parse_ulid
+        from lithify.ids import RandomIds
 
-        dataset = building.open_dataset(url, effective)
-        snapshot, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
-        if full:
-            plan = building.planner(dataset, True, segment)(snapshot, ledger)
-            specs = [proposal.spec for proposal in plan.proposals]
-            if not specs:
-                notes = "".join(f"; {note}" for note in plan.notes)
-                raise Refused(f"there is nothing to compact in {dataset.url}{notes}")
-        else:
-            views = [] if l0 is None else [parse_view(v, parse_ulid) for v in l0 if v != "all"]
-            prefix = b"" if segment is None else building.segment_prefix(segment)
-            all_l0 = l0 is not None and "all" in l0
-            specs = [control.spec_of(snapshot, ledger, prefix, views, run or (), all_l0=all_l0)]
+        dataset, specs, notes = (
+            tables.requested(url, effective, chunk)
+            if tables.is_table(url)
+            else _requested(url, effective, full, segment, l0, run)
+        )
+        if not specs:
+            raise Refused("; ".join((f"there is nothing to compact in {dataset.url}", *notes)))
         added = control.submit(dataset, SystemClock(), RandomIds(), specs)
-        _report(dataset, added, as_json)
+        _report(dataset, added, notes, as_json)
+
+
+def _check_request(url: str, full: bool, segment: str | None, sources: bool, chunks: bool) -> None:
+    """`Refused` unless the options say exactly one thing that this kind of dataset has."""
+    if tables.is_table(url):
+        if sources or segment is not None:
+            raise Refused(f"{url} is a table: --l0, --run and --segment are of SlateDB databases")
+        if full == chunks:
+            raise Refused("say what to compact: either --full, or chunks with --chunk")
+        return
+    if chunks:
+        raise Refused(f"{url} is a database: --chunk is of Iceberg tables")
+    if full == sources:
+        raise Refused("say what to compact: either --full, or sources with --l0 and --run")
+
+
+def _requested(
+    url: str, config: Config, full: bool, segment: str | None, l0: list[str] | None, run: list[int] | None
+) -> tuple[Dataset, list[Any], tuple[str, ...]]:
+    """A database, the specs that are asked for, and what the planner notes."""
+    from lithify.cli import building
+    from lithify.compaction.model import Ledger
+    from lithify.datasets.slatedb.request import spec_of
+    from lithify.ids import parse_ulid
+
+    dataset = building.open_dataset(url, config)
+    snapshot, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
+    if full:
+        plan = building.planner(dataset, True, segment)(snapshot, ledger)
+        return dataset, [proposal.spec for proposal in plan.proposals], plan.notes
+    views = [] if l0 is None else [parse_view(v, parse_ulid) for v in l0 if v != "all"]
+    prefix = b"" if segment is None else building.segment_prefix(segment)
+    all_l0 = l0 is not None and "all" in l0
+    return dataset, [spec_of(snapshot, ledger, prefix, views, run or (), all_l0=all_l0)], ()
 
 
 def parse_view(given: str, parse: Callable[[str], Ulid]) -> Ulid:
@@ -95,10 +134,11 @@ def cancel(
     sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
-    """Give compactions up that are under way. Nothing is lost: only their work is.
+    """Give compactions up that are under way. No data is lost: only their work is.
 
-    The coordinator leaves the same sources alone for a while before it plans them again; `lithify retry`
-    submits the same compaction again at once.
+    Workers stop at their next look. The coordinator leaves the same sources alone for one minute, however
+    often they are cancelled, and then plans them again if there is still a reason; a database's writer may
+    stall meanwhile. `lithify retry` submits the same compaction again at once.
 
     Example:
 
@@ -109,14 +149,17 @@ def cancel(
         from lithify import control
         from lithify.cli import building
         from lithify.clock import SystemClock
+        from lithify.compaction.failures import CANCEL_PAUSE
 
         wanted = _ids(compactions)
-        control.cancel(building.open_dataset(url, effective), SystemClock(), wanted)
+        control.cancel(building.open_any(url, effective), SystemClock(), wanted)
+        pause_ms = CANCEL_PAUSE.first_ms
         if as_json:
-            print_json({"cancelled": wanted})
-        else:
-            for compaction_id in wanted:
-                print(f"{compaction_id} cancelled")
+            print_json({"cancelled": wanted, "left_alone_ms": pause_ms})
+            return
+        for compaction_id in wanted:
+            print(f"{compaction_id} cancelled")
+        _say(f"The planner leaves these sources alone for {text.duration(pause_ms)}.")
 
 
 def retry(
@@ -140,9 +183,9 @@ def retry(
         from lithify.clock import SystemClock
         from lithify.ids import RandomIds
 
-        dataset = building.open_dataset(url, effective)
+        dataset = building.open_any(url, effective)
         added = [control.retry(dataset, SystemClock(), RandomIds(), i) for i in _ids(compactions)]
-        _report(dataset, added, as_json)
+        _report(dataset, added, (), as_json)
 
 
 def wait(
@@ -173,7 +216,7 @@ def wait(
         effective = settings(config, sets, store_option=store_option)
         from lithify.cli import building
 
-        dataset = building.open_dataset(url, effective)
+        dataset = building.open_any(url, effective)
         wanted = _ids(compactions) if compactions else _active(dataset)
         ended = _wait(dataset, wanted, _seconds(timeout), effective, as_json)
         if as_json:
@@ -192,7 +235,7 @@ def wait(
 
 
 def _wait(
-    dataset: SlateDataset, wanted: Sequence[Ulid], timeout_s: float | None, config: Config, as_json: bool
+    dataset: Dataset, wanted: Sequence[Ulid], timeout_s: float | None, config: Config, as_json: bool
 ) -> list[Outcome]:
     from lithify import control
     from lithify.cli import building
@@ -218,7 +261,7 @@ def _wait(
             if len(ended) == len(wanted):
                 return [ended[compaction_id] for compaction_id in wanted]
             bars.draw(
-                status_of(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config), config.l0_max_ssts),
+                status_of(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config)),
                 wanted,
             )
             if ends_s is not None and clock.monotonic_s() + poll_s > ends_s:
@@ -256,7 +299,7 @@ class Bars:
             self._progress.update(self._tasks[c.id], completed=c.share_done, said=said)
 
 
-def _active(dataset: SlateDataset) -> list[Ulid]:
+def _active(dataset: Dataset) -> list[Ulid]:
     ledger = dataset.ledger()
     return [c.id for c in ledger.active()] if ledger is not None else []
 
@@ -279,19 +322,21 @@ def _seconds(timeout: str | None) -> float | None:
         raise Refused(f"--timeout: {error}") from None
 
 
-def _report(dataset: SlateDataset, added: Sequence[Ulid], as_json: bool) -> None:
+def _report(dataset: Dataset, added: Sequence[Ulid], notes: Sequence[str], as_json: bool) -> None:
     from lithify.clock import SystemClock
-    from lithify.datasets.slatedb.presence import coordinator_status
 
-    coordinator = coordinator_status(dataset, dataset.snapshot().compactor_epoch, SystemClock().now_ms())
+    is_alive = dataset.coordinator(SystemClock().now_ms()).is_alive
     if as_json:
-        print_json({"submitted": list(added), "coordinator_is_alive": coordinator.is_alive})
+        print_json({"submitted": list(added), "coordinator_is_alive": is_alive, "notes": list(notes)})
         return
     for compaction_id in added:
         print(compaction_id)
-    if coordinator.is_alive is False:
-        Console(stderr=True).print(
-            f"No coordinator is running: this waits until one is started (lithify run {dataset.url}).",
-            highlight=False,
-            soft_wrap=True,
-        )
+    for note in notes:
+        _say(note)
+    if is_alive is False:
+        _say(f"No coordinator is running: this waits until one is started (lithify run {dataset.url}).")
+
+
+def _say(sentence: str) -> None:
+    """Something for people beside the output."""
+    Console(stderr=True).print(sentence, highlight=False, soft_wrap=True, markup=False)

@@ -80,8 +80,7 @@ def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> I
         return
     clock = SystemClock()
     dataset = building.open_dataset(url, config)
-    limits = database.Limits(building.heartbeat_timeout_ms(config), config.l0_max_ssts)
-    findings = list(database.check_database(dataset, clock.now_ms(), limits))
+    findings = list(database.check_database(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config)))
     yield from findings
     if not read_only and findings[0].severity is Severity.OK:
         yield from storage.check_storage(dataset.store, dataset.paths.root, clock, RandomIds())

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from lithify.cli import tables
-from lithify.cli.building import open_dataset
+from lithify.cli.building import open_any
 from lithify.cli.logs import FIELDS, LOGGER, EventLog
 from lithify.clock import SystemClock
 from lithify.errors import Refused
@@ -35,7 +34,7 @@ class Process:
         if config.metrics.port is not None:
             from lithify.metrics import Metrics
 
-            self._metrics = Metrics(SystemClock(), config.l0_max_ssts, coordinates=coordinates)
+            self._metrics = Metrics(SystemClock(), coordinates=coordinates)
 
     def observe(self, event: Event) -> None:
         """Log an event and count it."""
@@ -44,10 +43,8 @@ class Process:
             self._metrics(event)
 
     def open_dataset(self, url: str) -> Dataset:
-        """The database or table at `url`. The requests of tables are not counted."""
-        if tables.is_table(url):
-            return tables.open_table(url, self._config)
-        return open_dataset(url, self._config, self._metrics)
+        """The database or table at `url`, seen by the metrics."""
+        return open_any(url, self._config, self._metrics)
 
     def __enter__(self) -> Process:
         if self._metrics is not None:

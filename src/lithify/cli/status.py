@@ -1,4 +1,7 @@
-"""`lithify status`: what runs, what waits and why, and how close the writer is to a stall."""
+"""`lithify status`: what runs, what waits and why, and how close the writer is to a stall.
+
+Most of it is the same for databases and tables. A table adds its size and the totals of its timeline.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lithify.cli import tables, text
@@ -31,28 +35,27 @@ def status(
     """Say what runs, what waits and why, how far it is, and when the writer would stall. Writes nothing.
 
     The stall is reckoned with l0_max_ssts, the writer's limit: give the value your database is opened
-    with (--set l0_max_ssts=16). Times are estimates from the recent pace.
+    with (--set l0_max_ssts=16). Times are estimates from the recent pace. Of a table it says how much
+    awaits compaction, is compacted, skipped or deferred.
 
     Examples:
 
         lithify status s3://bucket/my-db
 
+        lithify status iceberg://catalog/namespace.table
+
         lithify status --json s3://bucket/my-db | jq '.compactions[] | select(.is_stale)'
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
-        if tables.is_table(url):
-            tables.status(url, effective, as_json)
-            return
         from lithify.cli import building
         from lithify.clock import SystemClock
         from lithify.status import status as status_of
 
         found = status_of(
-            building.open_dataset(url, effective),
+            building.open_any(url, effective),
             SystemClock().now_ms(),
             building.heartbeat_timeout_ms(effective),
-            effective.l0_max_ssts,
         )
         if as_json:
             print_json(as_document(found))
@@ -62,9 +65,9 @@ def status(
 
 def as_document(found: Status) -> dict[str, Any]:
     """The same facts as a JSON value."""
-    from lithify.cli.render import plain, spec_json
+    from lithify.cli.render import plain
 
-    return {
+    document = {
         "url": found.url,
         "at_ms": found.at_ms,
         "coordinator": {
@@ -78,17 +81,30 @@ def as_document(found: Status) -> dict[str, Any]:
             {**plain(asdict(c)), "share_done": round(c.share_done, 4)} for c in found.compactions
         ],
         "proposals": [
-            {"spec": spec_json(p.spec), "cost_bytes": p.cost_bytes, "reason": p.reason}
+            {"spec": _spec_json(found.url, p.spec), "cost_bytes": p.cost_bytes, "reason": p.reason}
             for p in found.plan.proposals
         ],
         "notes": list(found.plan.notes),
         "pressure": [asdict(p) for p in found.pressure],
         "stall_ms": found.stall_ms,
         "failures": [
-            {"compaction": f.compaction, "reason": f.reason, "attempts": f.attempts, "at_ms": f.at_ms}
+            {
+                "compaction": f.compaction,
+                "reason": f.reason,
+                "attempts": f.attempts,
+                "is_cancelled": f.is_cancelled,
+                "at_ms": f.at_ms,
+            }
             for f in found.failures
         ],
     }
+    return document | (tables.status_json(found) if tables.is_table(found.url) else {})
+
+
+def _spec_json(url: str, spec: Any) -> dict[str, Any]:
+    from lithify.cli.render import spec_json
+
+    return tables.spec_json(spec) if tables.is_table(url) else spec_json(spec)
 
 
 def print_status(console: Console, found: Status) -> None:
@@ -99,21 +115,28 @@ def print_status(console: Console, found: Status) -> None:
     console.print(
         f"Coordinator: {coordinator.presence.value}, epoch {coordinator.epoch}{holder}", highlight=False
     )
-    _print_pressure(console, found)
+    if tables.is_table(found.url):
+        tables.print_status(console, found)
+    if found.pressure:
+        _print_pressure(console, found)
     if found.compactions:
         _print_compactions(console, found)
     else:
         console.print("No compaction is under way.")
     for proposal in found.plan.proposals:
-        console.print(f"Would be added: {proposal.reason}", highlight=False)
+        console.print(f"Would be added: {proposal.reason}", highlight=False, markup=False)
+    for note in found.plan.notes:
+        console.print(f"Not now: {note}", highlight=False, markup=False)
     for failure in found.failures[-SHOWN_FAILURES:]:
-        ago = text.duration(found.at_ms - failure.at_ms)
-        what = (
-            f"{failure.compaction} after {failure.attempts} attempts"
-            if failure.attempts
-            else failure.compaction
+        ago = text.duration(max(found.at_ms - failure.at_ms, 0))
+        if failure.is_cancelled:
+            console.print(f"[yellow]Cancelled[/] {ago} ago: {failure.compaction}", highlight=False)
+            continue
+        tries = f" after {failure.attempts} attempts" if failure.attempts else ""
+        console.print(
+            f"[red]Given up[/] {ago} ago: {failure.compaction}{tries}: {escape(failure.reason)}",
+            highlight=False,
         )
-        console.print(f"[red]Given up[/] {ago} ago: {what}: {failure.reason}", highlight=False)
 
 
 def _print_pressure(console: Console, found: Status) -> None:
@@ -136,7 +159,7 @@ def _print_pressure(console: Console, found: Status) -> None:
 
 def _print_compactions(console: Console, found: Status) -> None:
     table = Table(title="Compactions", title_justify="left")
-    for heading in ("id", "segment", "state", "for", "done", "left", "worker", "attempts"):
+    for heading in ("id", "unit", "state", "for", "done", "left", "worker", "attempts"):
         table.add_column(heading, overflow="fold")
     table.columns[0].no_wrap = True
     for c in found.compactions:

@@ -18,11 +18,17 @@ from lithify.cli.running import print_json
 from lithify.telemetry import each
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table as PyicebergTable
+
     from lithify.cli.progress import Totals
+    from lithify.compaction.contract import Dataset, Total
     from lithify.config.model import Config
     from lithify.datasets.iceberg.dataset import IcebergDataset
-    from lithify.datasets.iceberg.model import TableState
+    from lithify.datasets.iceberg.model import ChunkSpec, TableState
+    from lithify.metrics import Metrics
     from lithify.oneshot import Result
+    from lithify.status import Status
+    from lithify.store.objects import ObjectStore
 
 SCHEME = "iceberg://"
 
@@ -32,16 +38,38 @@ def is_table(url: str) -> bool:
     return url.startswith(SCHEME)
 
 
-def open_table(url: str, config: Config) -> IcebergDataset:
-    """The table at `url`."""
+def open_table(url: str, config: Config, metrics: Metrics | None = None) -> IcebergDataset:
+    """The table at `url`; `metrics` counts the requests to the store beside it, not those of its catalog."""
     from lithify.clock import SystemClock
-    from lithify.datasets.iceberg.catalogs import open_catalog, parse_url
+    from lithify.datasets.iceberg.catalogs import open_catalog, parse_url, store_of
     from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.ids import RandomIds
 
+    def open_place(opened: PyicebergTable) -> tuple[ObjectStore, str]:
+        store, root = store_of(opened)
+        if metrics is not None:
+            from lithify.store.metered import MeteredStore
+
+            store = MeteredStore(store, metrics.count_request)
+        return store, root
+
     parsed = parse_url(url)
     catalog = open_catalog(parsed.catalog, config.store_options)
-    return IcebergDataset(catalog, parsed, SystemClock(), RandomIds())
+    return IcebergDataset(catalog, parsed, SystemClock(), RandomIds(), open_place=open_place)
+
+
+def requested(
+    url: str, config: Config, chunks: list[str] | None
+) -> tuple[Dataset, list[Any], tuple[str, ...]]:
+    """A table, the specs of what is asked for (all that is not compact, or given chunks), and notes."""
+    from lithify.clock import SystemClock
+    from lithify.compaction.model import Ledger
+    from lithify.datasets.iceberg.request import request
+
+    dataset = open_table(url, config)
+    ledger = dataset.ledger() or Ledger()
+    plan = request(dataset.snapshot(), ledger, SystemClock().now_ms() * 1000, chunks or None)
+    return dataset, [proposal.spec for proposal in plan.proposals], plan.notes
 
 
 def plan(url: str, config: Config, as_json: bool, png: Path | None) -> None:
@@ -121,50 +149,26 @@ def compact(url: str, config: Config, take_over: bool, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def status(url: str, config: Config, as_json: bool) -> None:
-    """Show the active compactions, the failures, and the totals of the timeline."""
-    from lithify.clock import SystemClock
-    from lithify.compaction.model import Ledger
-    from lithify.store.keys import join
-    from lithify.store.leases import read_lease
-
-    dataset = open_table(url, config)
-    ledger = dataset.ledger()
-    state = dataset.snapshot()
-    timeline = dataset.timeline(state, ledger or Ledger())
-    lease = read_lease(dataset.store, join(dataset.root, "lithify", "coordinator.json"))
-    now_ms = SystemClock().now_ms()
-    active = ledger.active() if ledger is not None else ()
-    failures = dataset.journal.failures()
-    document = {
-        "url": dataset.url,
-        "table": _facts(state),
-        "coordinator": {
-            "epoch": ledger.epoch if ledger is not None else 0,
-            "holder": lease.holder if lease is not None else None,
-            "is_alive": lease is not None and lease.is_live(now_ms),
-        },
-        "compactions": [
-            {
-                "id": c.id,
-                "state": c.state.value,
-                "task": c.spec.task,
-                "files": len(c.spec.inputs),
-                "worker": c.worker.id if c.worker is not None else None,
-                "heartbeat_age_ms": now_ms - c.worker.last_heartbeat_ms if c.worker is not None else None,
-                "ranges": len(c.progress.ranges) if c.progress is not None else None,
-                "ranges_done": sum(bool(r.outputs) for r in c.progress.ranges) if c.progress else None,
-            }
-            for c in active
-        ],
-        "failures": [{"id": f.compaction, "reason": f.reason, "at_ms": f.at_ms} for f in failures],
-        "totals": {name.value: asdict(amount) for name, amount in timeline.totals.items()},
-        "notes": list(state.notes),
+def status_json(found: Status) -> dict[str, Any]:
+    """What the status of a table has besides, as a JSON value."""
+    return {
+        "table": _facts(found.snapshot),
+        "totals": {name: _total_json(total) for name, total in found.plan.totals.items()},
     }
-    if as_json:
-        print_json(document)
-    else:
-        _print_status(Console(), document)
+
+
+def _total_json(total: Total) -> dict[str, int]:
+    return {
+        "chunks": total.units,
+        "files": total.files,
+        "size_bytes": total.size_bytes,
+        "rows": total.rows,
+    }
+
+
+def spec_json(spec: ChunkSpec) -> dict[str, Any]:
+    """A compaction of a table as a JSON value."""
+    return {"kind": "chunks", "task": spec.task, "snapshot_id": spec.snapshot_id, "inputs": list(spec.inputs)}
 
 
 def gc(url: str, config: Config, delete: bool, min_age_s: float | None, as_json: bool) -> None:
@@ -248,40 +252,24 @@ def _print_result(
     _print_notes(console, result.plan.notes)
 
 
-def _print_status(console: Console, document: dict[str, Any]) -> None:
-    coordinator, facts = document["coordinator"], document["table"]
-    alive = "runs" if coordinator["is_alive"] else "does not run"
+def print_status(console: Console, found: Status) -> None:
+    """What the status of a table has besides."""
+    facts = _facts(found.snapshot)
     console.print(
-        f"{document['url']}: {facts['files']:,} files, {text.size(facts['bytes'])}, "
-        f"{facts['delete_files']:,} delete files; "
-        f"Lithify's coordinator {alive} (epoch {coordinator['epoch']}).",
+        f"{facts['files']:,} files, {text.size(facts['bytes'])}, {facts['rows']:,} rows, "
+        f"{facts['delete_files']:,} delete files",
         highlight=False,
     )
-    if document["compactions"]:
-        shown = Table(title="Compactions", title_justify="left")
-        for heading in ("id", "state", "task", "files", "ranges", "worker", "heartbeat"):
-            shown.add_column(heading, overflow="fold")
-        for c in document["compactions"]:
-            ranges = "" if c["ranges"] is None else f"{c['ranges_done']}/{c['ranges']}"
-            age = "" if c["heartbeat_age_ms"] is None else f"{c['heartbeat_age_ms'] / 1000:.0f} s ago"
-            shown.add_row(c["id"], c["state"], c["task"], str(c["files"]), ranges, c["worker"] or "", age)
-        console.print(shown)
     totals = Table(title="Totals", title_justify="left")
     totals.add_column("")
     for heading in ("chunks", "files", "bytes", "rows"):
         totals.add_column(heading, justify="right")
-    for name, amount in document["totals"].items():
+    for name, total in found.plan.totals.items():
         totals.add_row(
-            name,
-            f"{amount['chunks']:,}",
-            f"{amount['files']:,}",
-            text.size(amount["size_bytes"]),
-            f"{amount['rows']:,}",
+            name, f"{total.units:,}", f"{total.files:,}", text.size(total.size_bytes), f"{total.rows:,}"
         )
-    console.print(totals)
-    for failure in document["failures"]:
-        console.print(f"[yellow]Failed:[/] {failure['id']} {failure['reason']}", highlight=False)
-    _print_notes(console, document["notes"])
+    if found.plan.totals:
+        console.print(totals)
 
 
 def _print_notes(console: Console, notes: Any) -> None:

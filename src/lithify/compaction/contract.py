@@ -7,10 +7,12 @@ and outputs are the kind's own values; the service passes them on without lookin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lithify.compaction.history import History
 from lithify.compaction.journal import Journal
+from lithify.compaction.presence import CoordinatorStatus
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.ids import Ulid
 
@@ -29,12 +31,43 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class Total:
+    """So many units and files with so many bytes and rows."""
+
+    units: int
+    files: int
+    size_bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What should be compacted now, most urgent first, and what should not, and why."""
 
     proposals: tuple[Proposal, ...] = ()
     notes: tuple[str, ...] = ()
     """Why the rest is left alone, one sentence for each unit."""
+    totals: Mapping[str, Total] = field(default_factory=dict)
+    """By what is to become of it, how much the dataset has; every file counts once. Empty where the
+    planner does not look at everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """How close a writer that waits for compaction is to a stall: the backlog of one LSM tree."""
+
+    unit: str
+    l0_ssts: int
+    l0_bytes: int
+    """What waits to be compacted for the first time."""
+    runs: int
+    size_bytes: int
+    l0_max_ssts: int
+    flushes_per_s: float | None
+    """Recent rate; unknown without two flushes to tell it from."""
+    stall_ms: int | None
+    """Until the writer stalls if nothing is compacted meanwhile: 0 when it does, `None` when it does
+    not write or that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +134,19 @@ class Dataset(Protocol):
         """What the service keeps beside the ledger (`lithify.datasets.journal.ObjectJournal`)."""
         ...
 
+    def history(self) -> History:
+        """What is still known of the ledger's past."""
+        ...
+
+    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+        """Which coordinator the dataset has, and whether it is alive."""
+        ...
+
+    def pressure(self, snapshot: Any, now_ms: int) -> tuple[Pressure, ...]:
+        """The backlog of each unit whose writer stalls when too much piles up; nothing where none
+        does (pure)."""
+        ...
+
     def unit(self, spec: Any) -> str:
         """The name of the unit a spec compacts (pure)."""
         ...
@@ -112,8 +158,8 @@ class Dataset(Protocol):
         ...
 
     def sources(self, spec: Any) -> frozenset[str]:
-        """Names of what a spec reads, as fine as is useful (pure). What shares one with a compaction
-        that has just failed for good is left alone for a while."""
+        """Names of what a spec reads, as fine as is useful, each its own in the whole dataset (pure).
+        What shares one with a compaction that has just failed for good is left alone for a while."""
         ...
 
     def encode_spec(self, spec: Any) -> str:
@@ -124,8 +170,16 @@ class Dataset(Protocol):
         """The spec of such a text; `CorruptObject` when it is none (pure)."""
         ...
 
+    def cost_bytes(self, spec: Any, snapshot: Any) -> int:
+        """Bytes of what a spec reads that is still in the snapshot (pure)."""
+        ...
+
     def output_name(self, output: Any) -> str:
         """A name that no other output of any compaction has (pure)."""
+        ...
+
+    def output_bytes(self, output: Any) -> int:
+        """The size of an output (pure)."""
         ...
 
     def propose(self, snapshot: Any, ledger: AnyLedger) -> Plan:
@@ -152,4 +206,8 @@ class Dataset(Protocol):
     def commit(self, compactions: Sequence[AnyCompaction], epoch: int) -> Mapping[Ulid, str | None]:
         """Publish the outputs atomically. For each compaction: `None` when committed, else why it
         was refused. `Fenced` when `epoch` is no longer the newest."""
+        ...
+
+    def was_committed(self, compaction: AnyCompaction) -> bool:
+        """Whether the dataset, as far as its past is known, has or had the compaction's outputs."""
         ...

@@ -1,15 +1,19 @@
 """What failed for good, and what is left alone because of it.
 
-1. Before a compaction is marked Failed, the reason goes into the journal, with its spec.
+1. Before a compaction is marked Failed, the reason goes into the journal, with its spec. Who dies between
+   the two leaves a note about a compaction that goes on: the ledger contradicts it, so it does not count
+   (`given_up`).
 2. A proposal that shares a source with one that was tried and failed is held back for a pause that grows
    with the number of such failures. So one poisoned input neither keeps workers busy for ever nor stops
    what has nothing to do with it.
-3. When the pause is over, or somebody removes the failure from the journal, the planner's proposal passes.
+3. After a cancellation the pause is always the same, however many there were: somebody did not want this
+   now, which says nothing against the compaction, and the writer must not wait for long.
+4. When the pause is over, or somebody removes the failure from the journal, the planner's proposal passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from lithify.clock import Clock
@@ -22,8 +26,15 @@ from lithify.errors import CorruptObject
 from lithify.ids import Ulid
 
 FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=3_600_000)
+CANCEL_PAUSE = GrowingPause(first_ms=60_000, max_ms=60_000)
 
 Planner = Callable[[object, AnyLedger], Plan]
+
+
+def given_up(failures: Iterable[Failure], ledger: AnyLedger) -> tuple[Failure, ...]:
+    """Those that the ledger does not contradict (pure)."""
+    others = {c.id for c in ledger.compactions if c.state is not State.FAILED}
+    return tuple(failure for failure in failures if failure.compaction not in others)
 
 
 class Failures:
@@ -58,7 +69,8 @@ class Failures:
         failed = frozenset(c.id for c in ledger.compactions if c.state is State.FAILED)
         is_news, self._failed = not failed <= self._failed, failed
         if self._is_due or is_news:
-            self._known = tuple(f for f in self._dataset.journal.failures() if f.attempts)
+            noted = self._dataset.journal.failures()
+            self._known = tuple(f for f in noted if f.attempts or f.is_cancelled)
             before, self._sources = self._sources, {}
             for failure in self._known:
                 known = before.get(failure.compaction)
@@ -70,7 +82,8 @@ class Failures:
 
         def plan(snapshot: object, ledger: AnyLedger) -> Plan:
             found = planner(snapshot, ledger)
-            reasons = [self._reason(proposal) for proposal in found.proposals]
+            known = given_up(self._known, ledger)
+            reasons = [self._reason(proposal, known) for proposal in found.proposals]
             if not any(reasons):
                 return found
             self._is_due = True
@@ -80,22 +93,31 @@ class Failures:
 
         return plan
 
-    def _reason(self, proposal: Proposal) -> str | None:
+    def _reason(self, proposal: Proposal, known: tuple[Failure, ...]) -> str | None:
         """Why a proposal is held back, if it is."""
         sources = self._dataset.sources(proposal.spec)
-        alike = [f for f in self._known if sources & self._sources[f.compaction]]
-        now_ms = self._clock.now_ms()
-        if not alike or not FAILURE_PAUSE.lasts(len(alike), alike[-1].at_ms, now_ms):
-            return None
-        last = alike[-1]
-        left_s = (last.at_ms + FAILURE_PAUSE.after_ms(len(alike)) - now_ms) // 1000
-        return (
-            f"{self._dataset.unit(proposal.spec)} is left alone for {left_s} s more: compaction "
-            f"{last.compaction} of the same sources failed {last.attempts} times, last because: {last.reason}"
-        )
+        alike = [f for f in known if sources & self._sources[f.compaction]]
+        failed = [f for f in alike if not f.is_cancelled]
+        cancelled = [f for f in alike if f.is_cancelled][-1:]
+        for pause, causes in ((FAILURE_PAUSE, failed), (CANCEL_PAUSE, cancelled)):
+            now_ms = self._clock.now_ms()
+            if causes and pause.lasts(len(causes), causes[-1].at_ms, now_ms):
+                last = causes[-1]
+                left_s = (last.at_ms + pause.after_ms(len(causes)) - now_ms) // 1000
+                return (
+                    f"{self._dataset.unit(proposal.spec)} is left alone for {left_s} s more: compaction "
+                    f"{last.compaction} of the same sources {_what_happened(last)}"
+                )
+        return None
 
     def _sources_of(self, failure: Failure) -> frozenset[str]:
         try:
             return self._dataset.sources(self._dataset.decode_spec(failure.spec))
         except CorruptObject:
             return frozenset()
+
+
+def _what_happened(failure: Failure) -> str:
+    if failure.is_cancelled:
+        return failure.reason
+    return f"failed {failure.attempts} times, last because: {failure.reason}"

@@ -8,7 +8,7 @@ often a compaction was tried, or why it failed. These live in small objects of t
 | `Movement` | a range's task, while bytes move     | its worker before a heartbeat; status    |
 | finished   | the worker, when it records ranges   | the worker that resumes                  |
 | `Attempt`  | who gives up, or reclaims            | workers before a claim; the coordinator; status |
-| `Failure`  | the coordinator, with Failed         | the coordinator before it proposes; status |
+| `Failure`  | the coordinator, or who cancels, with Failed | the coordinator before it proposes; status |
 
 Invariants:
 
@@ -80,15 +80,17 @@ def in_vain(attempts: Iterable[Attempt]) -> tuple[Attempt, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A compaction that a coordinator marked Failed."""
+    """A compaction that is about to be marked Failed, by its coordinator or by somebody who cancels it."""
 
     compaction: Ulid
     reason: str
     attempts: int
-    """0: it was found invalid and never tried."""
+    """0: it was never tried, because it was found invalid or was cancelled before."""
     at_ms: int
     spec: str
     """As `Dataset.encode_spec` gives it, so that it can be submitted again."""
+    is_cancelled: bool = False
+    """Somebody gave it up who did not want it now. That says nothing against it."""
 
 
 class Journal(Protocol):

@@ -6,6 +6,8 @@
    that a run that dies in between is recognised too.
 3. It is renewed while the coordinator works, and ended when it stops, unless another has taken it.
 
+One that has ended without being given back belongs to a process that was killed or hangs.
+
 The lease keeps nobody from harm: an older coordinator is fenced by the epoch. It only keeps two runs from
 fencing each other for nothing.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lithify.clock import Clock
+from lithify.compaction.presence import CoordinatorStatus, Presence
 from lithify.errors import CoordinatorAlive
 from lithify.ids import Ids
 from lithify.store.keys import join
@@ -28,6 +31,17 @@ RENEW_AFTER_MS = 3_000
 def lease_key(root: str) -> str:
     """The object in which Lithify's coordinator of the dataset at `root` shows that it is alive."""
     return join(root, "lithify", "coordinator.json")
+
+
+def judge_lease(epoch: int, lease: Lease, now_ms: int) -> CoordinatorStatus:
+    """What the lease tells of Lithify's coordinator, which took `epoch` (pure)."""
+    if lease.is_live(now_ms):
+        presence = Presence.ALIVE
+    elif lease.expires_at_ms == 0:
+        presence = Presence.STOPPED
+    else:
+        presence = Presence.LOST
+    return CoordinatorStatus(presence, epoch, lease.holder, lease.expires_at_ms or None)
 
 
 class CoordinatorLease:

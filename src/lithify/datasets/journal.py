@@ -111,12 +111,18 @@ class ObjectJournal:
 
     def add_failure(self, failure: Failure) -> None:
         document = asdict(failure) | {"reason": failure.reason[:_MAX_REASON_CHARS]}
+        self._forget_read(failure.compaction)
         self._store.put(self._failure_key(failure.compaction), _encode(document))
         for old in self.failures()[:-MAX_FAILURES]:
             self.forgive(old.compaction)
 
     def forgive(self, compaction_id: Ulid) -> None:
+        self._forget_read(compaction_id)
         self._store.delete(self._failure_key(compaction_id))
+
+    def _forget_read(self, compaction_id: Ulid) -> None:
+        """A failure may be noted again, as another."""
+        self._known.get(self._failures, {}).pop(self._failure_key(compaction_id), None)
 
     def _failure_key(self, compaction_id: Ulid) -> str:
         return join(self._failures, f"{compaction_id}{_SUFFIX}")
@@ -219,6 +225,7 @@ def _failure(fields: Any) -> Failure:
         int(fields["attempts"]),
         int(fields["at_ms"]),
         str(fields["spec"]),
+        bool(fields.get("is_cancelled", False)),
     )
 
 

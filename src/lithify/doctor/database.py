@@ -12,16 +12,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from lithify.compaction.contract import Pressure
 from lithify.compaction.model import State
+from lithify.compaction.presence import Presence
 from lithify.compaction.status import CompactionStatus
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import parse_sst_key
-from lithify.datasets.slatedb.presence import Presence
-from lithify.datasets.slatedb.pressure import Pressure
 from lithify.doctor.finding import Finding, ok, problem, warning
 from lithify.errors import CorruptObject, Refused, StoreError, Unsupported
 from lithify.ids import ulid_ms
@@ -37,19 +36,11 @@ MAX_VERSIONS = 2_000
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The settings that findings depend on."""
-
-    heartbeat_timeout_ms: int
-    l0_max_ssts: int
-
-
-def check_database(dataset: SlateDataset, now_ms: int, limits: Limits) -> Iterator[Finding]:
+def check_database(dataset: SlateDataset, now_ms: int, heartbeat_timeout_ms: int) -> Iterator[Finding]:
     """Every finding about `dataset`. The first says whether there is a sound database at all."""
     try:
         manifest, ledger = dataset.snapshot(), dataset.ledger()
-        found = status_of(dataset, now_ms, limits.heartbeat_timeout_ms, limits.l0_max_ssts)
+        found = status_of(dataset, now_ms, heartbeat_timeout_ms)
     except Unsupported as error:
         yield problem("state files", str(error), "use a Lithify that knows this version of SlateDB")
         return
@@ -185,15 +176,15 @@ def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
 
 
 def check_failures(found: Status) -> Iterator[Finding]:
-    """What was given up."""
-    for failure in found.failures[-_SHOWN:]:
-        if failure.attempts:
-            yield warning(
-                "given up",
-                f"compaction {failure.compaction} was given up after {failure.attempts} attempts: "
-                f"{failure.reason}",
-                f"remove the cause, then: lithify retry {found.url} {failure.compaction}",
-            )
+    """What was given up after it had been tried; not what somebody cancelled."""
+    tried = [f for f in found.failures if f.attempts and not f.is_cancelled]
+    for failure in tried[-_SHOWN:]:
+        yield warning(
+            "given up",
+            f"compaction {failure.compaction} was given up after {failure.attempts} attempts: "
+            f"{failure.reason}",
+            f"remove the cause, then: lithify retry {found.url} {failure.compaction}",
+        )
 
 
 # Backlog, clocks, versions

@@ -134,7 +134,7 @@ class Committer:
 
     def _judge(self, table: Table, head: Listing, compactions: Sequence[IcebergCompaction]) -> _Batch:
         batch = _Batch({}, [], Replacement())
-        done = _committed_ids(table, head)
+        done = committed_ids(table, head)
         for compaction in compactions:
             outputs = [output.path for output in compaction.outputs]
             if compaction.id in done or (outputs and all(path in head.data for path in outputs)):
@@ -233,7 +233,7 @@ def _include(batch: _Batch, head: Listing, compaction: IcebergCompaction, table:
         batch.replacement.added.append(Added(file, planned.sequence_number or 0))
 
 
-def _committed_ids(table: Table, head: Listing) -> set[str]:
+def committed_ids(table: Table, head: Listing) -> set[str]:
     """Compactions that the history of the branch names."""
     found: set[str] = set()
     for snapshot in ancestors_of(head.snapshot, table.metadata):

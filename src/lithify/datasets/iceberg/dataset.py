@@ -26,11 +26,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lithify.clock import Clock
-from lithify.compaction.contract import Job, Plan, RangeOutcome, RangeWork
+from lithify.compaction.contract import Job, Plan, Pressure, RangeOutcome, RangeWork
 from lithify.compaction.model import Ledger
+from lithify.compaction.presence import CoordinatorStatus, Presence
+from lithify.datasets.coordinating import judge_lease, lease_key
+from lithify.datasets.history import LedgerHistory
 from lithify.datasets.iceberg import documents, validate
 from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, store_options
-from lithify.datasets.iceberg.commit import Committer
+from lithify.datasets.iceberg.commit import Committer, committed_ids
 from lithify.datasets.iceberg.execute import execute_rewrite
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
@@ -62,6 +65,7 @@ from lithify.planning.timeline.model import TimelinePlan
 from lithify.planning.timeline.plan import remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.store.keys import join
+from lithify.store.leases import read_lease
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 
@@ -243,6 +247,33 @@ class IcebergDataset:
         policy = parse_policy(table.metadata.properties, self.url)
         return check_table(table.metadata, policy.branch, self.url)
 
+    # Looking
+
+    def history(self) -> LedgerHistory:
+        return LedgerHistory(self.store, self._ledgers.folder, _SUFFIX, documents.decode_ledger)
+
+    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+        ledger = self.ledger()
+        epoch = ledger.epoch if ledger is not None else 0
+        lease = read_lease(self.store, lease_key(self.root))
+        if lease is None:
+            return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
+        return judge_lease(epoch, lease, now_ms)
+
+    def pressure(self, snapshot: TableState, now_ms: int) -> tuple[Pressure, ...]:
+        """Nobody waits for a table to be compacted."""
+        return ()
+
+    def cost_bytes(self, spec: ChunkSpec, snapshot: TableState) -> int:
+        inputs = set(spec.inputs)
+        return sum(file.size_bytes for file in snapshot.files if file.id in inputs)
+
+    def was_committed(self, compaction: IcebergCompaction) -> bool:
+        """Whether a snapshot that the table still has names it."""
+        table = self.load()
+        listing = read_listing(table, self._branch(table), self._cache)
+        return listing is not None and compaction.id in committed_ids(table, listing)
+
     # Deciding
 
     def unit(self, spec: ChunkSpec) -> str:
@@ -262,6 +293,9 @@ class IcebergDataset:
 
     def output_name(self, output: NewFile) -> str:
         return output.path
+
+    def output_bytes(self, output: NewFile) -> int:
+        return output.size_bytes
 
     def timeline(self, snapshot: TableState, ledger: IcebergLedger) -> TimelinePlan:
         """Every chunk of the table with its verdict, and the tasks."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lithify.compaction.contract import Plan, Proposal
+from lithify.compaction.contract import Plan, Proposal, Total
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, TableState
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.planning.timeline.calendar import Calendar, Granularity
@@ -84,7 +84,7 @@ def proposals_of(state: TableState, timeline: TimelinePlan, chosen: Sequence[Tas
     waiting = len(timeline.tasks) - len(chosen)
     if waiting:
         notes.append(f"{waiting} task(s) wait for others that share files with them, or for capacity")
-    return Plan(proposals, tuple(notes))
+    return Plan(proposals, tuple(notes), _totals(timeline))
 
 
 def spec_of(task: Task, state: TableState, files: Mapping[str, TimelineFile]) -> ChunkSpec:
@@ -112,6 +112,13 @@ def cuts_of(files: Sequence[TimelineFile], calendar: Calendar) -> tuple[int, ...
             edges = sorted({edge for span in spans for edge in coarse.edges(*span)})
             return tuple(edges[1:-1])
     raise AssertionError("the last granularity is taken whatever it costs")
+
+
+def _totals(timeline: TimelinePlan) -> Mapping[str, Total]:
+    return {
+        status.value: Total(amount.chunks, amount.files, amount.size_bytes, amount.rows)
+        for status, amount in timeline.totals.items()
+    }
 
 
 def _held(timeline: TimelinePlan) -> list[str]:

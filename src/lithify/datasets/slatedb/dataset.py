@@ -26,8 +26,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from lithify.clock import Clock
-from lithify.compaction.contract import Job, Plan, RangeOutcome, RangeWork
+from lithify.compaction.contract import Job, Plan, Pressure, RangeOutcome, RangeWork
 from lithify.compaction.model import Compaction, Ledger, State
+from lithify.compaction.presence import CoordinatorStatus
+from lithify.datasets.coordinating import lease_key
+from lithify.datasets.history import LedgerHistory
 from lithify.datasets.journal import ObjectJournal
 from lithify.datasets.slatedb.hooks import load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
@@ -46,6 +49,8 @@ from lithify.datasets.slatedb.model import (
 )
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.plan import FullRequest, TieredPolicy, propose, propose_full
+from lithify.datasets.slatedb.presence import judge as judge_coordinator
+from lithify.datasets.slatedb.pressure import pressure
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, TaskResult
 from lithify.datasets.slatedb.timeline import SegmentTimes, propose_by_time
 from lithify.datasets.slatedb.transform import (
@@ -57,11 +62,14 @@ from lithify.datasets.slatedb.transform import (
 from lithify.datasets.slatedb.validate import older_l0_left, validate
 from lithify.errors import CorruptObject, Fenced, ObjectNotFound, Refused, StoreError
 from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
+from lithify.store.leases import read_lease
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 
 MAX_PINS = 5
 """Times the inputs of a commit are pinned anew because it took too long."""
+MAX_MANIFESTS = 64
+"""How many of the newest manifests are searched for outputs."""
 
 _NO_COMPACTION = ulid_from_int(0)
 
@@ -73,6 +81,8 @@ class SlateOptions:
     policy: TieredPolicy = field(default_factory=TieredPolicy)
     segment_times: SegmentTimes | None = None
     """Where segments are buckets of time: merge each once, when it is over."""
+    l0_max_ssts: int = 8
+    """The writer's limit, at which it stalls."""
     checkpoint_lifetime_s: int = 900
     enable_trivial_move: bool = False
     """Make sources that cannot show the same key one run without reading them. What could go from them
@@ -292,6 +302,35 @@ class SlateDataset:
                 f"this one (epoch {epoch}) stops"
             )
 
+    # Looking
+
+    def history(self) -> LedgerHistory:
+        return LedgerHistory(self.store, self.paths.compactions_folder, COMPACTIONS_SUFFIX, decode_ledger)
+
+    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+        epoch = self.snapshot().compactor_epoch
+        return judge_coordinator(epoch, read_lease(self.store, lease_key(self.paths.root)), now_ms)
+
+    def pressure(self, snapshot: Manifest, now_ms: int) -> tuple[Pressure, ...]:
+        return pressure(snapshot, now_ms, self.options.l0_max_ssts)
+
+    def cost_bytes(self, spec: Spec, snapshot: Manifest) -> int:
+        tree = snapshot.tree(spec.segment)
+        if tree is None or not isinstance(spec, TieredSpec):
+            return 0
+        groups = source_views(tree, spec) or ()
+        return sum(view.sst.size_bytes for group in groups for view in group)
+
+    def was_committed(self, compaction: SlateCompaction) -> bool:
+        """Whether one of the newest manifests has its outputs as a run."""
+        for manifest_id in reversed(self.manifest_ids()[-MAX_MANIFESTS:]):
+            try:
+                if is_committed(compaction, self.manifest(manifest_id)):
+                    return True
+            except ObjectNotFound:  # collected since it was listed
+                return False
+        return False
+
     # Deciding
 
     def unit(self, spec: Spec) -> str:
@@ -305,7 +344,9 @@ class SlateDataset:
         return max(map(ulid_ms, l0 or [view.sst.id for tree in trees for view in tree.views()]), default=0)
 
     def sources(self, spec: Spec) -> frozenset[str]:
-        return frozenset((*spec.l0_view_ids, *(f"run {run_id}" for run_id in spec.sorted_runs)))
+        where = f" of {self.unit(spec)}" if spec.segment else ""
+        names = (*spec.l0_view_ids, *(f"run {run_id}" for run_id in spec.sorted_runs))
+        return frozenset(f"{name}{where}" for name in names)
 
     def encode_spec(self, spec: Spec) -> str:
         """A ledger with nothing but this spec, in base 64."""
@@ -320,6 +361,9 @@ class SlateDataset:
 
     def output_name(self, output: Sst) -> str:
         return output.id
+
+    def output_bytes(self, output: Sst) -> int:
+        return output.size_bytes
 
     def propose(self, snapshot: Manifest, ledger: SlateLedger) -> Plan:
         policy, times = self.options.policy, self.options.segment_times

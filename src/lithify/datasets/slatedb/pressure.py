@@ -7,28 +7,9 @@ the oldest of these, counted until now, so that the rate falls while nothing is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from lithify.compaction.contract import Pressure
 from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
 from lithify.ids import ulid_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Pressure:
-    """The L0 backlog of one tree."""
-
-    unit: str
-    l0_ssts: int
-    l0_bytes: int
-    """What waits to be compacted for the first time."""
-    runs: int
-    size_bytes: int
-    l0_max_ssts: int
-    flushes_per_s: float | None
-    """Recent rate; unknown without two flushes to tell it from."""
-    stall_ms: int | None
-    """Until the writer stalls if nothing is compacted meanwhile: 0 when it does, `None` when it does
-    not write or that is unknown."""
 
 
 def pressure(manifest: Manifest, now_ms: int, l0_max_ssts: int) -> tuple[Pressure, ...]:

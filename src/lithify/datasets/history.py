@@ -1,9 +1,9 @@
-"""What the compactions files of a database that are still there tell of the past.
+"""What the versions of a ledger that are still there tell of the past (`compaction.history`).
 
-Each is one version of the ledger, and its age is when it was written. They are deleted by garbage collection
-after some minutes, so every answer may be "not known".
+The age of a version is when it was written. Versions are deleted by garbage collection after some minutes,
+so every answer may be "not known".
 
-`stay` looks backwards from the latest version in steps that double until it finds one in which the
+`arrival` looks backwards from the latest version in steps that double until it finds one in which the
 compaction was in another state or at another worker, and then halves the interval: few reads, however
 often its worker wrote heartbeats.
 """
@@ -11,49 +11,42 @@ often its worker wrote heartbeats.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
-from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, DatabasePaths
+from lithify.compaction.history import Arrival
+from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.errors import ObjectNotFound
 from lithify.ids import Ulid
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.versions import parse_key
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """The version of the ledger in which a compaction came into its present state."""
-
-    at_ms: int
-    compaction: SlateCompaction
-    """As it was then."""
+from lithify.store.versions import format_id, parse_key
 
 
 class LedgerHistory:
-    """The compactions files of one database, as they were listed once."""
+    """The versions of one ledger under `folder`, as they were listed once."""
 
-    def __init__(self, store: ObjectStore, paths: DatabasePaths) -> None:
+    def __init__(
+        self, store: ObjectStore, folder: str, suffix: str, decode: Callable[[bytes, str], AnyLedger]
+    ) -> None:
         self._store = store
-        self._read: dict[str, SlateLedger | None] = {}
-        folder = paths.compactions_folder
-        listed = [(parse_key(meta.key, folder, COMPACTIONS_SUFFIX), meta) for meta in store.list(folder)]
+        self._decode = decode
+        self._first = f"{folder}/{format_id(1)}{suffix}"
+        self._read: dict[str, AnyLedger | None] = {}
+        listed = [(parse_key(meta.key, folder, suffix), meta) for meta in store.list(folder)]
         self._versions: list[ObjectMeta] = [
             meta for _, meta in sorted((i, m) for i, m in listed if i is not None)
         ]
 
-    def arrival(self, compaction: SlateCompaction) -> Arrival | None:
+    def arrival(self, compaction: AnyCompaction) -> Arrival | None:
         """When `compaction` came into its state, under its worker."""
-        return self._first(compaction.id, lambda entry: _is_same_stay(entry, compaction))
+        return self._first_of(compaction.id, lambda entry: _is_same_stay(entry, compaction))
 
-    def first_progress(self, compaction: SlateCompaction) -> Arrival | None:
+    def first_progress(self, compaction: AnyCompaction) -> Arrival | None:
         """When its present worker first had progress on record. One that goes on from another's has it
         from the start."""
-        return self._first(
+        return self._first_of(
             compaction.id, lambda entry: _is_same_stay(entry, compaction) and entry.progress is not None
         )
 
-    def _first(self, compaction_id: Ulid, holds: Callable[[SlateCompaction], bool]) -> Arrival | None:
+    def _first_of(self, compaction_id: Ulid, holds: Callable[[AnyCompaction], bool]) -> Arrival | None:
         """The first version of those up to the latest in which `holds` is true."""
 
         def holds_at(index: int) -> bool:
@@ -66,7 +59,7 @@ class LedgerHistory:
         entry = self._entry(first, compaction_id)
         return Arrival(self._at_ms(first), entry) if entry is not None else None
 
-    def last_entry(self, compaction_id: Ulid) -> SlateCompaction | None:
+    def last_entry(self, compaction_id: Ulid) -> AnyCompaction | None:
         """The compaction as the newest version that names it has it."""
         for index in reversed(range(len(self._versions))):
             entry = self._entry(index, compaction_id)
@@ -75,23 +68,23 @@ class LedgerHistory:
         return None
 
     def _is_first(self, index: int) -> bool:
-        return self._versions[index].key.endswith(f"{1:020d}{COMPACTIONS_SUFFIX}")
+        return self._versions[index].key == self._first
 
     def _at_ms(self, index: int) -> int:
         return self._versions[index].last_modified_ms
 
-    def _entry(self, index: int, compaction_id: Ulid) -> SlateCompaction | None:
+    def _entry(self, index: int, compaction_id: Ulid) -> AnyCompaction | None:
         key = self._versions[index].key
         if key not in self._read:
             try:
-                self._read[key] = decode_ledger(self._store.get(key), key)
+                self._read[key] = self._decode(self._store.get(key), key)
             except ObjectNotFound:  # collected since it was listed
                 self._read[key] = None
         ledger = self._read[key]
         return ledger.get(compaction_id) if ledger is not None else None
 
 
-def _is_same_stay(entry: SlateCompaction, compaction: SlateCompaction) -> bool:
+def _is_same_stay(entry: AnyCompaction, compaction: AnyCompaction) -> bool:
     owners = [c.worker.id if c.worker is not None else None for c in (entry, compaction)]
     return entry.state is compaction.state and owners[0] == owners[1]
 

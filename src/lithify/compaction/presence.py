@@ -1,0 +1,35 @@
+"""Which coordinator a dataset has, and whether it is alive, as far as that can be seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Presence(Enum):
+    """What is known of a dataset's coordinator."""
+
+    NEVER = "none has ever run"
+    ALIVE = "Lithify's, alive"
+    STOPPED = "Lithify's, stopped"
+    LOST = "Lithify's, silent: killed, or hanging"
+    SLATEDB = "SlateDB's, if its process is still open"
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStatus:
+    """The coordinator of a dataset."""
+
+    presence: Presence
+    epoch: int
+    holder: str | None = None
+    """The name of Lithify's process."""
+    lease_ends_ms: int | None = None
+    """When its lease ends, or ended; wall-clock milliseconds."""
+
+    @property
+    def is_alive(self) -> bool | None:
+        """`None` when that cannot be known."""
+        if self.presence is Presence.SLATEDB:
+            return None
+        return self.presence is Presence.ALIVE

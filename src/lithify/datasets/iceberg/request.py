@@ -1,0 +1,98 @@
+"""What a person asks to be compacted in a table, whatever its policy says about when (pure).
+
+1. *Everything*: the planner's verdicts, without what makes chunks wait: skip offsets, more data to come,
+   and deferral for want of capacity.
+2. *Given chunks*: these are rewritten whatever the verdict on them, together with the neighbours they share
+   files with, as the planner forms tasks.
+3. Only what can start now becomes a proposal: nothing that shares files with an active compaction or with
+   another task, and no more than the table's limit of active compactions. The notes count the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from lithify.compaction.contract import Plan, Proposal
+from lithify.datasets.iceberg.model import IcebergLedger, TableState
+from lithify.datasets.iceberg.plan import active_tasks, spec_of, timeline_policy
+from lithify.errors import Refused
+from lithify.planning.timeline.calendar import Calendar
+from lithify.planning.timeline.model import Action, Bucket, Chunk, ChunkKey, TimelinePlan, Verdict
+from lithify.planning.timeline.plan import plan
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Rewrite the chunks of these names, and nothing else but for their sake."""
+
+    names: frozenset[str]
+    calendar: Calendar
+
+    def __call__(self, chunk: Chunk) -> Verdict:
+        if chunk_name(chunk.key, self.calendar) in self.names:
+            return Verdict(Action.COMPACT, "asked for", 1.0)
+        return Verdict(Action.NO_OPINION, "not asked for")
+
+
+def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
+    """How a person names a chunk: as `lithify plan` does, or by its bucket."""
+    return calendar.name(key.start_us) if key.bucket is Bucket.TIME else key.bucket.name.lower()
+
+
+def request(state: TableState, ledger: IcebergLedger, now_us: int, names: Collection[str] | None) -> Plan:
+    """Everything, or the chunks of these names, as far as it can start now. `Refused` for a name that no
+    chunk has."""
+    policy = replace(
+        timeline_policy(state.policy),
+        min_saved_files=1,
+        skip_clock_us=None,
+        skip_newest_us=None,
+    )
+    if names is not None:
+        policy = replace(policy, rules=(Wanted(frozenset(names), policy.calendar),))
+    timeline = plan(state.files, policy, now_us, active=active_tasks(ledger))
+    wanted = {
+        planned.chunk.key
+        for planned in timeline.chunks
+        if names is None or chunk_name(planned.chunk.key, policy.calendar) in names
+    }
+    if names is not None:
+        _check_names(names, wanted, timeline, policy.calendar)
+    tasks = [task for task in timeline.tasks if wanted.intersection(task.chunks)]
+    free = max(0, state.policy.max_tasks - len(ledger.active()))
+    chosen = [task for task in tasks if not task.after][:free]
+    files = {file.id: file for file in state.files}
+    proposals = tuple(
+        Proposal(spec_of(task, state, files), task.priority, task.cost_bytes, task.reason) for task in chosen
+    )
+    waiting = len(tasks) - len(chosen)
+    notes = [*state.notes]
+    if waiting:
+        notes.append(
+            f"{waiting} more cannot start now: they share files with others, or exceed lithify.max-tasks "
+            f"({state.policy.max_tasks}); submit again when these have ended"
+        )
+    busy = sum(planned.task is not None and planned.chunk.key in wanted for planned in timeline.chunks)
+    busy -= sum(len(wanted.intersection(task.chunks)) for task in tasks)
+    if busy:
+        notes.append(f"{busy} chunk(s) are being compacted already")
+    return Plan(proposals, tuple(notes))
+
+
+def _check_names(
+    names: Collection[str], wanted: Collection[ChunkKey], timeline: TimelinePlan, calendar: Calendar
+) -> None:
+    found = {chunk_name(key, calendar) for key in wanted}
+    missing = sorted(set(names) - found)
+    if missing:
+        known = list(dict.fromkeys(chunk_name(p.chunk.key, calendar) for p in timeline.chunks))
+        more = " …" if len(known) > _SHOWN else ""
+        raise Refused(
+            f"there is no chunk {', '.join(missing)}: a chunk is one {calendar.granularity.value} here, such "
+            f"as {', '.join(known[-_SHOWN:]) or 'none'}{more}; `lithify plan` shows them"
+        )
+    if Bucket.UNKNOWN in {key.bucket for key in wanted}:
+        raise Refused("files of unknown times cannot be compacted: their rows may lie anywhere")
