@@ -2,11 +2,11 @@
 
     python -m tests.datasets.iceberg.race [SECONDS] [SEED]
 
-The appender commits small files. The deleter removes rows, by position and by rewriting files. Each of the
-two coordinators plans, rewrites and commits until it finds itself fenced, and then takes over again.
-Every writer notes what it committed. In the end the table must have exactly the rows that were appended
-and not deleted, for PyIceberg and for DuckDB, and no file of Lithify's may lie there that nothing names once
-garbage was collected.
+The appender commits small files. The deleter removes rows, by position and by rewriting files; after a
+conflict it looks at the table again and tries once more, as clients do. Each of the two coordinators plans,
+rewrites and commits until it finds itself fenced, and then takes over again. Every writer notes what it
+committed. In the end the table must have exactly the rows that were appended and not deleted, for PyIceberg
+and for DuckDB, and no file of Lithify's may lie there that nothing names once garbage was collected.
 
 PyIceberg's own retries are off: after a conflict a writer looks at the table again, as it should.
 """
@@ -28,6 +28,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError
 
@@ -56,6 +57,15 @@ from tests.datasets.iceberg.tables import (
 )
 
 Role = Callable[[Path, float, int], None]
+MAX_TRIES = 20
+"""Of one delete."""
+DAYS = 8
+FIRST_REST_S = 2.0
+MAX_REST_S = 8.0
+"""Longest rest of a coordinator that was fenced; doubles until it commits something."""
+MAX_EXTRA_S = 60.0
+COMMITTED = "committed"
+"""A file that says that some compaction was."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,15 @@ class Outcome:
 
     appends: int
     deletes: int
+    """Commits of the deleter."""
+    delete_conflicts: int
+    """Tries of the deleter that somebody else's commit came before."""
+    deleted_rows: int
     compactions: int
+    """That were committed."""
+    refused: int
+    """Compactions that came to nothing, because rows of their inputs were deleted or for other reasons."""
+    compaction_snapshots: int
     fenced: int
     rows: int
     expected: int
@@ -73,20 +91,34 @@ class Outcome:
     orphans_left: int
 
 
+class _End:
+    """When a race is over: after its time, but not before a compaction was committed; the machine may be
+    busy. That takes `MAX_EXTRA_S` more at most."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._committed = folder / COMMITTED
+        self._at_s = time.monotonic() + seconds
+
+    def has_come(self) -> bool:
+        late_s = time.monotonic() - self._at_s
+        return late_s > 0 and (late_s > MAX_EXTRA_S or self._committed.exists())
+
+
 def _appender(folder: Path, seconds: float, seed: int) -> None:
     rng = random.Random(seed)
     table = new_catalog(folder).load_table(NAME)
     done: list[int] = []
-    first, deadline_s = 0, time.monotonic() + seconds
-    while time.monotonic() < deadline_s:
-        start = START + rng.randrange(3) * DAY + timedelta(minutes=rng.randrange(600))
+    first, end = 0, _End(folder, seconds)
+    while not end.has_come():
+        start = START + rng.randrange(DAYS) * DAY + timedelta(minutes=rng.randrange(600))
         rows = [(at, first + n, device) for n, (at, _, device) in enumerate(make_rows(20, start, DAY / 3))]
         first += len(rows)
         # A locked database is a commit that did not happen.
         with suppress(CommitFailedException, OperationalError):
             append(table, rows)
             done += [row[1] for row in rows]
-        time.sleep(rng.uniform(0, 0.2))
+        # Bursts: slower writers have a chance in between.
+        time.sleep(rng.uniform(0, 0.2) if rng.random() < 0.8 else rng.uniform(0.5, 2.0))
     _note(folder, "appended", done)
 
 
@@ -94,56 +126,96 @@ def _deleter(folder: Path, seconds: float, seed: int) -> None:
     rng = random.Random(seed)
     table = new_catalog(folder).load_table(NAME)
     done: list[int] = []
-    deadline_s = time.monotonic() + seconds
-    while time.monotonic() < deadline_s:
-        with suppress(CommitFailedException, OperationalError):
-            done += _delete_some(table, rng)
-        time.sleep(rng.uniform(0, 0.3))
+    commits = conflicts = 0
+    end = _End(folder, seconds)
+    while not end.has_come():
+        way = _delete_by_rewrite if rng.random() < 0.2 else _delete_by_position
+        gone, tries = way(table, rng)
+        done += gone
+        commits += bool(gone)
+        conflicts += tries - bool(gone)
+        time.sleep(rng.uniform(0, 0.1))
     _note(folder, "deleted", done)
+    _note(folder, "deleter", [commits, conflicts])
 
 
-def _delete_some(table: Table, rng: random.Random) -> list[int]:
-    now = fresh(table)
-    tasks = list(now.scan().plan_files())
-    if not tasks:
-        return []
-    if rng.random() < 0.3:
-        row_id = int(rng.choice(now.scan().to_arrow()["id"].to_pylist()))
-        now.delete(f"id = {row_id}")
-        return [row_id]
-    chosen = rng.choice(tasks)
-    stored = now.io.new_input(chosen.file.file_path)
-    with stored.open() as stream:
-        ids = pq.read_table(stream)["id"].to_pylist()
-    live = set(now.scan().to_arrow()["id"].to_pylist())
-    positions = rng.sample(range(len(ids)), min(3, len(ids)))
-    delete_positions(now, {chosen.file.file_path: positions}, is_current=True)
-    return [ids[p] for p in positions if ids[p] in live]
+def _delete_by_rewrite(table: Table, rng: random.Random) -> tuple[list[int], int]:
+    """The ids of the rows deleted, none after too many conflicts, and the number of tries."""
+    row_id: int | None = None
+    for tries in range(1, MAX_TRIES + 1):
+        now = fresh(table)
+        tasks = list(now.scan().plan_files())
+        if not tasks:
+            return [], 0
+        if row_id is None:
+            row_id = rng.choice(_stored_ids(now, rng.choice(tasks).file))
+        with suppress(CommitFailedException, OperationalError):
+            now.delete(f"id = {row_id}")
+            return [row_id], tries
+        time.sleep(rng.uniform(0, 0.05))
+    return [], MAX_TRIES
+
+
+def _delete_by_position(table: Table, rng: random.Random) -> tuple[list[int], int]:
+    """The same, with a delete file. Another one is written for each try."""
+    chosen: DataFile | None = None
+    tries = 0
+    while tries < MAX_TRIES:
+        now = fresh(table)
+        files = {task.file.file_path: task.file for task in now.scan().plan_files()}
+        if not files:
+            return [], tries
+        if chosen is None or chosen.file_path not in files:  # compacted meanwhile
+            chosen = rng.choice(sorted(files.values(), key=lambda file: file.file_path))
+            ids = _stored_ids(now, chosen)
+            positions = rng.sample(range(len(ids)), min(3, len(ids)))
+        tries += 1
+        with suppress(CommitFailedException, OperationalError):
+            delete_positions(now, {chosen.file_path: positions}, files=files)
+            return [ids[p] for p in positions], tries
+        time.sleep(rng.uniform(0, 0.05))
+    return [], tries
+
+
+def _stored_ids(table: Table, file: DataFile) -> list[int]:
+    """The ids in a data file, also those of deleted rows."""
+    with table.io.new_input(file.file_path).open() as stream:
+        found: list[int] = pq.read_table(stream, columns=["id"])["id"].to_pylist()
+    return found
 
 
 def _coordinator(folder: Path, seconds: float, seed: int) -> None:
     rng = random.Random(seed)
     clock, ids = SystemClock(), RandomIds(random.Random(seed))
-    committed = fenced = 0
-    deadline_s = time.monotonic() + seconds
-    while time.monotonic() < deadline_s:
+    committed = fenced = refused = 0
+    rest_s = FIRST_REST_S
+    end = _End(folder, seconds)
+    while not end.has_come():
         with suppress(StoreError):
             dataset = IcebergDataset(new_catalog(folder), TableUrl("test", NAME), clock, ids)
             coordinator = Coordinator(dataset, clock, ids, worker_heartbeat_timeout_ms=2000)
             worker = Worker(dataset, InlineEngine(), clock, f"lithify-{ids.ulid(clock.now_ms())}")
             coordinator.start()
             try:
-                while time.monotonic() < deadline_s:
+                while not end.has_come():
                     with suppress(StoreError):
-                        committed += len(coordinator.tick().committed)
+                        tick = coordinator.tick()
+                        if tick.committed:
+                            rest_s = FIRST_REST_S
+                        committed += len(tick.committed)
+                        refused += len(tick.refused)
+                        if committed:
+                            (folder / COMMITTED).touch()
                         worker.tick()
-                    time.sleep(rng.uniform(0, 0.1))
+                    time.sleep(rng.uniform(0, 0.3))
                     if rng.random() < 0.02:
                         break  # as if killed
             except Fenced:
                 fenced += 1
-                time.sleep(rng.uniform(0, 1.0))
-    _note(folder, f"coordinated-{seed}", [committed, fenced])
+                # Whoever has taken over gets the longer the slower the machine is.
+                time.sleep(rng.uniform(0, rest_s))
+                rest_s = min(2 * rest_s, MAX_REST_S)
+    _note(folder, f"coordinated-{seed}", [committed, refused, fenced])
 
 
 def _note(folder: Path, name: str, values: list[int]) -> None:
@@ -160,7 +232,11 @@ ROLES: tuple[Role, ...] = (_appender, _deleter, _coordinator, _coordinator)
 
 def race(folder: Path, seconds: float, seed: int, *, in_processes: bool) -> Outcome:
     """Let everybody run, then judge."""
-    properties = {"commit.retry.num-retries": "0", "lithify.small-task-bytes": "1"}
+    properties = {
+        "commit.retry.num-retries": "0",
+        "lithify.small-task-bytes": "1",
+        "lithify.min-saved-files": "1",
+    }
     table = new_table(new_catalog(folder), properties=properties)
     context = multiprocessing.get_context("spawn")
     runners = [
@@ -172,6 +248,9 @@ def race(folder: Path, seconds: float, seed: int, *, in_processes: bool) -> Outc
     for runner in runners:
         runner.join()
     appended, deleted = _noted(folder, "appended"), _noted(folder, "deleted")
+    deletes, delete_conflicts = _noted(folder, "deleter")
+    coordinated = [_noted(folder, f"coordinated-{seed + n}") for n in (2, 3)]
+    committed, refused, fenced = (sum(counts) for counts in zip(*coordinated, strict=True))
     expected = sorted(set(appended) - set(deleted))
     found = [row[1] for row in read(table)]
     by_duckdb = [row[1] for row in read_by_duckdb(table)]
@@ -184,9 +263,15 @@ def race(folder: Path, seconds: float, seed: int, *, in_processes: bool) -> Outc
     summaries = [s.summary for s in fresh(table).snapshots()]
     return Outcome(
         appends=len(appended) // 20,
-        deletes=len(deleted),
-        compactions=len([s for s in summaries if s and COMPACTIONS_PROPERTY in s.additional_properties]),
-        fenced=sum(_noted(folder, f"coordinated-{seed + n}")[1] for n in (2, 3)),
+        deletes=deletes,
+        delete_conflicts=delete_conflicts,
+        deleted_rows=len(set(deleted)),
+        compactions=committed,
+        refused=refused,
+        compaction_snapshots=len(
+            [s for s in summaries if s and COMPACTIONS_PROPERTY in s.additional_properties]
+        ),
+        fenced=fenced,
         rows=len(found),
         expected=len(expected),
         is_exact=found == by_duckdb == expected == [row[1] for row in read(table)],

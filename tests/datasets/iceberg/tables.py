@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from duckdb_extensions import import_extension
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -106,6 +107,16 @@ def append(table: Table, rows: Sequence[Row]) -> list[Row]:
     return list(rows)
 
 
+def append_with_deletes(table: Table, rows: Sequence[Row], positions: Sequence[int]) -> list[Row]:
+    """A data file and a delete file for some of its rows in one commit; the rows that are left."""
+    now = fresh(table)
+    (data,) = _dataframe_to_data_files(now.metadata, as_arrow(rows), now.io)
+    data.spec_id = now.spec().spec_id
+    targets = {data.file_path: positions}
+    delete_positions(now, targets, files={data.file_path: data}, together=[data])
+    return [row for n, row in enumerate(rows) if n not in positions]
+
+
 def fresh(table: Table) -> Table:
     """The table as it is now, as another process would load it."""
     return table.catalog.load_table(table.name())
@@ -121,12 +132,15 @@ def delete_positions(
     targets: Mapping[str, Iterable[int]],
     *,
     with_bounds: bool = True,
-    is_current: bool = False,
+    files: Mapping[str, DataFile] | None = None,
+    together: Sequence[DataFile] = (),
 ) -> str:
     """Delete rows of data files by position (merge on read), in one commit; the delete file's path.
-    `is_current`: commit on top of the table as it was loaded, or not at all."""
-    now = table if is_current else fresh(table)
-    files = {task.file.file_path: task.file for task in now.scan().plan_files()}
+    `files`: the table's files as it was loaded; commit on top of that, or not at all. `together`: files
+    that the same commit adds."""
+    now = fresh(table) if files is None else table
+    if files is None:
+        files = {task.file.file_path: task.file for task in now.scan().plan_files()}
     pairs = sorted((path, position) for path, positions in targets.items() for position in positions)
     schema = pa.schema(
         [
@@ -139,7 +153,7 @@ def delete_positions(
     first = files[pairs[0][0]]
     return _commit_deletes(
         now, content, DataFileContent.POSITION_DELETES, first.spec_id, first.partition,
-        bounds if with_bounds else ({}, {}),
+        bounds if with_bounds else ({}, {}), together,
     )  # fmt: skip
 
 
@@ -160,6 +174,7 @@ def _commit_deletes(
     spec_id: int,
     partition: Record,
     bounds: tuple[dict[int, bytes], dict[int, bytes]],
+    together: Sequence[DataFile] = (),
 ) -> str:
     path = f"{table.location()}/data/deletes-{uuid.uuid4()}.parquet"
     output = table.io.new_output(path)
@@ -179,6 +194,8 @@ def _commit_deletes(
     file.spec_id = spec_id
     transaction = table.transaction()
     producer = _AddDeletes(file, operation=Operation.OVERWRITE, transaction=transaction, io=table.io)
+    for data in together:
+        producer.append_data_file(data)
     producer.commit()
     transaction.commit_transaction()
     return path

@@ -12,4 +12,5 @@ def test_a_short_race(tmp_path: Path) -> None:
     assert outcome.is_exact, outcome
     assert outcome.orphans_left == 0
     assert outcome.appends > 3
+    assert outcome.deletes > 0
     assert outcome.compactions > 0

@@ -1,0 +1,320 @@
+"""The moment of the commit: what comes between looking and publishing, answers that mislead, and compactions
+that must not be published. PyIceberg and DuckDB say what rows there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
+
+from lithify.compaction.model import Compaction, State
+from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
+from lithify.datasets.iceberg.garbage import referenced
+from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane
+from lithify.errors import StoreError
+from lithify.ids import RandomIds
+from tests.datasets.iceberg.running import Steps, compact, dataset_of
+from tests.datasets.iceberg.tables import (
+    DAY,
+    START,
+    Row,
+    append,
+    append_with_deletes,
+    check,
+    delete_equal,
+    delete_files_of,
+    delete_positions,
+    files_of,
+    fresh,
+    make_rows,
+    new_table,
+)
+
+Commit = Callable[[], CommitTableResponse]
+
+
+class MeddlingCatalog(SqlCatalog):
+    """Lets somebody do something around the next commit, once."""
+
+    meddle: Callable[[Commit], CommitTableResponse] | None = None
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        meddle, self.meddle = self.meddle, None
+
+        def commit() -> CommitTableResponse:
+            return super(MeddlingCatalog, self).commit_table(table, requirements, updates)
+
+        return commit() if meddle is None else meddle(commit)
+
+
+class World:
+    """A day of three small files, rewritten and waiting for the commit."""
+
+    def __init__(self, catalog: SqlCatalog) -> None:
+        self.table = new_table(catalog)
+        self.rows: list[Row] = []
+        for n in range(3):
+            self.rows += append(self.table, make_rows(20, START + n * DAY / 4, DAY / 2))
+        self.catalog = MeddlingCatalog("test", **catalog.properties)
+        self.steps = Steps(dataset_of(self.table, catalog=self.catalog))
+        self.steps.schedule()
+        self.steps.execute()
+
+    def published(self) -> int:
+        """Snapshots that publish compactions."""
+        summaries = [snapshot.summary for snapshot in fresh(self.table).snapshots()]
+        return len([s for s in summaries if s and COMPACTIONS_PROPERTY in s.additional_properties])
+
+    def orphans(self) -> set[str]:
+        """Manifests of Lithify's that no snapshot names."""
+        table = fresh(self.table)
+        folder = table.location_provider().metadata_path
+        store = self.steps.dataset.store
+        root = f"{self.steps.dataset.root}/metadata"
+        there = {f"{folder}/{meta.key.rpartition('/')[2]}" for meta in store.list(root)}
+        return {path for path in there if "/lithify-" in path} - set(referenced(table))
+
+
+def appended(world: World) -> None:
+    world.rows += append(world.table, make_rows(20, START + DAY / 2, DAY / 4))
+
+
+def deleted_by_position(world: World) -> None:
+    before = {row[1] for row in world.rows}
+    path = files_of(world.table)[0].file_path
+    delete_positions(world.table, {path: [1, 2]})
+    kept = {row["id"] for row in fresh(world.table).scan().to_arrow().to_pylist()}
+    assert len(before - kept) == 2
+    world.rows = [row for row in world.rows if row[1] in kept]
+
+
+def deleted_by_value(world: World) -> None:
+    gone = world.rows.pop(5)
+    delete_equal(world.table, [gone[1]])
+
+
+def deleted_by_rewriting(world: World) -> None:
+    gone = world.rows.pop(30)
+    fresh(world.table).delete(f"id = {gone[1]}")
+
+
+@pytest.mark.parametrize(
+    ("event", "commits"),
+    [(appended, True), (deleted_by_position, False), (deleted_by_value, True), (deleted_by_rewriting, False)],
+)
+def test_somebody_is_faster_by_a_moment(
+    catalog: SqlCatalog, event: Callable[[World], None], commits: bool
+) -> None:
+    """After the head was looked at, and before it is replaced: it is looked at again."""
+    world = World(catalog)
+
+    def meddle(commit: Commit) -> CommitTableResponse:
+        event(world)
+        return commit()
+
+    world.catalog.meddle = meddle
+    tick = world.steps.commit()
+    assert bool(tick.committed) == commits
+    assert len(tick.refused) == (0 if commits else 1)
+    assert world.published() == int(commits)
+    assert not world.orphans(), "what was written for the first try is deleted"
+    check(world.table, world.rows, by_pyiceberg=event is not deleted_by_value)
+
+
+def lost_answer(commit: Commit) -> CommitTableResponse:
+    commit()
+    raise CommitStateUnknownException("the connection broke")
+
+
+def conflict_with_itself(commit: Commit) -> CommitTableResponse:
+    """A client below repeated the request, and the repetition was refused."""
+    commit()
+    raise CommitFailedException("the head has changed")
+
+
+@pytest.mark.parametrize("meddle", [lost_answer, conflict_with_itself])
+def test_a_commit_that_landed_is_recognised(
+    catalog: SqlCatalog, meddle: Callable[[Commit], CommitTableResponse]
+) -> None:
+    world = World(catalog)
+    world.catalog.meddle = meddle
+    assert world.steps.commit().committed
+    assert world.published() == 1
+    check(world.table, world.rows)
+
+
+@pytest.mark.parametrize("lands_later", [False, True])
+def test_a_commit_whose_outcome_is_unknown_is_published_once(catalog: SqlCatalog, lands_later: bool) -> None:
+    """It may still be under way when the table is looked at; then the next try finds it."""
+    world = World(catalog)
+    under_way: list[Commit] = []
+
+    def meddle(commit: Commit) -> CommitTableResponse:
+        under_way.append(commit)
+        raise CommitStateUnknownException("no answer")
+
+    world.catalog.meddle = meddle
+    with pytest.raises(StoreError):
+        world.steps.commit()
+    if lands_later:
+        under_way[0]()
+    check(world.table, world.rows)
+    assert world.steps.commit().committed
+    assert world.published() == 1
+    check(world.table, world.rows)
+    assert not compact(dataset_of(world.table)).started
+
+
+def test_a_lost_answer_is_recognised_after_others_have_rewritten_the_outputs(catalog: SqlCatalog) -> None:
+    """The history of the table names the compaction, although none of its files is left."""
+    world = World(catalog)
+    ledger = world.steps.dataset.ledger()
+    assert ledger is not None
+    (stalled,) = ledger.active()
+    assert Steps(dataset_of(world.table)).commit().committed
+    fresh(world.table).overwrite(fresh(world.table).scan().to_arrow())
+    verdicts = world.steps.dataset._committer.commit([stalled], world.steps.dataset._branch, lambda: None)
+    assert verdicts == {stalled.id: None}
+    check(world.table, world.rows)
+
+
+# What must not be published
+
+
+def test_compactions_of_the_same_files_are_not_published_together(catalog: SqlCatalog) -> None:
+    world = World(catalog)
+    ledger = world.steps.dataset.ledger()
+    assert ledger is not None
+    (one,) = ledger.active()
+    two = replace(one, id=RandomIds().ulid(1))
+    verdicts = world.steps.dataset.commit([one, two], world.steps.coordinator.epoch)
+    assert verdicts[one.id] is None
+    assert verdicts[two.id] == "another compaction of the same commit replaces the same files"
+    check(world.table, world.rows)
+
+
+BY_DEVICE = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "device"))
+
+
+def impossible(name: str, spec: ChunkSpec, others: list[str]) -> ChunkSpec:
+    """A spec with one thing wrong."""
+    changes: dict[str, ChunkSpec] = {
+        "a file the snapshot does not have": replace(spec, inputs=("nowhere.parquet",)),
+        "another partition spec": replace(spec, lane=Lane(1, spec.lane.partition)),
+        "files of two partitions": replace(spec, inputs=(spec.inputs[0], others[0])),
+        "a snapshot that is gone": replace(spec, snapshot_id=1),
+        "no outputs": spec,
+    }
+    return changes[name]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("a file the snapshot does not have", "no file of the planned snapshot"),
+        ("another partition spec", "of partition spec 0, not 1"),
+        ("files of two partitions", "of several partitions"),
+        ("a snapshot that is gone", "has expired"),
+        ("no outputs", "0 rows where the inputs had 20"),
+    ],
+)
+def test_an_impossible_compaction_is_refused_and_nothing_is_written(
+    catalog: Catalog, wrong: str, why: str
+) -> None:
+    table = new_table(catalog, spec=BY_DEVICE)
+    rows = append(table, make_rows(20, device="a")) + append(table, make_rows(20, device="b"))
+    dataset = dataset_of(table)
+    epoch = dataset.take_epoch()
+    state = dataset.snapshot()
+    assert state.snapshot_id is not None
+    first, *others = [file.id for file in state.files]
+    lane = Lane.of_group(next(file.group for file in state.files if file.id == first))
+    spec = impossible(wrong, ChunkSpec("t", state.snapshot_id, lane, (), (), (first,), 0), others)
+    compaction: IcebergCompaction = Compaction(RandomIds().ulid(1), spec, State.COMPACTED)
+    before = fresh(table).metadata_location
+    refusal = dataset.commit([compaction], epoch)[compaction.id]
+    assert refusal is not None
+    assert why in refusal
+    assert fresh(table).metadata_location == before
+    check(table, rows)
+
+
+def test_an_equality_delete_that_the_rewrite_did_not_apply_is_a_conflict(catalog: Catalog) -> None:
+    """As old as the planned snapshot, it would not apply to outputs of that sequence number."""
+    table = new_table(catalog)
+    rows = append(table, make_rows(20))
+    gone = rows.pop(3)
+    delete_equal(table, [gone[1]])
+    dataset = dataset_of(table)
+    epoch = dataset.take_epoch()
+    state = dataset.snapshot()
+    assert state.snapshot_id is not None
+    spec = ChunkSpec("t", state.snapshot_id, Lane(0, ""), (), (), (state.files[0].id,), 0)
+    compaction: IcebergCompaction = Compaction(RandomIds().ulid(1), spec, State.COMPACTED)
+    refusal = dataset.commit([compaction], epoch)[compaction.id]
+    assert refusal is not None
+    assert "an equality delete as old as the planned snapshot" in refusal
+    check(table, rows, by_pyiceberg=False)
+
+
+def test_a_partition_column_that_is_dropped_meanwhile_is_a_conflict(catalog: Catalog) -> None:
+    table = new_table(catalog, spec=BY_DEVICE)
+    rows = append(table, make_rows(20)) + append(table, make_rows(20))
+    steps = Steps(dataset_of(table))
+    steps.schedule()
+    steps.execute()
+    with fresh(table).update_spec() as update:
+        update.remove_field("device")
+    with fresh(table).update_schema() as schema:
+        schema.delete_column("device")
+    tick = steps.commit()
+    assert not tick.committed
+    assert "a column the inputs are partitioned by was dropped" in tick.refused[0][1]
+    found = fresh(table).scan().to_arrow().to_pylist()
+    assert sorted((row["event_time"], row["id"]) for row in found) == sorted((t, i) for t, i, _ in rows)
+
+
+# Delete files that must stay
+
+
+def test_a_delete_committed_together_with_its_file_stays(catalog: Catalog) -> None:
+    """File and delete have one sequence number, and the delete applies."""
+    table = new_table(catalog)
+    rows = append_with_deletes(table, make_rows(20, START), [2, 3])
+    for n in range(2):
+        rows += append(table, make_rows(20, START + (3 + n / 4) * DAY, DAY / 4))
+    check(table, rows)
+    assert compact(dataset_of(table)).committed
+    check(table, rows)
+    assert len(delete_files_of(table)) == 1
+
+
+@pytest.mark.parametrize("device", ["a", "b"])
+def test_an_equality_delete_of_a_partition_keeps_its_hold_on_rewritten_rows(
+    catalog: Catalog, device: str
+) -> None:
+    """In the partition that is compacted, or in another one that is left alone."""
+    table = new_table(catalog, spec=BY_DEVICE)
+    rows = append(table, make_rows(20, device="a")) + append(table, make_rows(20, device="a"))
+    rows += append(table, make_rows(20, device="b"))
+    steps = Steps(dataset_of(table))
+    steps.schedule()
+    steps.execute()
+    gone = next(row for row in rows if row[2] == device)
+    delete_equal(table, [gone[1]], partition=Record(device))
+    rows.remove(gone)
+    rows += append(table, make_rows(5, device=device))
+    assert steps.commit().committed
+    check(table, rows, by_pyiceberg=False)
+    assert len(delete_files_of(table)) == 1
