@@ -46,7 +46,7 @@ def make_days(
 
 
 def test_what_did_not_change_is_not_analysed_again(catalog: Catalog) -> None:
-    table, _ = make_days(catalog, 4)
+    table, _ = make_days(catalog, 4, {"lithify.min-saved-files": "1"})
     assert timeline_of(dataset_of(table)).analysed == 4
     compact(dataset_of(table))
     assert timeline_of(dataset_of(table)).analysed == 0

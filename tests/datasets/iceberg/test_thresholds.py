@@ -6,6 +6,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from lithify.errors import Refused
+from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -20,14 +21,40 @@ from tests.datasets.iceberg.tables import (
 )
 
 
-def test_a_trickle_waits_until_enough_files_are_saved(catalog: Catalog) -> None:
-    table = new_table(catalog, properties={"lithify.min-saved-files": "3"})
+@pytest.mark.parametrize(
+    ("properties", "appends"),
+    [
+        pytest.param({}, 6, id="five files are saved"),
+        pytest.param({"lithify.min-saved-files": "1"}, 2, id="one is enough"),
+    ],
+)
+def test_a_day_that_is_not_over_waits_until_enough_is_new(
+    catalog: Catalog, properties: dict[str, str], appends: int
+) -> None:
+    table = new_table(catalog, properties=properties)
+    clock = ManualClock(round((START + DAY / 2).timestamp() * 1000))
     rows: list[Row] = []
-    for _ in range(3):
+    for _ in range(appends):
+        assert not compact(dataset_of(table, clock=clock), clock=clock).started
         rows += append(table, make_rows(20, START))
-    assert not compact(dataset_of(table)).started
+    assert compact(dataset_of(table, clock=clock), clock=clock).committed
+    assert len(files_of(table)) == 1
+    check(table, rows)
+
+
+def test_a_day_that_is_over_is_compacted_once_and_then_waits_for_late_data(catalog: Catalog) -> None:
+    table = new_table(catalog)
+    clock = ManualClock(round((START + DAY).timestamp() * 1000))
+    rows = append(table, make_rows(20, START)) + append(table, make_rows(20, START))
+    assert not compact(dataset_of(table, clock=clock), clock=clock).started, "late data is allowed for"
+    clock.advance_s(3601)
+    assert compact(dataset_of(table, clock=clock), clock=clock).committed
     rows += append(table, make_rows(20, START))
-    assert compact(dataset_of(table)).committed
+    assert not compact(dataset_of(table, clock=clock), clock=clock).started
+    assert len(files_of(table)) == 2
+    for _ in range(4):
+        rows += append(table, make_rows(20, START))
+    assert compact(dataset_of(table, clock=clock), clock=clock).committed
     assert len(files_of(table)) == 1
     check(table, rows)
 
@@ -49,8 +76,9 @@ def test_a_chunk_with_many_deleted_rows_is_rewritten(catalog: Catalog) -> None:
     assert not compact(dataset_of(table)).started
 
 
-def test_more_than_all_rows_is_refused(catalog: Catalog) -> None:
-    table = new_table(catalog, properties={"lithify.max-deleted-percent": "101"})
+@pytest.mark.parametrize("name", ["max-deleted-percent", "min-new-percent"])
+def test_more_than_everything_is_refused(catalog: Catalog, name: str) -> None:
+    table = new_table(catalog, properties={f"lithify.{name}": "101"})
     append(table, make_rows(10, START))
-    with pytest.raises(Refused, match="max-deleted-percent is 101"):
+    with pytest.raises(Refused, match=f"{name} is 101"):
         compact(dataset_of(table))

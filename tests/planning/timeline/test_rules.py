@@ -24,7 +24,7 @@ from lithify.planning.timeline.rules import default_rules, judge, rules_of
 from tests.planning.timeline.timelines import MB, NOW_US, POLICY, file
 
 TOLERANT = replace(POLICY, size_tolerance=0.25)
-PATIENT = replace(POLICY, min_saved_files=4)
+PATIENT = replace(POLICY, min_saved_files=4, min_new_ratio=0.2)
 DELETES = replace(POLICY, max_deleted_ratio=0.3)
 
 
@@ -61,9 +61,6 @@ def within(*sizes_mb: float) -> list[TimelineFile]:
         pytest.param(within(*[75] * 9), TOLERANT, Action.STABLE, "9 files", id="tolerance below"),
         pytest.param(within(*[75] * 8, 74), TOLERANT, Action.STABLE, "9 files", id="the last may be smaller"),
         pytest.param(within(*[74] * 100), TOLERANT, Action.COMPACT, "would do", id="below the tolerance"),
-        pytest.param(within(90, 1, 1, 1), PATIENT, Action.STABLE, "3 too many", id="not worth it yet"),
-        pytest.param(within(90, 1, 1, 1, 1), PATIENT, Action.COMPACT, "where 1", id="worth it"),
-        pytest.param(within(126), PATIENT, Action.COMPACT, "above", id="too large is too large"),
         pytest.param(
             [file(0, 1, rows=10, deleted_rows=3, deletes=1)], DELETES, Action.COMPACT, "30%", id="deletes"
         ),
@@ -143,6 +140,26 @@ class Always:
         return Verdict(self.action, f"always {self.action.value}", self.priority)
 
 
+@pytest.mark.parametrize(
+    ("files", "policy", "may_wait"),
+    [
+        pytest.param(within(1, 1), POLICY, False, id="patience is off"),
+        pytest.param(within(60, 10, 10, 10), PATIENT, True, id="too few files"),
+        pytest.param(within(60, 10, 10, 10, 10), PATIENT, False, id="enough files with enough of the bytes"),
+        pytest.param(within(90, 1, 1, 1, 1), PATIENT, True, id="too few bytes"),
+        pytest.param(within(80, *[0.001] * 121), PATIENT, True, id="tiny files count as 128 KiB"),
+        pytest.param(within(80, *[0.001] * 123), PATIENT, False, id="so many tiny files are enough"),
+        pytest.param(within(100, 100, 30, *[1] * 4), PATIENT, True, id="as many are kept as are needed"),
+        pytest.param(within(126, 1), PATIENT, False, id="too large is too large"),
+    ],
+)
+def test_what_may_wait_for_more_data(
+    files: list[TimelineFile], policy: TimelinePolicy, may_wait: bool
+) -> None:
+    found = verdict(files, policy)
+    assert (found.action, found.may_wait) == (Action.COMPACT, may_wait)
+
+
 @dataclass(frozen=True)
 class Silent:
     def __call__(self, chunk: Chunk) -> Verdict | None:
@@ -173,6 +190,8 @@ def test_a_priority_outside_0_to_1_is_a_mistake() -> None:
         {"max_task_bytes": 0},
         {"small_task_bytes": 0},
         {"max_chunks_per_file": 0},
+        {"min_new_ratio": 1.1},
+        {"lateness_us": -1},
         {"size_tolerance": 1.0},
         {"size_tolerance": -0.1},
         {"max_deleted_ratio": 0.0},

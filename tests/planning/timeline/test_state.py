@@ -173,6 +173,7 @@ def test_a_removed_chunk_is_forgotten() -> None:
         pytest.param(replace(EACH, max_file_bytes=40 * MB), True, id="size"),
         pytest.param(replace(EACH, size_tolerance=0.1), True, id="tolerance"),
         pytest.param(replace(EACH, min_saved_files=2), True, id="files to save"),
+        pytest.param(replace(EACH, min_new_ratio=0.1), True, id="new bytes"),
         pytest.param(replace(EACH, max_deleted_ratio=0.5), True, id="deletes"),
         pytest.param(replace(EACH, calendar=Calendar(Granularity.WEEK)), True, id="granularity"),
         pytest.param(replace(EACH, calendar=Calendar(zone="Asia/Tokyo")), True, id="zone"),
@@ -328,7 +329,9 @@ STATES = ChunkStates(
     "0123456789abcdef",
     {
         ChunkKey("g", Bucket.TIME, -DAY_US): RECORD,
-        ChunkKey("g", Bucket.NULL, 0): Record(State.STABLE, Fingerprint(0, 1, 0), no_opinion=True),
+        ChunkKey("g", Bucket.NULL, 0): Record(
+            State.STABLE, Fingerprint(0, 1, 0), no_opinion=True, settled=True
+        ),
     },
 )
 
@@ -336,8 +339,8 @@ STATES = ChunkStates(
 def test_the_written_form() -> None:
     assert encode(STATES).decode() == (
         '{"format":"lithify.chunks","version":1,"policy":"0123456789abcdef","chunks":['
-        '["g","TIME",-86400000000,"deferred",-3,2,"ffffffffffffffff",0.3333333333333333,false],'
-        '["g","NULL",0,"stable",0,1,"0000000000000000",0.0,true]]}'
+        '["g","TIME",-86400000000,"deferred",-3,2,"ffffffffffffffff",0.3333333333333333,false,false],'
+        '["g","NULL",0,"stable",0,1,"0000000000000000",0.0,true,true]]}'
     )
     assert decode(encode(STATES), "x") == STATES
     assert decode(encode(ChunkStates()), "x") == ChunkStates()
@@ -378,9 +381,11 @@ def test_a_torn_file_is_not_believed(data: bytes) -> None:
         [],
         ROW[:-1],
         [*ROW, 0.5],
-        [*ROW, 1.5, False],
-        [*ROW, "x", False],
-        [*ROW, 0.5, 1],
+        [*ROW, 0.5, False],
+        [*ROW, 1.5, False, False],
+        [*ROW, "x", False, False],
+        [*ROW, 0.5, 1, False],
+        [*ROW, 0.5, False, 0],
         ["g", "TIME", 1 << 63, "stable", 0, 1, "0" * 16],
         ["g", "TIME", 0.5, "stable", 0, 1, "0" * 16],
         ["g", "TIME", True, "stable", 0, 1, "0" * 16],

@@ -42,6 +42,8 @@ def timeline_policy(policy: TablePolicy) -> TimelinePolicy:
         calendar=Calendar(Granularity(policy.granularity), policy.time_zone),
         max_file_bytes=policy.target_file_size_bytes,
         min_saved_files=policy.min_saved_files,
+        min_new_ratio=policy.min_new_percent / 100,
+        lateness_us=policy.allowed_lateness_seconds * US_PER_S,
         max_deleted_ratio=policy.max_deleted_percent / 100 or None,
         max_task_bytes=policy.max_task_bytes,
         small_task_bytes=min(policy.max_task_bytes, policy.small_task_bytes),

@@ -6,7 +6,9 @@
 | `lithify.time-zone` | `UTC`: whose calendar the chunks follow |
 | `lithify.time-column` | see `timecolumn` |
 | `lithify.target-file-size-bytes` | `write.target-file-size-bytes` (512 MiB) |
-| `lithify.min-saved-files` | 1: a chunk with too many files waits until compacting saves so many |
+| `lithify.min-saved-files` | 5: while more is to come, a chunk waits until compacting saves so many |
+| `lithify.min-new-percent` | 20: and until these have so much of its bytes |
+| `lithify.allowed-lateness-seconds` | 3600: more is to come until a chunk has ended so long ago |
 | `lithify.max-deleted-percent` | 0 (off): a chunk is compacted once so many of its rows are deleted |
 | `lithify.skip-from-latest-seconds` | 0: chunks that end later than this before the newest data wait |
 | `lithify.skip-from-now-seconds` | 0: the same against the clock |
@@ -42,7 +44,9 @@ class TablePolicy:
     time_zone: str = "UTC"
     time_column: str | None = None
     target_file_size_bytes: int = DEFAULT_TARGET_BYTES
-    min_saved_files: int = 1
+    min_saved_files: int = 5
+    min_new_percent: int = 20
+    allowed_lateness_seconds: int = 3600
     max_deleted_percent: int = 0
     skip_from_latest_seconds: int = 0
     skip_from_now_seconds: int = 0
@@ -81,8 +85,10 @@ def parse_policy(properties: Mapping[str, str], url: str) -> TablePolicy:
             raise Refused(f"{url}: the table property {key} is not known; known are {', '.join(_NAMES)}")
         values[name] = text if name in _TEXTS else _number(key, text, int(name in _AT_LEAST_ONE), url)
     policy = TablePolicy(**values)  # type: ignore[arg-type]  # each name has its own type, checked above
-    if policy.max_deleted_percent > 100:
-        raise Refused(f"{url}: lithify.max-deleted-percent is {policy.max_deleted_percent}, more than 100")
+    for name in ("min_new_percent", "max_deleted_percent"):
+        if getattr(policy, name) > 100:
+            key = PREFIX + name.replace("_", "-")
+            raise Refused(f"{url}: {key} is {getattr(policy, name)}, more than 100")
     if policy.granularity not in GRANULARITIES:
         known = ", ".join(GRANULARITIES)
         raise Refused(f"{url}: lithify.granularity is {policy.granularity!r}; it must be one of {known}")

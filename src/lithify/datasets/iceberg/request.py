@@ -48,6 +48,7 @@ def request(state: TableState, ledger: IcebergLedger, now_us: int, names: Collec
     policy = replace(
         timeline_policy(state.policy),
         min_saved_files=1,
+        min_new_ratio=0.0,
         skip_clock_us=None,
         skip_newest_us=None,
     )

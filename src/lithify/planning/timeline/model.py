@@ -142,6 +142,8 @@ class Verdict:
     reason: str
     priority: float = 0.0
     """0 (may wait) to 1 (urgent); 0 unless the action is `COMPACT`."""
+    may_wait: bool = False
+    """To compact now gains too little for what it rewrites, if more data is to come."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.priority <= 1.0:
@@ -170,8 +172,13 @@ class TimelinePolicy:
     exceed `max_file_bytes` by this fraction and stay below it by as much. Without it a rewrite whose
     result compresses a little better or worse than expected would be repeated for ever."""
     min_saved_files: int = 1
-    """A chunk with too many files is compacted when that saves so many. More than 1 keeps a trickle of
-    small files from having the whole chunk rewritten for each of them."""
+    """While more data is to come, a chunk with too many files waits until compacting it saves so many."""
+    min_new_ratio: float = 0.0
+    """And until this fraction of its bytes is in the files that it saves. So a trickle of small files
+    rewrites a chunk only each time that it has grown by that fraction."""
+    lateness_us: int = 3600 * 1_000_000
+    """More data is to come until a chunk has ended so long ago, and again once it has been as good as
+    can be after that: what comes then is late. In between it is compacted whatever that gains."""
     max_deleted_ratio: float | None = None
     """Compact a chunk once this fraction of its rows is deleted, or delete files apply and the rows
     deleted are not known; `None` leaves deletes alone."""
@@ -201,12 +208,19 @@ class TimelinePolicy:
                 raise Refused(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 <= self.size_tolerance < 1:
             raise Refused(f"size_tolerance is {self.size_tolerance}; it must be at least 0 and below 1")
+        if not 0 <= self.min_new_ratio <= 1:
+            raise Refused(f"min_new_ratio is {self.min_new_ratio}; it must be between 0 and 1")
         if self.max_deleted_ratio is not None and not 0 < self.max_deleted_ratio <= 1:
             raise Refused(f"max_deleted_ratio is {self.max_deleted_ratio}; it must be above 0, at most 1")
-        for name in ("max_combine_gap_us", "skip_clock_us", "skip_newest_us"):
+        for name in ("lateness_us", "max_combine_gap_us", "skip_clock_us", "skip_newest_us"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise Refused(f"{name} is {value}; it must not be negative")
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether chunks wait for more data at all."""
+        return self.min_saved_files > 1 or self.min_new_ratio > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +240,7 @@ class Status(Enum):
     DEFERRED = "deferred"
     """Has to be compacted, but its task was shed."""
     SKIPPED = "skipped"
-    """Held by a skip offset, or of unknown times."""
+    """Held by a skip offset, waiting for more data, or of unknown times."""
     COMPACTED = "compacted"
     """Nothing to do."""
 
@@ -244,6 +258,8 @@ class PlannedChunk:
     """The key of the task, planned or active, that rewrites it."""
     analysed: bool = True
     """`False` when the remembered state was used."""
+    settled: bool = False
+    """It has been as good as can be since its time was over."""
 
 
 class Color(Enum):

@@ -3,7 +3,9 @@
 1. Lay the files out over chunks.
 2. Judge each chunk, or take what is remembered of it: a chunk with an unchanged record is not analysed
    if it is empty, stable, deferred or in work.
-3. Decide which chunks may be rewritten: those in work, held by a skip offset or deferred may not.
+3. Decide which chunks may be rewritten: those in work, held by a skip offset or deferred may not; nor
+   those that may wait, while more data is to come. That is so until a chunk's time is over, and again once
+   it has been *settled*, that is as good as can be after that.
 4. Form tasks, let those that share files wait for each other, and count what the plan leaves where.
 
 Invariants: equal input gives an equal plan, in whatever order the files come; each chunk is in at most
@@ -104,13 +106,14 @@ class _Judged:
     status: Status
     held: str | None
     analysed: bool
+    settled: bool
     may_move: bool
     """It may be part of a task."""
 
     def planned(self, owners: Mapping[ChunkKey, str]) -> PlannedChunk:
         task = owners.get(self.chunk.key)
         status = self.status if task is None else Status.AWAITING
-        return PlannedChunk(self.chunk, self.verdict, status, self.held, task, self.analysed)
+        return PlannedChunk(self.chunk, self.verdict, status, self.held, task, self.analysed, self.settled)
 
 
 def _judge(
@@ -122,6 +125,7 @@ def _judge(
     revive_deferred: bool,
 ) -> _Judged:
     record = known.get(chunk.key)
+    settled = record is not None and record.settled
     if record is not None and record.fingerprint != chunk.fingerprint:
         record = None
     is_busy = chunk.key in busy
@@ -130,8 +134,9 @@ def _judge(
     analysed = verdict is None
     if verdict is None:
         verdict = judge(chunk, rules)
-    held = hold.reason(chunk)
     wants = verdict.action is Action.COMPACT
+    held = hold.reason(chunk) or hold.wait(chunk, verdict, settled=settled)
+    settled = settled or (held is None and not wants and hold.is_over(chunk))
     if chunk.key.bucket is Bucket.UNKNOWN or (wants and held is not None):
         status = Status.SKIPPED
     elif wants:
@@ -139,7 +144,7 @@ def _judge(
     else:
         status = Status.COMPACTED
     may_move = not is_busy and held is None and not is_deferred and chunk.key.bucket is not Bucket.UNKNOWN
-    return _Judged(chunk, verdict, status, held, analysed, may_move)
+    return _Judged(chunk, verdict, status, held, analysed, settled, may_move)
 
 
 def _remembered(record: Record, *, is_busy: bool, is_deferred: bool) -> Verdict | None:
@@ -194,19 +199,22 @@ def _record(planned: PlannedChunk) -> Record:
     match verdict.action:
         case Action.COMPACT:
             state = State.DEFERRED if planned.status is Status.DEFERRED else State.UNSTABLE
-            return Record(state, fingerprint, verdict.priority)
+            return Record(state, fingerprint, verdict.priority, settled=planned.settled)
         case Action.EMPTY:
-            return Record(State.EMPTY, fingerprint)
+            return Record(State.EMPTY, fingerprint, settled=planned.settled)
         case action:
-            return Record(State.STABLE, fingerprint, no_opinion=action is Action.NO_OPINION)
+            no_opinion = action is Action.NO_OPINION
+            return Record(State.STABLE, fingerprint, no_opinion=no_opinion, settled=planned.settled)
 
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """The two skip offsets as instants: chunks that end later are left alone."""
+    """The two skip offsets as instants: chunks that end later are left alone. And the instant after which
+    the time of a chunk that ends is not over; `None` when none waits for more data."""
 
     clock_us: int | None
     newest_us: int | None
+    over_us: int | None
 
     @classmethod
     def of(cls, layout: Layout, policy: TimelinePolicy, now_us: int) -> _Hold:
@@ -214,7 +222,7 @@ class _Hold:
         newest_us = None if policy.skip_newest_us is None else _newest_us(layout, now_us)
         if newest_us is not None:
             newest_us -= policy.skip_newest_us or 0
-        return cls(clock_us, newest_us)
+        return cls(clock_us, newest_us, now_us - policy.lateness_us if policy.may_wait else None)
 
     def reason(self, chunk: Chunk) -> str | None:
         if chunk.interval is None:
@@ -224,6 +232,18 @@ class _Hold:
         if self.newest_us is not None and chunk.interval.end_us > self.newest_us:
             return "too near to the newest data (skip_newest)"
         return None
+
+    def is_over(self, chunk: Chunk) -> bool:
+        """Whether all is there that is not late."""
+        return self.over_us is not None and (chunk.interval is None or chunk.interval.end_us <= self.over_us)
+
+    def wait(self, chunk: Chunk, verdict: Verdict, *, settled: bool) -> str | None:
+        """Why the chunk waits for more data, if it does."""
+        may_wait = verdict.may_wait or verdict.action is Action.NO_OPINION
+        if self.over_us is None or not may_wait or (self.is_over(chunk) and not settled):
+            return None
+        since = "since it was compacted" if settled else "yet, and its time is not over"
+        return f"too little is new {since} (min_saved_files, min_new_ratio)"
 
 
 def _newest_us(layout: Layout, now_us: int) -> int | None:

@@ -4,15 +4,17 @@ In this order; the first that gives a verdict decides:
 
 1. `DeletedRows` (only with `max_deleted_ratio`): so many rows are deleted that rewriting gains space.
 2. `NoRows`: no rows are left: empty.
-3. `Sizes`: no file is too large, and there are no more files than their bytes need, or so few more that
-   `min_saved_files` would not be saved. Such a chunk is stable; when it shares files with a neighbour
-   there is no opinion. Any other chunk is to be compacted.
+3. `Sizes`: no file is too large, and there are no more files than their bytes need. Such a chunk is
+   stable; when it shares files with a neighbour there is no opinion. Any other chunk is to be compacted,
+   but may wait while more data is to come, if that saves fewer than `min_saved_files` files or these have
+   less than `min_new_ratio` of its bytes.
 
 Priority grows with the number of files that compaction would save or cut, from 0 towards 1.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
 
@@ -22,6 +24,8 @@ from lithify.planning.timeline.model import Action, Bucket, Chunk, Rule, Timelin
 
 _HALF_URGENT_FILES = 16
 """So many files to save make a priority of one half."""
+FILE_COST_BYTES = 128 * 1024
+"""To read a file costs as much as to read so many bytes more; the least that a file too many counts for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +63,17 @@ class Sizes:
     max_file_bytes: int
     tolerance: float = 0.0
     min_saved_files: int = 1
+    min_new_ratio: float = 0.0
 
     def __call__(self, chunk: Chunk) -> Verdict | None:
         count, total = len(chunk.files), decimal(chunk.size_bytes)
         most = _pieces(chunk.size_bytes, math.ceil(self.max_file_bytes * (1 - self.tolerance)))
         too_large = chunk.largest_bytes > math.floor(self.max_file_bytes * (1 + self.tolerance))
-        saved = max(0, count - _pieces(chunk.size_bytes, self.max_file_bytes))
+        needed = _pieces(chunk.size_bytes, self.max_file_bytes)
+        saved = max(0, count - needed)
         noun = "file" if count == 1 else "files"
-        if not too_large and (count <= most or saved < self.min_saved_files):
-            why = "as few as needed" if count <= most else f"{saved} too many (min_saved_files)"
-            reason = f"{count} {noun} ({total}), {why}"
+        if not too_large and count <= most:
+            reason = f"{count} {noun} ({total}), as few as needed"
             if chunk.overlaps:
                 return Verdict(Action.NO_OPINION, f"{reason}, shared with a neighbour")
             return Verdict(Action.STABLE, reason)
@@ -82,13 +87,24 @@ class Sizes:
             )
         else:
             reason = f"{count} {noun} ({total}) where {most} would do"
-        return Verdict(Action.COMPACT, reason, priority)
+        may_wait = not too_large and (saved < self.min_saved_files or not self._is_worth(chunk, needed))
+        return Verdict(Action.COMPACT, reason, priority, may_wait)
+
+    def _is_worth(self, chunk: Chunk, needed: int) -> bool:
+        """Whether enough of the bytes are in other files than the largest `needed`."""
+        sizes = [file.size_bytes for file in chunk.files]
+        kept = heapq.nlargest(needed, sizes)
+        cost_bytes = sum(max(size, FILE_COST_BYTES) for size in sizes) - sum(
+            max(size, FILE_COST_BYTES) for size in kept
+        )
+        return cost_bytes >= self.min_new_ratio * chunk.size_bytes
 
 
 def default_rules(policy: TimelinePolicy) -> tuple[Rule, ...]:
     """The rules of a policy that names none."""
     deletes = () if policy.max_deleted_ratio is None else (DeletedRows(policy.max_deleted_ratio),)
-    return (*deletes, NoRows(), Sizes(policy.max_file_bytes, policy.size_tolerance, policy.min_saved_files))
+    sizes = Sizes(policy.max_file_bytes, policy.size_tolerance, policy.min_saved_files, policy.min_new_ratio)
+    return (*deletes, NoRows(), sizes)
 
 
 def rules_of(policy: TimelinePolicy) -> tuple[Rule, ...]:

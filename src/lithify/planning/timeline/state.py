@@ -51,6 +51,8 @@ class Record:
     """Of the last verdict; above 0 only when unstable or deferred."""
     no_opinion: bool = False
     """Stable, but may be rewritten together with a neighbour."""
+    settled: bool = False
+    """It has been as good as can be since its time was over, whatever has come since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,8 @@ def committed(
     written = {chunk.key: chunk for chunk in lay_out(added, policy).chunks}
     records = dict(states.records)
     for key in chunks:
-        chunk = written.get(key)
-        if chunk is None:
-            records.pop(key, None)
-        else:
-            records[key] = Record(State.STABLE, chunk.fingerprint, no_opinion=chunk.overlaps)
+        chunk, before = written.get(key), records.pop(key, None)
+        if chunk is not None:
+            settled = before is not None and before.settled
+            records[key] = Record(State.STABLE, chunk.fingerprint, no_opinion=chunk.overlaps, settled=settled)
     return replace(states, records=records)

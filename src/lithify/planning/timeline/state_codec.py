@@ -1,9 +1,10 @@
 """Chunk states as bytes: one line of JSON.
 
     {"format": "lithify.chunks", "version": 1, "policy": "<16 hex digits>", "chunks": [
-      [group, bucket, start_us, state, version, count, "<digest in hex>", priority, no_opinion], ...]}
+      [group, bucket, start_us, state, version, count, "<digest in hex>", priority, no_opinion,
+       settled], ...]}
 
-Chunks are ascending by key and the last two columns are left out when they are 0 and false, so equal
+Chunks are ascending by key and the last three columns are left out when they are 0 and false, so equal
 states give equal bytes. An unknown version is refused: it was written by a newer Lithify, which may
 mean something else by it.
 """
@@ -24,7 +25,7 @@ VERSION = 1
 _MAX_INTEGER = 1 << 63
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _POLICY = re.compile(r"|[0-9a-f]{16}")
-_COLUMNS = (7, 9)
+_COLUMNS = (7, 10)
 
 
 def encode(states: ChunkStates) -> bytes:
@@ -74,15 +75,16 @@ def _row(key: ChunkKey, record: Record) -> list[Any]:
         content.count,
         f"{content.digest:016x}",
     ]
-    if record.priority or record.no_opinion:
-        row += [record.priority, record.no_opinion]
+    if record.priority or record.no_opinion or record.settled:
+        row += [record.priority, record.no_opinion, record.settled]
     return row
 
 
 def _parse(row: object) -> tuple[ChunkKey, Record]:
     if not isinstance(row, list) or len(row) not in _COLUMNS:
-        raise ValueError("is not a list of 7 or 9 columns")
-    group, bucket, start_us, state, version, count, digest, priority, no_opinion = [*row, 0.0, False][:9]
+        raise ValueError("is not a list of 7 or 10 columns")
+    defaults = (0.0, False, False)
+    group, bucket, start_us, state, version, count, digest, priority, *flags = [*row, *defaults][:10]
     if not isinstance(group, str) or not isinstance(bucket, str) or bucket not in Bucket.__members__:
         raise ValueError(f"has no group and bucket: {group!r}, {bucket!r}")
     for number in (start_us, version, count):
@@ -90,8 +92,10 @@ def _parse(row: object) -> tuple[ChunkKey, Record]:
             raise ValueError(f"has {number!r} in place of a number of 64 bits")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ValueError(f"has no digest: {digest!r}")
-    if type(priority) not in (int, float) or not 0 <= priority <= 1 or type(no_opinion) is not bool:
-        raise ValueError(f"has no priority: {priority!r}, {no_opinion!r}")
+    if type(priority) not in (int, float) or not 0 <= priority <= 1:
+        raise ValueError(f"has no priority: {priority!r}")
+    if any(type(flag) is not bool for flag in flags):
+        raise ValueError(f"has no flags: {flags!r}")
     key = ChunkKey(group, Bucket[bucket], start_us)
     content = Fingerprint(version, count, int(digest, 16))
-    return key, Record(State(state), content, float(priority), no_opinion)
+    return key, Record(State(state), content, float(priority), *flags)
