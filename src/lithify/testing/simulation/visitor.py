@@ -53,8 +53,8 @@ def run_reader(process: Process) -> None:
 
 
 def forgive_failures(process: Process) -> None:
-    """What a person does about work that has failed: after a few failures, or cancellations, the
-    coordinator leaves the same sources alone for up to an hour, and the writer stalls meanwhile."""
+    """What a person does about work that has failed: after a few failures the coordinator leaves the same
+    sources alone for up to an hour, and the writer stalls meanwhile."""
     journal = simulated_dataset(process).journal
     for failure in journal.failures():
         journal.forgive(failure.compaction)
