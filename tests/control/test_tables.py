@@ -1,0 +1,210 @@
+"""Submitting, cancelling and trying again on an Iceberg table: the same as on a database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+
+from lithify import control
+from lithify.compaction.contract import Plan
+from lithify.compaction.failures import CANCEL_PAUSE
+from lithify.compaction.model import Ledger, State
+from lithify.compaction.presence import Presence
+from lithify.coordinator import Coordinator
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.guard import TableGuard
+from lithify.datasets.iceberg.request import request
+from lithify.errors import Refused
+from lithify.ids import RandomIds, Ulid
+from lithify.metrics import Metrics, metered
+from lithify.status import Status, status
+from lithify.testing import ManualClock
+from lithify.testing.engine import InlineEngine
+from lithify.worker import Worker
+from tests.datasets.iceberg.running import a_clock, dataset_of
+from tests.datasets.iceberg.tables import (
+    DAY,
+    START,
+    Row,
+    append,
+    check,
+    files_of,
+    make_rows,
+    new_catalog,
+    new_table,
+)
+
+IDS = RandomIds()
+HELD = {"lithify.skip-from-now-seconds": str(100 * 365 * 86_400)}
+"""Nothing is old enough for the planner."""
+
+
+class Set:
+    """A table with two files in each of three days, a coordinator that finds nothing to do, and a worker."""
+
+    def __init__(self, folder: Path, properties: dict[str, str]) -> None:
+        self.table: Table = new_table(new_catalog(folder), properties=properties)
+        self.rows: list[Row] = []
+        for n in range(6):
+            self.rows += append(self.table, make_rows(10, START + n * DAY / 2, DAY / 4))
+        self.clock: ManualClock = a_clock()
+        self.metrics = Metrics(self.clock, coordinates=True)
+        dataset = metered(self.dataset(), self.metrics)
+        guard = TableGuard(dataset, self.clock, IDS)
+        self.coordinator = Coordinator(dataset, self.clock, IDS, observer=self.metrics)
+        self.coordinator.start(guard.enter(take_over=False))
+        guard.hold(self.coordinator.epoch)
+        self.engine = InlineEngine(stepped=True)
+        self.worker = Worker(self.dataset(), self.engine, self.clock, "w")
+
+    def dataset(self) -> IcebergDataset:
+        return dataset_of(self.table, clock=self.clock)
+
+    def request(self, names: Collection[str] | None = None) -> Plan:
+        dataset = self.dataset()
+        return request(dataset.snapshot(), dataset.ledger() or Ledger(), self.clock.now_ms() * 1000, names)
+
+    def submit(self, names: Collection[str] | None = None) -> tuple[Ulid, ...]:
+        specs = [proposal.spec for proposal in self.request(names).proposals]
+        return control.submit(self.dataset(), self.clock, IDS, specs)
+
+    def outcome(self, compaction_id: Ulid) -> State | None:
+        found = control.outcome(self.dataset(), compaction_id)
+        return found.state if found is not None else None
+
+    def status(self) -> Status:
+        return status(self.dataset(), self.clock.now_ms(), 30_000)
+
+    def finish(self) -> None:
+        for _ in range(4):
+            self.coordinator.tick()
+            self.worker.tick()
+            self.engine.run_all()
+
+    def gauge(self, name: str, **labels: str) -> float | None:
+        labels["dataset"] = self.dataset().url
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Set]:
+    made = Set(tmp_path, HELD)
+    assert made.coordinator.tick().is_idle
+    yield made
+    check(made.table, made.rows)
+
+
+def test_everything_although_it_is_held(held: Set) -> None:
+    (compaction_id,) = held.submit()
+    assert held.outcome(compaction_id) is State.SUBMITTED
+    held.finish()
+    assert held.outcome(compaction_id) is State.COMPLETED
+    assert len(files_of(held.table)) == 3
+    assert held.request().proposals == ()
+    # How it ended is known although the ledger has forgotten it.
+    (later,) = held.submit(["2025-01-02"])
+    held.finish()
+    assert held.outcome(later) is State.COMPLETED
+    ledger = held.dataset().ledger()
+    assert ledger is not None
+    assert [c.id for c in ledger.compactions] == [later]
+    assert held.outcome(compaction_id) is State.COMPLETED
+    assert held.gauge("slatedb_compactor_jobs_claimed_total") == 2
+    assert held.gauge("lithify_planned_files", status="skipped") == 0
+    assert held.gauge("lithify_planned_files", status="compacted") == 3
+
+
+def test_given_chunks(held: Set) -> None:
+    (compaction_id,) = held.submit(["2025-01-03"])
+    ledger = held.dataset().ledger()
+    assert ledger is not None
+    compaction = ledger.get(compaction_id)
+    assert compaction is not None
+    assert len(compaction.spec.inputs) == 2
+    held.coordinator.tick()
+    held.worker.tick()
+    assert held.request(["2025-01-03"]) == Plan(notes=("1 chunk(s) are being compacted already",))
+    assert len(held.submit()) == 1, "the other two days"
+    held.engine.run_all()
+    held.finish()
+    assert len(files_of(held.table)) == 3
+
+
+def test_no_more_than_the_table_allows(tmp_path: Path) -> None:
+    limits = {"lithify.max-tasks": "1", "lithify.small-task-bytes": "1"}
+    held = Set(tmp_path, HELD | limits)
+    plan = held.request()
+    assert len(plan.proposals) == 1
+    (note,) = plan.notes
+    assert note.startswith("2 more cannot start now")
+    held.submit()
+    assert held.request().proposals == ()
+
+
+def test_mistakes_are_told(held: Set) -> None:
+    with pytest.raises(Refused, match=r"no chunk 2024-01-01: a chunk is one day here, such as 2025-01-01"):
+        held.request(["2024-01-01", "2025-01-01"])
+    specs = [proposal.spec for proposal in held.request().proposals]
+    control.submit(held.dataset(), held.clock, IDS, specs)
+    with pytest.raises(Refused, match="is a source of compaction"):
+        control.submit(held.dataset(), held.clock, IDS, specs)
+    with pytest.raises(Refused, match="no compaction"):
+        control.cancel(held.dataset(), held.clock, [IDS.ulid(5)])
+    with pytest.raises(Refused, match="nothing is known"):
+        control.retry(held.dataset(), held.clock, IDS, IDS.ulid(5))
+    assert held.outcome(IDS.ulid(5)) is None
+
+
+def test_cancelled_and_tried_again(tmp_path: Path) -> None:
+    made = Set(tmp_path, {})
+    made.coordinator.tick()
+    made.worker.tick()
+    (found,) = made.status().compactions
+    assert (found.state, found.worker, found.ranges) == (State.RUNNING, "w", 0)
+    assert found.cost_bytes == sum(file.file_size_in_bytes for file in files_of(made.table))
+    assert made.status().coordinator.presence is Presence.ALIVE
+    assert made.gauge("lithify_compactions", state="scheduled") == 1
+
+    control.cancel(made.dataset(), made.clock, [found.id])
+    assert made.outcome(found.id) is State.FAILED
+    made.worker.tick()
+    assert not made.worker.is_busy
+    assert made.coordinator.tick().is_idle, "it is left alone for a while"
+    (failure,) = made.status().failures
+    assert failure.is_cancelled
+
+    new_id = control.retry(made.dataset(), made.clock, IDS, found.id)
+    assert made.status().failures == ()
+    made.finish()
+    assert made.outcome(new_id) is State.COMPLETED
+    assert made.outcome(found.id) is State.FAILED
+    check(made.table, made.rows)
+
+
+def test_a_cancelled_task_comes_back_after_the_pause(tmp_path: Path) -> None:
+    made = Set(tmp_path, {})
+    for _ in range(3):
+        (compaction,) = made.coordinator.tick().ledger.active()
+        control.cancel(made.dataset(), made.clock, [compaction.id])
+        assert made.coordinator.tick().is_idle
+        made.clock.advance_s(CANCEL_PAUSE.first_ms / 1000)
+    made.finish()
+    assert len(files_of(made.table)) == 3
+
+
+def test_how_far_it_is(tmp_path: Path) -> None:
+    made = Set(tmp_path, {"lithify.small-task-bytes": "1"})
+    made.coordinator.tick()
+    made.worker.tick()
+    assert len(made.status().compactions) == 3
+    while made.worker.is_busy:
+        made.engine.run_all()
+        made.worker.tick()
+    totals = made.status().plan.totals
+    assert sum(total.files for total in totals.values()) == 6
+    assert sum(total.rows for total in totals.values()) == len(made.rows)
+    assert {c.state for c in made.status().compactions} == {State.COMPACTED}
+    assert {c.share_done for c in made.status().compactions} == {1.0}
