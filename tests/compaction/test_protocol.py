@@ -70,6 +70,49 @@ def test_each_transition_is_allowed_from_its_states_only(call: str, state: State
         assert after.state is target
 
 
+PROGRESS: Progress[str, str] = Progress((RangeProgress("m", ("done",)),), 5)
+OWNER = Worker("a", NOW_MS)
+LEFT: dict[str, tuple[State, Worker | None, Progress[str, str] | None, tuple[str, ...]]] = {
+    "schedule": (State.SUBMITTED, None, PROGRESS, ()),
+    "claim": (State.SCHEDULED, OWNER, PROGRESS, ("old",)),
+    "heartbeat": (State.RUNNING, Worker("a", NOW_MS + 1), PROGRESS, ("old",)),
+    "finish": (State.RUNNING, OWNER, None, ("out",)),
+    "release": (State.RUNNING, None, PROGRESS, ("old",)),
+    "reclaim": (State.RUNNING, None, PROGRESS, ("old",)),
+    "complete": (State.COMPACTED, OWNER, None, ("old",)),
+    "fail": (State.COMPACTED, OWNER, None, ()),
+}
+"""By transition: from which state, and what it leaves as owner, progress and outputs."""
+
+
+@pytest.mark.parametrize("call", list(CALLS))
+def test_what_each_transition_leaves(call: str) -> None:
+    state, *left = LEFT[call]
+    owner = None if state is State.SCHEDULED else OWNER
+    before: AnyLedger = Ledger(1, (Compaction(ID, "spec", state, ("old",), owner, PROGRESS),))
+    after = CALLS[call](before).get(ID)
+    assert after is not None
+    assert [after.worker, after.progress, after.outputs] == left
+
+
+def test_what_names_a_worker_is_not_free() -> None:
+    """Whoever wrote it that way."""
+    owned = ledger_with(State.SCHEDULED, "b")
+    assert protocol.claimable(owned) == ()
+    with pytest.raises(LostOwnership):
+        CALLS["claim"](owned)
+
+
+@pytest.mark.parametrize(
+    "new",
+    [Compaction(ID, "again"), *(Compaction(IDS.ulid(NOW_MS + 1), "s", s) for s in list(State)[1:])],
+    ids=lambda new: new.state.value,
+)
+def test_only_what_is_new_can_be_submitted(new: Compaction[str, str, str]) -> None:
+    with pytest.raises(IllegalTransition):
+        protocol.submit(ledger_with(State.FAILED), new)
+
+
 @pytest.mark.parametrize("call", ["heartbeat", "finish", "release"])
 def test_a_zombie_changes_nothing(call: str) -> None:
     with pytest.raises(LostOwnership):
@@ -120,6 +163,7 @@ def test_recovery_keeps_running_work_and_forgets_claims_nobody_made() -> None:
     ]
     with pytest.raises(Fenced):
         protocol.recover(recovered, 1)
+    assert protocol.recover(recovered, 2) == recovered
 
 
 class Walk(RuleBasedStateMachine):

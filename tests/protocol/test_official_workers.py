@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ from lithify.clock import SystemClock
 from lithify.compaction.model import State
 from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
+from lithify.errors import Fenced
 from lithify.ids import RandomIds
+from lithify.store.wrapped import Call
 from lithify.telemetry import Event
 from lithify.testing.engine import InlineEngine
 from lithify.worker import Worker, WorkerOptions
 from tests.compacting import check_state_files, dataset_at
-from tests.judge.official import Database, Put, compactor_settings, copy_database, open_db
+from tests.judge.official import Admin, Database, Put, compactor_settings, copy_database, open_db
 from tests.judge.rows import read_database, visible_rows
-from tests.protocol.rig import Template, make_template
+from tests.protocol.rig import Interposed, Template, ledger_write, make_template, manifest_write
 
 LIMIT_S = 30.0
 BLOCK_SIZE = 1024
@@ -31,6 +35,7 @@ HEARTBEAT_TIMEOUT = "1500ms"
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    warm_up()  # else the first to run a range is silent for longer than the timeout, on a busy machine
     return make_template(tmp_path_factory.mktemp("official") / "db", keys=600)
 
 
@@ -219,13 +224,16 @@ def test_epochs_never_go_back_while_coordinators_come_and_go(path: Path, templat
     check(path, template)
 
 
-def test_a_worker_whose_clock_is_behind_breaks_no_database(path: Path, template: Template) -> None:
+def test_a_worker_whose_clock_is_behind_breaks_no_database(
+    path: Path, template: Template, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An output older than its compaction would close the database, and keep it from opening again."""
 
     class Behind(SystemClock):
         def now_ms(self) -> int:
             return super().now_ms() - 5_000
 
+    monkeypatch.setattr("lithify.datasets.slatedb.execute.SystemClock", Behind)
     dataset = dataset_at(path, clock=Behind(), max_sst_size=8000)
     worker = Worker(dataset, InlineEngine(), Behind(), "behind")
     # Under a coordinator that compares clocks, a worker further behind than the timeout is always silent.
@@ -239,6 +247,45 @@ def test_a_worker_whose_clock_is_behind_breaks_no_database(path: Path, template:
         assert not database.is_closed()
     with opened(path, worker=False) as database:
         assert dict(database.scan()) == template.model
+
+
+@pytest.mark.parametrize("meanwhile", [manifest_write, ledger_write], ids=["manifest", "ledger"])
+def test_an_official_coordinator_that_takes_over_is_not_disturbed(
+    path: Path, template: Template, meanwhile: Callable[[Call], bool]
+) -> None:
+    """It starts while one of ours publishes a commit: ours publishes nothing after that."""
+    armed: list[bool] = []
+    found: list[list[int]] = []
+    clients: list[Database] = []
+    with ExitStack() as stack:
+
+        def take_over() -> None:
+            database = stack.enter_context(opened(path, worker=False))
+            # Where our manifest was there first, the sources are gone, and that makes it Failed.
+            wait_for(dataset, State.COMPLETED if meanwhile is manifest_write else State.FAILED)
+            clients.append(database)
+            found.append(dataset.manifest_ids() + dataset.ledger_ids())
+
+        dataset = dataset_at(
+            path,
+            wrap=lambda store: Interposed(store, lambda call: bool(armed) and meanwhile(call), take_over),
+        )
+        coordinator = Coordinator(dataset, SystemClock(), RandomIds())
+        worker = Worker(dataset_at(path), InlineEngine(), SystemClock(), "ours")
+        coordinator.start()
+        coordinator.tick()
+        worker.tick()
+        worker.tick()
+        armed.append(True)
+        with pytest.raises(Fenced):
+            coordinator.tick()
+        assert found == [dataset.manifest_ids() + dataset.ledger_ids()]
+        clients[0].put(b"k0000", template.model[b"k0000"])
+        assert not clients[0].is_closed()
+        assert dict(clients[0].scan()) == template.model
+    epochs = [ledger.epoch for ledger in history(path)]
+    assert epochs == sorted(epochs)
+    assert len(Admin(path).trees()[0].runs) == 1
 
 
 @pytest.mark.parametrize("ahead_s", [0, 3600])

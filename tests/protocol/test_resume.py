@@ -15,6 +15,7 @@ from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
 from lithify.testing import CountingStore, Verb
 from lithify.worker import Worker
+from tests.judge.official import open_db
 from tests.protocol.rig import Interposed, Rig, ledger_write
 
 STEPS = 2
@@ -71,6 +72,32 @@ def test_only_unfinished_ranges_run_again(rig: Rig, ending: Ending) -> None:
     (committed,) = rig.seen(telemetry.Committed)
     assert committed.compaction == before.id
     rig.check()
+
+
+def test_the_horizon_stays_what_it_was_when_the_work_began(rig: Rig) -> None:
+    """Later flushes raise that of the database. Workers of SlateDB's end by an assertion when it changes."""
+    coordinator = rig.coordinator()
+    worker = half_done(rig, coordinator)
+    worker.release()
+    before = rig.only.progress
+    with open_db(rig.path) as database:
+        database.put(b"later", b"row")
+        database.flush()
+    assert before is not None
+    assert rig.dataset().snapshot().recent_snapshot_min_seq != before.retention_min_seq
+    second = rig.worker("second")
+    second.tick()
+    horizons = {call.argument.rules.retention_min_seq for call in rig.engines["second"].submitted}
+    assert horizons == {before.retention_min_seq}
+    rig.engines["second"].step()
+    rig.clock.advance_s(5)
+    second.tick()
+    after = rig.only.progress
+    assert after is not None
+    assert after != before
+    assert after.retention_min_seq == before.retention_min_seq
+    rig.finish(coordinator, second)
+    assert len(rig.seen(telemetry.Committed)) == 1
 
 
 def test_to_resume_one_index_is_read_and_not_all(rig: Rig) -> None:

@@ -5,24 +5,21 @@ coordinator and workers apart on a Spark cluster."""
 from __future__ import annotations
 
 import random
-import threading
+import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import pytest
 
-from lithify.clock import SystemClock
 from lithify.compaction.model import State
-from lithify.coordinator import Coordinator
-from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.engine.spark import SparkEngine
-from lithify.ids import RandomIds
-from lithify.service import LoopOptions, run_coordinator
-from lithify.worker import Worker
+from lithify.errors import CoordinatorAlive
+from lithify.service import LoopOptions
 from tests.cluster import cluster_conf, standalone_cluster
-from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Database, OpenOptions, compactor_settings, open_db
 from tests.service.accidents import Stage, kill_executor
@@ -33,6 +30,8 @@ from tests.service.nodes import Nodes, nodes_in
 KEYS = 2_000
 VALUE_BYTES = 100
 LIMIT_S = 90.0
+DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
+COORDINATORS = ("coordinator", "run", "compact --full")
 KEEPS_UP = 4
 """Fewer L0s than the scheduler wants for a compaction."""
 
@@ -106,6 +105,29 @@ def test_workers_of_an_official_coordinator(embedded: bool, tmp_path: Path, node
     check(path, model, segment_prefix_len=1)
 
 
+def test_no_coordinator_starts_beside_one_of_slatedbs(tmp_path: Path, nodes: Nodes) -> None:
+    """It would close the database. With the default options that has a coordinator inside, which at rest
+    writes nothing."""
+    path = tmp_path / "db"
+    with open_db(path, settings={"compactor_options": compactor_settings()}) as database:
+        database.put(b"before", b"row")
+        database.flush()
+        wait_until(lambda: Admin(path).read_compactions() is not None)
+        before = files_of(path)
+        for process in [nodes.command(*command.split(), str(path)) for command in COORDINATORS]:
+            assert process.wait() == CoordinatorAlive.exit_code
+            assert "lithify worker" in process.errors
+        assert files_of(path) == before
+        database.put(b"after", b"row")
+        database.flush()
+        assert not database.is_closed()
+    check_rows(path, {b"before": b"row", b"after": b"row"})
+
+
+def files_of(path: Path) -> set[Path]:
+    return {file for file in path.rglob("*") if file.is_file()}
+
+
 def test_coordinator_and_worker_in_one_process(tmp_path: Path, nodes: Nodes) -> None:
     path = tmp_path / "db"
     with open_db(path) as database:
@@ -115,24 +137,26 @@ def test_coordinator_and_worker_in_one_process(tmp_path: Path, nodes: Nodes) -> 
     check(path, model)
 
 
-def test_embedded_in_the_process_that_holds_the_database(tmp_path: Path, spark_engine: SparkEngine) -> None:
+def test_embedded_in_the_process_that_holds_the_database(
+    tmp_path: Path, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the lines that the documents show, but for the URL, the Spark session and the intervals."""
     path = tmp_path / "db"
-    dataset, clock, ids = dataset_at(path), SystemClock(), RandomIds()
-    with open_db(path) as database:
-        guard, stop = CoordinatorGuard(dataset, clock, ids), threading.Event()
-        coordinator = Coordinator(dataset, clock, ids)
-        worker = Worker(dataset, spark_engine, clock, guard.holder)
-        loop = threading.Thread(
-            target=lambda: run_coordinator(
-                coordinator, guard, stop, random.Random(), LoopOptions(0.1, 0.1, 0.1), worker=worker
-            )
-        )
-        loop.start()
+    (code,) = re.findall(r"```python\n(.*?)```", DEPLOYMENT.read_text(), re.DOTALL)
+    assert code.count("s3://bucket/my-db") == 1
+    monkeypatch.setattr("lithify.engine.spark.SparkEngine", lambda _: nullcontext(spark_engine))
+    monkeypatch.setattr("lithify.service.LoopOptions", lambda: LoopOptions(0.1, 0.1, 0.1))
+    lines = compile(code.replace("s3://bucket/my-db", str(path)), DEPLOYMENT.name, "exec")
+    names: dict[str, Any] = {}
+    with open_db(path) as database, ThreadPoolExecutor(1) as thread:
+        running = thread.submit(exec, lines, names)
         try:
+            wait_until(lambda: "guard" in names or running.done(), LIMIT_S)
             model = write_throughout(database, path, bool)
         finally:
-            stop.set()
-            loop.join(LIMIT_S)
+            names["stop"].set()
+        running.result(LIMIT_S)
+    assert set(finishers(path).values()) == {names["guard"].holder}
     check(path, model)
 
 
