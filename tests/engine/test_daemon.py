@@ -35,6 +35,13 @@ def test_failing_preload_is_reported_and_survived(hook: str) -> None:
     assert f"preload {hook} failed" in err
 
 
+def test_each_of_several_hooks_is_called() -> None:
+    hooks = "no.such.package:hook,tests.engine.tasks:preload_hook"
+    out, err = run(f"preload({hooks!r})\nfrom tests.engine import tasks; print(tasks.preloaded)")
+    assert "preload no.such.package:hook failed" in err
+    assert out.endswith("True\n")
+
+
 def test_preload_does_what_the_hook_says_and_keeps_standard_output_clean() -> None:
     code = (
         "with _output_kept_for_spark():\n"

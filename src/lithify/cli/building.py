@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from lithify.telemetry import Observer
     from lithify.worker import Worker, WorkerOptions
 
-PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
-TABLE_PRELOAD = "lithify.datasets.iceberg.warm_up:warm_up"
+_PRELOADS = {
+    False: "lithify.datasets.slatedb.kernel.warm_up:warm_up",
+    True: "lithify.datasets.iceberg.warm_up:warm_up",
+}
+"""By whether the dataset is a table."""
 
 
 def open_any(url: str, config: Config, metrics: Metrics | None = None) -> Dataset:
@@ -125,11 +128,17 @@ def segment_prefix(segment: str) -> bytes:
         ) from None
 
 
-def spark_engine(config: Config, preload: str = PRELOAD) -> SparkEngine:
-    """The engine; it starts Spark with its first call. `preload` is what its Python workers begin with."""
+def spark_engine(config: Config, urls: Iterable[str]) -> SparkEngine:
+    """The engine for these datasets; it starts Spark with its first call."""
     from lithify.engine.spark import SparkEngine
 
-    return SparkEngine(config.spark.master, conf=config.spark.conf, preload=preload)
+    return SparkEngine(config.spark.master, conf=config.spark.conf, preload=preload(urls))
+
+
+def preload(urls: Iterable[str]) -> str:
+    """What Python workers for these datasets begin with."""
+    kinds = {tables.is_table(url) for url in urls}
+    return ",".join(hook for is_table, hook in _PRELOADS.items() if is_table in kinds)
 
 
 def guard(dataset: Dataset) -> Guard:

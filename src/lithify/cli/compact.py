@@ -152,7 +152,7 @@ def _compact(
     clock, totals = SystemClock(), Totals()
     before = shape_of(dataset.snapshot())
     started_s = clock.monotonic_s()
-    engine = building.spark_engine(config)
+    engine = building.spark_engine(config, [url])
     with ProgressBars(Console(stderr=True)) as bars:
         observe = each(totals, EventLog(clock), *([] if as_json else [bars]))
         try:

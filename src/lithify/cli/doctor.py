@@ -74,7 +74,7 @@ def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> I
     yield setup.check_java(os.environ)
     yield setup.check_cache(os.environ)
     if spark:
-        with building.spark_engine(config) as engine:
+        with building.spark_engine(config, [url or ""]) as engine:
             yield setup.check_spark(engine, config.spark.master)
     if url is None:
         return

@@ -134,7 +134,7 @@ def worker(
         process = Process(effective, coordinates=False)
         datasets = [process.open_dataset(url) for url in urls]
         stop = building.stop_on_signals()
-        with process, building.spark_engine(effective) as engine:
+        with process, building.spark_engine(effective, urls) as engine:
             workers = [building.worker(d, engine, effective, process.observe) for d in datasets]
             run_workers(workers, stop, random.Random(), building.loop_options(effective))
 
@@ -153,7 +153,7 @@ def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> No
         stack.enter_context(process)
         worker = None
         if works:
-            engine = stack.enter_context(building.spark_engine(config))
+            engine = stack.enter_context(building.spark_engine(config, [url]))
             worker = building.worker(dataset, engine, config, process.observe)
         run_coordinator(
             building.coordinator(dataset, config, process.observe),

@@ -118,7 +118,7 @@ def compact(url: str, config: Config, take_over: bool, as_json: bool) -> None:
     clock, ids, totals = SystemClock(), RandomIds(), Totals()
     before = dataset.snapshot()
     started_s = clock.monotonic_s()
-    engine = building.spark_engine(config, building.TABLE_PRELOAD)
+    engine = building.spark_engine(config, [url])
     with ProgressBars(Console(stderr=True)) as bars:
         observe = each(totals, EventLog(clock), *([] if as_json else [bars]))
         try:

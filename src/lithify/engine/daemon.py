@@ -2,8 +2,8 @@
 
 1. Import what every task needs before the first worker is forked, so that workers start at once
    and share the memory of it.
-2. Call the function that `LITHIFY_PRELOAD` names (`package.module:function`), which loads what this
-   package may not know of, such as compiled kernels.
+2. Call the functions that `LITHIFY_PRELOAD` names (`package.module:function`, separated by commas), which
+   load what this package may not know of, such as compiled kernels.
 3. If that has started a thread, begin again in the same process without it. No thread survives the
    fork, so a library that relies on one (such as the runtime of an object store's client) would
    wait for ever in every worker.
@@ -46,15 +46,14 @@ def prefer_unpacked_pyspark(path: list[str]) -> list[str]:
     return [entry for entry in path if not is_copy(entry)]
 
 
-def preload(hook: str | None) -> bool:
-    """Import the common modules and call the hook. Failures are written to standard error.
-    `False` when the hook has started threads, after which workers must not be forked."""
+def preload(hooks: str | None) -> bool:
+    """Import the common modules and call the hooks. Failures are written to standard error.
+    `False` when a hook has started threads, after which workers must not be forked."""
     for module in _MODULES:
         _attempt(f"import {module}", partial(import_module, module))
-    if not hook:
-        return True
     before = _threads()
-    _attempt(f"preload {hook}", partial(_call, hook))
+    for hook in filter(None, (hooks or "").split(",")):
+        _attempt(f"preload {hook}", partial(_call, hook))
     return _threads() <= before
 
 
@@ -99,10 +98,10 @@ def main() -> None:
     """Preload, then serve until Spark closes standard input."""
     sys.path[:] = prefer_unpacked_pyspark(sys.path)
     with _output_kept_for_spark():
-        hook = os.environ.pop(PRELOAD_VARIABLE, None)
-        can_fork = preload(hook)
+        hooks = os.environ.pop(PRELOAD_VARIABLE, None)
+        can_fork = preload(hooks)
     if not can_fork:
-        print(f"lithify: preload {hook} started threads and is left out", file=sys.stderr, flush=True)
+        print(f"lithify: preload {hooks} started threads and is left out", file=sys.stderr, flush=True)
         os.execv(sys.executable, [sys.executable, "-m", DAEMON_MODULE, *sys.argv[1:]])
     from pyspark.daemon import manager
 
