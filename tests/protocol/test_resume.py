@@ -204,6 +204,25 @@ def test_a_range_that_was_only_begun_goes_on_behind_its_last_row(rig: Rig) -> No
     rig.check()
 
 
+def test_recorded_progress_without_ranges_keeps_its_horizon_and_gets_ranges(rig: Rig) -> None:
+    coordinator = rig.coordinator()
+    coordinator.tick()
+    rig.dataset().update_ledger(
+        lambda latest: latest.update(rig.only.id, lambda c: replace(c, progress=Progress((), 5)))
+    )
+    worker = rig.worker("w")
+    worker.tick()
+    rig.engines["w"].step()
+    rig.clock.advance_s(5)
+    worker.tick()
+    progress = rig.only.progress
+    assert progress is not None
+    assert (progress.retention_min_seq, len(progress.ranges)) == (5, len(rig.engines["w"].submitted))
+    assert {call.argument.rules.retention_min_seq for call in rig.engines["w"].submitted} == {5}
+    rig.finish(coordinator, worker)
+    rig.check()
+
+
 Act = Callable[[Rig, Worker], None]
 
 

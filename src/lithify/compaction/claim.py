@@ -76,13 +76,14 @@ class Claim:
         if self.job is None or not self.outcomes:
             return None
         recorded = self.compaction.progress
+        before = recorded.ranges if recorded is not None else ()
         return Progress(
             tuple(
                 RangeProgress(
                     work.range,
                     self.outcomes[index].outputs
                     if index in self.outcomes
-                    else (recorded.ranges[index].outputs if recorded is not None else ()),
+                    else (before[index].outputs if before else ()),
                 )
                 for index, work in enumerate(self.works)
             ),

@@ -199,12 +199,14 @@ def _require_owner(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> An
 
 
 def _check_grows(compaction_id: Ulid, old: AnyProgress, new: AnyProgress) -> None:
-    same_plan = old.retention_min_seq == new.retention_min_seq and [r.range for r in old.ranges] == [
-        r.range for r in new.ranges
-    ]
+    planned = [r.range for r in old.ranges]
+    same_plan = old.retention_min_seq == new.retention_min_seq and planned in (
+        [],  # only the horizon was set
+        [r.range for r in new.ranges],
+    )
     grows = same_plan and all(
         after.outputs[: len(before.outputs)] == before.outputs
-        for before, after in zip(old.ranges, new.ranges, strict=True)
+        for before, after in zip(old.ranges, new.ranges, strict=bool(planned))
     )
     if not grows:
         raise IllegalTransition(f"progress of compaction {compaction_id} would lose recorded work")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lithify.datasets.slatedb.dataset import source_views
 from lithify.datasets.slatedb.execute import execute_merge, run_merge
 from lithify.datasets.slatedb.model import Codec, KeyRange, Manifest, Sst, TieredSpec
+from lithify.datasets.slatedb.sources import source_views
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
 from lithify.errors import CorruptObject, StoreError
 from lithify.ids import ulid_ms

@@ -18,8 +18,8 @@ from lithify.compaction.protocol import AnyCompaction, AnyLedger, IllegalTransit
 from lithify.compaction.pulse import Pulse
 from lithify.compaction.silence import SilenceWatch
 from lithify.datasets.journal import ObjectJournal
-from lithify.datasets.slatedb import dataset, garbage, retention, transform, validate
-from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb import commit, garbage, prepare, retention, transform, validate
+from lithify.datasets.slatedb.commit import Commit
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.retention import Cutoff
 from lithify.datasets.slatedb.task import MergeTask, RowRules
@@ -67,7 +67,7 @@ def _accept(*_: object) -> None:
     return None
 
 
-_honest_judge = dataset._judge
+_honest_judge = commit._judge
 _remembered: dict[tuple[Ulid, ...], Manifest] = {}
 
 
@@ -153,27 +153,27 @@ MUTANTS = (
     Mutant(
         "tombstones go although older runs lie below",
         (rules.ROWS,),
-        ((dataset, "RowRules", _rules(is_last_run=True)),),
+        ((prepare, "RowRules", _rules(is_last_run=True)),),
     ),
     Mutant(
         "versions that a snapshot needs go",
         (rules.ROWS,),
-        ((dataset, "RowRules", _rules(retention_min_seq=_NEVER_MS)),),
+        ((prepare, "RowRules", _rules(retention_min_seq=_NEVER_MS)),),
     ),
     Mutant(
         "rows expire before their time",
         (rules.ROWS,),
-        ((dataset, "RowRules", _rules(clock_tick_ms=_NEVER_MS)),),
+        ((prepare, "RowRules", _rules(clock_tick_ms=_NEVER_MS)),),
     ),
     Mutant(
         "the older L0 SSTs may be left out",
         (rules.ROWS, rules.OWNERS),
-        ((validate, "older_l0_left", _accept), (dataset, "older_l0_left", _accept)),
+        ((validate, "older_l0_left", _accept), (prepare, "older_l0_left", _accept)),
     ),
     Mutant(
         "a commit does not look at the latest manifest",
         (rules.ROWS, rules.OWNERS, rules.KEPT, rules.EPOCHS),
-        ((dataset, "_judge", _judge_by_a_remembered_manifest),),
+        ((commit, "_judge", _judge_by_a_remembered_manifest),),
     ),
     Mutant(
         "a commit does not move the marker",
@@ -198,7 +198,7 @@ MUTANTS = (
     Mutant(
         "a fenced coordinator goes on",
         (rules.EPOCHS,),
-        ((protocol, "check_epoch", _accept), (SlateDataset, "_check_epoch", _accept)),
+        ((protocol, "check_epoch", _accept), (commit, "_check_epoch", _accept)),
     ),
     Mutant(
         "ids of compactions follow the clock",
@@ -208,7 +208,7 @@ MUTANTS = (
     Mutant(
         "outputs may be older than their compaction",
         (rules.EPOCHS,),
-        ((dataset, "MergeTask", _old_outputs),),
+        ((prepare, "MergeTask", _old_outputs),),
     ),
     Mutant(
         "workers are taken for dead at once",
@@ -238,14 +238,14 @@ MUTANTS = (
     Mutant(
         "everything counts as committed",
         (rules.ONCE,),
-        ((dataset, "is_committed", lambda *_: True),),
+        ((commit, "is_committed", lambda *_: True),),
     ),
     Mutant(
         "a commit does not pin its inputs",
         (rules.KEPT,),
         (
-            (dataset, "with_checkpoint", lambda manifest, _: manifest),
-            (SlateDataset, "_is_fresh", lambda *_: True),
+            (commit, "with_checkpoint", lambda manifest, _: manifest),
+            (Commit, "_is_fresh", lambda *_: True),
         ),
     ),
     Mutant(

@@ -115,7 +115,7 @@ def _faults(rng: random.Random) -> Faults:
         lost_answer_per_call=sometimes(0.01, 0.1),
         delay_per_call=sometimes(0.01, 0.05),
         pause_per_call=sometimes(0.002, 0.006),
-        failure_per_task=sometimes(0.02, 0.2),
+        failure_per_task=sometimes(0.02, 0.4),
         lost_result_per_task=sometimes(0.05, 0.2),
         hang_per_task=sometimes(0.05, 0.2),
         twin_per_task=sometimes(0.1),

@@ -1,0 +1,147 @@
+"""Publishing the outputs of compactions in the manifest, as one atomic step for any number of them.
+
+Commit (SlateDB format: manifest commit):
+
+1. Read the latest manifest; stop if its compactor epoch is not ours.
+2. Validate every compaction against it; refused ones are left out.
+3. Publish the unmodified manifest plus a checkpoint that pins exactly this version, so that readers
+   and iterators keep the inputs they are using until it expires.
+4. Publish the transformed manifest.
+
+On a conflict, step 3 or 4 starts again from the latest manifest, with the checks of 1 and 2. A version
+that another party slips in between 3 and 4 needs no second checkpoint: the inputs are pinned already,
+unless so much time has passed that the checkpoint has expired or soon will; then 3 is done again.
+
+The new manifest is always a function of the latest one and the compactions, never of an older one we
+remember, so whatever the writer, readers or garbage collectors published meanwhile stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lithify.clock import Clock
+from lithify.compaction.model import Ledger, State
+from lithify.datasets.slatedb.files import DatabaseFiles
+from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.model import Checkpoint, Manifest, TieredSpec
+from lithify.datasets.slatedb.transform import apply_compaction, apply_trivial_move, with_checkpoint
+from lithify.datasets.slatedb.validate import validate
+from lithify.errors import Fenced, StoreError
+from lithify.ids import Ids, Ulid
+
+MAX_PINS = 5
+"""Times the inputs of a commit are pinned anew because it took too long."""
+
+
+class Commit:
+    """One commit by the coordinator of `epoch`."""
+
+    def __init__(
+        self, files: DatabaseFiles, clock: Clock, ids: Ids, epoch: int, checkpoint_lifetime_s: int
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._ids = ids
+        self._epoch = epoch
+        self._lifetime_s = checkpoint_lifetime_s
+        self._verdicts: Mapping[Ulid, str | None] = {}
+        self._pin: Checkpoint | None = None
+        self._is_done = False
+
+    def publish(self, compactions: Sequence[SlateCompaction]) -> Mapping[Ulid, str | None]:
+        """Publish the outputs of all `compactions` that are still valid. For each: why it was refused, `None`
+        when it is in."""
+
+        def pin_inputs(manifest_id: int, manifest: Manifest) -> Manifest | None:
+            if self._judge(compactions, manifest) is None:
+                return None
+            self._pin = self._new_checkpoint(manifest_id + 1)
+            return with_checkpoint(manifest, self._pin)
+
+        def publish_outputs(_: int, manifest: Manifest) -> Manifest | None:
+            result = self._judge(compactions, manifest)
+            self._is_done = result is None or self._is_fresh(self._pin, manifest)
+            return result if self._is_done else None
+
+        for _ in range(MAX_PINS):
+            self._files.update_manifest(pin_inputs)
+            self._files.update_manifest(publish_outputs)
+            if self._is_done:
+                return self._verdicts
+        raise StoreError(
+            f"{self._files.url}: {MAX_PINS} times a checkpoint of the inputs was too old before the outputs "
+            f"could be published; is the store very slow, or a checkpoint_lifetime of "
+            f"{self._lifetime_s} s too short?"
+        )
+
+    def _judge(self, compactions: Sequence[SlateCompaction], manifest: Manifest) -> Manifest | None:
+        """The manifest with all outputs that may be in it; `None` when nothing is to be published."""
+        _check_epoch(manifest, self._epoch, self._files.url)
+        self._verdicts, result = _judge(compactions, manifest)
+        return result
+
+    def _is_fresh(self, pin: Checkpoint | None, manifest: Manifest) -> bool:
+        """Whether the checkpoint is still there, with at least half of its life before it."""
+        if pin is None or pin not in manifest.checkpoints:
+            return False
+        age_s = self._clock.now_ms() // 1000 - pin.create_time_s
+        return 2 * age_s <= self._lifetime_s
+
+    def _new_checkpoint(self, manifest_id: int) -> Checkpoint:
+        now_s = self._clock.now_ms() // 1000
+        return Checkpoint(self._ids.uuid(), manifest_id, now_s + self._lifetime_s, now_s)
+
+
+def _check_epoch(manifest: Manifest, epoch: int, url: str) -> None:
+    if manifest.compactor_epoch != epoch:
+        raise Fenced(
+            f"another coordinator (epoch {manifest.compactor_epoch}) has taken over {url}; "
+            f"this one (epoch {epoch}) stops"
+        )
+
+
+def _judge(
+    compactions: Sequence[SlateCompaction], manifest: Manifest
+) -> tuple[dict[Ulid, str | None], Manifest | None]:
+    """Validate each compaction against the manifest as the earlier ones of the batch leave it.
+
+    Gives why each was refused (`None`: it is in) and the new manifest (`None`: nothing to publish).
+    """
+    verdicts: dict[Ulid, str | None] = {}
+    result: Manifest | None = None
+    for compaction in compactions:
+        if is_committed(compaction, manifest):
+            verdicts[compaction.id] = None
+            continue
+        refusal = validate(compaction, manifest, Ledger(0, (compaction,)))
+        verdicts[compaction.id] = refusal
+        if refusal is None:
+            manifest = result = _apply(manifest, compaction)
+    return verdicts, result
+
+
+def _apply(manifest: Manifest, compaction: SlateCompaction) -> Manifest:
+    spec = compaction.spec
+    if isinstance(spec, TieredSpec) and compaction.state is State.SUBMITTED:
+        return apply_trivial_move(manifest, spec)  # no worker was needed
+    return apply_compaction(manifest, spec, compaction.outputs)
+
+
+def is_committed(compaction: SlateCompaction, manifest: Manifest) -> bool:
+    """Whether the destination run consists of this compaction's outputs, or of the L0 views it moved.
+
+    It was committed before a crash or behind a lost answer, then: SST ids are random, so nothing else can
+    have put them there.
+    """
+    spec = compaction.spec
+    tree = manifest.tree(spec.segment)
+    if tree is None or not isinstance(spec, TieredSpec):
+        return False
+    run = next((run for run in tree.runs if run.id == spec.destination), None)
+    if run is None:
+        return False
+    if compaction.state is State.SUBMITTED:
+        return bool(spec.l0_view_ids) and {view.id for view in run.views}.issuperset(spec.l0_view_ids)
+    outputs = [sst.id for sst in compaction.outputs]
+    return bool(outputs) and [view.sst.id for view in run.views] == outputs

@@ -1,0 +1,109 @@
+"""The manifest and the ledger of one SlateDB database: numbered files, decoded.
+
+Reading gives the latest version as a value; a version that was decoded last is not decoded again. Changing
+applies a function to the latest version and publishes what it gives as the next, again on each conflict
+(`lithify.store.versions`). So a change is always a function of the latest version, never of an older one
+somebody remembers, and what the writer, readers or garbage collectors published meanwhile stays.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+from lithify.clock import Clock
+from lithify.compaction.model import Ledger
+from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger, encode_ledger
+from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
+from lithify.datasets.slatedb.model import Manifest
+from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths
+from lithify.errors import Refused
+from lithify.ids import Ids
+from lithify.store.objects import ObjectStore
+from lithify.store.versions import Version, VersionedFiles
+
+
+class DatabaseFiles:
+    """The manifests and ledgers of the database at `paths`; errors call it `url`."""
+
+    def __init__(
+        self, store: ObjectStore, paths: DatabasePaths, url: str, clock: Clock, ids: Ids, rng: random.Random
+    ) -> None:
+        self.url = url
+        self._clock = clock
+        self._rng = rng
+        self._manifests = VersionedFiles(
+            store, paths.manifest_folder, MANIFEST_SUFFIX, paths.manifest_boundary, ids
+        )
+        self._ledgers = VersionedFiles(
+            store, paths.compactions_folder, COMPACTIONS_SUFFIX, paths.compactions_boundary, ids
+        )
+        self._decoded: dict[str, tuple[int, Any]] = {}
+
+    def latest_manifest(self) -> tuple[int, Manifest]:
+        """The latest manifest and its id; `Refused` when there is no database."""
+        return self._manifest_of(self._manifests.latest())
+
+    def manifest(self, manifest_id: int) -> Manifest:
+        """One version of the manifest, as a checkpoint pins it."""
+        return decode_manifest(self._manifests.read(manifest_id), self._manifests.key(manifest_id))
+
+    def manifest_ids(self) -> list[int]:
+        """The numbers of all manifests that exist, ascending."""
+        return self._manifests.ids()
+
+    def ledger_ids(self) -> list[int]:
+        """The numbers of all compactions files that exist, ascending."""
+        return self._ledgers.ids()
+
+    def ledger(self) -> SlateLedger | None:
+        """The latest ledger; `None` when no coordinator ever ran."""
+        version = self._ledgers.latest()
+        return None if version is None else self._ledger_of(version)
+
+    def update_manifest(self, change: Callable[[int, Manifest], Manifest | None]) -> None:
+        """Publish what `change` makes of the latest manifest, which it gets with its id; nothing if it gives
+        `None`."""
+
+        def apply(version: Version | None) -> bytes | None:
+            changed = change(*self._manifest_of(version))
+            return None if changed is None else encode_manifest(changed)
+
+        self._manifests.update(apply, self._clock, self._rng)
+
+    def update_ledger(self, change: Callable[[SlateLedger], SlateLedger]) -> SlateLedger:
+        """Apply `change` to the latest ledger and publish it, unless it is the same; gives what it gave."""
+        changed: SlateLedger = Ledger()
+
+        def apply(version: Version | None) -> bytes | None:
+            nonlocal changed
+            if version is None:
+                raise Refused(f"{self.url} has no compactions file; start a coordinator first")
+            ledger = self._ledger_of(version)
+            changed = change(ledger)
+            return encode_ledger(changed) if changed != ledger else None
+
+        self._ledgers.update(apply, self._clock, self._rng)
+        return changed
+
+    def ensure_ledger(self) -> None:
+        """Make sure that there is a ledger."""
+        self._ledgers.update(
+            lambda version: encode_ledger(Ledger()) if version is None else None, self._clock, self._rng
+        )
+
+    def _manifest_of(self, version: Version | None) -> tuple[int, Manifest]:
+        if version is None:
+            raise Refused(f"there is no SlateDB database at {self.url}: no manifest was found; check the URL")
+        return version.id, cast(Manifest, self._decode(self._manifests, version, decode_manifest))
+
+    def _ledger_of(self, version: Version) -> SlateLedger:
+        return cast(SlateLedger, self._decode(self._ledgers, version, decode_ledger))
+
+    def _decode(self, files: VersionedFiles, version: Version, decode: Callable[[bytes, str], Any]) -> Any:
+        cached = self._decoded.get(files.folder)
+        if cached is None or cached[0] != version.id:
+            cached = (version.id, decode(version.data, files.key(version.id)))
+            self._decoded[files.folder] = cached
+        return cached[1]

@@ -1,0 +1,181 @@
+"""Making a claimed compaction ready to run: one task for each of its ranges.
+
+1. Find the views of its sources in the manifest, newest source first, and the objects behind them.
+2. Cut the key space into ranges of about one output SST each, or take up the ranges that an earlier worker
+   recorded.
+3. Give each range those SSTs of each source that can show a key of it, in their order (`narrowed`). A
+   source that has none is left out: a task reads nothing of it. So the request for one range stays small,
+   however many SSTs the whole compaction has.
+
+This imports the compiler, which few commands need.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from lithify.compaction.contract import Job, RangeWork
+from lithify.datasets.journal import Reporting
+from lithify.datasets.slatedb import split
+from lithify.datasets.slatedb.execute import execute_merge
+from lithify.datasets.slatedb.kernel.inputs import bounds_of
+from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.model import KeyRange, Manifest, Sst, TieredSpec, Tree, tree_label
+from lithify.datasets.slatedb.options import SlateOptions
+from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.datasets.slatedb.sources import Locator, source_views
+from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions
+from lithify.datasets.slatedb.validate import older_l0_left
+from lithify.errors import Refused
+from lithify.ids import ulid_ms
+from lithify.store.objects import ObjectStore
+
+Sources = tuple[tuple[SourceSst, ...], ...]
+"""Newest first; the SSTs of each in key order."""
+
+
+class Preparation:
+    """Prepares compactions of the database at `paths`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        paths: DatabasePaths,
+        store_options: Mapping[str, str],
+        options: SlateOptions,
+    ) -> None:
+        self._store = store
+        self._paths = paths
+        self._store_options = store_options
+        self._options = options
+
+    def prepare(
+        self,
+        compaction: SlateCompaction,
+        manifest: Manifest,
+        reporting: Callable[[int], Reporting | None],
+    ) -> Job:
+        """All ranges of the compaction; `reporting` says where the task of a range reports its movements."""
+        spec = compaction.spec
+        assert isinstance(spec, TieredSpec)
+        tree, sources = self._sources(compaction, spec, manifest)
+        if not sources:
+            return Job(())
+        sst_options, ranges = self._ranges(compaction, sources)
+        progress = compaction.progress
+        horizon = (
+            progress.retention_min_seq
+            if progress is not None and progress.retention_min_seq is not None
+            else manifest.recent_snapshot_min_seq
+        )
+        rules = RowRules(
+            is_last_run=not tree.runs or tree.runs[-1].id == spec.destination,
+            clock_tick_ms=manifest.last_l0_clock_tick,
+            retention_min_seq=horizon,
+            merge_operator=self._options.merge_operator,
+            compaction_filter=self._options.compaction_filter,
+        )
+        cost_bytes = sum(s.sst.info.data_end for group in sources for s in group) // len(ranges)
+        read = narrowed(sources, [key_range for key_range, _ in ranges])
+        works = tuple(
+            RangeWork(
+                key_range,
+                execute_merge,
+                MergeTask(
+                    store_url=self._store.url,
+                    store_options=self._store_options,
+                    output_folder=self._paths.compacted_folder,
+                    min_output_ms=ulid_ms(compaction.id),
+                    sources=read[index],
+                    range=key_range,
+                    rules=rules,
+                    options=sst_options,
+                    resume_outputs=outputs,
+                    reporting=reporting(index),
+                ),
+                cost_bytes,
+            )
+            for index, (key_range, outputs) in enumerate(ranges)
+        )
+        return Job(works, horizon)
+
+    def _sources(
+        self, compaction: SlateCompaction, spec: TieredSpec, manifest: Manifest
+    ) -> tuple[Tree, Sources]:
+        """The tree, and what is to be read of it; `Refused` when that is not all there."""
+        tree = manifest.tree(spec.segment)
+        if tree is None:
+            raise Refused(f"compaction {compaction.id}: {tree_label(spec.segment)} is gone from the manifest")
+        groups = source_views(tree, spec)
+        if groups is None:
+            raise Refused(f"compaction {compaction.id}: its sources are gone from the manifest")
+        if left := older_l0_left(spec, tree):
+            raise Refused(f"compaction {compaction.id}: {left}; it is not carried out")
+        locate = Locator(self._store, self._paths, manifest)
+        return tree, tuple(
+            tuple(SourceSst(locate(v), v.sst, v.visible_range or KeyRange()) for v in group)
+            for group in groups
+            if group
+        )
+
+    def _ranges(
+        self, compaction: SlateCompaction, sources: Sources
+    ) -> tuple[SstOptions, list[tuple[KeyRange, tuple[Sst, ...]]]]:
+        """How outputs are written, and the ranges with the outputs that are there already."""
+        recorded = () if compaction.progress is None else compaction.progress.ranges
+        compression = self._options.compression
+        options, cut = split.plan_ranges(
+            self._store,
+            _largest(sources) if recorded else sources,  # the ranges are known then
+            SstOptions(
+                max_sst_size=self._options.max_sst_size,
+                compression=sources[0][0].sst.info.compression if compression is None else compression,
+                min_filter_keys=self._options.min_filter_keys,
+            ),
+            self._options.block_size,
+        )
+        if recorded:
+            _check_cover(compaction, [done.range for done in recorded])
+            return options, [(done.range, done.outputs) for done in recorded]
+        return options, [(key_range, ()) for key_range in cut]
+
+
+def narrowed(sources: Sources, ranges: Sequence[KeyRange]) -> list[Sources]:
+    """For each range, the sources with only those SSTs that can show a key of it, none of them empty.
+
+    The rule is the one by which a task opens SSTs (`bounds_of`), so no result changes. `ranges` ascend and
+    are disjoint: an SST is looked at from the range where its first key may be up to the last one that its
+    keys reach, so many SSTs and many ranges do not multiply.
+    """
+    ends = [key_range.end for key_range in ranges if key_range.end is not None]
+    found: list[list[tuple[SourceSst, ...]]] = [[] for _ in ranges]
+    for source in sources:
+        parts: dict[int, list[SourceSst]] = {}
+        for part in source:
+            shown = split.effective_range(part)
+            for index in range(bisect_left(ends, shown.start or b""), len(ranges)):
+                start = ranges[index].start
+                if start is not None and shown.end is not None and start > shown.end:
+                    break
+                if bounds_of(part, ranges[index]) is not None:
+                    parts.setdefault(index, []).append(part)
+        for index, read in parts.items():
+            found[index].append(tuple(read))
+    return [tuple(groups) for groups in found]
+
+
+def _check_cover(compaction: SlateCompaction, ranges: Sequence[KeyRange]) -> None:
+    """Rows between two recorded ranges would be lost, and those in both would be there twice."""
+    follow = all(a.end == b.start and a.end is not None and not a.end_inclusive for a, b in pairwise(ranges))
+    if ranges[0].start or ranges[-1].end is not None or not follow:
+        raise Refused(
+            f"compaction {compaction.id}: the ranges recorded for it do not cover all keys once, in order; "
+            "it is not carried out"
+        )
+
+
+def _largest(sources: Sources) -> Sources:
+    """The largest SST alone, which tells the block size."""
+    return ((max((part for source in sources for part in source), key=lambda p: p.sst.info.data_end),),)

@@ -1,0 +1,180 @@
+"""What the tasks of a compaction are told to read: all they need, and not much more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lithify.compaction.contract import Job
+from lithify.compaction.model import Compaction, Progress, RangeProgress, State
+from lithify.datasets.slatedb.execute import execute_merge
+from lithify.datasets.slatedb.kernel.inputs import bounds_of
+from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.model import (
+    EVERYTHING,
+    KeyRange,
+    Manifest,
+    SortedRun,
+    Sst,
+    TieredSpec,
+    Tree,
+    View,
+)
+from lithify.datasets.slatedb.options import SlateOptions
+from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.datasets.slatedb.prepare import Preparation, Sources, narrowed
+from lithify.datasets.slatedb.split import ranges_between
+from lithify.datasets.slatedb.task import RowRules, SourceSst
+from lithify.engine.task import Limits, encode_request
+from lithify.errors import EngineError, Refused
+from tests.datasets.slatedb.merging import CONCATENATE, Bench, merge
+from tests.judge.sst import Row
+
+MANY_SSTS = 15_000
+LIMITS = Limits(4, 60.0)
+ENOUGH_BYTES = 16_384
+"""For what the task of a range is told, however large the compaction."""
+
+key = st.binary(max_size=2)
+bound = st.none() | key
+
+
+@st.composite
+def visible_ranges(draw: st.DrawFn) -> KeyRange:
+    start, end = draw(bound), draw(bound)
+    return KeyRange(start, end, end_inclusive=end is not None and draw(st.booleans()))
+
+
+@st.composite
+def source_ssts(draw: st.DrawFn) -> SourceSst:
+    """An SST of one key or more, or of an old client that did not say the last."""
+    first, last = sorted((draw(key), draw(key)))
+    info = replace(_SOME.info, first_entry=first, last_entry=draw(st.sampled_from([last, last, None])))
+    return SourceSst("sst", replace(_SOME, info=info), draw(visible_ranges()))
+
+
+def some_sst() -> Sst:
+    ((part,),) = Bench().add([merge(b"a", 1, b"")]).sources
+    return part.sst
+
+
+_SOME = some_sst()
+sources_of_anything = st.lists(st.lists(source_ssts(), max_size=6).map(tuple), max_size=4).map(tuple)
+cuts = st.lists(key, max_size=6, unique=True).map(sorted)
+
+
+@given(sources_of_anything, cuts)
+@settings(deadline=None)
+def test_every_range_gets_exactly_the_ssts_that_can_show_a_key_of_it(
+    sources: Sources, cuts: list[bytes]
+) -> None:
+    ranges = ranges_between(cuts)
+    wanted = [
+        tuple(
+            parts for source in sources if (parts := tuple(p for p in source if bounds_of(p, r) is not None))
+        )
+        for r in ranges
+    ]
+    assert narrowed(sources, ranges) == wanted
+
+
+KEYS = [b"%c" % letter for letter in b"abcdefgh"]
+
+
+@st.composite
+def benches(draw: st.DrawFn) -> Bench:
+    """Runs of few keys with many versions, cut into SSTs anywhere: between two versions of a key too."""
+    bench = Bench(draw(st.integers(0, 99)))
+    seq = 1000
+    for _ in range(draw(st.integers(1, 3))):
+        rows: list[Row] = []
+        for name in draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=6).map(sorted)):
+            seq -= 1
+            rows.append(merge(name, seq, b"%d " % seq))
+        places = sorted({0, *draw(st.lists(st.integers(1, len(rows)), max_size=3)), len(rows)})
+        bench.add(
+            *(rows[a:b] for a, b in pairwise(places)), visible=draw(st.sampled_from([EVERYTHING, SHOWN]))
+        )
+    return bench
+
+
+SHOWN = KeyRange(b"b", b"f", end_inclusive=True)
+
+
+@given(
+    benches(),
+    st.lists(st.sampled_from(KEYS), max_size=4, unique=True).map(sorted),
+    st.sampled_from([0, 990, 995, 10_000]),
+)
+@settings(deadline=None, max_examples=60)
+def test_results_are_those_of_tasks_that_are_told_of_all_sources(
+    bench: Bench, cuts: list[bytes], horizon: int
+) -> None:
+    rules = RowRules(True, -(1 << 63), horizon, merge_operator=CONCATENATE)
+    ranges = ranges_between(cuts)
+    for key_range, sources in zip(ranges, narrowed(tuple(bench.sources), ranges), strict=True):
+        task = bench.task(rules, key_range=key_range)
+        all_of_it = bench.run(task)
+        found = bench.run(replace(task, sources=sources))
+        assert bench.rows(found) == bench.rows(all_of_it)
+        assert (found.rows, found.bytes_read) == (all_of_it.rows, all_of_it.bytes_read)
+        resumed = bench.run(replace(task, sources=sources, resume_outputs=found.outputs))
+        assert resumed.outputs == found.outputs
+
+
+def large_compaction(ranges: Sequence[KeyRange], ssts: int) -> Job:
+    """A run of so many SSTs, each of which tells keys of 100 bytes, and an L0 SST over all of them."""
+    bench = Bench()
+    width = 100
+    ((largest,),) = bench.add([merge(b"%0*d" % (width, n), 1, b"v" * 100) for n in range(400)]).sources
+    small = replace(largest.sst.info, index_offset=0, filter_offset=0)
+
+    def view(first: int, last: int) -> View:
+        info = replace(small, first_entry=b"%0*d" % (width, first), last_entry=b"%0*d" % (width, last))
+        return View(bench.ids.ulid(1), replace(largest.sst, id=bench.ids.ulid(1), info=info))
+
+    run = SortedRun(0, tuple(view(10 * n, 10 * n + 9) for n in range(ssts)))
+    l0 = View(bench.ids.ulid(1), replace(largest.sst))
+    manifest = Manifest(True, 1, 1, Tree(l0=(l0,), runs=(run,)))
+    compaction: SlateCompaction = Compaction(
+        bench.ids.ulid(1),
+        TieredSpec(b"", (l0.id,), (0,), 0),
+        State.RUNNING,
+        progress=Progress(tuple(RangeProgress(r) for r in ranges), 5),
+    )
+    preparation = Preparation(bench.store, DatabasePaths("db"), {}, SlateOptions())
+    return preparation.prepare(compaction, manifest, lambda index: None)
+
+
+def test_the_request_of_a_range_stays_small_however_many_ssts_there_are() -> None:
+    keys = range(100, 10 * MANY_SSTS, 100)
+    job = large_compaction(ranges_between([b"%0100d" % n for n in keys]), MANY_SSTS)
+    sizes = [len(encode_request(w.function, w.argument, LIMITS)) for w in job.works]
+    assert len(sizes) == len(keys) + 1
+    assert max(sizes) < ENOUGH_BYTES
+    everything = dict.fromkeys(p for w in job.works for source in w.argument.sources for p in source)
+    assert len(everything) == MANY_SSTS + 1
+    with pytest.raises(EngineError, match="make the range smaller"):
+        encode_request(execute_merge, replace(job.works[0].argument, sources=(tuple(everything),)), LIMITS)
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        (KeyRange(None, b"m"), KeyRange(b"n", None)),
+        (KeyRange(None, b"n"), KeyRange(b"m", None)),
+        (KeyRange(b"m", None), KeyRange(None, b"m")),
+        (KeyRange(None, b"m", end_inclusive=True), KeyRange(b"m", None)),
+        (KeyRange(b"a", None),),
+        (KeyRange(None, b"z"),),
+        (EVERYTHING, EVERYTHING),
+    ],
+)
+def test_recorded_ranges_that_do_not_cover_all_keys_once_are_refused(ranges: tuple[KeyRange, ...]) -> None:
+    with pytest.raises(Refused, match="do not cover all keys once"):
+        large_compaction(ranges, 1)
