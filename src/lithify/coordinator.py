@@ -11,9 +11,9 @@
 7. validates what is Submitted: valid ones become Scheduled, the others Failed.
 
 Steps 3 and 5 to 7 are one publication of the ledger, and none at all when nothing changed, so an idle
-dataset costs reads only. The snapshot is always published before the ledger that calls its
-compactions Completed: after a crash between the two, the inputs are gone from the snapshot,
-validation refuses the compaction, and marking it Failed loses nothing.
+dataset costs reads only. What the planner found out is kept after that (`Dataset.remember`). The snapshot is
+always published before the ledger that calls its compactions Completed: after a crash between the two, the
+inputs are gone from the snapshot, validation refuses the compaction, and marking it Failed loses nothing.
 
 The coordinator keeps no state of its own that matters: everything is in the ledger, and attempts and
 failures are in the journal.
@@ -170,6 +170,7 @@ class Coordinator:
             return protocol.trim(latest) if failed or outcome.refused else latest
 
         ledger = self._dataset.update_ledger(change)
+        self._dataset.remember(outcome.plan)
         self._unnoted += [(c.id, self._silent(c)) for c in outcome.reclaimed]
         self._report(outcome)
         self._note_attempts()

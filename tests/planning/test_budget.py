@@ -390,6 +390,13 @@ class BudgetMachine(RuleBasedStateMachine):
             got = self.budget.cancelled(w.key)
         assert {d.work.key for d in got} == self.drop_waiting_for({w.key})
 
+    @rule()
+    def go_on_from_a_copy(self) -> None:
+        """What is done to the original afterwards does not show in the copy."""
+        left, self.budget = self.budget, self.budget.copy()
+        left.offer([Work(key("late"), 1.0, 0)], self.now)
+        left.start()
+
     @rule(duration=st.integers(1, 25))
     def wait(self, duration: int) -> None:
         self.now += duration

@@ -50,6 +50,8 @@ class Plan:
     totals: Mapping[str, Total] = field(default_factory=dict)
     """By what is to become of it, how much the dataset has; every file counts once. Empty where the
     planner does not look at everything."""
+    memory: Any = field(default=None, compare=False, repr=False)
+    """What the kind found out meanwhile and wants to keep, for `Dataset.remember`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,11 @@ class Dataset(Protocol):
 
     def propose(self, snapshot: Any, ledger: AnyLedger) -> Plan:
         """What should be compacted (pure)."""
+        ...
+
+    def remember(self, plan: Plan) -> None:
+        """A coordinator has acted on the plan: keep what it found out, if anything. A memory only: nothing
+        is lost when this is never called."""
         ...
 
     def validate(self, compaction: AnyCompaction, snapshot: Any, ledger: AnyLedger) -> str | None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from lithify.errors import Refused
@@ -149,6 +149,15 @@ class Budget:
     def running_bytes(self) -> int:
         """The cost of what runs."""
         return sum(work.cost_bytes for work in self._running.values())
+
+    def copy(self) -> Budget:
+        """The same, to go on from without changing this one."""
+        twin = Budget(self.capacity)
+        twin._queued = {key: replace(waiting) for key, waiting in self._queued.items()}
+        twin._queue = [twin._queued[waiting.work.key] for waiting in self._queue]
+        twin._running, twin._failures = dict(self._running), dict(self._failures)
+        twin._arrivals = self._arrivals
+        return twin
 
     def adopt(self, works: Iterable[Work]) -> None:
         """These run already, since before this budget began."""

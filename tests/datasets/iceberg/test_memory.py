@@ -8,10 +8,11 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from lithify.compaction.contract import Plan
 from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.planning.timeline.model import Status, TimelinePlan
-from lithify.planning.timeline.state import State
+from lithify.planning.timeline.state import ChunkStates, State
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -124,6 +125,24 @@ def test_what_the_queue_does_not_hold_is_deferred_and_comes_back(catalog: Catalo
     compact(dataset_of(table))
     assert len(files_of(table)) == 6
     check(table, rows)
+
+
+def test_a_plan_changes_nothing_until_a_coordinator_acts_on_it(catalog: Catalog) -> None:
+    table, _ = make_days(catalog, 6, {"lithify.max-queued-tasks": "2", "lithify.max-tasks": "1"})
+    dataset = dataset_of(table)
+
+    def look() -> Plan:
+        return dataset.propose(dataset.snapshot(), Ledger())
+
+    first = look()
+    before = list(dataset.store.list(dataset.root))
+    assert [look(), look()] == [first, first]
+    assert list(dataset.store.list(dataset.root)) == before
+    assert dataset.snapshot().states == ChunkStates()
+    dataset.remember(first)
+    states = [record.state for record in dataset.snapshot().states.records.values()]
+    assert states.count(State.DEFERRED) == 4
+    assert timeline_of(dataset).totals[Status.DEFERRED].chunks == 4, "the queue is not empty any more"
 
 
 def test_conflicts_are_left_alone_for_a_while(catalog: Catalog) -> None:

@@ -12,14 +12,15 @@ Commit (`commit`): the rewrite of a compaction's inputs is published by the cata
 epoch in the ledger is checked just before; should a coordinator that is replaced at that moment still
 commit, nothing is lost, because its successor finds the compaction in the table's history.
 
-Remembering: `propose` leaves what it found out about chunks for the next `update_ledger` to publish. It is
-a memory only, so it may be lost or overwritten.
+Remembering: what a plan found out about chunks, and its queue, are kept once a coordinator has acted on the
+plan (`remember`); what a commit wrote, at once. It is a memory only, so it may be lost or overwritten.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pyiceberg.catalog import Catalog
@@ -72,6 +73,17 @@ from lithify.store.versions import Version, VersionedFiles
 _SUFFIX = ".json"
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What a plan found out."""
+
+    queue: TaskQueue
+    """As it is once the plan's proposals were submitted."""
+    states: ChunkStates
+    known: ChunkStates
+    """The states that the plan began with."""
+
+
 class IcebergDataset:
     """One table of a catalog. `Refused` when it does not exist."""
 
@@ -112,7 +124,6 @@ class IcebergDataset:
         self._queue = TaskQueue(self.url, clock)
         self._decoded: dict[str, tuple[int, Any]] = {}
         self._drawn: tuple[str, int, TableState] | None = None
-        self._found_out: ChunkStates | None = None
 
     @property
     def url(self) -> str:
@@ -200,12 +211,15 @@ class IcebergDataset:
             return documents.encode_ledger(changed) if changed != ledger else None
 
         self._ledgers.update(apply, self._clock, self._rng)
-        self._publish_states()
         return changed
 
-    def _publish_states(self) -> None:
-        states, self._found_out = self._found_out, None
-        if states is None:
+    def remember(self, plan: Plan) -> None:
+        if isinstance(plan.memory, _Memory):
+            self._queue = plan.memory.queue
+            self._keep(plan.memory.states, plan.memory.known)
+
+    def _keep(self, states: ChunkStates, known: ChunkStates) -> None:
+        if states == known:
             return
         data = state_codec.encode(states)
         self._chunks.update(
@@ -241,7 +255,7 @@ class IcebergDataset:
                 number = planned.sequence_number or 0
                 added = [written_file(new, spec.lane, number, column) for new in compaction.outputs]
                 states = committed(states, spec.chunks, added, timeline_policy(state.policy))
-        self._found_out = states if states != state.states else None
+        self._keep(states, state.states)
 
     def _branch(self, table: Table) -> str:
         policy = parse_policy(table.metadata.properties, self.url)
@@ -308,8 +322,8 @@ class IcebergDataset:
         sizes = {file.id: file.size_bytes for file in snapshot.files}
         choice = self._queue.look(timeline, ledger, sizes, snapshot.policy)
         states = deferred(remember(timeline, timeline_policy(snapshot.policy)), choice.shed)
-        self._found_out = states if states != snapshot.states else None
-        return proposals_of(snapshot, timeline, choice.start)
+        plan = proposals_of(snapshot, timeline, choice.start)
+        return replace(plan, memory=_Memory(choice.queue, states, snapshot.states))
 
     def validate(
         self, compaction: IcebergCompaction, snapshot: TableState, ledger: IcebergLedger

@@ -9,7 +9,8 @@ At each look:
    shed: their chunks become deferred.
 4. What the capacity allows is started.
 
-Lost with the process, the queue is built again by the next look.
+A look changes nothing: it gives the queue as it will be once what it decided was done. Lost with the process,
+the queue is built again by the next look.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from lithify.planning.timeline.model import ChunkKey, Task, TimelinePlan
 class Choice:
     """What a look decided."""
 
+    queue: TaskQueue
+    """The queue to go on with."""
     start: tuple[Task, ...]
     """Most urgent first."""
     shed: tuple[ChunkKey, ...]
@@ -37,10 +40,10 @@ class Choice:
 class TaskQueue:
     """The queue of one table."""
 
-    def __init__(self, url: str, clock: Clock) -> None:
+    def __init__(self, url: str, clock: Clock, budget: Budget | None = None) -> None:
         self._url = url
         self._clock = clock
-        self._budget = Budget(Capacity())
+        self._budget = budget if budget is not None else Budget(Capacity())
 
     @property
     def is_empty(self) -> bool:
@@ -64,7 +67,8 @@ class TaskQueue:
         dropped = budget.offer(works, self._now_ms())
         shed = [drop.work.key for drop in dropped if drop.why is Drop.SHED]
         started = tuple(tasks[work.key] for work in budget.start())
-        return Choice(started, tuple(chunk for key in shed for chunk in tasks[key].chunks))
+        queue = TaskQueue(self._url, self._clock, budget)
+        return Choice(queue, started, tuple(chunk for key in shed for chunk in tasks[key].chunks))
 
     def _in_step(
         self, timeline: TimelinePlan, ledger: IcebergLedger, sizes: Mapping[str, int], policy: TablePolicy
@@ -74,9 +78,7 @@ class TaskQueue:
             max_running_bytes=policy.max_active_bytes,
             max_queued=policy.max_queued_tasks,
         )
-        if self._budget.capacity != capacity:
-            self._budget = Budget(capacity)
-        budget = self._budget
+        budget = self._budget.copy() if self._budget.capacity == capacity else Budget(capacity)
         active = {self._key(c.spec.task): c.spec for c in ledger.active()}
         for work in budget.running:
             if work.key not in active:

@@ -219,6 +219,9 @@ class SlateDataset:
             return propose(snapshot, ledger, policy)
         return propose_by_time(snapshot, ledger, policy, times, self._clock.now_ms())
 
+    def remember(self, plan: Plan) -> None:
+        """The planner of databases remembers nothing."""
+
     def planner(
         self, *, full: bool = False, segment: bytes | None = None
     ) -> Callable[[Manifest, SlateLedger], Plan]:
