@@ -31,6 +31,7 @@ from lithify.errors import Refused
 from lithify.ids import Ids, Ulid
 
 CANCELLED = "was cancelled"
+_NO_LEDGER = "no coordinator has ever run on {url}; start one: lithify run {url}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Outcome:
 def submit(dataset: Dataset, clock: Clock, ids: Ids, specs: Sequence[Any]) -> tuple[Ulid, ...]:
     """Add `specs` to the ledger as Submitted, all or none; their ids. `Refused` says what is wrong."""
     snapshot = dataset.snapshot()
+    if dataset.ledger() is None:
+        raise Refused(_NO_LEDGER.format(url=dataset.url))
     now_ms = min(clock.now_ms(), dataset.newest_ms(snapshot))
     new: list[AnyCompaction] = []
 
@@ -85,7 +88,7 @@ def cancel(dataset: Dataset, clock: Clock, compaction_ids: Sequence[Ulid]) -> No
         )
     ledger = dataset.ledger()
     if ledger is None:
-        raise Refused(f"{dataset.url} has no compactions: no coordinator has ever run on it")
+        raise Refused(_NO_LEDGER.format(url=dataset.url))
     attempts = dataset.journal.attempts()
     for compaction in [_cancellable(dataset, ledger, i) for i in compaction_ids]:
         tries = len(attempts.get(compaction.id, ()))

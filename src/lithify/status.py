@@ -52,20 +52,7 @@ def status(dataset: Dataset, now_ms: int, heartbeat_timeout_ms: int) -> Status:
     ledger: AnyLedger = dataset.ledger() or Ledger()
     snapshot = dataset.snapshot()
     coordinator = dataset.coordinator(now_ms)
-    active = ledger.active()
-    history = dataset.history() if active else None
-    attempts = dataset.journal.attempts() if active else {}
-    compactions = tuple(
-        describe(
-            compaction,
-            dataset.unit(compaction.spec),
-            _known(dataset, compaction, snapshot, history, attempts),
-            now_ms,
-            heartbeat_timeout_ms,
-            coordinator.is_alive,
-        )
-        for compaction in active
-    )
+    compactions = _describe(dataset, ledger, snapshot, coordinator, now_ms, heartbeat_timeout_ms)
     return Status(
         url=dataset.url,
         at_ms=now_ms,
@@ -75,6 +62,38 @@ def status(dataset: Dataset, now_ms: int, heartbeat_timeout_ms: int) -> Status:
         plan=dataset.propose(snapshot, ledger),
         pressure=dataset.pressure(snapshot, now_ms),
         failures=given_up(dataset.journal.failures(), ledger),
+    )
+
+
+def under_way(dataset: Dataset, now_ms: int, heartbeat_timeout_ms: int) -> tuple[CompactionStatus, ...]:
+    """How the compactions stand that are not over, oldest first: all of `status` that takes no planning."""
+    ledger: AnyLedger = dataset.ledger() or Ledger()
+    snapshot = dataset.snapshot()
+    coordinator = dataset.coordinator(now_ms)
+    return _describe(dataset, ledger, snapshot, coordinator, now_ms, heartbeat_timeout_ms)
+
+
+def _describe(
+    dataset: Dataset,
+    ledger: AnyLedger,
+    snapshot: Any,
+    coordinator: CoordinatorStatus,
+    now_ms: int,
+    heartbeat_timeout_ms: int,
+) -> tuple[CompactionStatus, ...]:
+    active = ledger.active()
+    history = dataset.history() if active else None
+    attempts = dataset.journal.attempts() if active else {}
+    return tuple(
+        describe(
+            compaction,
+            dataset.unit(compaction.spec),
+            _known(dataset, compaction, snapshot, history, attempts),
+            now_ms,
+            heartbeat_timeout_ms,
+            coordinator.is_alive,
+        )
+        for compaction in active
     )
 
 

@@ -46,7 +46,8 @@ def test_the_life_of_a_submitted_compaction(path: Path) -> None:
         "wait", "--timeout", "1s", "--set", "compactor_options.commit_compacted_interval=1s", path
     )
     assert waited.exit_code == 9
-    assert compaction_id in waited.stderr
+    told, _ = waited.stderr.splitlines()
+    assert told == f"{compaction_id} 0% submitted, waits for a coordinator; none is running"
     assert "lithify status" in waited.stderr
 
     cancelled = {"cancelled": [compaction_id], "left_alone_ms": 60_000}
@@ -85,6 +86,10 @@ def test_given_sources(path: Path) -> None:
         (["wait", "{db}", "01M7Y73N1RT45V6YVXGPSA14XX"], "nothing is known"),
         (["wait", "{db}", "--timeout", "5"], "not a duration"),
         (["status", "{db}/no"], "no SlateDB database"),
+        (["wait", "{db}/no"], "no SlateDB database"),
+        (["submit", "{db}", "--chunk", "2025-01-01"], "--chunk is of Iceberg tables"),
+        (["retry", "{db}/no", "01M7Y73N1RT45V6YVXGPSA14XX"], "no SlateDB database"),
+        (["cancel", "{db}/no", "01M7Y73N1RT45V6YVXGPSA14XX"], "no SlateDB database"),
     ],
 )
 def test_mistakes_are_told(path: Path, arguments: list[str], says: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.table import Table
 
 from tests.cli.invoking import invoke, invoke_json
+from tests.datasets.iceberg.running import dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
     START,
@@ -118,6 +119,49 @@ def test_commands_for_databases_only_say_so() -> None:
     refused = invoke("inspect", "manifest", URL)
     assert refused.exit_code == 2
     assert "SlateDB databases only" in refused.output
+
+
+def test_what_is_held_is_compacted_when_asked_for(table: Table, lake: list[str]) -> None:
+    table.transaction().set_properties(
+        {"lithify.skip-from-now-seconds": str(100 * 365 * 86_400)}
+    ).commit_transaction()
+    assert not invoke_json("plan", *lake)["starts"]
+    assert len(invoke_json("plan", "--full", *lake)["starts"]) == 1
+    refused = invoke("submit", "--full", *lake)
+    assert refused.exit_code == 2
+    assert f"lithify run {URL}" in refused.stderr
+    dataset_of(table).take_epoch()
+    (compaction_id,) = invoke_json("submit", "--chunk", "2025-01-02", *lake)["submitted"]
+    found = invoke_json("status", *lake)
+    assert [c["id"] for c in found["compactions"]] == [compaction_id]
+    assert found["totals"]["awaiting"]["files"] == 2
+    assert compaction_id in invoke("status", *lake).stdout
+    assert invoke_json("cancel", *lake, compaction_id)["cancelled"] == [compaction_id]
+    ended = invoke("wait", *lake, compaction_id)
+    assert (ended.exit_code, ended.stdout) == (1, f"{compaction_id} failed: was cancelled\n")
+    assert "Cancelled" in invoke("status", *lake).stdout
+    assert len(invoke_json("retry", *lake, compaction_id)["submitted"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["plan", "--segment", "61"], "--segment is for SlateDB databases only"),
+        (["compact", "--merge-operator", "a:b", "--block-size", "1"], "--merge-operator, --block-size"),
+        (["run", "--scheduler-option", "a=b"], "--scheduler-option"),
+        (["gc", "--wal-fences"], "--wal-fences"),
+        (["submit"], "--full, or chunks with --chunk"),
+        (["submit", "--full", "--chunk", "2025-01-01"], "--full, or chunks with --chunk"),
+        (["submit", "--l0", "all"], "are of SlateDB databases"),
+        (["submit", "--chunk", "2024-01-01"], "no chunk 2024-01-01"),
+    ],
+)
+def test_what_tables_do_not_have_is_refused(
+    table: Table, lake: list[str], arguments: list[str], says: str
+) -> None:
+    result = invoke(arguments[0], *lake, *arguments[1:])
+    assert result.exit_code == 2
+    assert says in result.stderr
 
 
 def test_an_unknown_table_is_refused(lake: list[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from lithify import control
+from lithify import control, oneshot
 from lithify.compaction.contract import Plan
 from lithify.compaction.failures import CANCEL_PAUSE
 from lithify.compaction.model import Ledger, State
@@ -115,6 +115,22 @@ def test_everything_although_it_is_held(held: Set) -> None:
     assert held.gauge("slatedb_compactor_jobs_claimed_total") == 2
     assert held.gauge("lithify_planned_files", status="skipped") == 0
     assert held.gauge("lithify_planned_files", status="compacted") == 3
+
+
+def test_one_run_compacts_what_is_held_and_ends(held: Set) -> None:
+    held.table.transaction().set_properties({"lithify.max-tasks": "1"}).commit_transaction()
+    dataset, now_us = held.dataset(), held.clock.now_ms() * 1000
+    result = oneshot.run(
+        dataset,
+        InlineEngine(),
+        held.clock,
+        IDS,
+        TableGuard(dataset, held.clock, IDS),
+        planner=lambda state, ledger: request(state, ledger, now_us),
+        take_over=True,
+    )
+    assert (len(result.committed), result.failures) == (1, ())
+    assert len(files_of(held.table)) == 3
 
 
 def test_given_chunks(held: Set) -> None:

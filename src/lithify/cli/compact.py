@@ -1,4 +1,4 @@
-"""`lithify plan` and `lithify compact`: look at a database once, and compact it once."""
+"""`lithify plan` and `lithify compact`: look at a database or table once, and compact it once."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def plan(
         lithify plan --png timeline.png iceberg://catalog/namespace.table
     """
     with errors(as_json):
+        tables.refuse(url, segment=segment, scheduler_option=scheduler_option)
         effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
         _plan(url, effective, full, segment, as_json, png)
 
@@ -67,7 +68,7 @@ def _plan(
     url: str, config: Config, full: bool, segment: str | None, as_json: bool, png: Path | None = None
 ) -> None:
     if tables.is_table(url):
-        tables.plan(url, config, as_json, png)
+        tables.plan(url, config, full, as_json, png)
         return
     if png is not None:
         raise Refused(f"{url}: --png draws the timeline of an Iceberg table; this is none")
@@ -103,18 +104,30 @@ def compact(
     scheduler_option: SchedulerOptions = None,
     spark_conf: SparkConf = None,
 ) -> None:
-    """Compact a database once: plan, merge on Spark, commit, until nothing is left to do.
+    """Compact a database or table once: plan, rewrite on Spark, commit, until nothing is left to do.
 
-    Needs the database's coordinator to be absent: the program that writes to it must have been opened
-    with compactor_options = null, or be closed. Readers and that writer may go on meanwhile.
+    Needs a database's own coordinator to be absent: the program that writes to it must have been opened
+    with compactor_options = null, or be closed. Readers and writers may go on meanwhile.
 
     Examples:
 
         lithify compact /data/my-db
 
         lithify compact --full --master spark://host:7077 s3://bucket/my-db
+
+        lithify compact iceberg://catalog/namespace.table
     """
     with errors(as_json):
+        tables.refuse(
+            url,
+            segment=segment,
+            merge_operator=merge_operator,
+            compaction_filter=compaction_filter,
+            block_size=block_size,
+            compression=compression,
+            max_sst_size=max_sst_size,
+            scheduler_option=scheduler_option,
+        )
         effective = settings(
             config,
             sets,
@@ -138,7 +151,7 @@ def _compact(
     url: str, config: Config, full: bool, segment: str | None, take_over: bool, as_json: bool
 ) -> None:
     if tables.is_table(url):
-        tables.compact(url, config, take_over, as_json)
+        tables.compact(url, config, full, take_over, as_json)
         return
     from lithify import oneshot
     from lithify.cli import building, render

@@ -17,10 +17,10 @@ from lithify.errors import DeadlineExceeded, Refused
 
 if TYPE_CHECKING:
     from lithify.compaction.contract import Dataset
+    from lithify.compaction.status import CompactionStatus
     from lithify.config.model import Config
     from lithify.control import Outcome
     from lithify.ids import Ulid
-    from lithify.status import Status
 
 
 def submit(
@@ -184,6 +184,7 @@ def retry(
         from lithify.ids import RandomIds
 
         dataset = building.open_any(url, effective)
+        dataset.snapshot()  # refuses where there is nothing
         added = [control.retry(dataset, SystemClock(), RandomIds(), i) for i in _ids(compactions)]
         _report(dataset, added, (), as_json)
 
@@ -192,7 +193,7 @@ def wait(
     url: Url,
     compactions: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[COMPACTION…]", help="Ids; default: all that are under way now."),
+        typer.Argument(metavar="COMPACTION", help="Ids; default: all that are under way now."),
     ] = None,
     timeout: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Stop waiting after this, such as 10m.")
@@ -217,6 +218,7 @@ def wait(
         from lithify.cli import building
 
         dataset = building.open_any(url, effective)
+        dataset.snapshot()  # refuses where there is nothing
         wanted = _ids(compactions) if compactions else _active(dataset)
         ended = _wait(dataset, wanted, _seconds(timeout), effective, as_json)
         if as_json:
@@ -240,7 +242,7 @@ def _wait(
     from lithify import control
     from lithify.cli import building
     from lithify.clock import SystemClock
-    from lithify.status import status as status_of
+    from lithify.status import under_way
 
     clock = SystemClock()
     poll_s = config.compactor_options.commit_compacted_interval.total_seconds()
@@ -260,10 +262,7 @@ def _wait(
                         ended[compaction_id] = found
             if len(ended) == len(wanted):
                 return [ended[compaction_id] for compaction_id in wanted]
-            bars.draw(
-                status_of(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config)),
-                wanted,
-            )
+            bars.draw(under_way(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config)), wanted)
             if ends_s is not None and clock.monotonic_s() + poll_s > ends_s:
                 open_ = ", ".join(i for i in wanted if i not in ended)
                 raise DeadlineExceeded(
@@ -273,11 +272,15 @@ def _wait(
 
 
 class Bars:
-    """A progress bar for each compaction that is waited for, with what it waits for."""
+    """A progress bar for each compaction that is waited for, with what it waits for. Where no terminal shows
+    bars, such as in the log of a job, a line whenever that changes or a tenth more is done."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
+        self._console = console
+        self._has_lines = not quiet and not console.is_terminal
+        self._told: dict[str, tuple[object, ...]] = {}
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
-        self._progress = Progress(*columns, console=console, transient=True, disable=quiet)
+        self._progress = Progress(*columns, console=console, transient=True, disable=quiet or self._has_lines)
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Bars:
@@ -287,13 +290,19 @@ class Bars:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def draw(self, found: Status, wanted: Sequence[Ulid]) -> None:
+    def draw(self, found: Sequence[CompactionStatus], wanted: Sequence[Ulid]) -> None:
         """Show how things stand now."""
-        for c in found.compactions:
+        for c in found:
             if c.id not in wanted:
                 continue
             left = f", {text.duration(c.remaining_ms)} left" if c.remaining_ms is not None else ""
             said = f"{c.state.value}{left}" + (f", waits for {c.waits_for}" if c.waits_for else "")
+            news = (c.state, c.waits_for, round(c.share_done * 10))
+            if self._has_lines and self._told.get(c.id) != news:
+                self._told[c.id] = news
+                self._console.print(
+                    f"{c.id} {c.share_done:.0%} {said}", highlight=False, soft_wrap=True, markup=False
+                )
             if c.id not in self._tasks:
                 self._tasks[c.id] = self._progress.add_task(c.id, total=1.0, said=said)
             self._progress.update(self._tasks[c.id], completed=c.share_done, said=said)

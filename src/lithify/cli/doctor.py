@@ -26,7 +26,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 def doctor(
     url: Annotated[
-        str | None, typer.Argument(metavar="[URL]", help="A database; without one, only this machine.")
+        str | None, typer.Argument(metavar="URL", help="A database; without one, only this machine.")
     ] = None,
     spark: Annotated[
         bool, typer.Option("--spark", help="Also start Spark and run a task on it (some seconds).")

@@ -37,7 +37,9 @@ def gc(
     delete: Annotated[bool, typer.Option("--delete", help="Delete it; without this, only say so.")] = False,
     min_age: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Keep what is younger; default: 300.", show_default=False),
+        typer.Option(
+            metavar="SECONDS", help="Keep what is younger; default: 300, of a table 3600.", show_default=False
+        ),
     ] = None,
     wal_fences: Annotated[
         bool,
@@ -52,9 +54,9 @@ def gc(
     sets: Sets = None,
     store_option: StoreOptions = None,
 ) -> None:
-    """Say what a database does not need any more, and with --delete, delete it.
+    """Say what a database or table does not need any more, and with --delete, delete it.
 
-    Safe while the database is open and is being compacted.
+    Safe while it is open and is being compacted. Of a table, only what Lithify wrote is looked at.
 
     Examples:
 
@@ -63,6 +65,7 @@ def gc(
         lithify gc --delete --min-age 3600 s3://bucket/my-db
     """
     with errors(as_json):
+        tables.refuse(url, wal_fences=wal_fences)
         effective = settings(config, sets, store_option=store_option)
         if tables.is_table(url):
             tables.gc(url, effective, delete, min_age, as_json)

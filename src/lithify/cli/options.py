@@ -10,20 +10,24 @@ import typer
 Url = Annotated[
     str,
     typer.Argument(
+        metavar="URL",
         help="The database: a path, file:///path, s3://bucket/prefix, gs://…, az://…; "
         "or a table: iceberg://catalog/namespace.table",
         show_default=False,
     ),
 ]
-Urls = Annotated[list[str], typer.Argument(metavar="URL…", help="Databases to work on.", show_default=False)]
+Urls = Annotated[
+    list[str],
+    typer.Argument(metavar="URL", help="Databases and tables to work on.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")]
 StoreOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--store-option",
         metavar="KEY=VALUE",
-        help="Setting of the object store, for example aws_endpoint=http://127.0.0.1:9000. "
-        "The usual environment variables (AWS_…, GOOGLE_…, AZURE_…) are read too.",
+        help="Setting of the object store, for example aws_endpoint=http://127.0.0.1:9000; of a table, "
+        "property of its catalog. The usual environment variables (AWS_…, GOOGLE_…, AZURE_…) are read too.",
     ),
 ]
 SchedulerOptions = Annotated[
@@ -40,7 +44,14 @@ Png = Annotated[
     Path | None,
     typer.Option("--png", metavar="FILE", help="Draw the timeline of an Iceberg table to this file."),
 ]
-Full = Annotated[bool, typer.Option("--full", help="Merge everything into one sorted run per segment.")]
+Full = Annotated[
+    bool,
+    typer.Option(
+        "--full",
+        help="Merge everything into one sorted run per segment; of a table, every chunk that is not compact, "
+        "also those that would wait.",
+    ),
+]
 Segment = Annotated[
     str | None,
     typer.Option("--segment", metavar="HEX", help="Only this segment, by its prefix in hexadecimal."),
@@ -113,5 +124,5 @@ MetricsPort = Annotated[
     ),
 ]
 CompactionIds = Annotated[
-    list[str], typer.Argument(metavar="COMPACTION…", help="Ids, as `lithify status` shows them.")
+    list[str], typer.Argument(metavar="COMPACTION", help="Ids, as `lithify status` shows them.")
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from lithify.cli import tables
 from lithify.cli.options import (
     ConfigFile,
     LogFormat,
@@ -39,7 +40,7 @@ def run(
     scheduler_option: SchedulerOptions = None,
     spark_conf: SparkConf = None,
 ) -> None:
-    """Coordinate a database and work on it, in one process, until stopped.
+    """Coordinate a database or table and work on it, in one process, until stopped.
 
     SIGTERM or Ctrl-C gives back what is unfinished, with its finished ranges recorded.
 
@@ -62,6 +63,7 @@ def run(
             scheduler_option=scheduler_option,
             spark_conf=spark_conf,
         )
+        tables.refuse(url, merge_operator=merge_operator, scheduler_option=scheduler_option)
         _coordinate(url, effective, take_over, works=effective.compactor_options.embedded_worker)
 
 
@@ -75,7 +77,7 @@ def coordinator(
     store_option: StoreOptions = None,
     scheduler_option: SchedulerOptions = None,
 ) -> None:
-    """Coordinate a database until stopped: schedule, take back, commit. Workers do the work.
+    """Coordinate a database or table until stopped: schedule, take back, commit. Workers do the work.
 
     Example:
 
@@ -91,6 +93,7 @@ def coordinator(
             store_option=store_option,
             scheduler_option=scheduler_option,
         )
+        tables.refuse(url, scheduler_option=scheduler_option)
         _coordinate(url, effective, take_over, works=False)
 
 
@@ -105,14 +108,14 @@ def worker(
     store_option: StoreOptions = None,
     spark_conf: SparkConf = None,
 ) -> None:
-    """Work for the coordinators of one or more databases until stopped.
+    """Work for the coordinators of databases and tables until stopped.
 
     The coordinator may be SlateDB's own, inside the process that holds the database, or Lithify's.
     Any number of workers may run; each claims what is free. SIGTERM gives back what is unfinished.
 
     Example:
 
-        lithify worker --master spark://host:7077 s3://bucket/my-db s3://bucket/another-db
+        lithify worker --master spark://host:7077 s3://bucket/my-db iceberg://catalog/namespace.table
     """
     from lithify.cli import building
 

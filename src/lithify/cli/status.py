@@ -47,6 +47,7 @@ def status(
         lithify status --json s3://bucket/my-db | jq '.compactions[] | select(.is_stale)'
     """
     with errors(as_json):
+        tables.refuse(url, scheduler_option=scheduler_option)
         effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
         from lithify.cli import building
         from lithify.clock import SystemClock

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from lithify.cli import text
 from lithify.cli.running import print_json
+from lithify.errors import Refused
 from lithify.telemetry import each
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ SCHEME = "iceberg://"
 def is_table(url: str) -> bool:
     """Whether a URL names an Iceberg table."""
     return url.startswith(SCHEME)
+
+
+def refuse(url: str, **given: object) -> None:
+    """`Refused` when `url` is a table and an option is given that only databases have."""
+    wrong = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    if wrong and is_table(url):
+        raise Refused(f"{url} is a table, and {', '.join(wrong)} is for SlateDB databases only")
 
 
 def open_table(url: str, config: Config, metrics: Metrics | None = None) -> IcebergDataset:
@@ -72,18 +80,23 @@ def requested(
     return dataset, [proposal.spec for proposal in plan.proposals], plan.notes
 
 
-def plan(url: str, config: Config, as_json: bool, png: Path | None) -> None:
-    """Show the timeline and what would be started now."""
+def plan(url: str, config: Config, full: bool, as_json: bool, png: Path | None) -> None:
+    """Show the timeline and what would be started now; `full`: as if nothing had to wait."""
     from lithify.cli.timeline import print_timeline, timeline_json
+    from lithify.clock import SystemClock
     from lithify.compaction.model import Ledger
+    from lithify.datasets.iceberg import request
     from lithify.datasets.iceberg.plan import timeline_policy
 
     dataset = open_table(url, config)
     ledger = dataset.ledger() or Ledger()
     state = dataset.snapshot()
     calendar = timeline_policy(state.policy).calendar
-    timeline = dataset.timeline(state, ledger)
-    proposed = dataset.propose(state, ledger)
+    if full:
+        now_us = SystemClock().now_ms() * 1000
+        timeline, proposed = request.everything(state, ledger, now_us), request.request(state, ledger, now_us)
+    else:
+        timeline, proposed = dataset.timeline(state, ledger), dataset.propose(state, ledger)
     if png is not None:
         from lithify.cli.drawing import save_picture
 
@@ -104,14 +117,15 @@ def plan(url: str, config: Config, as_json: bool, png: Path | None) -> None:
     _print_notes(console, proposed.notes)
 
 
-def compact(url: str, config: Config, take_over: bool, as_json: bool) -> None:
-    """Compact a table once."""
+def compact(url: str, config: Config, full: bool, take_over: bool, as_json: bool) -> None:
+    """Compact a table once; `full`: as if nothing had to wait."""
     from lithify import oneshot
     from lithify.cli import building
     from lithify.cli.logs import EventLog
     from lithify.cli.progress import ProgressBars, Totals
     from lithify.clock import SystemClock
     from lithify.datasets.iceberg.guard import TableGuard
+    from lithify.datasets.iceberg.request import request
     from lithify.ids import RandomIds
 
     dataset = open_table(url, config)
@@ -128,6 +142,9 @@ def compact(url: str, config: Config, take_over: bool, as_json: bool) -> None:
                 clock,
                 ids,
                 TableGuard(dataset, clock, ids),
+                planner=(lambda state, ledger: request(state, ledger, clock.now_ms() * 1000))
+                if full
+                else None,
                 take_over=take_over,
                 options=building.worker_options(config),
                 worker_heartbeat_timeout_ms=building.heartbeat_timeout_ms(config),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def size(size_bytes: float) -> str:

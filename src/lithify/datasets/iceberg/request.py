@@ -42,9 +42,10 @@ def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
     return calendar.name(key.start_us) if key.bucket is Bucket.TIME else key.bucket.name.lower()
 
 
-def request(state: TableState, ledger: IcebergLedger, now_us: int, names: Collection[str] | None) -> Plan:
-    """Everything, or the chunks of these names, as far as it can start now. `Refused` for a name that no
-    chunk has."""
+def everything(
+    state: TableState, ledger: IcebergLedger, now_us: int, names: Collection[str] | None = None
+) -> TimelinePlan:
+    """The timeline as if nothing had to wait; with `names`, as if these chunks and no others needed it."""
     policy = replace(
         timeline_policy(state.policy),
         min_saved_files=1,
@@ -54,14 +55,23 @@ def request(state: TableState, ledger: IcebergLedger, now_us: int, names: Collec
     )
     if names is not None:
         policy = replace(policy, rules=(Wanted(frozenset(names), policy.calendar),))
-    timeline = plan(state.files, policy, now_us, active=active_tasks(ledger))
+    return plan(state.files, policy, now_us, active=active_tasks(ledger))
+
+
+def request(
+    state: TableState, ledger: IcebergLedger, now_us: int, names: Collection[str] | None = None
+) -> Plan:
+    """Everything, or the chunks of these names, as far as it can start now. `Refused` for a name that no
+    chunk has."""
+    timeline = everything(state, ledger, now_us, names)
+    calendar = timeline_policy(state.policy).calendar
     wanted = {
         planned.chunk.key
         for planned in timeline.chunks
-        if names is None or chunk_name(planned.chunk.key, policy.calendar) in names
+        if names is None or chunk_name(planned.chunk.key, calendar) in names
     }
     if names is not None:
-        _check_names(names, wanted, timeline, policy.calendar)
+        _check_names(names, wanted, timeline, calendar)
     tasks = [task for task in timeline.tasks if wanted.intersection(task.chunks)]
     free = max(0, state.policy.max_tasks - len(ledger.active()))
     chosen = [task for task in tasks if not task.after][:free]
