@@ -73,6 +73,12 @@ def test_waiting_for_a_slot_is_no_silence_for_a_while() -> None:
     assert deserves(pulse, 500_000)
     pulse.look({"1-a": movement(1, 0)}, 500_001)
     assert not deserves(pulse, 500_001)
+    # Its executor is lost when it has moved: it waits again, from then on.
+    pulse.look({"1-a": movement(1, 50)}, 2_000_000)
+    pulse.beat()
+    pulse.look({}, 2_000_001)
+    assert deserves(pulse, 2_000_000 + START_TIMEOUT_MS)
+    assert not deserves(pulse, 2_000_001 + START_TIMEOUT_MS)
 
 
 def test_pauses_grow_up_to_a_bound() -> None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 
 import pytest
 
 from lithify import oneshot, telemetry
+from lithify.compaction import protocol
 from lithify.compaction.failures import FAILURE_PAUSE
-from lithify.compaction.journal import MAX_FAILURES
-from lithify.compaction.model import State
+from lithify.compaction.journal import MAX_FAILURES, Attempt, Failure
+from lithify.compaction.model import Ledger, State
 from lithify.coordinator import MAX_ATTEMPTS, Coordinator
 from lithify.errors import StoreError
-from lithify.ids import Ulid
+from lithify.ids import RandomIds, Ulid
 from lithify.testing import Call, CountingStore, FaultyStore, Verb
 from lithify.testing import Fault as StoreFault
 from lithify.testing.engine import Fault, InlineEngine, Submitted
 from lithify.worker import Worker
 from tests.compacting import compact
-from tests.protocol.rig import Rig, Template
+from tests.protocol.rig import Interposed, Rig, Template, ledger_write
 
 REASON = "never started"
 
@@ -46,6 +47,7 @@ def test_a_compaction_that_always_fails_is_given_up_with_its_reason(rig: Rig) ->
     (failed,) = rig.seen(telemetry.Failed)
     assert (failed.attempts, rig.only.state, rig.only.id) == (MAX_ATTEMPTS, State.FAILED, failed.compaction)
     assert REASON in failed.reason
+    assert rig.engines["w"].cancelled == [rig.only.id] * MAX_ATTEMPTS, "its other ranges do not go on"
     (failure,) = rig.dataset().journal.failures()
     assert (failure.compaction, failure.attempts, failure.reason) == (
         rig.only.id,
@@ -200,6 +202,26 @@ def test_a_worker_on_which_everything_fails_leaves_the_attempts_to_others(segmen
     segmented.check()
 
 
+def test_a_worker_rests_after_failures_in_a_row_only(segmented: Rig) -> None:
+    segmented.coordinator().tick()
+    script = chain([Fault.FAIL_BEFORE, Fault.NONE, Fault.FAIL_BEFORE], repeat(Fault.NONE))
+    worker = segmented.worker(
+        engine=InlineEngine(faults=lambda _: next(script)),
+        max_concurrent_compactions=1,
+        first_retry_pause_ms=1_000,
+    )
+    claimed_at_s: list[float] = []
+    start_s = segmented.clock.monotonic_s()
+    for _ in range(20):
+        before = len(segmented.seen(telemetry.Claimed))
+        worker.tick()
+        now_s = segmented.clock.monotonic_s() - start_s
+        claimed_at_s += [now_s] * (len(segmented.seen(telemetry.Claimed)) - before)
+        segmented.clock.advance_s(0.5)
+    # A failure is seen one tick after the claim, then comes a second of rest: not four the second time.
+    assert [later - earlier for earlier, later in pairwise(claimed_at_s[:5])] == [1.5, 0.5, 1.5, 0.5]
+
+
 def test_what_failed_is_left_alone_for_a_while_and_then_tried_again(rig: Rig) -> None:
     coordinator, worker = rig.coordinator(), rig.worker(engine=poisoned())
     until_failed(rig, coordinator, worker)
@@ -226,6 +248,40 @@ def test_a_forgiven_failure_holds_nothing_back(rig: Rig) -> None:
     rig.dataset().journal.forgive(rig.only.id)
     coordinator.tick()
     assert len(coordinator.tick().ledger.active()) == 1
+
+
+@pytest.mark.parametrize(("attempts", "held_back"), [(0, False), (1, True)], ids=["refused", "tried"])
+def test_what_was_refused_untried_holds_nothing_back(rig: Rig, attempts: int, held_back: bool) -> None:
+    dataset = rig.dataset()
+    (proposal,) = dataset.propose(dataset.snapshot(), Ledger()).proposals
+    spec, earlier = dataset.encode_spec(proposal.spec), Ulid(RandomIds().ulid(rig.clock.now_ms()))
+    dataset.journal.add_failure(Failure(earlier, "because", attempts, rig.clock.now_ms(), spec))
+    assert rig.coordinator().tick().is_idle is held_back
+
+
+def test_what_is_claimed_in_the_last_moment_is_not_given_up(rig: Rig) -> None:
+    """The coordinator has counted, and is publishing that it failed, when a worker claims it once more."""
+    armed: list[bool] = []
+    last = rig.worker("last")
+    coordinator = rig.coordinator(
+        wrap=lambda store: Interposed(store, lambda call: bool(armed) and ledger_write(call), last.tick)
+    )
+    compaction_id = coordinator.tick().ledger.compactions[0].id
+    for attempt in range(MAX_ATTEMPTS):
+        rig.dataset().journal.add_attempt(compaction_id, Attempt(f"w{attempt}", REASON, attempt))
+    # It has just been given back: the ledger has changed.
+    rig.dataset().update_ledger(
+        lambda latest: protocol.release(
+            protocol.claim(latest, compaction_id, "w", rig.clock.now_ms()), compaction_id, "w"
+        )
+    )
+    armed.append(True)
+    coordinator.tick()
+    assert rig.owner() == "last"
+    assert not rig.seen(telemetry.Failed)
+    assert rig.dataset().journal.failures() == ()
+    rig.finish(coordinator, last)
+    rig.check()
 
 
 def test_a_person_who_asks_is_not_held_back(rig: Rig) -> None:
@@ -261,8 +317,12 @@ def test_the_second_failure_of_the_same_sources_pauses_longer(rig: Rig) -> None:
     rig.clock.advance_s(FAILURE_PAUSE.after_ms(1) / 1000)
     rig.events.clear()
     until_failed(rig, coordinator, worker)
+    assert rig.only.state is State.FAILED, "of those that are finished only the newest stays"
     rig.clock.advance_s(FAILURE_PAUSE.after_ms(1) / 1000)
-    assert coordinator.tick().is_idle
+    tick = coordinator.tick()
+    assert tick.is_idle
+    (failed,) = rig.seen(telemetry.Failed)
+    assert failed.compaction in str(tick.plan.notes)
     rig.clock.advance_s(FAILURE_PAUSE.after_ms(2) / 1000)
     coordinator.tick()
     assert not coordinator.tick().is_idle
@@ -291,3 +351,26 @@ def test_an_attempt_that_cannot_be_noted_is_noted_later(rig: Rig, number: int) -
     worker.tick()
     assert rig.owner() is None
     assert len(rig.dataset().journal.attempts()[rig.only.id]) == 1
+
+
+def test_a_reclaim_that_cannot_be_noted_is_noted_later(rig: Rig) -> None:
+    broken: list[bool] = []
+
+    def fail(_: int, call: Call) -> StoreFault | None:
+        is_note = call.method == "put" and "/lithify/attempts/" in call.key
+        return StoreFault.FAIL_BEFORE if broken and is_note else None
+
+    coordinator = rig.coordinator(wrap=lambda store: FaultyStore(store, fail))
+    coordinator.tick()
+    rig.worker("dead").tick()
+    broken.append(True)
+    with pytest.raises(StoreError, match="injected"):
+        rig.pass_silently(coordinator)
+    assert rig.owner() is None
+    for _ in range(2):
+        with pytest.raises(StoreError, match="injected"):
+            coordinator.tick()
+    broken.clear()
+    coordinator.tick()
+    (attempt,) = rig.dataset().journal.attempts()[rig.only.id]
+    assert attempt.worker == "dead"

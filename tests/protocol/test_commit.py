@@ -169,18 +169,23 @@ def committing(rig: Rig, old: Coordinator) -> None:
 
 
 @pytest.mark.parametrize("work", [scheduling, reclaiming, committing])
-@pytest.mark.parametrize("when", ["before its tick", "before its first write"])
+@pytest.mark.parametrize(
+    "when", ["before its tick", "before its first write", "before its first write of the ledger"]
+)
 def test_a_fenced_coordinator_changes_nothing(
     rig: Rig, work: Callable[[Rig, Coordinator], None], when: str
 ) -> None:
     taken_over: list[Coordinator] = []
+    published: list[list[int]] = []
     armed: list[bool] = []
 
     def take_over() -> None:
         taken_over.append(rig.coordinator())
+        published.append(rig.dataset().ledger_ids() + rig.dataset().manifest_ids())
 
     def is_write(call: Call) -> bool:
-        return bool(armed) and (ledger_write(call) or manifest_write(call))
+        is_ours = ledger_write(call) or (manifest_write(call) and "ledger" not in when)
+        return bool(armed) and is_ours
 
     old = rig.coordinator(wrap=lambda store: Interposed(store, is_write, take_over))
     work(rig, old)
@@ -191,6 +196,7 @@ def test_a_fenced_coordinator_changes_nothing(
     with pytest.raises(Fenced):
         old.tick()
     dataset, epoch = rig.dataset(), taken_over[0].epoch
+    assert published == [dataset.ledger_ids() + dataset.manifest_ids()]
     assert rig.ledger.epoch == dataset.snapshot().compactor_epoch == epoch
     before = (rig.ledger, dataset.snapshot())
     with pytest.raises(Fenced):
@@ -198,6 +204,18 @@ def test_a_fenced_coordinator_changes_nothing(
     assert (rig.ledger, dataset.snapshot()) == before
     rig.finish(taken_over[0], rig.worker("next"))
     rig.check()
+
+
+def test_a_fenced_coordinator_gives_nothing_up(rig: Rig) -> None:
+    armed: list[bool] = []
+    old = rig.coordinator(
+        wrap=lambda store: Interposed(store, lambda call: bool(armed) and ledger_write(call), rig.coordinator)
+    )
+    old.tick()
+    armed.append(True)
+    with pytest.raises(Fenced):
+        old.fail(rig.only.id, "somebody said so")
+    assert rig.only.state is State.SUBMITTED
 
 
 def test_a_reclaim_that_meets_a_heartbeat_takes_nothing_back(rig: Rig) -> None:

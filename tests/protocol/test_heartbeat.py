@@ -69,6 +69,42 @@ def test_another_workers_bytes_keep_nobody_alive(rig: Rig) -> None:
     assert [event.worker for event in rig.seen(telemetry.Reclaimed)] == ["zombie", "w"]
 
 
+def test_what_it_did_before_keeps_nobody_alive(rig: Rig) -> None:
+    """A worker lost a compaction and has claimed it again; tasks of its first claim go on."""
+    coordinator, worker = rig.coordinator(), rig.worker("w")
+    coordinator.tick()
+    worker.tick()
+    ranges = len(rig.engines["w"].submitted)
+    rig.pass_silently(coordinator)
+    rig.clock.advance_s(1)
+    worker.tick()  # it sees that it was lost
+    worker.tick()
+    assert rig.owner() == "w"
+    rig.move("w", 0, index=ranges)
+    for beat in range(1, 6):
+        rig.move("w", beat * BYTES, index=0)
+        rig.clock.advance_s(INTERVAL_S)
+        worker.tick()
+        coordinator.tick()
+    assert len(rig.seen(telemetry.Reclaimed)) == 2
+
+
+def test_heartbeats_and_looks_at_what_has_moved_come_no_more_often_than_told(rig: Rig) -> None:
+    store = CountingStore(rig.dataset().store)
+    worker = rig.worker(wrap=lambda _: store, heartbeat_bytes=BYTES, heartbeat_min_interval_ms=2_000)
+    rig.coordinator().tick()
+    worker.tick()
+    for moves in (True, False):
+        store.reset()
+        for half_second in range(60):
+            if moves:
+                rig.move("w", half_second * BYTES, index=half_second % 3)
+            rig.clock.advance_s(0.5)
+            worker.tick()
+        assert len(rig.seen(telemetry.Heartbeat)) == 30 / INTERVAL_S
+        assert store.requests[Verb.LIST] <= 30 / (INTERVAL_S if moves else 2)
+
+
 def test_ranges_that_wait_for_a_slot_are_no_silence_for_a_while(rig: Rig) -> None:
     coordinator = rig.coordinator()
     worker = rig.worker(range_start_timeout_ms=120_000)
@@ -105,6 +141,23 @@ def test_finished_ranges_are_recorded_at_once_but_not_more_often_than_allowed(ri
     assert progress is not None
     assert sum(bool(r.outputs) for r in progress.ranges) == 2
     assert len(rig.seen(telemetry.Heartbeat)) == 2
+
+
+def test_what_another_worker_finished_is_no_sign_of_life(rig: Rig) -> None:
+    coordinator, first = rig.coordinator(), rig.worker("first")
+    coordinator.tick()
+    first.tick()
+    rig.engines["first"].step()
+    first.tick()
+    first.release()
+    worker = rig.worker("w")
+    worker.tick()
+    rig.move("w", 0)
+    beats = len(rig.seen(telemetry.Heartbeat))
+    for _ in range(3):
+        rig.clock.advance_s(INTERVAL_S)
+        worker.tick()
+    assert len(rig.seen(telemetry.Heartbeat)) == beats
 
 
 def test_one_publication_carries_the_heartbeats_of_all_compactions(segmented: Rig) -> None:

@@ -14,6 +14,7 @@ from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
 from lithify.testing import CountingStore, Verb
+from lithify.testing.engine import Fault, InlineEngine
 from lithify.worker import Worker
 from tests.judge.official import open_db
 from tests.protocol.rig import Interposed, Rig, ledger_write
@@ -71,7 +72,19 @@ def test_only_unfinished_ranges_run_again(rig: Rig, ending: Ending) -> None:
     rig.finish(coordinator, second)
     (committed,) = rig.seen(telemetry.Committed)
     assert committed.compaction == before.id
+    assert rig.dataset().journal.compactions() == frozenset(), "no notes on it stay behind"
     rig.check()
+
+
+def test_a_stop_records_what_has_just_finished(rig: Rig) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker("first")
+    coordinator.tick()
+    worker.tick()
+    rig.engines["first"].step()
+    worker.release()
+    assert len(recorded(rig.only)) == 1
+    rig.worker("second").tick()
+    assert [event.finished_ranges for event in rig.seen(telemetry.Resumed)] == [1]
 
 
 def test_the_horizon_stays_what_it_was_when_the_work_began(rig: Rig) -> None:
@@ -162,6 +175,13 @@ def test_without_its_notes_a_finished_range_runs_again_and_yields_nothing_new(ri
     second.tick()
     (resumed,) = rig.seen(telemetry.Resumed)
     assert resumed.finished_ranges == 0
+    for finished in range(2):
+        rig.clock.advance_s(10)
+        second.tick()
+        assert len(rig.seen(telemetry.Heartbeat)) == 2 + finished
+        now = [r.outputs for r in (rig.only.progress or Progress(())).ranges]
+        assert all(after[: len(before)] == before for before, after in zip(outputs, now, strict=True))
+        rig.engines["second"].step()
     rig.engines["second"].run_all()
     second.tick()
     found = rig.only.outputs
@@ -266,7 +286,7 @@ def test_a_replaced_worker_changes_nothing(rig: Rig, act: Act, now: str) -> None
     rig.check()
 
 
-@pytest.mark.parametrize("moment", ["finish", "release"])
+@pytest.mark.parametrize("moment", ["finish", "release", "give back"])
 def test_a_write_that_meets_the_reclaim_is_refused(rig: Rig, moment: str) -> None:
     """The worker reads that it is the owner; before it writes, it is not any more."""
     coordinator = rig.coordinator()
@@ -280,6 +300,9 @@ def test_a_write_that_meets_the_reclaim_is_refused(rig: Rig, moment: str) -> Non
 
     zombie = rig.worker(
         "zombie",
+        engine=InlineEngine(
+            stepped=True, faults=lambda _: Fault.FAIL_BEFORE if moment == "give back" else Fault.NONE
+        ),
         wrap=lambda store: Interposed(store, lambda call: bool(armed) and ledger_write(call), replace_it),
     )
     coordinator.tick()
@@ -287,10 +310,10 @@ def test_a_write_that_meets_the_reclaim_is_refused(rig: Rig, moment: str) -> Non
     coordinator.tick()
     rig.engines["zombie"].run_all()
     armed.append(True)
-    if moment == "finish":
-        zombie.tick()
-    else:
+    if moment == "release":
         zombie.release()
+    else:
+        zombie.tick()
     assert rig.owner() == "second"
     rig.finish(coordinator, second)
     rig.check()
