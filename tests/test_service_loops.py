@@ -1,0 +1,149 @@
+"""What the loops do around the ticks: in which turn, with which pauses, and what they let go of at the end.
+The parts are stand-ins that note their calls."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from lithify.compaction.contract import Plan
+from lithify.compaction.model import Compaction, Ledger
+from lithify.compaction.protocol import AnyCompaction
+from lithify.coordinator import TickResult
+from lithify.ids import RandomIds
+from lithify.service import LoopOptions, run_coordinator, run_workers
+
+if TYPE_CHECKING:
+    from lithify.coordinator import Coordinator
+    from lithify.worker import Worker
+
+OPTIONS = LoopOptions(
+    poll_interval_s=50, commit_compacted_interval_s=2, compactions_poll_interval_s=7, jitter=0.1
+)
+
+
+@dataclass
+class Notes(threading.Event):
+    """What was called, in order. As an event it notes each wait, does not wait, and is set in the end."""
+
+    waits: int
+    calls: list[str] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.calls.append("wait")
+        self.waits_s.append(timeout)
+        if len(self.waits_s) == self.waits:
+            self.set()
+        return self.is_set()
+
+
+@dataclass
+class SomeWorker:
+    notes: Notes
+    id: str
+    held: int = 0
+    is_busy: bool = False
+
+    def tick(self, held_elsewhere: int = 0) -> bool:
+        self.notes.calls.append(f"{self.id} ticks beside {held_elsewhere}")
+        return False
+
+    def take_failures(self) -> tuple[()]:
+        return ()
+
+    def wait(self, timeout_s: float) -> None:
+        self.notes.wait(timeout_s)
+
+    def release(self) -> None:
+        self.notes.calls.append(f"{self.id} gives back")
+
+
+@dataclass
+class SomeCoordinator:
+    notes: Notes
+    active: list[bool]
+    epoch: int = 3
+
+    def start(self, predecessor: str | None = None) -> None:
+        self.notes.calls.append(f"starts after {predecessor}")
+
+    def tick(self) -> TickResult:
+        self.notes.calls.append("tick")
+        compaction: AnyCompaction = Compaction(RandomIds().ulid(1), "spec")
+        return TickResult(Ledger(self.epoch, (compaction,) * self.active.pop(0)), Plan())
+
+
+@dataclass
+class SomeGuard:
+    notes: Notes
+    holder: str = "me"
+
+    def enter(self, *, take_over: bool) -> str | None:
+        self.notes.calls.append("enter")
+        return "the one before"
+
+    def hold(self, epoch: int) -> None:
+        self.notes.calls.append(f"hold {epoch}")
+
+    def give_back(self) -> None:
+        self.notes.calls.append("gives back the lease")
+
+
+def work(notes: Notes, *workers: SomeWorker) -> None:
+    run_workers(cast("list[Worker]", list(workers)), notes, random.Random(1), OPTIONS)
+
+
+def coordinate(notes: Notes, active: list[bool], worker: SomeWorker | None = None) -> None:
+    run_coordinator(
+        cast("Coordinator", SomeCoordinator(notes, active)),
+        SomeGuard(notes),
+        notes,
+        random.Random(1),
+        OPTIONS,
+        worker=cast("Worker", worker),
+    )
+
+
+def test_datasets_take_turns_and_share_the_room() -> None:
+    notes = Notes(3)
+    work(notes, SomeWorker(notes, "a", held=1), SomeWorker(notes, "b", held=2))
+    a, b = "a ticks beside 2", "b ticks beside 1"
+    assert notes.calls == [a, b, "wait", b, a, "wait", a, b, "wait", "a gives back", "b gives back"]
+    assert all(7 <= wait_s <= 7.7 for wait_s in notes.waits_s)
+    assert len(set(notes.waits_s)) == 3
+
+
+def test_a_busy_worker_looks_as_often_as_work_is_committed() -> None:
+    notes = Notes(2)
+    work(notes, SomeWorker(notes, "a", held=1, is_busy=True), SomeWorker(notes, "b"))
+    assert notes.waits_s == [2, 2]
+
+
+def test_a_coordinator_holds_its_lease_and_looks_more_often_while_something_is_active() -> None:
+    notes = Notes(4)
+    coordinate(notes, [False, True, True, False])
+    rounds = ["hold 3", "tick", "wait"] * 4
+    assert notes.calls == ["enter", "starts after the one before", *rounds, "gives back the lease"]
+    expected = [50, 2, 2, 50]
+    assert all(low <= wait_s <= low * 1.1 for low, wait_s in zip(expected, notes.waits_s, strict=True))
+    assert all(len(set(pair)) == 2 for pair in ((notes.waits_s[0], notes.waits_s[3]), notes.waits_s[1:3]))
+
+
+def test_an_embedded_worker_gives_back_before_the_lease_ends() -> None:
+    notes = Notes(1)
+    coordinate(notes, [False], SomeWorker(notes, "w"))
+    assert notes.calls[2:] == [
+        "hold 3",
+        "tick",
+        "w ticks beside 0",
+        "wait",
+        "w gives back",
+        "gives back the lease",
+    ]
