@@ -12,8 +12,9 @@
 
 Steps 3 and 5 to 7 are one publication of the ledger, and none at all when nothing changed, so an idle
 dataset costs reads only. What the planner found out is kept after that (`Dataset.remember`). The snapshot is
-always published before the ledger that calls its compactions Completed: after a crash between the two, the
-inputs are gone from the snapshot, validation refuses the compaction, and marking it Failed loses nothing.
+always published before the ledger that calls its compactions Completed. After a crash between the two, the
+next coordinator finds in the snapshot what the commit made of it. Where that leaves no trace, the inputs are
+gone, validation refuses the compaction and says so, and marking it Failed loses nothing.
 
 The coordinator keeps no state of its own that matters: everything is in the ledger, and attempts and
 failures are in the journal.
@@ -169,7 +170,12 @@ class Coordinator:
             outcome = replace(outcome, reclaimed=tuple(reclaimed), failed=tuple(failed))
             return protocol.trim(latest) if failed or outcome.refused else latest
 
-        ledger = self._dataset.update_ledger(change)
+        known = ledger
+        planned = None if committed or refused else change(known)
+        if planned != known:  # else the ledger need not be read again
+            ledger = self._dataset.update_ledger(
+                lambda latest: planned if planned is not None and latest == known else change(latest)
+            )
         self._dataset.remember(outcome.plan)
         self._unnoted += [(c.id, self._silent(c)) for c in outcome.reclaimed]
         self._report(outcome)

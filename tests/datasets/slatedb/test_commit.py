@@ -8,14 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from lithify.compaction.model import State
+from lithify.compaction.model import Ledger, State
+from lithify.datasets.slatedb.commit import is_committed
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.manifest import encode_manifest
+from lithify.datasets.slatedb.model import Manifest, TieredSpec
 from lithify.datasets.slatedb.retention import without_expired_checkpoints
+from lithify.datasets.slatedb.transform import apply_compaction
+from lithify.datasets.slatedb.validate import validate
 from lithify.errors import StoreError
 from lithify.ids import RandomIds
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
-from tests.datasets.slatedb.trees import FIRST_MS, Mint, manifest_of, tiered
+from tests.datasets.slatedb.trees import FIRST_MS, Mint, drain, manifest_of, tiered
 
 LIFETIME_S = 900
 MANIFEST = "db/manifest/{:020}.manifest"
@@ -103,3 +107,49 @@ def test_calls_of_a_commit() -> None:
     commit.store.after = created.append
     commit.dataset.commit([commit.compaction], epoch=1)
     assert created == [MANIFEST.format(2), MANIFEST.format(3)]
+
+
+M = Mint()
+BEFORE = M.tree(2, {7: 10, 4: 10, 2: 10})
+L0_ONLY = tiered(BEFORE, slice(None), (), 8)
+TO_4 = tiered(BEFORE, slice(None), (7, 4), 4)
+RUNS = tiered(BEFORE, None, (7, 4), 4)
+
+
+def after(*specs: TieredSpec) -> Manifest:
+    """The tree after these merges, none of which left a row."""
+    manifest = manifest_of(BEFORE)
+    for spec in specs:
+        manifest = apply_compaction(manifest, spec)
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("spec", "manifest", "expected"),
+    [
+        (L0_ONLY, after(L0_ONLY), True),
+        (TO_4, after(TO_4), True),
+        (RUNS, after(RUNS), True),
+        (L0_ONLY, after(), False),
+        (TO_4, after(), False),
+        (RUNS, after(), False),
+        (TO_4, after(RUNS), False),  # its L0 SSTs are still there
+        (replace(TO_4, sorted_runs=(4,)), after(RUNS, L0_ONLY), False),  # they went elsewhere
+        (L0_ONLY, after(replace(L0_ONLY, destination=9)), False),
+        (TO_4, after(replace(TO_4, sorted_runs=(7, 4, 2), destination=2)), False),
+    ],
+)
+def test_a_commit_without_outputs_is_recognised_by_an_empty_destination_and_sources_that_are_gone(
+    spec: TieredSpec, manifest: Manifest, expected: bool
+) -> None:
+    compaction = M.compaction(spec, State.COMPACTED)
+    assert is_committed(compaction, manifest) is expected
+    assert not is_committed(replace(compaction, outputs=(M.sst(),)), manifest)
+    assert not is_committed(replace(compaction, state=State.SUBMITTED), manifest)
+
+
+def test_what_may_have_been_committed_is_refused_with_just_that() -> None:
+    manifest = manifest_of(M.tree(0, {}, b"a"))
+    refusal = validate(M.compaction(drain(M.tree(2, {1: 10}, b"a"), slice(None), (1,))), manifest, Ledger())
+    assert refusal is not None
+    assert "nor is any other: it was committed before a crash, or another compaction took them" in refusal

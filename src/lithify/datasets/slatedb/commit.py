@@ -129,10 +129,14 @@ def _apply(manifest: Manifest, compaction: SlateCompaction) -> Manifest:
 
 
 def is_committed(compaction: SlateCompaction, manifest: Manifest) -> bool:
-    """Whether the destination run consists of this compaction's outputs, or of the L0 views it moved.
+    """Whether the manifest shows what this compaction's commit makes of it, before a crash or behind a lost
+    answer. Drains, and moves of runs alone, leave nothing that tells.
 
-    It was committed before a crash or behind a lost answer, then: SST ids are random, so nothing else can
-    have put them there.
+    1. The destination consists of its outputs, or has the L0 views it moved: ids are random, so nothing else
+       can have put them there.
+    2. Without outputs: the destination is empty, and all other sources are gone. L0 sources can also go into
+       another run, but only into a newer one (an older one would have taken the destination with it), so
+       the destination must be the newest.
     """
     spec = compaction.spec
     tree = manifest.tree(spec.segment)
@@ -143,5 +147,15 @@ def is_committed(compaction: SlateCompaction, manifest: Manifest) -> bool:
         return False
     if compaction.state is State.SUBMITTED:
         return bool(spec.l0_view_ids) and {view.id for view in run.views}.issuperset(spec.l0_view_ids)
-    outputs = [sst.id for sst in compaction.outputs]
-    return bool(outputs) and [view.sst.id for view in run.views] == outputs
+    if compaction.outputs:
+        return [view.sst.id for view in run.views] == [sst.id for sst in compaction.outputs]
+    is_gone = not {v.id for v in tree.l0}.intersection(spec.l0_view_ids) and not {
+        other.id for other in tree.runs if other.id != run.id
+    }.intersection(spec.sorted_runs)
+    is_newest = run is tree.runs[0]
+    return (
+        compaction.state is State.COMPACTED
+        and not run.views
+        and is_gone
+        and (is_newest or not spec.l0_view_ids)
+    )

@@ -242,11 +242,12 @@ class SlateDataset:
         return plan
 
     def validate(self, compaction: SlateCompaction, snapshot: Manifest, ledger: SlateLedger) -> str | None:
-        return validate(compaction, snapshot, ledger)
+        # What is committed already, though the ledger does not say so, has none of its sources any more.
+        return None if is_committed(compaction, snapshot) else validate(compaction, snapshot, ledger)
 
     def needs_worker(self, compaction: SlateCompaction, snapshot: Manifest) -> bool:
         spec = compaction.spec
-        if not isinstance(spec, TieredSpec):
+        if not isinstance(spec, TieredSpec) or is_committed(compaction, snapshot):
             return False
         return not (self.options.enable_trivial_move and is_trivial_move(snapshot, spec))
 

@@ -75,12 +75,18 @@ def _refusals(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedg
 def _missing(spec: Spec, tree: Tree, label: str) -> Iterator[str]:
     l0_ids = {view.id for view in tree.l0}
     run_ids = {run.id for run in tree.runs}
-    for view_id in spec.l0_view_ids:
-        if view_id not in l0_ids:
-            yield f"its source L0 {view_id} is not in {label} any more"
-    for run_id in spec.sorted_runs:
-        if run_id not in run_ids:
-            yield f"its source run {run_id} is not in {label} any more"
+    gone = [f"L0 {view_id}" for view_id in spec.l0_view_ids if view_id not in l0_ids]
+    gone += [f"run {run_id}" for run_id in spec.sorted_runs if run_id not in run_ids]
+    # The commit leaves a run with the number of the destination.
+    stays = isinstance(spec, TieredSpec) and spec.destination in spec.sorted_runs
+    if gone and len(gone) + stays >= len(spec.l0_view_ids) + len(spec.sorted_runs):
+        others = ", nor is any other" if len(gone) > 1 else ""
+        yield (
+            f"its source {gone[0]} is not in {label} any more{others}: it was committed before a crash, or "
+            "another compaction took them"
+        )
+    for source in gone:
+        yield f"its source {source} is not in {label} any more"
 
 
 def _bad_destination(spec: TieredSpec, manifest: Manifest, tree: Tree, state: State) -> Iterator[str]:
