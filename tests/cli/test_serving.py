@@ -83,7 +83,8 @@ def test_a_service_from_start_to_stop(tmp_path: Path) -> None:
         url = service.wait_for("metrics are served")["url"]
         assert url.startswith("http://127.0.0.1:")
         service.wait_for("epoch taken")
-        assert invoke_json("status", path)["coordinator"]["presence"] == "alive"
+        coordinator = invoke_json("status", path)["coordinator"]
+        assert coordinator["presence"] == "alive"
 
         (compaction_id,) = invoke_json("submit", "--full", path)["submitted"]
         waited = invoke("wait", "--timeout", "50s", path, compaction_id)
@@ -107,7 +108,10 @@ def test_a_service_from_start_to_stop(tmp_path: Path) -> None:
     for event in ("Claimed", "Prepared", "Compacted", "Committed"):
         assert events[event]["level"] == "info"
         assert events[event]["compaction"] == compaction_id
-    assert events["Claimed"]["worker"].startswith("lithify-")
+    assert events["Claimed"]["worker"] == coordinator["holder"], (
+        "the next run knows by it whose work that was"
+    )
+    assert coordinator["holder"].startswith("lithify-")
     assert events["Compacted"]["duration_s"] > 0
     assert events["Compacted"]["bytes_read"] > 0
     with open_db(path) as database:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
+from rich.markup import escape
 
 from lithify.cli import tables
 from lithify.errors import Refused
@@ -82,7 +83,7 @@ def _slate_options(config: Config) -> SlateOptions:
         TieredPolicy(max_concurrent_compactions=compactor.max_concurrent_compactions),
     )
     for warning in parsed.warnings:
-        Console(stderr=True).print(f"[yellow]Warning:[/] {warning}", highlight=False)
+        Console(stderr=True).print(f"[yellow]Warning:[/] {escape(warning)}", highlight=False)
     return SlateOptions(
         policy=parsed.policy,
         segment_times=_segment_times(compactor.segments),
@@ -171,8 +172,10 @@ def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordin
     )
 
 
-def worker(dataset: Dataset, engine: SparkEngine, config: Config, observer: Observer) -> Worker:
-    """A worker of `dataset` under a new name."""
+def worker(
+    dataset: Dataset, engine: SparkEngine, config: Config, observer: Observer, name: str | None = None
+) -> Worker:
+    """A worker of `dataset`, under a new name unless it has one."""
     from concurrent.futures import ThreadPoolExecutor
 
     from lithify.clock import SystemClock
@@ -184,7 +187,7 @@ def worker(dataset: Dataset, engine: SparkEngine, config: Config, observer: Obse
         dataset,
         engine,
         clock,
-        f"lithify-{RandomIds().ulid(clock.now_ms())}",
+        f"lithify-{RandomIds().ulid(clock.now_ms())}" if name is None else name,
         options=worker_options(config),
         executor=ThreadPoolExecutor(1, thread_name_prefix="lithify-prepare"),
         observer=observer,

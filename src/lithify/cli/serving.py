@@ -154,13 +154,14 @@ def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> No
     stop = building.stop_on_signals()
     with ExitStack() as stack:
         stack.enter_context(process)
-        worker = None
+        worker, guard = None, building.guard(dataset)
         if works:
             engine = stack.enter_context(building.spark_engine(config, [url]))
-            worker = building.worker(dataset, engine, config, process.observe)
+            # Under the name in the lease: who starts after a crash takes back at once what it held.
+            worker = building.worker(dataset, engine, config, process.observe, guard.holder)
         run_coordinator(
             building.coordinator(dataset, config, process.observe),
-            building.guard(dataset),
+            guard,
             stop,
             random.Random(),
             building.loop_options(config),
