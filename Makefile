@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(INSTALLED) ## Make a database with SlateDB's own client, compact it on Spark, read it back
+demo: $(INSTALLED) ## Make a database and a table with their own clients, compact them on Spark, read them back
 	$(BIN)/python -m demo
 
 test: $(INSTALLED) ## Run the whole test suite

@@ -1,118 +1,33 @@
-"""`make demo`: from nothing to a compacted database, judged by SlateDB's own client.
-
-1. Write a database with the official client: overlapping flushes, overwrites, deletes, rows with a
-   time to live, and a snapshot that stays open. Remember every row in a dictionary, the model.
-2. Show the shape of the LSM tree and what Lithify would do about it.
-3. Run `lithify compact` in a process of its own, while the database stays open.
-4. Read everything back with the official client, point by point and as a scan, through the open
-   database, through the snapshot and after opening anew, and compare with the model.
-"""
+"""`make demo`: a database and a table, from nothing to compacted, judged by programs we did not write."""
 
 from __future__ import annotations
 
 import argparse
-import random
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from tests.judge.official import Database, Delete, Put, Snapshot, Write, open_db
-
-FLUSHES = 10
-KEYS = 60_000
-WRITES_PER_FLUSH = 20_000
-VALUE_BYTES = 400
-SECOND_MS = 1000
-SEED = 7
-
-Model = dict[bytes, bytes]
+from demo import database, table
+from demo.shell import say
 
 
 def main() -> int:
     """Run the demonstration; the exit code tells whether every row was right."""
-    parser = argparse.ArgumentParser(prog="make demo", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--keep", type=Path, help="put the database here and leave it there")
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--keep", type=Path, help="put database and table here and leave them there")
     arguments = parser.parse_args()
     if arguments.keep is not None:
-        return _demonstrate(arguments.keep / "db")
+        return _demonstrate(arguments.keep.absolute())
     with tempfile.TemporaryDirectory(prefix="lithify-demo-") as folder:
-        return _demonstrate(Path(folder) / "db")
+        return _demonstrate(Path(folder))
 
 
-def _demonstrate(path: Path) -> int:
-    _say(f"1. Writing a database with SlateDB's own client: {path}")
-    # A writer without a coordinator of its own: that is Lithify's part now.
-    database = open_db(path, settings={"compactor_options": None, "l0_max_ssts": 64})
-    snapshot_model, model, snapshot = _write(database)
-    _say(f"   {FLUSHES} flushes, {len(model):,} live rows, one snapshot held open")
-    _say("\n2. What is there, and what Lithify would do")
-    _lithify("plan", str(path))
-    _say("\n3. Compacting on Spark, while the database stays open")
-    _lithify("compact", "--full", str(path))
-    _lithify("inspect", "compactions", str(path))
-    _say("\n4. Reading everything back with SlateDB's own client")
-    verdicts = {
-        "through the open database": _matches(database, model),
-        "through the snapshot taken before": _matches(snapshot, snapshot_model),
-    }
-    snapshot.release()
-    database.close()
-    with open_db(path) as reopened:
-        verdicts["after opening it anew"] = _matches(reopened, model)
-    for where, mistakes in verdicts.items():
-        _say(f"   {where}: {'every row is right' if not mistakes else f'{mistakes} WRONG ROWS'}")
-    return 1 if any(verdicts.values()) else 0
-
-
-def _write(database: Database) -> tuple[Model, Model, Snapshot]:
-    rng = random.Random(SEED)
-    model: Model = {}
-    snapshot: Snapshot | None = None
-    snapshot_model: Model = {}
-    for flush in range(FLUSHES):
-        writes: list[Write] = []
-        for number in rng.sample(range(KEYS), WRITES_PER_FLUSH):
-            key = b"user%08d" % number
-            if rng.random() < 0.15:
-                writes.append(Delete(key))
-                model.pop(key, None)
-            else:
-                value = rng.randbytes(VALUE_BYTES // 2).hex().encode()
-                writes.append(Put(key, value))
-                model[key] = value
-        writes += [Put(b"session%06d" % n, b"expired", ttl_ms=SECOND_MS) for n in range(1000)]
-        database.write_batch(writes)
-        if flush == FLUSHES // 2:
-            # Rows with a time to live are left out of the comparison: time goes on meanwhile.
-            snapshot, snapshot_model = database.snapshot(), dict(model)
-        database.flush()
-    assert snapshot is not None
-    # Expiry counts by the clock the writer has recorded, so a last flush comes after the time to live.
-    time.sleep(2 * SECOND_MS / 1000)
-    database.put(b"user-last", b"done")
-    model[b"user-last"] = b"done"
-    database.flush()
-    return snapshot_model, model, snapshot
-
-
-def _matches(reader: Database | Snapshot, model: Model) -> int:
-    """How many rows differ from the model, in a scan and in point reads of every key."""
-    scanned = {key: value for key, value in reader.scan() if not key.startswith(b"session")}
-    wrong = {key for key in scanned.keys() | model.keys() if scanned.get(key) != model.get(key)}
-    read = reader.get_many(model)
-    wrong |= {key for key, value in model.items() if read[key] != value}
-    return len(wrong)
-
-
-def _lithify(*arguments: str) -> None:
-    _say(f"$ lithify {' '.join(arguments)}")
-    subprocess.run([sys.executable, "-m", "lithify.cli.main", *arguments], check=True)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
+def _demonstrate(folder: Path) -> int:
+    say("A SlateDB database\n")
+    is_right = database.demonstrate(folder / "db")
+    say("\n\nAn Iceberg table\n")
+    is_right = table.demonstrate(folder / "lake") and is_right
+    return 0 if is_right else 1
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class Result:
     started: bool
     """False when there was nothing to do."""
     plan: Plan
-    """What the planner said at the start."""
+    """What the planner said last."""
     committed: tuple[Ulid, ...] = ()
     refused: tuple[Failure, ...] = ()
     """Compactions found invalid: submitted by somebody, or left by an earlier coordinator."""
@@ -103,7 +103,7 @@ def run(
     worker = Worker(dataset, engine, clock, guard.holder, options=alone, observer=observer)
     try:
         coordinator.start(predecessor)
-        return _turn(plan, coordinator, worker, clock, guard, shunned)
+        return _turn(coordinator, worker, clock, guard, shunned)
     except BaseException:
         worker.release()
         raise
@@ -111,9 +111,7 @@ def run(
         guard.give_back()
 
 
-def _turn(
-    plan: Plan, coordinator: Coordinator, worker: Worker, clock: Clock, guard: Guard, shunned: _Shunned
-) -> Result:
+def _turn(coordinator: Coordinator, worker: Worker, clock: Clock, guard: Guard, shunned: _Shunned) -> Result:
     committed: list[Ulid] = []
     refused: list[Failure] = []
     failures: list[Failure] = []
@@ -136,7 +134,7 @@ def _turn(
         if worker.is_busy:
             worker.wait(WAIT_S)
         elif tick.is_idle:
-            return Result(True, plan, tuple(committed), tuple(refused), tuple(failures))
+            return Result(True, tick.plan, tuple(committed), tuple(refused), tuple(failures))
         elif not (changed or tick.committed or tick.refused):
             clock.sleep_s(WAIT_S)
 

@@ -26,10 +26,10 @@ CHAIN = [f for i in range(3) for f in (file(i + 0.5, i + 1.5, id=f"c{i}"), *smal
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def printed(result: TimelinePlan) -> list[str]:
+def printed(result: TimelinePlan, width: int = 160) -> list[str]:
     """The lines, with single spaces and without frames."""
     out = io.StringIO()
-    print_timeline(Console(file=out, width=160), result, CALENDAR)
+    print_timeline(Console(file=out, width=width), result, CALENDAR)
     lines = (line.strip().removeprefix("│").removesuffix("│") for line in out.getvalue().splitlines())
     return [" ".join(line.split()) for line in lines]
 
@@ -46,6 +46,16 @@ def test_chunks_that_share_files_are_joined_by_marks() -> None:
         if "1970-01-0" in line and line[0] in "┌│└"
     ]
     assert marks == ["┌1970-01-01", "│1970-01-02", "│1970-01-03", "└1970-01-04"]
+
+
+def test_a_narrow_terminal_shows_each_chunk_on_one_line_and_no_reasons() -> None:
+    result = plan(CHAIN, EACH, NOW_US)
+    lines = printed(result, 80)
+    chunks = lines[: next(i for i, line in enumerate(lines) if line.startswith("Tasks"))]
+    assert sum(line[:1] in "┌│└" and "1970-01-0" in line for line in chunks) == 4
+    assert sum("compact" in line for line in chunks) == 3
+    assert not any("would do" in line for line in chunks)
+    assert any("would do" in line for line in printed(result))
 
 
 def test_tasks_say_what_they_wait_for() -> None:
@@ -95,7 +105,7 @@ def test_totals() -> None:
 
 
 def test_names_are_not_taken_for_markup() -> None:
-    files = [replace(f, group="a=[red]x[/nothing]") for f in small_files(0, 2)]
+    files = [replace(f, group="a=[red]x[/nothing]") for f in small_files(0, 2)] + small_files(1, 2)
     assert any("a=[red]x[/nothing]" in line for line in printed(plan(files, POLICY, NOW_US)))
 
 

@@ -7,13 +7,15 @@ One line is one chunk. The marks before its name join chunks that share files:
     │ shares files with both neighbours
     └ shares files with the chunk above only
 
-Chunks with nothing to do are counted, not listed, where more than a few follow each other. `drawing` has
-the same as a picture.
+Chunks with nothing to do are counted, not listed, where more than a few follow each other. A narrow terminal
+gets no reasons: what they say follows from the other columns, or is in the notes. `drawing` has the same as a
+picture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -37,6 +39,9 @@ MAX_QUIET_ROWS = 3
 MAX_ROWS = 400
 """Lines of the chunk table; what is beyond is counted."""
 
+MIN_WIDTH_OF_REASONS = 110
+"""A narrower terminal does not show why a verdict is as it is."""
+
 _BAR = "▏▎▍▌▋▊▉█"
 _BAR_CELLS = 10
 _STYLES = {
@@ -53,16 +58,32 @@ def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
     return calendar.name(key.start_us) if key.bucket is Bucket.TIME else f"({key.bucket.name.lower()} times)"
 
 
-def print_timeline(console: Console, plan: TimelinePlan, calendar: Calendar) -> None:
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What the parts of a timeline are called."""
+
+    group: str = "partition"
+    """Shown only where there are several."""
+    files: str = "files"
+    rows: str | None = "rows"
+    """`None` where rows are not counted."""
+
+
+TABLE_WORDS = Words()
+
+
+def print_timeline(
+    console: Console, plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS
+) -> None:
     """The chunks, the tasks and the totals."""
     if not plan.chunks:
         console.print("The timeline has no files.")
         return
     numbers = {task.key: number for number, task in enumerate(plan.tasks, start=1)}
-    console.print(_chunk_table(plan, calendar, numbers))
+    console.print(_chunk_table(plan, calendar, numbers, words, console.width >= MIN_WIDTH_OF_REASONS))
     if plan.tasks:
-        console.print(_task_table(plan, numbers))
-    console.print(_total_table(plan))
+        console.print(_task_table(plan, numbers, words))
+    console.print(_total_table(plan, words))
 
 
 def timeline_json(plan: TimelinePlan, calendar: Calendar) -> dict[str, Any]:
@@ -82,20 +103,23 @@ def timeline_json(plan: TimelinePlan, calendar: Calendar) -> dict[str, Any]:
     }
 
 
-def _chunk_table(plan: TimelinePlan, calendar: Calendar, numbers: dict[str, int]) -> Table:
-    grouped = any(planned.chunk.key.group for planned in plan.chunks)
+def _chunk_table(
+    plan: TimelinePlan, calendar: Calendar, numbers: dict[str, int], words: Words, with_reasons: bool
+) -> Table:
+    grouped = len({planned.chunk.key.group for planned in plan.chunks}) > 1
     table = Table(title=f"Timeline: chunks of one {calendar.granularity.value}, {calendar.zone}")
     table.title_justify = "left"
     if grouped:
-        table.add_column("group", overflow="fold")
+        table.add_column(words.group, overflow="fold")
     table.add_column("chunk", no_wrap=True)
-    table.add_column("files", justify="right")
+    table.add_column(words.files, justify="right", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("priority", justify="right")
-    table.add_column("task", justify="right")
-    table.add_column("reason", overflow="fold")
+    table.add_column("prio.", justify="right", no_wrap=True)
+    table.add_column("task", justify="right", no_wrap=True)
+    if with_reasons:
+        table.add_column("reason", overflow="fold")
     largest = max(planned.chunk.size_bytes for planned in plan.chunks)
     rows = 0
     for run in _runs(plan.chunks):
@@ -103,7 +127,8 @@ def _chunk_table(plan: TimelinePlan, calendar: Calendar, numbers: dict[str, int]
             break
         rows += 1
         cells = _row(run[0], calendar, numbers, largest) if len(run) == 1 else _summary(run, calendar)
-        table.add_row(*([escape(run[0].chunk.key.group)] if grouped else []), *cells)
+        shown = cells if with_reasons else cells[:-1]
+        table.add_row(*([escape(run[0].chunk.key.group)] if grouped else []), *shown)
     if rows >= MAX_ROWS:
         table.caption = f"The first {MAX_ROWS} lines; --json has all {len(plan.chunks):,} chunks."
     return table
@@ -194,13 +219,13 @@ def _bar(fraction: float) -> str:
     return "█" * full + (_BAR[rest - 1] if rest else "") or _BAR[0]
 
 
-def _task_table(plan: TimelinePlan, numbers: dict[str, int]) -> Table:
+def _task_table(plan: TimelinePlan, numbers: dict[str, int], words: Words) -> Table:
     table = Table(title="Tasks, most urgent first", title_justify="left")
     table.add_column("task", justify="right")
     table.add_column("chunks", justify="right")
-    table.add_column("files", justify="right")
+    table.add_column(words.files, justify="right")
     table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("priority", justify="right")
+    table.add_column("prio.", justify="right")
     table.add_column("starts", no_wrap=True)
     table.add_column("reason", overflow="fold")
     for task in plan.tasks[:MAX_ROWS]:
@@ -223,10 +248,10 @@ def _task_table(plan: TimelinePlan, numbers: dict[str, int]) -> Table:
     return table
 
 
-def _total_table(plan: TimelinePlan) -> Table:
+def _total_table(plan: TimelinePlan, words: Words) -> Table:
     table = Table(title="Totals", title_justify="left")
     table.add_column("")
-    for name in ("chunks", "files", "bytes", "rows"):
+    for name in ("chunks", words.files, "bytes", *([words.rows] if words.rows else [])):
         table.add_column(name, justify="right")
     for status, amount in plan.totals.items():
         table.add_row(
@@ -234,7 +259,7 @@ def _total_table(plan: TimelinePlan) -> Table:
             f"{amount.chunks:,}",
             f"{amount.files:,}",
             text.size(amount.size_bytes),
-            f"{amount.rows:,}",
+            *([f"{amount.rows:,}"] if words.rows else []),
         )
     return table
 

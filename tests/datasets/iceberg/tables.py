@@ -262,7 +262,8 @@ def by_id(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 @cache
-def _duckdb() -> duckdb.DuckDBPyConnection:
+def duckdb_with_iceberg() -> duckdb.DuckDBPyConnection:
+    """A connection that reads Iceberg tables."""
     connection = duckdb.connect()
     import_extension("avro", con=connection)
     import_extension("iceberg", con=connection)
@@ -273,7 +274,7 @@ def _duckdb() -> duckdb.DuckDBPyConnection:
 def read_by_duckdb(table: Table) -> list[tuple[Any, ...]]:
     """All rows as DuckDB reads them, in order of id."""
     location = fresh(table).metadata_location.removeprefix("file://")
-    result = _duckdb().execute(f"SELECT * FROM iceberg_scan('{location}') ORDER BY id").fetchall()
+    result = duckdb_with_iceberg().execute(f"SELECT * FROM iceberg_scan('{location}') ORDER BY id").fetchall()
     return [tuple(_in_utc(value) for value in row) for row in result]
 
 
