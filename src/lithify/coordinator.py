@@ -294,11 +294,10 @@ class Coordinator:
         plan = self._plan(snapshot, ledger)
         now_ms = min(self._clock.now_ms(), self._dataset.newest_ms(snapshot))
         id_ms = protocol.next_id_ms(ledger, now_ms)
-        added: list[tuple[Ulid, Proposal]] = []
-        for proposal in plan.proposals:
-            new: AnyCompaction = Compaction(self._ids.ulid(id_ms), proposal.spec)
-            ledger = protocol.submit(ledger, new)
-            added.append((new.id, proposal))
+        # Workers claim in order of ids, so the most urgent gets the first.
+        new_ids = sorted(self._ids.ulid(id_ms) for _ in plan.proposals)
+        added = list(zip(new_ids, plan.proposals, strict=True))
+        ledger = protocol.submit(ledger, *(Compaction(new_id, p.spec) for new_id, p in added))
         refused: list[tuple[AnyCompaction, str]] = []
         for compaction in ledger.compactions:
             if compaction.state is not State.SUBMITTED:

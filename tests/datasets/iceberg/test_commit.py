@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -20,7 +21,7 @@ from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.garbage import referenced
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane
-from lithify.errors import StoreError
+from lithify.errors import Fenced, StoreError
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -29,6 +30,7 @@ from tests.datasets.iceberg.tables import (
     Row,
     append,
     append_with_deletes,
+    as_arrow,
     check,
     delete_equal,
     delete_files_of,
@@ -176,20 +178,46 @@ def test_a_commit_whose_outcome_is_unknown_is_published_once(catalog: SqlCatalog
     assert not compact(dataset_of(world.table)).started
 
 
-def test_a_lost_answer_is_recognised_after_others_have_rewritten_the_outputs(catalog: SqlCatalog) -> None:
-    """The history of the table names the compaction, although none of its files is left."""
+def outputs_rewritten(world: World) -> None:
+    """The history names the compaction, but none of its files is left."""
+    fresh(world.table).overwrite(fresh(world.table).scan().to_arrow())
+
+
+def history_expired(world: World) -> None:
+    """The files are there, but no snapshot names the compaction."""
+    published = fresh(world.table).current_snapshot()
+    assert published is not None
+    world.rows += append(world.table, make_rows(5))
+    fresh(world.table).maintenance.expire_snapshots().by_id(published.snapshot_id).commit()
+    assert world.published() == 0
+
+
+@pytest.mark.parametrize("later", [outputs_rewritten, history_expired])
+def test_a_lost_answer_is_recognised_much_later(catalog: SqlCatalog, later: Callable[[World], None]) -> None:
     world = World(catalog)
     ledger = world.steps.dataset.ledger()
     assert ledger is not None
     (stalled,) = ledger.active()
     assert Steps(dataset_of(world.table)).commit().committed
-    fresh(world.table).overwrite(fresh(world.table).scan().to_arrow())
+    later(world)
     verdicts = world.steps.dataset._committer.commit([stalled], world.steps.dataset._branch, lambda: None)
     assert verdicts == {stalled.id: None}
     check(world.table, world.rows)
 
 
 # What must not be published
+
+
+def test_a_coordinator_that_was_replaced_publishes_nothing(catalog: SqlCatalog) -> None:
+    world = World(catalog)
+    ledger = world.steps.dataset.ledger()
+    assert ledger is not None
+    dataset_of(world.table).take_epoch()
+    with pytest.raises(Fenced):
+        world.steps.dataset.commit(ledger.active(), world.steps.coordinator.epoch)
+    assert world.published() == 0
+    assert not world.orphans()
+    check(world.table, world.rows)
 
 
 def test_compactions_of_the_same_files_are_not_published_together(catalog: SqlCatalog) -> None:
@@ -285,7 +313,32 @@ def test_a_partition_column_that_is_dropped_meanwhile_is_a_conflict(catalog: Cat
     assert sorted((row["event_time"], row["id"]) for row in found) == sorted((t, i) for t, i, _ in rows)
 
 
-# Delete files that must stay
+def test_a_file_that_was_removed_and_put_back_is_another_one(catalog: Catalog) -> None:
+    """With a higher sequence number, so that deletes in between do not apply to it."""
+    table = new_table(catalog)
+    rows = append(table, make_rows(20)) + append(table, make_rows(20))
+    steps = Steps(dataset_of(table))
+    steps.schedule()
+    steps.execute()
+    file = files_of(table)[0]
+    with fresh(table).transaction() as transaction, transaction.update_snapshot().overwrite() as removing:
+        removing.delete_data_file(file)
+    delete_equal(table, [row[1] for row in rows if row in _rows_of(table, file.file_path)])
+    with fresh(table).transaction() as transaction, transaction.update_snapshot().fast_append() as adding:
+        adding.append_data_file(file)
+    check(table, rows, by_pyiceberg=False)
+    tick = steps.commit()
+    assert not tick.committed
+    assert "was removed or rewritten by somebody else" in tick.refused[0][1]
+    check(table, rows, by_pyiceberg=False)
+
+
+def _rows_of(table: Table, path: str) -> list[tuple[object, ...]]:
+    with fresh(table).io.new_input(path).open() as stream:
+        return [tuple(row.values()) for row in pq.read_table(stream).to_pylist()]
+
+
+# Delete files that must stay, and those that may go
 
 
 def test_a_delete_committed_together_with_its_file_stays(catalog: Catalog) -> None:
@@ -298,6 +351,20 @@ def test_a_delete_committed_together_with_its_file_stays(catalog: Catalog) -> No
     assert compact(dataset_of(table)).committed
     check(table, rows)
     assert len(delete_files_of(table)) == 1
+
+
+def test_rows_that_were_deleted_twice_are_counted_once(catalog: Catalog) -> None:
+    table = new_table(catalog)
+    rows = append(table, make_rows(20)) + append(table, make_rows(20))
+    path = files_of(table)[0].file_path
+    for positions in ([1, 2], [2, 3]):
+        delete_positions(table, {path: positions})
+    kept = {row["id"] for row in fresh(table).scan().to_arrow().to_pylist()}
+    rows = [row for row in rows if row[1] in kept]
+    assert len(rows) == 37
+    assert compact(dataset_of(table)).committed
+    assert not delete_files_of(table)
+    check(table, rows)
 
 
 @pytest.mark.parametrize("device", ["a", "b"])
@@ -318,3 +385,16 @@ def test_an_equality_delete_of_a_partition_keeps_its_hold_on_rewritten_rows(
     assert steps.commit().committed
     check(table, rows, by_pyiceberg=False)
     assert len(delete_files_of(table)) == 1
+
+
+def test_an_equality_delete_older_than_every_file_is_removed(catalog: Catalog) -> None:
+    """Others replaced what it applied to, and left it where it was."""
+    table = new_table(catalog)
+    deleted = append(table, make_rows(5))
+    delete_equal(table, [deleted[0][1]])
+    fresh(table).overwrite(as_arrow(deleted))  # the row is back, on purpose
+    rows = deleted + append(table, make_rows(5))
+    assert len(delete_files_of(table)) == 1
+    assert compact(dataset_of(table)).committed
+    assert not delete_files_of(table)
+    check(table, rows)

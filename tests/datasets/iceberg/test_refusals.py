@@ -220,8 +220,9 @@ def test_files(catalog: Catalog, spoil: Callable[[Table], None], pattern: str, l
     assert len(files_of(table)) == (2 if left_alone == 1 else 3)
 
 
-def test_files_without_bounds_are_read_from_their_footers(catalog: Catalog) -> None:
-    table = new_table(catalog, properties={"write.metadata.metrics.default": "none"})
+@pytest.mark.parametrize("metrics", ["none", "counts"])
+def test_files_without_bounds_are_read_from_their_footers(catalog: Catalog, metrics: str) -> None:
+    table = new_table(catalog, properties={"write.metadata.metrics.default": metrics})
     rows = append(table, make_rows(10)) + append(table, make_rows(10))
     assert not files_of(table)[0].lower_bounds
     assert compact(dataset_of(table)).committed

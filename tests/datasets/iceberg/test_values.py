@@ -160,6 +160,21 @@ def test_a_large_chunk_is_cut_at_even_shares() -> None:
     assert max(shares) < 1.1 * min(shares)
 
 
+def test_shares_are_whole_numbers_of_target_sizes() -> None:
+    """Whatever a range is, so that only the last file of a chunk may be smaller."""
+    files = [TimelineFile("f", Interval(0, 1000), 20_000, 10)]
+    assert len(split(files, [], 5000, 1000)) == 4
+    assert len(split(files, [], 1500, 4000)) == 4, "ranges of 4,500 bytes"
+
+
+def test_what_follows_a_large_chunk_is_another_range() -> None:
+    large = [TimelineFile(f"l{n}", Interval(0, 100), 5000, 10) for n in range(4)]
+    small = [TimelineFile(f"s{n}", Interval(n, n + 1), 100, 10) for n in range(100, 103)]
+    found = split([*large, *small], [100, 101, 102], 5000, 5000)
+    assert (found[-1].start_us, found[-1].cuts) == (100, (101, 102))
+    assert [part.end_us for part in found[:-1]] == [25, 50, 75, 100]
+
+
 def test_small_chunks_share_a_range() -> None:
     files = [TimelineFile(f"f{n}", Interval(n * 10, n * 10 + 10), 100, 10) for n in range(10)]
     found = split(files, range(10, 100, 10), 5000, 300)

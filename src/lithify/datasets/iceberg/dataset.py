@@ -59,7 +59,7 @@ from lithify.datasets.iceberg.state import draw_state, written_file
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.journal import ObjectJournal
-from lithify.errors import Fenced, Refused
+from lithify.errors import CorruptObject, Fenced, Refused
 from lithify.ids import Ids, Ulid
 from lithify.planning.timeline import state_codec
 from lithify.planning.timeline.model import TimelinePlan
@@ -157,8 +157,9 @@ class IcebergDataset:
             branch = check_table(table.metadata, policy.branch, self.url)
             column = find_time_column(table.metadata, policy.time_column, self.url)
             listing = read_listing(table, branch, self._cache)
-            state = draw_state(table, listing, policy, column, self._footers, self._states(chunks))
-            self._drawn = (*known, state)
+            states, notes = self._states(chunks)
+            state = draw_state(table, listing, policy, column, self._footers, states)
+            self._drawn = (*known, replace(state, notes=(*state.notes, *notes)))
         return self._drawn[2]
 
     def ledger(self) -> IcebergLedger | None:
@@ -168,10 +169,15 @@ class IcebergDataset:
             return None
         return cast(IcebergLedger, self._decode(self._ledgers, version, documents.decode_ledger))
 
-    def _states(self, version: Version | None) -> ChunkStates:
+    def _states(self, version: Version | None) -> tuple[ChunkStates, tuple[str, ...]]:
+        """What is remembered. Where that is damaged nothing is, which is worth a note and no more: the next
+        analysis replaces it."""
         if version is None:
-            return ChunkStates()
-        return cast(ChunkStates, self._decode(self._chunks, version, state_codec.decode))
+            return ChunkStates(), ()
+        try:
+            return cast(ChunkStates, self._decode(self._chunks, version, state_codec.decode)), ()
+        except CorruptObject as error:
+            return ChunkStates(), (f"what was remembered of chunks is damaged and not used: {error}",)
 
     def _decode(self, files: VersionedFiles, version: Version, decode: Callable[[bytes, str], Any]) -> Any:
         cached = self._decoded.get(files.folder)
