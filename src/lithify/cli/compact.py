@@ -191,7 +191,7 @@ def _compact(
         out = Console()
         out.print("Nothing to compact.")
         for note in result.plan.notes:
-            out.print(f"  {note}", highlight=False)
+            out.print(f"  {note}", highlight=False, markup=False)
     else:
         render.print_result(Console(), before, after, result, totals, seconds)
     if result.failures:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions
@@ -93,7 +94,7 @@ def _print(findings: list[Finding]) -> None:
     table.add_column(overflow="fold")
     for f in findings:
         colour = _COLOURS[f.severity.value]
-        table.add_row(f"[{colour}]{f.severity.value}[/]", f.check, f.says)
+        table.add_row(f"[{colour}]{f.severity.value}[/]", f.check, escape(f.says))
         if f.do:
-            table.add_row("", "", f"→ {f.do}")
+            table.add_row("", "", f"→ {escape(f.do)}")
     Console().print(table, highlight=False)

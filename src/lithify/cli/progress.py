@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -76,13 +77,13 @@ class ProgressBars:
             case telemetry.EpochTaken(epoch=epoch):
                 say(f"Coordinating as epoch {epoch}.")
             case telemetry.Submitted(compaction=compaction, reason=reason):
-                say(f"[bold]{_short(compaction)}[/] {reason}")
+                say(f"[bold]{_short(compaction)}[/] {escape(reason)}")
             case telemetry.Refused(compaction=compaction, reason=reason):
-                say(f"[red]{_short(compaction)} refused:[/] {reason}")
+                say(f"[red]{_short(compaction)} refused:[/] {escape(reason)}")
             case telemetry.Reclaimed(compaction=compaction, worker=worker):
-                say(f"{_short(compaction)} taken back from silent worker {worker}.")
+                say(f"{_short(compaction)} taken back from silent worker {escape(worker)}.")
             case telemetry.AttemptFailed(compaction=compaction, reason=reason):
-                say(f"[red]{_short(compaction)} failed:[/] {reason}")
+                say(f"[red]{_short(compaction)} failed:[/] {escape(reason)}")
                 self._end(compaction)
             case telemetry.Failed(compaction=compaction, attempts=attempts):
                 say(f"[red]{_short(compaction)} is given up after {attempts} attempts.[/]")

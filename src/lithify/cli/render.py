@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lithify.cli import text
@@ -67,13 +68,13 @@ def print_plan(console: Console, manifest: Manifest, plan: Plan) -> None:
                 sources(spec),
                 destination(spec),
                 text.size(proposal.cost_bytes),
-                proposal.reason,
+                escape(proposal.reason),
             )
         console.print(table)
     else:
         console.print("Nothing to compact.")
     for note in plan.notes:
-        console.print(f"  {note}", highlight=False)
+        console.print(f"  {note}", highlight=False, markup=False)
 
 
 def sources(spec: Spec) -> str:
@@ -190,9 +191,9 @@ def print_result(
         highlight=False,
     )
     for refusal in result.refused:
-        console.print(f"Refused {refusal.compaction}: {refusal.reason}", highlight=False)
+        console.print(f"Refused {refusal.compaction}: {refusal.reason}", highlight=False, markup=False)
     for failure in result.failures:
-        console.print(f"[red]Failed[/] {failure.compaction}: {failure.reason}", highlight=False)
+        console.print(f"[red]Failed[/] {failure.compaction}: {escape(failure.reason)}", highlight=False)
 
 
 # Inspect
@@ -228,7 +229,7 @@ def print_manifest(console: Console, manifest_id: int, manifest: Manifest) -> No
             highlight=False,
         )
     for db in manifest.external_dbs:
-        console.print(f"Reads {len(db.sst_ids)} SSTs of {db.path}", highlight=False)
+        console.print(f"Reads {len(db.sst_ids)} SSTs of {db.path}", highlight=False, markup=False)
 
 
 def _view_cells(view: View) -> tuple[str, ...]:

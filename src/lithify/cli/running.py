@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from lithify.errors import LithifyError, Refused
 
@@ -43,5 +44,7 @@ def errors(as_json: bool) -> Iterator[None]:
 def _fail(error: LithifyError, as_json: bool) -> NoReturn:
     if as_json:
         print_json({"error": type(error).__name__, "message": str(error)})
-    Console(stderr=True).print(f"[red]{type(error).__name__}:[/] {error}", highlight=False, soft_wrap=True)
+    Console(stderr=True).print(
+        f"[red]{type(error).__name__}:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+    )
     raise typer.Exit(error.exit_code) from error

@@ -112,7 +112,7 @@ def print_status(console: Console, found: Status) -> None:
     """Tables for people."""
     coordinator = found.coordinator
     holder = f" ({coordinator.holder})" if coordinator.holder is not None else ""
-    console.print(f"[bold]{found.url}[/]", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{escape(found.url)}[/]", highlight=False, soft_wrap=True)
     console.print(
         f"Coordinator: {coordinator.presence.value}, epoch {coordinator.epoch}{holder}", highlight=False
     )
@@ -167,7 +167,7 @@ def _print_compactions(console: Console, found: Status) -> None:
         since = found.at_ms - (c.since_ms if c.since_ms is not None else c.submitted_ms)
         table.add_row(
             c.id,
-            c.unit,
+            escape(c.unit),
             c.state.value,
             text.duration(since) if c.since_ms is not None else f"at most {text.duration(since)}",
             _done(c),
@@ -178,9 +178,9 @@ def _print_compactions(console: Console, found: Status) -> None:
     console.print(table)
     for c in found.compactions:
         if c.waits_for:
-            console.print(f"{c.id} waits for {c.waits_for}.", highlight=False)
+            console.print(f"{c.id} waits for {c.waits_for}.", highlight=False, markup=False)
         if c.last_failure is not None:
-            console.print(f"{c.id} failed last because: {c.last_failure}", highlight=False)
+            console.print(f"{c.id} failed last because: {c.last_failure}", highlight=False, markup=False)
 
 
 def _done(c: CompactionStatus) -> str:
@@ -192,7 +192,8 @@ def _worker(c: CompactionStatus) -> str:
     if c.worker is None:
         return "–"
     age = f"heard {text.duration(c.heartbeat_age_ms)} ago"
-    return f"{c.worker}, [red]{age}[/]" if c.is_stale else f"{c.worker}, {age}"
+    name = escape(c.worker)
+    return f"{name}, [red]{age}[/]" if c.is_stale else f"{name}, {age}"
 
 
 _BACKLOG: tuple[tuple[str, Any], ...] = (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lithify.cli import text
@@ -178,7 +179,7 @@ def _total_json(total: Total) -> dict[str, int]:
     return {
         "chunks": total.units,
         "files": total.files,
-        "size_bytes": total.size_bytes,
+        "bytes": total.size_bytes,
         "rows": total.rows,
     }
 
@@ -227,18 +228,19 @@ def _result_json(
 ) -> dict[str, Any]:
     return {
         "url": url,
-        "started": result.started,
-        "seconds": round(seconds, 3),
-        "before": _facts(before),
-        "after": _facts(after),
+        "did_anything": result.started,
         "committed": list(result.committed),
         "refused": [asdict(f) for f in result.refused],
-        "failures": [asdict(f) for f in result.failures],
+        "failed": [asdict(f) for f in result.failures],
+        "before": _facts(before),
+        "after": _facts(after),
+        "ranges": totals.ranges,
+        "rows": dict(totals.rows),
         "bytes_read": totals.bytes_read,
         "bytes_written": totals.bytes_written,
-        "ranges": totals.ranges,
-        "cpu_s": round(totals.cpu_s, 3),
+        "task_cpu_seconds": totals.cpu_s,
         "peak_task_memory_bytes": totals.peak_task_memory_bytes,
+        "seconds": seconds,
         "notes": list(result.plan.notes),
     }
 
@@ -265,7 +267,7 @@ def _print_result(
         highlight=False,
     )
     for failure in (*result.refused, *result.failures):
-        console.print(f"[yellow]{failure.compaction}[/] {failure.reason}", highlight=False)
+        console.print(f"[yellow]{failure.compaction}[/] {escape(failure.reason)}", highlight=False)
     _print_notes(console, result.plan.notes)
 
 
@@ -291,4 +293,4 @@ def print_status(console: Console, found: Status) -> None:
 
 def _print_notes(console: Console, notes: Any) -> None:
     for note in notes:
-        console.print(f"  {note}", highlight=False)
+        console.print(f"  {note}", highlight=False, markup=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.markup import escape
+
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -20,12 +22,12 @@ def ratio(value: float | None) -> str:
 
 
 def key(value: bytes | None, limit: int = 24) -> str:
-    """A key: as text where it is printable ASCII, else in hexadecimal; shortened."""
+    """A key for a cell: as text where it is printable ASCII, else in hexadecimal; shortened."""
     if value is None:
         return "–"
     printable = all(0x20 < byte < 0x7F for byte in value)
     text = value.decode("ascii") if printable else "0x" + value.hex()
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return escape(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
 def segment(prefix: bytes) -> str:

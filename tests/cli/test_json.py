@@ -1,0 +1,113 @@
+"""What `--json` prints is what docs/operations.md says, for every command that has it. No Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from lithify.cli.doctor import UNHEALTHY
+from lithify.cli.main import app
+from tests.cli.invoking import invoke
+from tests.compacting import dataset_at
+from tests.datasets.iceberg.running import dataset_of
+from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
+from tests.judge.official import Put, open_db
+
+ROOT = Path(__file__).parents[2]
+DATABASE, TABLE = "a database", "a table"
+
+
+def documented() -> Mapping[tuple[str, str], list[str]]:
+    """The fields of each command's document, on a database and on a table."""
+    text = (ROOT / "docs" / "operations.md").read_text().partition("## JSON")[2].partition("\n## ")[0]
+    found: dict[tuple[str, str], list[str]] = {}
+    for line in re.findall(r"^\| `.*$", text, re.MULTILINE):
+        heads, fields = line.strip("| ").split(" | ")
+        names = re.findall(r"`([^`]+)`", re.sub(r"\([^)]*\)", "", fields))
+        for head in re.findall(r"`([^`]+)`", heads):
+            for kind in (k for k in (DATABASE, TABLE) if f"of {k}" in heads or " of " not in heads):
+                same = found[head, DATABASE] if fields.startswith("the same") else []
+                without = names if "without" in fields else []
+                found[head, kind] = [n for n in same if n not in without] + (names if not without else [])
+    return found
+
+
+def fields_of(document: Any) -> list[str]:
+    """The names in a document, or in each of a list."""
+    return list(document) if isinstance(document, dict) else list(document[0])
+
+
+def run(command: str, *arguments: str | Path) -> Any:
+    result = invoke(*command.split(), *arguments, "--json")
+    assert result.exit_code in (0, 1, UNHEALTHY), result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database and a table in which nothing is due, whose coordinators have stopped."""
+    folder = tmp_path_factory.mktemp("json")
+    with open_db(folder / "db") as database:
+        database.write_batch([Put(b"k", b"v")])
+        database.flush()
+    dataset_at(folder / "db").take_epoch()
+    table = new_table(new_catalog(folder, name="lake"))
+    append(table, make_rows(3))
+    dataset_of(table).take_epoch()
+    return folder
+
+
+@pytest.mark.parametrize("kind", [DATABASE, TABLE])
+def test_documents_are_as_documented(place: Path, kind: str) -> None:
+    if kind == TABLE:
+        at: list[str | Path] = [
+            "iceberg://lake/db.events",
+            "--store-option",
+            f"uri=sqlite:///{place}/catalog.db",
+        ]
+        wanted: list[str] = ["--chunk", "2025-01-01"]
+    else:
+        at, wanted = [place / "db"], ["--full"]
+        epoch = dataset_at(place / "db").snapshot().compactor_epoch
+        lease = {"holder": "lithify-1", "epoch": epoch, "base_epoch": epoch - 1, "expires_at_ms": 0}
+        file = place / "db" / "lithify" / "coordinator.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(lease))
+    said = {name: run(name, *at) for name in ("plan", "status", "gc", "compact")}
+    said["submit"] = run("submit", *at, *wanted)
+    (compaction,) = said["submit"]["submitted"]
+    said["cancel"] = run("cancel", *at, compaction)
+    said["wait"] = run("wait", *at, compaction)
+    said["retry"] = run("retry", *at, compaction)
+    (found,) = run("status", *at)["compactions"]
+    assert {"id", "unit", "state", "since_ms", "worker", "is_stale", "share_done", "waits_for"} <= set(found)
+    if kind == DATABASE:
+        said["doctor"] = run("doctor", *at, "--read-only")
+    fields = documented()
+    for name, document in said.items():
+        assert fields_of(document) == fields[name, kind], f"{name} of {kind}"
+
+
+def test_documents_of_databases_and_of_settings(place: Path) -> None:
+    assert fields_of(run("config show")) == documented()["config show", DATABASE]
+    (sst,) = (place / "db" / "compacted").glob("*.sst")
+    assert run("inspect manifest", place / "db")["initialized"]
+    assert run("inspect compactions", place / "db")["compactions"] is not None
+    assert run("inspect sst", sst)["puts"] == 1
+
+
+def test_every_command_with_json_is_documented() -> None:
+    command: Any = typer.main.get_command(app)
+    leaves = {
+        name if not hasattr(sub, "commands") else f"{name} {leaf}": found
+        for name, sub in command.commands.items()
+        for leaf, found in getattr(sub, "commands", {name: sub}).items()
+    }
+    with_json = {name for name, sub in leaves.items() if any("--json" in p.opts for p in sub.params)}
+    assert with_json == {name for name, _ in documented()}

@@ -1,0 +1,44 @@
+"""What every command does around its work: exit codes and documents of errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+from lithify import errors as tree
+from lithify.cli.running import errors
+
+
+def leaves(cls: type[tree.LithifyError]) -> Iterator[type[tree.LithifyError]]:
+    yield cls
+    for sub in cls.__subclasses__():
+        yield from leaves(sub)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("cls", dict.fromkeys(leaves(tree.LithifyError)))
+def test_every_error_has_its_exit_code_and_says_what_it_is(
+    cls: type[tree.LithifyError], as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("some/key", "[is] broken") if issubclass(cls, tree.CorruptObject) else ("[is] broken",)
+    with pytest.raises(typer.Exit) as ended, errors(as_json):
+        raise cls(*arguments)
+    assert ended.value.exit_code == cls.exit_code
+    out, err = capsys.readouterr()
+    assert err.startswith(f"{cls.__name__}: ")
+    assert "[is] broken" in err
+    if as_json:
+        document = json.loads(out)
+        assert (document["error"], "[is] broken" in document["message"]) == (cls.__name__, True)
+    else:
+        assert out == ""
+
+
+def test_an_interrupt_has_its_own_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, errors(False):
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == 130
+    assert "the next run goes on" in capsys.readouterr().err
