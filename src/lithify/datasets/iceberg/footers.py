@@ -69,13 +69,18 @@ def read_times(io: FileIO, path: str, field_id: int, names: NameMapping | None) 
         return Bucket.UNKNOWN
     if name is None:  # the column was added after the file was written
         return Bucket.NULL
+    return interval_of(metadata, schema, range(metadata.num_row_groups), name)
+
+
+def interval_of(
+    metadata: pq.FileMetaData, schema: pa.Schema, groups: Iterable[int], name: str
+) -> Interval | Bucket:
+    """What a top-level column covers in some row groups of a file."""
     columns = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
     if name not in columns:
         return Bucket.UNKNOWN
-    statistics = [
-        metadata.row_group(group).column(columns.index(name)).statistics
-        for group in range(metadata.num_row_groups)
-    ]
+    index = columns.index(name)
+    statistics = [metadata.row_group(group).column(index).statistics for group in groups]
     return _interval(statistics, schema.field(name).type)
 
 

@@ -1,9 +1,13 @@
 """Reading the rows of a range, as batches of the schema in which they will be written.
 
-PyIceberg applies position deletes, projects old schemas and partition values onto the current schema, and
-filters. Its public scan holds all batches of a file at once; the generator below it, which is used
-here, does not. Field ids go with the columns, so that outputs have them. Texts that repeat stay the
-dictionaries that they are in the files.
+1. A file that has no deletes, and whose columns are the outputs' in every respect (`stored`), is read as it
+   is: for a small file the way through PyIceberg takes longer than decoding it.
+2. Of every other file PyIceberg applies the position deletes, projects old schemas and partition values
+   onto the current schema, and filters. Its public scan holds all batches of a file at once; the
+   generator below it, which is used here, does not.
+
+Field ids go with the columns, so that outputs have them. Texts that repeat stay the dictionaries that
+they are in the files.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Callable, Iterator, Set
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.expressions import (
     AlwaysTrue,
     And,
@@ -36,6 +41,7 @@ from pyiceberg.table import FileScanTask
 
 from lithify.datasets.iceberg.foreign import translated
 from lithify.datasets.iceberg.model import TimeRange
+from lithify.datasets.iceberg.stored import batches_in_range, has_columns, with_small_offsets
 from lithify.datasets.iceberg.task import RewriteTask, SourceFile
 from lithify.datasets.iceberg.timecolumn import to_literal
 
@@ -57,7 +63,10 @@ class RangeReader:
         self.file_schema: Schema = sanitize_column_names(self._schema)
         """The schema of the outputs: the table's, with names as files have them."""
         plain: pa.Schema = schema_to_pyarrow(self.file_schema, include_field_ids=True)
-        self.arrow_schema = pa.schema([_with_dictionaries(f, frozenset(task.repeating)) for f in plain])
+        self._stored = (plain, with_small_offsets(plain))
+        """How Arrow may read the columns of a file that needs no projection."""
+        repeating = frozenset(task.repeating)
+        self.arrow_schema = pa.schema([_with_dictionaries(field, repeating) for field in plain])
         paths = parquet_path_to_id_mapping(self.file_schema)
         self._dictionaries = tuple(path for path, field_id in paths.items() if field_id in task.repeating)
         self._model = FileFormatFactory.get(FileFormat.PARQUET)
@@ -68,16 +77,34 @@ class RangeReader:
 
     def batches(self, source: SourceFile) -> Iterator[pa.RecordBatch]:
         """The rows of one source that belong to the range, deletes applied."""
+        path = source.file.file_path
+        with translated(f"reading {path}"):
+            if source.delete_files:
+                yield from self._projected(source)
+                return
+            with self._task.io.new_input(path).open() as stream:
+                footer = pq.ParquetFile(stream)
+                if has_columns(footer, self._stored):
+                    file = pq.ParquetFile(
+                        stream, metadata=footer.metadata, read_dictionary=self._dictionaries, pre_buffer=True
+                    )
+                    wanted = None if source.is_inside else self._task.range
+                    time_name = self.column_name(self._task.time_field_id)
+                    yield from batches_in_range(file, self.arrow_schema, time_name, wanted)
+                    return
+            yield from self._projected(source)
+
+    def _projected(self, source: SourceFile) -> Iterator[pa.RecordBatch]:
+        """The same, by PyIceberg."""
         task = self._task
         row_filter = AlwaysTrue() if source.is_inside else self._filter(task.range)
         scan = ArrowScan(
             task.metadata, task.io, self._schema, row_filter, dictionary_columns=self._dictionaries
         )
         scan_task = FileScanTask(source.file, delete_files=set(source.delete_files))
-        with translated(f"reading {source.file.file_path}"):
-            deletes = _read_all_delete_files(task.io, [scan_task])
-            for batch in scan._record_batches_from_scan_tasks_and_deletes([scan_task], deletes):
-                yield self._to_output(batch)
+        deletes = _read_all_delete_files(task.io, [scan_task])
+        for batch in scan._record_batches_from_scan_tasks_and_deletes([scan_task], deletes):
+            yield self._to_output(batch)
 
     def _to_output(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         projected = _to_requested_schema(

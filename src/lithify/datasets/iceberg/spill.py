@@ -20,31 +20,14 @@ from pathlib import Path
 from types import TracebackType
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 
-from lithify.datasets.iceberg.timecolumn import MICROSECONDS_PER_DAY
+from lithify.datasets.iceberg.timecolumn import Times, times_us
 
 SAMPLE_TIMES_PER_BATCH = 128
 MAX_DEPTH = 8
 """Times a piece is cut again because the sample misled."""
-_NO_TIME = np.iinfo(np.int64).min
-
-Times = npt.NDArray[np.int64]
-
-
-def times_us(table: pa.Table, name: str) -> Times:
-    """The time column in microseconds, the least number for rows without a time."""
-    column = table.column(name).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # no rows
-        return np.empty(0, dtype=np.int64)
-    if pa.types.is_date(column.type):
-        days = pc.fill_null(column.cast(pa.int32()).cast(pa.int64()), _NO_TIME).to_numpy()
-        return np.where(days == _NO_TIME, _NO_TIME, days * MICROSECONDS_PER_DAY)
-    values: Times = pc.fill_null(column.cast(pa.int64()), _NO_TIME).to_numpy()
-    return values
 
 
 class Piece:
@@ -121,14 +104,16 @@ class Pieces:
 
     def add(self, table: pa.Table) -> None:
         """Sort rows into their pieces."""
-        times = times_us(table, self._time_name)
+        if not table.num_rows:
+            return
+        times = times_us(table.column(self._time_name).combine_chunks())
         if len(self._cuts):
             index = np.searchsorted(self._cuts, times, side="right")
             for number in np.unique(index):
                 chosen = index == number
                 part = table if chosen.all() else table.filter(pa.array(chosen))
                 self._pieces[number].add(part, times[chosen])
-        elif table.num_rows:
+        else:
             self._pieces[0].add(table, times)
         self._held_bytes += table.nbytes
         if self._held_bytes > self._buffer_bytes:

@@ -1,9 +1,13 @@
-"""Which column tells the time of a row, and its bounds as microseconds."""
+"""Which column tells the time of a row, and its values and bounds as microseconds."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -19,6 +23,9 @@ from pyiceberg.types import DateType, NestedField, TimestampType, TimestamptzTyp
 from lithify.errors import Refused, Unsupported
 
 MICROSECONDS_PER_DAY = 86_400_000_000
+NO_TIME = np.iinfo(np.int64).min
+"""Stands for the time of a row that has none."""
+Times = npt.NDArray[np.int64]
 TimeType = TimestampType | TimestamptzType | DateType
 
 _TIME_TYPES = (TimestampType, TimestamptzType, DateType)
@@ -75,3 +82,12 @@ def bound_us(kind: Any, bound: bytes | None) -> int | None:
 def to_literal(kind: Any, at_us: int) -> int:
     """The least value of the column's type that is not before `at_us`."""
     return -(-at_us // MICROSECONDS_PER_DAY) if isinstance(kind, DateType) else at_us
+
+
+def times_us(column: pa.Array) -> Times:
+    """The values of a time column in microseconds, `NO_TIME` for nulls."""
+    if pa.types.is_date(column.type):
+        days = pc.fill_null(column.cast(pa.int32()).cast(pa.int64()), NO_TIME).to_numpy()
+        return np.where(days == NO_TIME, NO_TIME, days * MICROSECONDS_PER_DAY)
+    values: Times = pc.fill_null(column.cast(pa.int64()), NO_TIME).to_numpy()
+    return values

@@ -17,7 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import OutputFile
 from pyiceberg.io.fileformat import DataFileStatistics, FileFormatFactory, FileFormatWriter
-from pyiceberg.io.pyarrow import ParquetFormatWriter, _get_parquet_writer_kwargs
+from pyiceberg.io.pyarrow import (
+    ParquetFormatWriter,
+    _get_parquet_writer_kwargs,
+    parquet_path_to_id_mapping,
+)
 from pyiceberg.manifest import FileFormat
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
@@ -26,6 +30,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
+from lithify.datasets.iceberg.encoding import without_dictionary
 from lithify.datasets.iceberg.foreign import translated
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.task import RewriteTask
@@ -68,11 +73,14 @@ class DataWriter:
             TableProperties.PARQUET_ROW_GROUP_LIMIT,
             TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT,
         )
+        self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
+        self._dictionaries: list[str] | None = None
+        """Columns that may get a dictionary, known since the first rows."""
         self.finished: list[NewFile] = []
         self._started: list[str] = []
 
-    def open(self) -> tuple[OutputFile, FileFormatWriter]:
-        """A new file."""
+    def open(self, first: pa.Table) -> tuple[OutputFile, FileFormatWriter]:
+        """A new file that begins with these rows."""
         name = f"{self._name}-{len(self._started):05d}.{self._model.file_extension()}"
         path = self._locations.new_data_location(name, self._partition)
         self._started.append(path)
@@ -81,7 +89,14 @@ class DataWriter:
         assert isinstance(writer, ParquetFormatWriter)
         # Arrow's own note of the schema would name the dictionaries of this process as types of columns.
         writer._parquet_writer_kwargs["store_schema"] = False
+        writer._parquet_writer_kwargs["use_dictionary"] = self._choose_dictionaries(first)
         return output, writer
+
+    def _choose_dictionaries(self, table: pa.Table) -> list[str]:
+        if self._dictionaries is None:
+            plain = without_dictionary(table, self._plain_bytes)
+            self._dictionaries = [path for path in self._leaves if path not in plain]
+        return self._dictionaries
 
     def finish(self, output: OutputFile, writer: FileFormatWriter, order_id: int) -> None:
         """Close a file and take its statistics."""
@@ -103,10 +118,17 @@ class DataWriter:
         step = max(table.num_rows // SAMPLES, 1)
         slices = [table.slice(start, min(SAMPLE_ROWS, step)) for start in range(0, table.num_rows, step)]
         sample = pa.concat_tables(slices)
-        buffer = io.BytesIO()
-        pq.write_table(sample, buffer, **_get_parquet_writer_kwargs(self._properties))
         rows: int = sample.num_rows
-        return buffer.tell() / rows
+        return self._stored_bytes(sample, self._choose_dictionaries(table)) / rows
+
+    def _plain_bytes(self, table: pa.Table) -> int:
+        return self._stored_bytes(table, [])
+
+    def _stored_bytes(self, table: pa.Table, dictionaries: list[str]) -> int:
+        buffer = io.BytesIO()
+        options = _get_parquet_writer_kwargs(self._properties)
+        pq.write_table(table, buffer, use_dictionary=dictionaries, **options)
+        return buffer.tell()
 
 
 class RollingWriter:
@@ -123,7 +145,7 @@ class RollingWriter:
         """Append rows."""
         for part in self._parts(table):
             if self._open is None:
-                self._open = self._files.open()
+                self._open = self._files.open(part)
             output, writer = self._open
             with translated(f"writing {output.location}"):
                 writer.write(part)

@@ -1,0 +1,101 @@
+"""Files that need no projection are read as they are: the rows of a range, and only its row groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import Table
+
+from lithify.datasets.iceberg.model import TimeRange
+from lithify.datasets.iceberg.reader import RangeReader
+from lithify.datasets.iceberg.task import RewriteTask
+from tests.datasets.iceberg.running import Steps, dataset_of
+from tests.datasets.iceberg.tables import (
+    DAY,
+    START,
+    Row,
+    append,
+    append_with_deletes,
+    fresh,
+    make_rows,
+    new_table,
+)
+
+ROWS = 40
+HOUR = timedelta(hours=1)
+
+
+def task_of(table: Table) -> RewriteTask:
+    """The only task of the table's compaction."""
+    dataset = dataset_of(table)
+    (compaction,) = Steps(dataset).schedule().ledger.active()
+    (work,) = dataset.prepare(compaction, dataset.snapshot()).works
+    task: RewriteTask = work.argument
+    return task
+
+
+def micros(time: datetime) -> int:
+    return round(time.timestamp() * 1_000_000)
+
+
+def read(task: RewriteTask) -> pa.Table:
+    """All rows of the task's range."""
+    reader = RangeReader(task)
+    batches = [batch for source in task.sources for batch in reader.batches(source)]
+    return pa.Table.from_batches(batches, reader.arrow_schema)
+
+
+@pytest.mark.parametrize("with_nulls", [False, True])
+@pytest.mark.parametrize(
+    ("first", "last"), [(None, None), (3, 17), (5, 6), (None, 8), (20, None), (30, 31), (0, 24)]
+)
+def test_rows_of_a_range(catalog: Catalog, first: int | None, last: int | None, with_nulls: bool) -> None:
+    table = new_table(catalog, properties={"write.parquet.row-group-limit": "7"})
+    rows = append(table, make_rows(ROWS, START, DAY))
+    rows += append(table, [(None, 1 << 40, "b"), *make_rows(ROWS, START, DAY)])
+    start, end = (None if hour is None else START + hour * HOUR for hour in (first, last))
+    task = task_of(table)
+    wanted = TimeRange(
+        None if start is None else micros(start), None if end is None else micros(end), (), with_nulls
+    )
+    sources = tuple(replace(source, is_inside=False) for source in task.sources)
+
+    found = read(replace(task, range=wanted, sources=sources))
+
+    def belongs(row: Row) -> bool:
+        time = row[0]
+        if time is None:
+            return with_nulls
+        return (start is None or start <= time) and (end is None or time < end)
+
+    assert sorted(found["id"].to_pylist()) == sorted(row[1] for row in rows if belongs(row))
+
+
+def test_which_files_go_through_pyiceberg(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = new_table(catalog)
+    append(table, make_rows(ROWS))
+    append_with_deletes(table, make_rows(ROWS), [3])
+    with fresh(table).update_schema() as update:
+        update.rename_column("device", "unit")
+    fresh(table).append(pa.table({"id": [1], "event_time": [START], "unit": ["x"]}))
+    projected: list[str] = []
+    scan = ArrowScan._record_batches_from_scan_tasks_and_deletes
+
+    def note(self, tasks, deletes):  # type: ignore[no-untyped-def]  # what PyIceberg's has
+        projected.extend(task.file.file_path for task in tasks)
+        return scan(self, tasks, deletes)
+
+    monkeypatch.setattr(ArrowScan, "_record_batches_from_scan_tasks_and_deletes", note)
+    task = task_of(table)
+
+    found = read(task)
+
+    assert found.num_rows == 2 * ROWS
+    assert found.schema.names == ["event_time", "id", "unit"]
+    direct = {source.file.file_path for source in task.sources} - set(projected)
+    assert [s.file.record_count for s in task.sources if s.file.file_path in direct] == [1]
