@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,8 @@ from tests.judge.official import Delete, Put, open_db
 from tests.judge.rows import read_database
 
 NOW_MS = int(time.time() * 1000)
-KILLS = 6
+KILLS = 3
+OPEN_LIMIT_S = 10.0
 
 Model = dict[bytes, bytes]
 
@@ -43,7 +46,7 @@ def make_database(path: Path, keys: int = 50, value: bytes = b"v") -> Model:
 
 
 def check(path: Path, model: Model) -> None:
-    with open_db(path) as database:
+    with open_db(path, timeout_s=OPEN_LIMIT_S) as database:
         assert dict(database.scan()) == model
 
 
@@ -87,22 +90,72 @@ def test_a_crash_at_any_store_call_loses_nothing_and_the_next_run_finishes(
     assert sites > 20
 
 
+PROGRAM = """
+import os, signal, sys
+from tests.compacting import compact, dataset_at
+
+path, suffix, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+def die(event, arguments):
+    global left
+    if event in ("os.link", "os.rename") and os.fspath(arguments[1]).endswith(suffix):
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(die)
+print("ready", flush=True)
+compact(dataset_at(path, max_sst_size=100_000))
+"""
+"""Dies when it has written the n-th file of a kind in full, but not yet under its name."""
+
+
+@contextmanager
+def compacting(path: Path, suffix: str, number: int) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", PROGRAM, str(path), suffix, str(number)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        yield child
+        child.wait()
+
+
+def check_what_is_left(path: Path, model: Model) -> None:
+    """Reads every SST that is named: none may be cut short. Then the next run finishes."""
+    check(path, model)
+    assert not compact(dataset_at(path), take_over=True).failures
+    check(path, model)
+    assert not read_database(path)[b""].l0
+
+
 @pytest.mark.parametrize("kill", range(KILLS))
 def test_sigkill_at_any_time_loses_nothing(kill: int, tmp_path: Path) -> None:
     path = tmp_path / "db"
     model = make_database(path, keys=6000, value=b"x" * 300)
-    program = (
-        "import sys; from tests.compacting import compact, dataset_at; print('ready', flush=True);"
-        "compact(dataset_at(sys.argv[1], max_sst_size=100_000)); print('done', flush=True)"
-    )
-    child = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"ready\n"
-    time.sleep(0.05 + 0.12 * kill)
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
+    with compacting(path, "nothing", 1) as child:
+        time.sleep(0.05 + 0.24 * kill)
+        child.send_signal(signal.SIGKILL)
+    check_what_is_left(path, model)
 
-    check(path, model)  # also reads every SST that is named: none may be cut short
-    assert not compact(dataset_at(path), take_over=True).failures
-    check(path, model)
-    assert not read_database(path)[b""].l0
+
+@pytest.mark.parametrize(
+    ("suffix", "number"),
+    [
+        (".json", 1),
+        *((".manifest", n) for n in (1, 2, 3)),
+        *((".compactions", n) for n in (1, 3, 4)),
+        (".sst", 1),
+    ],
+    ids=str,
+)
+def test_what_was_written_and_not_published_is_in_nobodys_way(
+    template: tuple[Path, Model], tmp_path: Path, suffix: str, number: int
+) -> None:
+    source, model = template
+    path = Path(shutil.copytree(source, tmp_path / "db"))
+    with compacting(path, suffix, number) as child:
+        pass
+    assert child.returncode == -signal.SIGKILL
+    (leftover,) = [file for file in path.rglob("*#*") if not file.name.endswith("#0")]
+    assert leftover.name.partition("#")[0].endswith(suffix)
+    check_what_is_left(path, model)
