@@ -73,6 +73,21 @@ def test_large_work_is_passed_over_only_so_often() -> None:
     assert len(order) > 10
 
 
+def test_large_work_that_is_offered_with_every_plan_is_passed_over_only_so_often() -> None:
+    """A planner offers all that it has each time; that must not begin the counting anew."""
+    budget = Budget(Capacity(max_running=4, max_running_bytes=10, max_passed_over=3))
+    budget.offer([work("small0", cost=5)], 0)
+    budget.start()
+    order = []
+    for number in range(1, 20):
+        budget.offer([work("large", cost=10), work(f"small{number}", cost=5)], 0)
+        order += names(budget.start())
+        if "large" in order:
+            break
+        budget.finished(budget.running[0].key)
+    assert order.index("large") == 3
+
+
 def test_work_above_the_whole_capacity_runs_alone() -> None:
     budget = Budget(Capacity(max_running=4, max_running_bytes=10))
     budget.offer([work("huge", 0.9, 99), work("a", 0.5, 1)], 0)
@@ -243,6 +258,17 @@ def test_what_ran_before_counts() -> None:
     budget.offer([work("old"), work("a"), work("b", after=["old"])], 0)
     assert names(budget.start()) == ["a"]
     budget.finished(key("old"))
+    assert names(budget.start()) == ["b"]
+
+
+def test_queued_work_that_turns_out_to_run_leaves_the_queue() -> None:
+    """Another coordinator started it."""
+    budget = Budget(ONE)
+    budget.offer([work("a"), work("b")], 0)
+    budget.adopt([work("a")])
+    assert (names(budget.running), names(budget.queued)) == (["a"], ["b"])
+    assert names(budget.start()) == []
+    budget.finished(key("a"))
     assert names(budget.start()) == ["b"]
 
 

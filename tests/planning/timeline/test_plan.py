@@ -201,6 +201,12 @@ def test_skip_offsets(
             assert chunk.verdict.action is Action.COMPACT
 
 
+def test_a_held_chunk_with_nothing_to_do_counts_as_compacted() -> None:
+    files = [*small_files(TODAY - 1, 1), *small_files(TODAY, 2)]
+    totals = plan(files, replace(POLICY, skip_clock_us=DAY_US), NOW_US).totals
+    assert (totals[Status.COMPACTED].files, totals[Status.SKIPPED].files) == (1, 2)
+
+
 def test_a_held_chunk_is_compacted_once_it_is_old_enough() -> None:
     policy = replace(POLICY, skip_clock_us=HOUR_US)
     files = small_files(10, 3)

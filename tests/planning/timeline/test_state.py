@@ -107,6 +107,7 @@ def test_empty_stable_and_deferred_chunks_are_skipped() -> None:
     assert again.tasks == ()
     assert memory.states == before, "nothing has to be written"
     assert again.totals[Status.DEFERRED].files == 3
+    assert again.chunks[-2].verdict.priority == first.chunks[-2].verdict.priority > 0
 
 
 def test_an_unstable_chunk_with_a_task_gets_no_second_one() -> None:
@@ -158,6 +159,13 @@ def test_a_change_is_noticed_in_its_chunk_only(
     assert analysed_days(result) == [2]
     again = memory.plan(change(STABLE_DAYS), [active(task) for task in result.tasks])
     assert analysed_days(again) == []
+
+
+def test_a_delete_file_replaced_by_a_larger_one_is_noticed() -> None:
+    memory = Memory(EACH)
+    memory.plan(with_more_deleted_rows(STABLE_DAYS))
+    more = [replace(f, deleted_rows=9) if f.deletes else f for f in with_more_deleted_rows(STABLE_DAYS)]
+    assert analysed_days(memory.plan(more)) == [2]
 
 
 def test_a_removed_chunk_is_forgotten() -> None:
