@@ -6,9 +6,11 @@ from the modification times of the compactions files, so watching costs nothing:
 compaction first appears to the one that says Completed.
 
 1. *Scaling, independent*: `INDEPENDENT` databases with one compaction each, one coordinator for each, and one
-   or two worker processes of one core that serve all of them, one compaction at a time.
-2. *Scaling, one large compaction*: one worker process on a standalone Spark cluster of one or two executors
-   of one core.
+   or two worker processes that serve all of them, one compaction at a time. A worker may use one core only,
+   for its JVM, its Python and its tasks together, as in a container of that size.
+2. *Scaling, one large compaction* of as much data: one worker process on a standalone Spark cluster of one
+   or two executors, each bound to a core of its own. The driver and the coordinator have no core to
+   themselves: this machine has as many as there are executors.
 3. *Drain*: one L0 compaction, small and large, by `lithify run` and by a SlateDB process with coordinator
    and worker inside.
 """
@@ -20,9 +22,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tests.cluster import cluster_conf, standalone_cluster
@@ -38,10 +40,15 @@ from benchmarks.official import POLL_MS, measure_official
 from lithify.compaction.model import State
 
 CASE = next(case for case in CASES if case.name == "1 KB")
-INDEPENDENT = 4
-LARGE_SCALE = 2.5
+INDEPENDENT = 8
+LARGE_SCALE = 20
+PART_SCALE = LARGE_SCALE / INDEPENDENT
 SMALL_SCALE = 0.02
-RANGE_BYTES = 64 * 1024 * 1024
+WARM_S = 2.0
+SCALING_POLL_MS = 500
+"""Of the coordinators and workers of a scaling run: many coordinators that look all the time would need a
+good part of a core."""
+RANGE_BYTES = 256 * 1024 * 1024
 LIMIT_S = 300.0
 TIMEOUT_MS = 30_000
 OFFICIAL_SUBCOMPACTIONS = 4
@@ -90,13 +97,13 @@ def measure_service(cache: Path, scale: float) -> ServiceRun:
 
 
 def _measure(cache: Path, scale: float) -> ServiceRun:
-    small, middle, large = (
-        database_of(CASE, cache, part * scale) for part in (SMALL_SCALE, 1.0, LARGE_SCALE)
+    small, middle, part, large = (
+        database_of(CASE, cache, size * scale) for size in (SMALL_SCALE, 1.0, PART_SCALE, LARGE_SCALE)
     )
     with tempfile.TemporaryDirectory(prefix="service-", dir=cache) as name:
         folder = Path(name)
         return ServiceRun(
-            _independent(middle, folder),
+            _independent(part, folder),
             _large(large, folder),
             (measure_drain(small, folder), measure_drain(middle, folder)),
         )
@@ -106,14 +113,11 @@ def _independent(database: Path, folder: Path) -> Scaling:
     def wall_s(workers: int) -> float:
         paths = [_copy(database, folder / f"db{n}") for n in range(INDEPENDENT)]
         urls = [str(path) for path in paths]
-        options = NodeOptions(
-            "worker", urls[0], urls[1:], max_concurrent_compactions=1, max_sst_size=RANGE_BYTES
-        )
-        with _working(folder, [options] * workers, urls):
-            times = [_wait_for_commit(path) for path in paths]
-        for path in paths:
-            shutil.rmtree(path)
-        return max(end_s for _, end_s in times) - min(start_s for start_s, _ in times)
+        options = [
+            NodeOptions("worker", urls[0], urls[1:], max_concurrent_compactions=1, cores=[n])
+            for n in range(workers)
+        ]
+        return _time_to_compact(paths, options, folder)
 
     size = INDEPENDENT * _size(database)
     return Scaling("independent compactions", size, wall_s(1), wall_s(2))
@@ -124,16 +128,32 @@ def _large(database: Path, folder: Path) -> Scaling:
         path = _copy(database, folder / "db")
         spark = folder / f"spark{executors}"
         spark.mkdir()
-        with standalone_cluster(spark, executors) as master:
-            options = NodeOptions(
-                "worker", str(path), master=master, spark_conf=cluster_conf(), max_sst_size=RANGE_BYTES
-            )
-            with _working(folder, [options], [str(path)]):
-                start_s, end_s = _wait_for_commit(path)
-        shutil.rmtree(path)
-        return end_s - start_s
+        with standalone_cluster(spark, executors, pinned=True) as master:
+            options = NodeOptions("worker", str(path), master=master, spark_conf=cluster_conf())
+            return _time_to_compact([path], [options], folder)
 
     return Scaling("one large compaction", _size(database), wall_s(1), wall_s(2))
+
+
+def _time_to_compact(databases: Sequence[Path], workers: Sequence[NodeOptions], folder: Path) -> float:
+    """Seconds from the moment in which workers see one compaction of each database, all Scheduled, to the
+    last commit. Removes the databases."""
+    with nodes_in(folder / "logs") as nodes:
+        ready = [nodes.node(_scaling(options)) for options in workers]
+        wait_until(lambda: all(process.events(READY) for process in ready), LIMIT_S)
+        for process in ready:
+            process.freeze()
+        for path in databases:
+            nodes.node(_scaling(NodeOptions("coordinator", str(path))))
+        wait_until(lambda: all(_states(path) == [State.SCHEDULED] for path in databases), LIMIT_S)
+        start_s = time.time()
+        for process in ready:
+            process.thaw()
+        wait_until(lambda: all(_states(path) == [State.COMPLETED] for path in databases), LIMIT_S)
+        end_s = max(history(path)[-1].written_s for path in databases)
+    for path in databases:
+        shutil.rmtree(path)
+    return end_s - start_s
 
 
 def measure_drain(database: Path, folder: Path) -> Drain:
@@ -142,7 +162,7 @@ def measure_drain(database: Path, folder: Path) -> Drain:
     official_s = measure_official(CASE, path, OFFICIAL_SUBCOMPACTIONS).whole_wall_s
     shutil.rmtree(path)
     path = _copy(database, folder / "db")
-    options = NodeOptions("run", str(path), master="local[2]", max_sst_size=256 * 1024 * 1024)
+    options = NodeOptions("run", str(path), master="local[2]", max_sst_size=RANGE_BYTES)
     with nodes_in(folder / "logs") as nodes:
         nodes.node(_polling(options))
         start_s, end_s = _wait_for_commit(path)
@@ -150,33 +170,31 @@ def measure_drain(database: Path, folder: Path) -> Drain:
     return Drain(_size(database), official_s, end_s - start_s)
 
 
-@contextmanager
-def _working(folder: Path, workers: Sequence[NodeOptions], urls: Sequence[str]) -> Iterator[None]:
-    """Worker processes that are ready, then a coordinator for each database."""
-    with nodes_in(folder / "logs") as nodes:
-        ready = [nodes.node(_polling(options)) for options in workers]
-        wait_until(lambda: all(process.events(READY) for process in ready), LIMIT_S)
-        for url in urls:
-            nodes.node(_polling(NodeOptions("coordinator", url)))
-        yield
+def _scaling(options: NodeOptions) -> NodeOptions:
+    return replace(
+        options,
+        poll_interval_ms=SCALING_POLL_MS,
+        worker_heartbeat_timeout_ms=TIMEOUT_MS,
+        max_sst_size=RANGE_BYTES,
+        warm_s=WARM_S,
+    )
 
 
 def _polling(options: NodeOptions) -> NodeOptions:
-    return NodeOptions(
-        **{**asdict(options), "poll_interval_ms": POLL_MS, "worker_heartbeat_timeout_ms": 30_000}
-    )
+    return replace(options, poll_interval_ms=POLL_MS, worker_heartbeat_timeout_ms=TIMEOUT_MS, warm_s=WARM_S)
 
 
 def _wait_for_commit(path: Path) -> tuple[float, float]:
     """When the compaction appeared, and when it was Completed; seconds since the epoch."""
 
-    def is_done() -> bool:
-        ledger = latest(path)
-        return ledger is not None and [c.state for c in ledger.compactions] == [State.COMPLETED]
-
-    wait_until(is_done, LIMIT_S)
+    wait_until(lambda: _states(path) == [State.COMPLETED], LIMIT_S)
     versions = [version for version in history(path) if version.ledger.compactions]
     return versions[0].written_s, versions[-1].written_s
+
+
+def _states(path: Path) -> list[State]:
+    ledger = latest(path)
+    return [compaction.state for compaction in ledger.compactions] if ledger is not None else []
 
 
 def _copy(database: Path, path: Path) -> Path:

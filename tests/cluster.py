@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyspark
@@ -20,6 +21,7 @@ from lithify.engine.java import find_java
 HOME = Path(pyspark.__file__).parent
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 20.0
+CORES = os.cpu_count() or 1
 Server = tuple[Path, subprocess.Popen[bytes]]
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _REPOSITORY = Path(__file__).parents[1]
@@ -35,8 +37,9 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n%ex
 
 
 @contextmanager
-def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
-    """A master and workers of one core each; gives the master's URL."""
+def standalone_cluster(folder: Path, workers: int = 2, *, pinned: bool = False) -> Iterator[str]:
+    """A master and workers of one core each; gives the master's URL. A worker that is `pinned` has a core
+    of the machine for itself and all its executors."""
     with ExitStack() as stack:
         master = "org.apache.spark.deploy.master.Master"
         options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
@@ -47,7 +50,10 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
         servers = [
             stack.enter_context(
                 _server(
-                    folder, f"worker-{i}", [worker, *options, "--work-dir", str(folder / f"work-{i}"), url]
+                    folder,
+                    f"worker-{i}",
+                    [worker, *options, "--work-dir", str(folder / f"work-{i}"), url],
+                    cores=[i % CORES] if pinned else (),
                 )
             )
             for i in range(workers)
@@ -95,7 +101,7 @@ def connect_server(folder: Path, conf: Mapping[str, str]) -> Iterator[str]:
 
 
 @contextmanager
-def _server(folder: Path, name: str, arguments: list[str]) -> Iterator[Server]:
+def _server(folder: Path, name: str, arguments: list[str], *, cores: Sequence[int] = ()) -> Iterator[Server]:
     """A JVM of Spark's, ended with the block; gives its log and its process."""
     log = folder / f"{name}.log"
     with log.open("wb") as output:
@@ -106,6 +112,7 @@ def _server(folder: Path, name: str, arguments: list[str]) -> Iterator[Server]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            preexec_fn=partial(os.sched_setaffinity, 0, cores) if cores else None,
         )
     try:
         yield log, process

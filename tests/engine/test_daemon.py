@@ -83,3 +83,8 @@ def test_zipped_pyspark_is_left_out_only_beside_its_own_package(tmp_path: Path) 
 
 def test_workers_of_the_shared_session_are_forked_from_our_daemon(spark_engine: SparkEngine) -> None:
     assert spark_engine.submit("daemon", tasks.daemon_has_numba, 0).result(60)
+
+
+def test_a_collection_after_a_task_spares_what_was_preloaded(spark_engine: SparkEngine) -> None:
+    walked, spared = spark_engine.submit("gc", tasks.objects_a_collection_walks_through, None).result(60)
+    assert 0 < 10 * walked < spared

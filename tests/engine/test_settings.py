@@ -130,9 +130,9 @@ def test_options_survive_being_split_like_a_shell(option: str) -> None:
     assert shlex.split(quote_options(["-Dfirst", option])) == ["-Dfirst", option]
 
 
-def test_only_local_jvms_are_tuned_for_a_short_life() -> None:
-    assert "-XX:TieredStopAtLevel=1" in java_options(FOLDER, FOLDER, None, local=True)
-    assert "-XX:TieredStopAtLevel=1" not in java_options(FOLDER, FOLDER, FOLDER, local=False)
+@pytest.mark.parametrize("archive", [None, FOLDER])
+def test_the_drivers_jvm_compiles_no_more_than_pays(archive: Path | None) -> None:
+    assert "-XX:TieredStopAtLevel=1" in java_options(FOLDER, FOLDER, archive)
 
 
 def test_log_file_is_bounded() -> None:

@@ -22,6 +22,7 @@ from typing import TypeVar
 from lithify.clock import SystemClock
 from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
 from lithify.ids import RandomIds
@@ -60,6 +61,10 @@ class NodeOptions:
     worker_heartbeat_timeout_ms: int = 3_000
     max_concurrent_compactions: int = 4
     max_sst_size: int = 256 * 1024
+    cores: Sequence[int] = ()
+    """The processor cores that this process and all it starts may use; any, if there is none."""
+    warm_s: float = 0.0
+    """How long all slots work on nothing, with everything loaded, before this process is ready."""
     take_over: bool = True
     die_after_writes: int = 0
     """0: live."""
@@ -86,6 +91,8 @@ class MortalStore(WrappedStore):
 
 def main(options: NodeOptions) -> None:
     """Run until SIGTERM."""
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     every_s = options.poll_interval_ms / 1000
@@ -96,12 +103,21 @@ def main(options: NodeOptions) -> None:
     with _engine(options) as engine:
         # Nothing is claimed before tasks can run: compiling the kernel anew may take longer than a timeout.
         engine.submit("start", abs, -1).result()
+        if options.warm_s:
+            warm_up()
+            _warm_slots(engine, options.warm_s)
         print(json.dumps({"event": READY}), flush=True)
         workers = [_worker(options, url, engine) for url in (options.url, *options.more_urls)]
         if options.role == "worker":
             run_workers(workers, stop, random.Random(), loop)
         else:
             _coordinate(options, stop, loop, workers[0])
+
+
+def _warm_slots(engine: Engine, warm_s: float) -> None:
+    """Let calls last until every slot, also one that comes late, has run some."""
+    for call in [engine.submit("warm", time.sleep, warm_s / 2) for _ in range(2 * engine.slots)]:
+        call.result()
 
 
 def _coordinate(

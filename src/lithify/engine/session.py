@@ -218,8 +218,7 @@ class ClassicSession:
     ) -> dict[str, str]:
         log_config = self._folder / "log4j2.properties"
         log_config.write_text(settings.log_config(self._folder), encoding="utf-8")
-        local = settings.parse_local(master, 1) is not None
-        options = settings.java_options(log_config, self._folder / "jvm-error.log", used_archive, local=local)
+        options = settings.java_options(log_config, self._folder / "jvm-error.log", used_archive)
         return settings.driver_settings(
             master,
             app_name,

@@ -89,12 +89,12 @@ def parse_cpu_quota(text: str) -> int | None:
     return -(-int(quota) // int(period))
 
 
-def java_options(log_config: Path, error_file: Path, archive: Path | None, *, local: bool) -> list[str]:
-    """Options of the driver's JVM. The first-tier compiler and the serial collector start fastest
-    and are enough, because no data passes through a local JVM; a cluster's driver keeps Java's own."""
+def java_options(log_config: Path, error_file: Path, archive: Path | None) -> list[str]:
+    """Options of the driver's JVM. The first-tier compiler and the serial collector start fastest and are
+    enough, because no data passes through it: compiling for the last bit of speed would take more than
+    all it does."""
     options = [f"-Dlog4j2.configurationFile={log_config.as_uri()}", f"-XX:ErrorFile={error_file}"]
-    if local:
-        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     if archive is not None:
         # The checksum is verified, so that a damaged archive is left out and cannot crash the JVM.
         options += [f"-XX:SharedArchiveFile={archive}", "-XX:+VerifySharedSpaces"]

@@ -107,7 +107,7 @@ class SparkEngine:
         return self._slots or 0
 
     def start(self) -> None:
-        self._session()
+        self._start()
 
     def submit(
         self, job: str, function: Callable[[ArgumentT], ResultT], argument: ArgumentT
@@ -164,7 +164,7 @@ class SparkEngine:
 
     # Starting
 
-    def _session(self) -> Future[Session]:
+    def _start(self) -> Future[Session]:
         """The session, which the first caller begins to start in a thread of its own."""
         with self._lock:
             if self._starter is not None:
@@ -248,7 +248,7 @@ class SparkEngine:
                     del self._jobs[job.name]
 
     def _run(self, job: _Job, call: _Call) -> Any:
-        session = self._session().result()
+        session = self._start().result()
         limits = Limits(session.max_attempts, self._task_time_limit_s)
         request = encode_request(call.function, call.argument, limits)
         if call.is_cancelled:
