@@ -26,6 +26,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.manifests import live_entries
 
 MAX_CACHED_ENTRIES = 100_000
 """Manifest entries kept between listings; each takes a few kilobytes."""
@@ -51,7 +52,7 @@ class ManifestCache:
         fetched: dict[str, Sequence[ManifestEntry]] = {}
         if missing:
             with ThreadPoolExecutor(min(MAX_READERS, len(missing))) as pool:
-                read = pool.map(lambda m: m.fetch_manifest_entry(io, discard_deleted=True), missing)
+                read = pool.map(lambda m: live_entries(io, m), missing)
                 fetched = {m.manifest_path: entries for m, entries in zip(missing, read, strict=True)}
         found = {path: fetched[path] if entries is None else entries for path, entries in kept.items()}
         with self._lock:

@@ -1,0 +1,67 @@
+"""Reading the entries of manifests.
+
+PyIceberg works out anew for every manifest how entries of its Avro schema are read, which takes ten times as
+long as reading a small one. All manifests that one program wrote for one table schema have the same, so
+that is remembered here by the text of the schema. Everything else is PyIceberg's.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+from pyiceberg.avro.decoder import new_decoder
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.avro.reader import Reader
+from pyiceberg.avro.resolver import resolve_reader
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    _inherit_from_manifest,
+)
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+from lithify.errors import CorruptObject
+
+MAX_SCHEMAS = 64
+"""Schemas remembered, the least recently used forgotten first."""
+
+
+def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    """The entries of a manifest that are not deleted."""
+    with _EntriesFile(io.new_input(manifest.manifest_path)) as entries:
+        return [
+            _inherit_from_manifest(entry, manifest)
+            for entry in entries
+            if entry.status != ManifestEntryStatus.DELETED
+        ]
+
+
+class _EntriesFile(AvroFile[ManifestEntry]):
+    def __enter__(self) -> _EntriesFile:
+        with self.input_file.open() as stream:
+            self.decoder = new_decoder(stream.read())
+        self.header = self._read_header()
+        schema = self.header.meta.get("avro.schema")
+        if schema is None:
+            raise CorruptObject(self.input_file.location, "is no manifest: it has no Avro schema")
+        self.reader = _reader_of(schema)
+        return self
+
+
+@lru_cache(MAX_SCHEMAS)
+def _reader_of(schema: str) -> Reader:
+    """How to read entries that were written with this Avro schema. Readers have no state."""
+    return resolve_reader(
+        AvroSchemaConversion().avro_to_iceberg(json.loads(schema)),
+        MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
+        {-1: ManifestEntry, 2: DataFile},
+        {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    )
