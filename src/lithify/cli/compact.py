@@ -57,6 +57,8 @@ def plan(
         lithify plan --full --json s3://bucket/my-db
 
         lithify plan --png timeline.png iceberg://catalog/namespace.table
+
+        lithify plan --set compactor_options.segments.pattern=events/%Y-%m-%d/ /data/my-db
     """
     with errors(as_json):
         tables.refuse(url, segment=segment, scheduler_option=scheduler_option)
@@ -70,19 +72,25 @@ def _plan(
     if tables.is_table(url):
         tables.plan(url, config, full, as_json, png)
         return
-    if png is not None:
-        raise Refused(f"{url}: --png draws the timeline of an Iceberg table; this is none")
     from lithify.cli import building, render
     from lithify.compaction.model import Ledger
 
     dataset = building.open_dataset(url, config)
-    ledger = dataset.ledger()
+    ledger = dataset.ledger() or Ledger()
     manifest = dataset.snapshot()
-    proposed = building.planner(dataset, full, segment)(manifest, ledger if ledger is not None else Ledger())
+    timeline = dataset.segments(manifest, ledger)
+    proposed = building.planner(dataset, full, segment)(manifest, ledger)
+    if png is not None:
+        if timeline is None:
+            raise Refused(
+                f"{url}: --png draws a timeline, and nothing says what times the segments of this database "
+                "have; set compactor_options.segments.pattern"
+            )
+        render.draw_segments(timeline, png)
     if as_json:
-        print_json(render.plan_json(dataset.url, manifest, proposed))
+        print_json(render.plan_json(dataset.url, manifest, proposed, timeline))
     else:
-        render.print_plan(Console(), manifest, proposed)
+        render.print_plan(Console(), manifest, proposed, timeline)
 
 
 def compact(

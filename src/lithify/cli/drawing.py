@@ -17,6 +17,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lithify.cli.timeline import TABLE_WORDS, Words
 from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import (
@@ -52,7 +53,7 @@ _FIRST_DAY = date(2, 1, 1).toordinal() - date(1970, 1, 1).toordinal()
 _LAST_DAY = date(9998, 12, 31).toordinal() - date(1970, 1, 1).toordinal()
 
 
-def save_picture(plan: TimelinePlan, calendar: Calendar, path: Path) -> None:
+def save_picture(plan: TimelinePlan, calendar: Calendar, path: Path, words: Words = TABLE_WORDS) -> None:
     """Write the picture; its format follows from the name's ending. `Refused` without matplotlib, and
     for a format it does not know."""
     try:
@@ -67,8 +68,8 @@ def save_picture(plan: TimelinePlan, calendar: Calendar, path: Path) -> None:
     axes = figure.subplots(max(1, len(groups[:MAX_GROUPS])), squeeze=False)[:, 0]
     for area, (group, chunks) in zip(axes, groups[:MAX_GROUPS], strict=False):
         tasks = [task for task in plan.tasks if task.group == group]
-        _draw_group(area, group, chunks[-MAX_CHUNKS:], tasks)
-    figure.suptitle(_title(plan, calendar, len(groups)))
+        _draw_group(area, group, chunks[-MAX_CHUNKS:], tasks, words)
+    figure.suptitle(_title(plan, calendar, len(groups), words))
     present = [status for status in Status if plan.totals[status].chunks]
     handles = [Patch(color=_COLORS[status], label=status.value) for status in present]
     figure.legend(handles=handles, loc="outside lower center", ncols=max(1, len(handles)))
@@ -91,10 +92,10 @@ def _groups(plan: TimelinePlan) -> list[tuple[str, list[PlannedChunk]]]:
     return sorted(by_group.items(), key=lambda item: (-awaiting_bytes(item[1]), item[0]))
 
 
-def _title(plan: TimelinePlan, calendar: Calendar, groups: int) -> str:
+def _title(plan: TimelinePlan, calendar: Calendar, groups: int, words: Words) -> str:
     amounts = plan.totals.values()
     title = (
-        f"{sum(a.files for a in amounts):,} files in {len(plan.chunks):,} chunks of one "
+        f"{sum(a.files for a in amounts):,} {words.files} in {len(plan.chunks):,} chunks of one "
         f"{calendar.granularity.value} ({calendar.zone}), {len(plan.tasks):,} tasks"
     )
     untimed = sum(len(p.chunk.files) for p in plan.chunks if p.chunk.key.bucket is not Bucket.TIME)
@@ -105,7 +106,9 @@ def _title(plan: TimelinePlan, calendar: Calendar, groups: int) -> str:
     return title
 
 
-def _draw_group(area: Axes, group: str, chunks: Sequence[PlannedChunk], tasks: Sequence[Task]) -> None:
+def _draw_group(
+    area: Axes, group: str, chunks: Sequence[PlannedChunk], tasks: Sequence[Task], words: Words
+) -> None:
     from matplotlib.ticker import MaxNLocator
 
     spans = {p.chunk.key: p.chunk.interval for p in chunks if p.chunk.interval is not None}
@@ -116,8 +119,8 @@ def _draw_group(area: Axes, group: str, chunks: Sequence[PlannedChunk], tasks: S
         area.axvline(start, color="white", linewidth=0.5)
     top = _draw_files(area, chunks)
     _draw_tasks(area, spans, tasks, top)
-    area.set_title(group or "files over time", loc="left", fontsize="medium")
-    area.set_ylabel("files")
+    area.set_title(group or f"{words.files} over time", loc="left", fontsize="medium")
+    area.set_ylabel(words.files)
     area.xaxis_date()
     area.set_xlim(_ends(chunks[0].chunk.interval)[0], _ends(chunks[-1].chunk.interval)[1])
     area.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -42,7 +42,7 @@ SchedulerOptions = Annotated[
 ]
 Png = Annotated[
     Path | None,
-    typer.Option("--png", metavar="FILE", help="Draw the timeline of an Iceberg table to this file."),
+    typer.Option("--png", metavar="FILE", help="Draw the timeline to this file."),
 ]
 Full = Annotated[
     bool,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -12,11 +13,13 @@ from rich.table import Table
 
 from lithify.cli import text
 from lithify.cli.progress import Totals
+from lithify.cli.timeline import SEGMENT_WORDS, print_timeline, timeline_json
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Compaction
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, View
 from lithify.datasets.slatedb.shape import Shape, shape_of
+from lithify.datasets.slatedb.timeline import SegmentTimeline
 from lithify.oneshot import Result
 
 DROPPED = ("superseded", "tombstones", "expired", "filtered", "folded")
@@ -38,10 +41,13 @@ def plain(value: Any) -> Any:
 # Plan
 
 
-def plan_json(url: str, manifest: Manifest, plan: Plan) -> dict[str, Any]:
+def plan_json(
+    url: str, manifest: Manifest, plan: Plan, segments: SegmentTimeline | None = None
+) -> dict[str, Any]:
     return {
         "url": url,
         "shape": shape_json(shape_of(manifest)),
+        **({} if segments is None else {"timeline": _segments_json(segments)}),
         "proposals": [
             {
                 "spec": spec_json(proposal.spec),
@@ -55,7 +61,22 @@ def plan_json(url: str, manifest: Manifest, plan: Plan) -> dict[str, Any]:
     }
 
 
-def print_plan(console: Console, manifest: Manifest, plan: Plan) -> None:
+def _segments_json(segments: SegmentTimeline) -> dict[str, Any]:
+    return timeline_json(segments.plan, segments.calendar, SEGMENT_WORDS)
+
+
+def draw_segments(segments: SegmentTimeline, path: Path) -> None:
+    """The segments as a picture."""
+    from lithify.cli.drawing import save_picture
+
+    save_picture(segments.plan, segments.calendar, path, SEGMENT_WORDS)
+
+
+def print_plan(
+    console: Console, manifest: Manifest, plan: Plan, segments: SegmentTimeline | None = None
+) -> None:
+    if segments is not None:
+        print_timeline(console, segments.plan, segments.calendar, SEGMENT_WORDS)
     print_shape(console, "Shape", shape_of(manifest))
     if plan.proposals:
         table = Table(title="Would compact", title_justify="left")

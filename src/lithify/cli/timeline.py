@@ -70,6 +70,8 @@ class Words:
 
 
 TABLE_WORDS = Words()
+SEGMENT_WORDS = Words(files="sequences", rows=None)
+"""Of a database's segments: sequences are L0 SSTs and sorted runs."""
 
 
 def print_timeline(
@@ -86,8 +88,17 @@ def print_timeline(
     console.print(_total_table(plan, words))
 
 
-def timeline_json(plan: TimelinePlan, calendar: Calendar) -> dict[str, Any]:
+def timeline_json(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS) -> dict[str, Any]:
     """The same for programs."""
+    document = _document(plan, calendar)
+    if words.rows is None:
+        for counted in (*document["chunks"], *document["totals"].values()):
+            counted.pop("rows")
+            counted.pop("deleted_rows", None)
+    return document
+
+
+def _document(plan: TimelinePlan, calendar: Calendar) -> dict[str, Any]:
     return {
         "chunks": [_chunk_json(planned, calendar) for planned in plan.chunks],
         "tasks": [_task_json(task, calendar) for task in plan.tasks],

@@ -36,7 +36,7 @@ from lithify.datasets.slatedb.presence import judge as judge_coordinator
 from lithify.datasets.slatedb.pressure import pressure
 from lithify.datasets.slatedb.sources import source_views
 from lithify.datasets.slatedb.task import TaskResult
-from lithify.datasets.slatedb.timeline import propose_by_time
+from lithify.datasets.slatedb.timeline import SegmentTimeline, propose_by_time, show_segments
 from lithify.datasets.slatedb.transform import (
     is_trivial_move,
 )
@@ -218,6 +218,13 @@ class SlateDataset:
         if times is None:
             return propose(snapshot, ledger, policy)
         return propose_by_time(snapshot, ledger, policy, times, self._clock.now_ms())
+
+    def segments(self, snapshot: Manifest, ledger: SlateLedger) -> SegmentTimeline | None:
+        """The segments as a timeline; `None` where nothing tells their times (pure)."""
+        policy, times = self.options.policy, self.options.segment_times
+        if times is None:
+            return None
+        return show_segments(snapshot, ledger, policy, times, self._clock.now_ms())
 
     def remember(self, plan: Plan) -> None:
         """The planner of databases remembers nothing."""

@@ -130,6 +130,38 @@ def plan_segments(
     return plan_timeline(files, _timeline_policy(policy, times), now_ms * 1000, active=active)
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentTimeline:
+    """The segments to be looked at."""
+
+    plan: TimelinePlan
+    """All in one row, their sequences over the whole of their time."""
+    calendar: Calendar
+
+
+def show_segments(
+    manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, times: SegmentTimes, now_ms: int
+) -> SegmentTimeline:
+    """The plan of the segments, to be looked at."""
+    return SegmentTimeline(
+        _in_one_row(plan_segments(manifest, ledger, policy, times, now_ms)), times.calendar
+    )
+
+
+def _in_one_row(segments: TimelinePlan) -> TimelinePlan:
+    def key(of: ChunkKey) -> ChunkKey:
+        return replace(of, group="")
+
+    chunks = []
+    for planned in segments.chunks:
+        chunk = planned.chunk
+        assert chunk.interval is not None, "segments without a time are no part of the timeline"
+        files = tuple(replace(file, times=chunk.interval, group="") for file in chunk.files)
+        chunks.append(replace(planned, chunk=replace(chunk, key=key(chunk.key), files=files)))
+    tasks = tuple(replace(task, group="", chunks=tuple(map(key, task.chunks))) for task in segments.tasks)
+    return replace(segments, chunks=tuple(sorted(chunks, key=lambda p: p.chunk.key)), tasks=tasks)
+
+
 def propose_by_time(
     manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, times: SegmentTimes, now_ms: int
 ) -> Plan:
