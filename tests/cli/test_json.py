@@ -87,8 +87,7 @@ def test_documents_are_as_documented(place: Path, kind: str) -> None:
     said["retry"] = run("retry", *at, compaction)
     (found,) = run("status", *at)["compactions"]
     assert {"id", "unit", "state", "since_ms", "worker", "is_stale", "share_done", "waits_for"} <= set(found)
-    if kind == DATABASE:
-        said["doctor"] = run("doctor", *at, "--read-only")
+    said["doctor"] = run("doctor", *at, "--read-only")
     fields = documented()
     for name, document in said.items():
         assert fields_of(document) == fields[name, kind], f"{name} of {kind}"

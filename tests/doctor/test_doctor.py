@@ -16,7 +16,7 @@ from lithify.compaction.model import Compaction, Ledger, State
 from lithify.datasets.coordinating import lease_key
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
-from lithify.doctor import database, setup, storage
+from lithify.doctor import compactions, database, setup, storage
 from lithify.doctor.finding import Finding, Severity
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
@@ -321,7 +321,7 @@ def test_manifests_that_are_gone_though_pinned(path: Path) -> None:
 
 
 def test_versions_that_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "MAX_VERSIONS", 3)
+    monkeypatch.setattr(compactions, "MAX_VERSIONS", 3)
     assert by_check(examine(path))["versions"].severity is Severity.WARNING
 
 

@@ -1,4 +1,4 @@
-"""`lithify doctor`: what is wrong with a database or a set-up, and what to do about it."""
+"""`lithify doctor`: what is wrong with a database, a table or a set-up, and what to do about it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lithify.cli import tables
 from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
@@ -27,7 +28,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 def doctor(
     url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="A database; without one, only this machine.")
+        str | None, typer.Argument(metavar="URL", help="A database or table; without one, only this machine.")
     ] = None,
     spark: Annotated[
         bool, typer.Option("--spark", help="Also start Spark and run a task on it (some seconds).")
@@ -43,10 +44,10 @@ def doctor(
     store_option: StoreOptions = None,
     spark_conf: SparkConf = None,
 ) -> None:
-    """Say what is wrong with this machine, the cluster, the store or a database, and what to do.
+    """Say what is wrong with this machine, the cluster, the store, a database or table, and what to do.
 
-    With a URL it writes, and removes again, one small object below lithify/doctor/ of the database, to
-    see what the store can do. Exit code 0 when there is no problem (warnings are none), 10 otherwise.
+    With a URL it writes, and removes again, one small object below lithify/doctor/ of the database or table,
+    to see what the store can do. Exit code 0 when there is no problem (warnings are none), 10 otherwise.
 
     Examples:
 
@@ -67,10 +68,7 @@ def doctor(
 
 def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> Iterable[Finding]:
     from lithify.cli import building
-    from lithify.clock import SystemClock
-    from lithify.doctor import database, setup, storage
-    from lithify.doctor.finding import Severity
-    from lithify.ids import RandomIds
+    from lithify.doctor import setup
 
     yield setup.check_java(os.environ)
     yield setup.check_cache(os.environ)
@@ -79,12 +77,43 @@ def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> I
             yield setup.check_spark(engine, config.spark.master)
     if url is None:
         return
+    examine = _examine_table if tables.is_table(url) else _examine_database
+    yield from examine(url, config, read_only)
+
+
+def _examine_database(url: str, config: Config, read_only: bool) -> Iterable[Finding]:
+    from lithify.cli import building
+    from lithify.clock import SystemClock
+    from lithify.doctor.database import check_database
+    from lithify.doctor.finding import Severity
+    from lithify.doctor.storage import check_storage
+    from lithify.ids import RandomIds
+
     clock = SystemClock()
     dataset = building.open_dataset(url, config)
-    findings = list(database.check_database(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config)))
+    findings = list(check_database(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config)))
     yield from findings
     if not read_only and findings[0].severity is Severity.OK:
-        yield from storage.check_storage(dataset.store, dataset.paths.root, clock, RandomIds())
+        yield from check_storage(dataset.store, dataset.paths.root, clock, RandomIds())
+
+
+def _examine_table(url: str, config: Config, read_only: bool) -> Iterable[Finding]:
+    from functools import partial
+
+    from lithify.cli import building
+    from lithify.clock import SystemClock
+    from lithify.doctor.finding import Severity
+    from lithify.doctor.storage import check_storage
+    from lithify.doctor.table import check_table
+    from lithify.ids import RandomIds
+
+    clock = SystemClock()
+    open_table = partial(tables.open_table, url, config)
+    findings = list(check_table(open_table, clock.now_ms(), building.heartbeat_timeout_ms(config)))
+    yield from findings
+    if not read_only and findings[0].severity is Severity.OK:
+        dataset = open_table()
+        yield from check_storage(dataset.store, dataset.root, clock, RandomIds())
 
 
 def _print(findings: list[Finding]) -> None:

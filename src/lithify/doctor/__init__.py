@@ -1,1 +1,1 @@
-"""What is wrong with a database or a set-up, and what to do about it."""
+"""What is wrong with a database, a table or a set-up, and what to do about it."""

@@ -14,25 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lithify.compaction.contract import Pressure
-from lithify.compaction.model import State
-from lithify.compaction.presence import Presence
-from lithify.compaction.status import CompactionStatus
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import parse_sst_key
+from lithify.doctor.compactions import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.doctor.finding import Finding, ok, problem, warning
 from lithify.errors import CorruptObject, Refused, StoreError, Unsupported
 from lithify.ids import ulid_ms
-from lithify.status import Status
 from lithify.status import status as status_of
 
-MAX_AHEAD_MS = 5_000
-MAX_STAY_MS = {State.SUBMITTED: 60_000, State.COMPACTED: 60_000, State.SCHEDULED: 300_000}
-"""Longer than that, whoever has to act is not there: a coordinator looks every few seconds; a worker may
-be busy with something else for a while."""
 SOON_MS = 120_000
-MAX_VERSIONS = 2_000
 _SHOWN = 3
 
 
@@ -66,11 +57,10 @@ def check_database(dataset: SlateDataset, now_ms: int, heartbeat_timeout_ms: int
         return
     yield ok("state files", f"the manifest (epoch {manifest.compactor_epoch}) and the ledger are sound")
     yield from _check_objects(dataset, manifest)
-    yield from check_coordinator(found)
-    yield from (finding for c in found.compactions for finding in check_compaction(c, found))
-    yield from check_failures(found)
+    yield from check_compactions(found)
     yield from (check_pressure(p) for p in found.pressure)
-    yield check_clocks(manifest, ledger, now_ms)
+    flushes = [(ulid_ms(view.id), "the writer") for tree in manifest.trees() for view in tree.l0[:1]]
+    yield check_clocks([*heartbeats(ledger), *flushes], now_ms)
     yield _check_versions(dataset)
 
 
@@ -111,83 +101,7 @@ def _check_objects(dataset: SlateDataset, manifest: Manifest) -> Iterator[Findin
         )
 
 
-# Coordinator and compactions
-
-
-def check_coordinator(found: Status) -> Iterator[Finding]:
-    """Whether somebody coordinates where there is something to do."""
-    coordinator, check = found.coordinator, "coordinator"
-    waiting = bool(found.compactions or found.plan.proposals)
-    start = f"start one: lithify run {found.url}"
-    if coordinator.presence is Presence.ALIVE:
-        yield ok(check, f"Lithify's coordinator {coordinator.holder} is alive (epoch {coordinator.epoch})")
-    elif coordinator.presence is Presence.SLATEDB:
-        yield ok(
-            check,
-            f"SlateDB coordinates (epoch {coordinator.epoch}); whether its process is open cannot be seen",
-        )
-    elif coordinator.presence is Presence.LOST:
-        ended = coordinator.lease_ends_ms or found.at_ms
-        yield problem(
-            check,
-            f"the coordinator {coordinator.holder} has been silent for {(found.at_ms - ended) // 1000} s: it "
-            "was killed, or it hangs",
-            f"{start}; it takes over by itself and loses nothing",
-        )
-    elif waiting:
-        yield problem(check, "there is something to compact, and no coordinator is running", start)
-    else:
-        yield ok(check, "no coordinator is running, and there is nothing to do")
-
-
-def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
-    """Whether a compaction moves."""
-    if c.is_stale:
-        age = "never" if c.heartbeat_age_ms is None else f"{c.heartbeat_age_ms // 1000} s ago"
-        says = f"compaction {c.id}: its worker {c.worker or '?'} was last heard {age}"
-        if found.coordinator.is_alive:
-            yield warning(
-                "heartbeats",
-                says,
-                "the coordinator takes it back at its next look and another worker goes on; if this repeats, "
-                "look at that worker's log: it is too slow, hangs, or cannot reach the store",
-            )
-        else:
-            yield problem(
-                "heartbeats",
-                says,
-                f"start a coordinator, which takes it back: lithify run {found.url}",
-            )
-    stay_ms = found.at_ms - (c.since_ms if c.since_ms is not None else found.at_ms)
-    if stay_ms > MAX_STAY_MS.get(c.state, stay_ms):
-        yield problem(
-            "stuck",
-            f"compaction {c.id} is {c.state.value} for {stay_ms // 1000} s and waits for {c.waits_for}",
-            f"start a worker: lithify worker {found.url}"
-            if c.state is State.SCHEDULED
-            else f"see that its coordinator runs; start Lithify's with: lithify run {found.url}",
-        )
-    if c.attempts:
-        yield warning(
-            "attempts",
-            f"compaction {c.id} has failed {c.attempts} times, last because: {c.last_failure}",
-            "it is tried again after growing pauses and then given up; `lithify cancel` gives it up now",
-        )
-
-
-def check_failures(found: Status) -> Iterator[Finding]:
-    """What was given up after it had been tried; not what somebody cancelled."""
-    tried = [f for f in found.failures if f.attempts and not f.is_cancelled]
-    for failure in tried[-_SHOWN:]:
-        yield warning(
-            "given up",
-            f"compaction {failure.compaction} was given up after {failure.attempts} attempts: "
-            f"{failure.reason}",
-            f"remove the cause, then: lithify retry {found.url} {failure.compaction}",
-        )
-
-
-# Backlog, clocks, versions
+# Backlog, versions
 
 
 def check_pressure(p: Pressure) -> Finding:
@@ -205,35 +119,9 @@ def check_pressure(p: Pressure) -> Finding:
     return ok(check, count)
 
 
-def check_clocks(manifest: Manifest, ledger: SlateLedger | None, now_ms: int) -> Finding:
-    """Whether somebody's clock is ahead of this machine's (pure)."""
-    beats = [
-        (c.worker.last_heartbeat_ms - now_ms, f"worker {c.worker.id}")
-        for c in (ledger.active() if ledger is not None else ())
-        if c.worker is not None
-    ]
-    flushes = [(ulid_ms(view.id) - now_ms, "the writer") for tree in manifest.trees() for view in tree.l0[:1]]
-    ahead_ms, who = max([*beats, *flushes], default=(0, ""))
-    if ahead_ms <= MAX_AHEAD_MS:
-        return ok("clocks", "no heartbeat and no SST is from the future")
-    return warning(
-        "clocks",
-        f"the clock of {who} is {ahead_ms / 1000:.0f} s ahead of this machine's",
-        "synchronise both (NTP): a dead worker whose clock is ahead is noticed too late, and garbage is "
-        "kept too long",
-    )
-
-
 def _check_versions(dataset: SlateDataset) -> Finding:
     try:
         counts = {"manifests": len(dataset.manifest_ids()), "compactions files": len(dataset.ledger_ids())}
     except StoreError as error:
         return warning("versions", f"old versions cannot be listed: {error}", "allow this user to list them")
-    name, most = max(counts.items(), key=lambda item: item[1])
-    if most <= MAX_VERSIONS:
-        return ok("versions", ", ".join(f"{count} {what}" for what, count in counts.items()))
-    return warning(
-        "versions",
-        f"there are {most} {name}: garbage is not collected",
-        "run `lithify gc --delete`, and see that SlateDB's garbage collector or Lithify's coordinator runs",
-    )
+    return check_versions(counts, "SlateDB's garbage collector or Lithify's coordinator")

@@ -1,0 +1,139 @@
+"""What is wrong with a dataset's compactions, whatever its kind. Pure.
+
+1. A coordinator is alive where there is something to do; workers that hold something are heard.
+2. No compaction stays in a state longer than its owner needs to see it.
+3. None has been given up.
+4. Clocks that wrote times into the dataset do not run ahead of this machine's.
+5. Old versions do not pile up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from lithify.compaction.model import State
+from lithify.compaction.presence import Presence
+from lithify.compaction.protocol import AnyLedger
+from lithify.compaction.status import CompactionStatus
+from lithify.doctor.finding import Finding, ok, problem, warning
+from lithify.status import Status
+
+MAX_AHEAD_MS = 5_000
+MAX_STAY_MS = {State.SUBMITTED: 60_000, State.COMPACTED: 60_000, State.SCHEDULED: 300_000}
+"""Longer than that, whoever has to act is not there: a coordinator looks every few seconds; a worker may
+be busy with something else for a while."""
+MAX_VERSIONS = 2_000
+_SHOWN = 3
+
+
+def check_compactions(found: Status) -> Iterator[Finding]:
+    """Steps 1 to 3."""
+    yield from check_coordinator(found)
+    yield from (finding for c in found.compactions for finding in check_compaction(c, found))
+    yield from check_failures(found)
+
+
+def check_coordinator(found: Status) -> Iterator[Finding]:
+    """Whether somebody coordinates where there is something to do."""
+    coordinator, check = found.coordinator, "coordinator"
+    waiting = bool(found.compactions or found.plan.proposals)
+    start = f"start one: lithify run {found.url}"
+    if coordinator.presence is Presence.ALIVE:
+        yield ok(check, f"Lithify's coordinator {coordinator.holder} is alive (epoch {coordinator.epoch})")
+    elif coordinator.presence is Presence.SLATEDB:
+        yield ok(
+            check,
+            f"SlateDB coordinates (epoch {coordinator.epoch}); whether its process is open cannot be seen",
+        )
+    elif coordinator.presence is Presence.LOST:
+        ended = coordinator.lease_ends_ms or found.at_ms
+        yield problem(
+            check,
+            f"the coordinator {coordinator.holder} has been silent for {(found.at_ms - ended) // 1000} s: it "
+            "was killed, or it hangs",
+            f"{start}; it takes over by itself and loses nothing",
+        )
+    elif waiting:
+        yield problem(check, "there is something to compact, and no coordinator is running", start)
+    else:
+        yield ok(check, "no coordinator is running, and there is nothing to do")
+
+
+def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
+    """Whether a compaction moves."""
+    if c.is_stale:
+        age = "never" if c.heartbeat_age_ms is None else f"{c.heartbeat_age_ms // 1000} s ago"
+        says = f"compaction {c.id}: its worker {c.worker or '?'} was last heard {age}"
+        if found.coordinator.is_alive:
+            yield warning(
+                "heartbeats",
+                says,
+                "the coordinator takes it back at its next look and another worker goes on; if this repeats, "
+                "look at that worker's log: it is too slow, hangs, or cannot reach the store",
+            )
+        else:
+            yield problem(
+                "heartbeats",
+                says,
+                f"start a coordinator, which takes it back: lithify run {found.url}",
+            )
+    stay_ms = found.at_ms - (c.since_ms if c.since_ms is not None else found.at_ms)
+    if stay_ms > MAX_STAY_MS.get(c.state, stay_ms):
+        yield problem(
+            "stuck",
+            f"compaction {c.id} is {c.state.value} for {stay_ms // 1000} s and waits for {c.waits_for}",
+            f"start a worker: lithify worker {found.url}"
+            if c.state is State.SCHEDULED
+            else f"see that its coordinator runs; start Lithify's with: lithify run {found.url}",
+        )
+    if c.attempts:
+        yield warning(
+            "attempts",
+            f"compaction {c.id} has failed {c.attempts} times, last because: {c.last_failure}",
+            "it is tried again after growing pauses and then given up; `lithify cancel` gives it up now",
+        )
+
+
+def check_failures(found: Status) -> Iterator[Finding]:
+    """What was given up after it had been tried; not what somebody cancelled."""
+    tried = [f for f in found.failures if f.attempts and not f.is_cancelled]
+    for failure in tried[-_SHOWN:]:
+        yield warning(
+            "given up",
+            f"compaction {failure.compaction} was given up after {failure.attempts} attempts: "
+            f"{failure.reason}",
+            f"remove the cause, then: lithify retry {found.url} {failure.compaction}",
+        )
+
+
+def heartbeats(ledger: AnyLedger | None) -> Iterator[tuple[int, str]]:
+    """When workers were last heard, by their own clocks, and which."""
+    for compaction in ledger.active() if ledger is not None else ():
+        if compaction.worker is not None:
+            yield compaction.worker.last_heartbeat_ms, f"worker {compaction.worker.id}"
+
+
+def check_clocks(written: Iterable[tuple[int, str]], now_ms: int) -> Finding:
+    """Whether somebody's clock is ahead of this machine's: `written` are times, and whose they are."""
+    latest_ms, who = max(written, default=(0, ""))
+    ahead_ms = latest_ms - now_ms
+    if ahead_ms <= MAX_AHEAD_MS:
+        return ok("clocks", "no heartbeat and no data is from the future")
+    return warning(
+        "clocks",
+        f"the clock of {who} is {ahead_ms / 1000:.0f} s ahead of this machine's",
+        "synchronise both (NTP): a dead worker whose clock is ahead is noticed too late, and garbage is "
+        "kept too long",
+    )
+
+
+def check_versions(counts: Mapping[str, int], collectors: str) -> Finding:
+    """Whether so many versions of each kind of numbered file are a sign that nobody collects them."""
+    name, most = max(counts.items(), key=lambda item: item[1])
+    if most <= MAX_VERSIONS:
+        return ok("versions", ", ".join(f"{count} {what}" for what, count in counts.items()))
+    return warning(
+        "versions",
+        f"there are {most} {name}: garbage is not collected",
+        f"run `lithify gc --delete`, and see that {collectors} runs",
+    )

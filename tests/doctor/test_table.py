@@ -1,0 +1,97 @@
+"""What the doctor finds in Iceberg tables."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lithify.compaction import protocol
+from lithify.compaction.journal import Failure
+from lithify.compaction.model import Compaction, Ledger
+from lithify.compaction.protocol import AnyCompaction
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.doctor import compactions
+from lithify.doctor.finding import Finding, Severity
+from lithify.doctor.table import check_table
+from lithify.ids import RandomIds
+from tests.cli.invoking import invoke
+from tests.datasets.iceberg.running import a_clock, dataset_of
+from tests.datasets.iceberg.tables import START, append, make_rows, new_catalog, new_table
+
+URL = "iceberg://lake/db.events"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return new_catalog(tmp_path, name="lake")
+
+
+def dataset(catalog: SqlCatalog, **properties: str) -> IcebergDataset:
+    table = new_table(catalog, properties={name.replace("_", "-"): v for name, v in properties.items()})
+    for n in range(2):
+        append(table, make_rows(3, START, device=str(n)))
+    return dataset_of(table)
+
+
+def examine(dataset: IcebergDataset, later_ms: int = 0) -> dict[str, Finding]:
+    found = check_table(lambda: dataset, a_clock().now_ms() + later_ms, 30_000)
+    return {finding.check: finding for finding in found}
+
+
+def test_a_sound_table(catalog: SqlCatalog) -> None:
+    sound = dataset(catalog, **{"lithify.skip-from-now-seconds": str(100 * 365 * 86_400)})
+    assert {f.severity for f in examine(sound).values()} == {Severity.OK}
+
+
+def test_what_can_be_wrong(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    ill = dataset(catalog, **{"lithify.min-saved-files": "1"})
+    assert examine(ill)["coordinator"].severity is Severity.PROBLEM
+    with ill.load().transaction() as change:
+        change.set_properties({"write.parquet.bloom-filter-enabled.column.id": "true"})
+    assert "bloom filters" in examine(ill)["limits"].says
+
+    ill.take_epoch()
+    (proposal,) = ill.propose(ill.snapshot(), ill.ledger() or Ledger()).proposals
+    now_ms, ids = a_clock().now_ms(), RandomIds()
+    new: AnyCompaction = Compaction(ids.ulid(now_ms), proposal.spec)
+    ill.update_ledger(
+        lambda ledger: protocol.claim(
+            protocol.schedule(protocol.submit(ledger, new), new.id), new.id, "slow-worker", now_ms
+        )
+    )
+    spec = ill.encode_spec(proposal.spec)
+    ill.journal.add_failure(Failure(ids.ulid(1), "disk on fire", 5, now_ms, spec))
+    ill.journal.add_failure(Failure(ids.ulid(2), "was cancelled", 5, now_ms, spec, is_cancelled=True))
+    monkeypatch.setattr(compactions, "MAX_VERSIONS", 1)
+    found = examine(ill, 60_000)
+    assert "slow-worker" in found["heartbeats"].says
+    assert "disk on fire" in found["given up"].says
+    assert "versions of the ledger" in found["versions"].says
+    assert "slow-worker" in examine(ill, -60_000)["clocks"].says
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [({"lithify.nonsense": "1"}, "lithify.nonsense"), ({"lithify.time-column": "nope"}, "nope")],
+)
+def test_a_table_that_cannot_be_compacted(catalog: SqlCatalog, properties: dict[str, str], says: str) -> None:
+    (finding,) = examine(dataset(catalog, **properties)).values()
+    assert (finding.severity, finding.check) == (Severity.PROBLEM, "table")
+    assert says in finding.says
+
+
+def test_the_command_tries_the_store_too(catalog: SqlCatalog, tmp_path: Path) -> None:
+    doctor = partial(invoke, "doctor", "--store-option", f"uri=sqlite:///{tmp_path}/catalog.db")
+    missing = doctor(URL)
+    assert (missing.exit_code, "does not exist" in missing.stdout) == (10, True)
+    dataset(catalog, **{"lithify.skip-from-now-seconds": str(100 * 365 * 86_400)})
+    before = sorted(tmp_path.rglob("*"))
+    sound = doctor(URL)
+    assert sound.exit_code == 0, sound.stdout
+    assert "create-if-absent" in sound.stdout
+    assert "create-if-absent" not in doctor("--read-only", URL).stdout
+    left = [p for p in set(tmp_path.rglob("*")) - set(before) if p.is_file() and "#" not in p.name]
+    assert left == []
