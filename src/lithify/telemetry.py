@@ -50,8 +50,6 @@ class Refused(Event):
 class Reclaimed(Event):
     """A worker showed no sign of life in time; its compaction is free again."""
 
-    level = logging.WARNING
-
     compaction: str
     worker: str
 

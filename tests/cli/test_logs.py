@@ -59,6 +59,18 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "duration_s" not in lines[2]
 
 
+def test_the_life_of_workers_is_told_at_info(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who claimed what, whose heartbeats timed out, who lost what."""
+    events = [kind(URL, "c", "w") for kind in (telemetry.Claimed, telemetry.Reclaimed, telemetry.Lost)]
+    play("json", "info", *events)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("Claimed", "info"),
+        ("Reclaimed", "info"),
+        ("Lost", "info"),
+    ]
+
+
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     play("text", "debug", *LIFE)
     lines = capsys.readouterr().err.splitlines()
