@@ -16,7 +16,7 @@ from lithify.datasets.slatedb.model import Manifest, TieredSpec
 from lithify.datasets.slatedb.retention import without_expired_checkpoints
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import StoreError
+from lithify.errors import Fenced, StoreError
 from lithify.ids import RandomIds
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from tests.datasets.slatedb.trees import FIRST_MS, Mint, drain, manifest_of, tiered
@@ -91,6 +91,47 @@ def test_a_pause_before_the_outputs_are_published(pause_s: int, collects: bool) 
     assert any(commit.inputs <= {view.sst.id for view in m.root.views()} for m in pinned)
 
 
+def between_the_writes(commit: Commit, change: Callable[[Manifest], Manifest]) -> None:
+    """Somebody publishes a manifest after the inputs are pinned, and before the outputs are published."""
+
+    def publish(_: str) -> None:
+        commit.store.after = lambda _: None
+        number, manifest = commit.open(commit.memory).latest_manifest()
+        commit.memory.create(MANIFEST.format(number + 1), encode_manifest(change(manifest)))
+
+    commit.store.after = publish
+
+
+def test_a_checkpoint_that_somebody_deletes_is_made_again() -> None:
+    commit = Commit()
+    between_the_writes(commit, lambda manifest: replace(manifest, checkpoints=()))
+    assert commit.dataset.commit([commit.compaction], epoch=1) == {commit.compaction.id: None}
+    _, manifest = commit.open(commit.memory).latest_manifest()
+    pinned = [commit.dataset.manifest(checkpoint.manifest_id) for checkpoint in manifest.checkpoints]
+    assert any(commit.inputs <= {view.sst.id for view in m.root.views()} for m in pinned)
+
+
+def test_who_is_fenced_between_the_writes_publishes_no_outputs() -> None:
+    commit = Commit()
+    between_the_writes(commit, lambda manifest: replace(manifest, compactor_epoch=2))
+    with pytest.raises(Fenced):
+        commit.dataset.commit([commit.compaction], epoch=1)
+    _, manifest = commit.open(commit.memory).latest_manifest()
+    assert (manifest.compactor_epoch, manifest.root.runs) == (2, ())
+
+
+def test_what_is_invalid_between_the_writes_is_refused() -> None:
+    commit = Commit()
+    between_the_writes(
+        commit, lambda manifest: replace(manifest, root=replace(manifest.root, l0=manifest.root.l0[1:]))
+    )
+    (refusal,) = commit.dataset.commit([commit.compaction], epoch=1).values()
+    assert refusal is not None
+    assert "is not in" in refusal
+    _, manifest = commit.open(commit.memory).latest_manifest()
+    assert manifest.root.runs == ()
+
+
 def test_a_store_that_is_always_too_slow() -> None:
     commit = Commit()
     commit.store.after = lambda _: commit.clock.advance_s(LIFETIME_S)
@@ -101,12 +142,14 @@ def test_a_store_that_is_always_too_slow() -> None:
 
 
 def test_calls_of_a_commit() -> None:
-    """Pinning and publishing: two manifests, each created once."""
+    """Pinning and publishing: two manifests, each created once. The first pins itself."""
     commit = Commit()
     created: list[str] = []
     commit.store.after = created.append
     commit.dataset.commit([commit.compaction], epoch=1)
     assert created == [MANIFEST.format(2), MANIFEST.format(3)]
+    _, manifest = commit.open(commit.memory).latest_manifest()
+    assert [checkpoint.manifest_id for checkpoint in manifest.checkpoints] == [2]
 
 
 M = Mint()
