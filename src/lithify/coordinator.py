@@ -77,7 +77,8 @@ class Guard(Protocol):
         ...
 
     def hold(self, epoch: int) -> None:
-        """Announce, and keep announcing, that this process is the coordinator of `epoch`."""
+        """Announce, and keep announcing, that this process is, or is about to be, the coordinator of
+        `epoch`."""
         ...
 
     def give_back(self) -> None:
@@ -125,10 +126,13 @@ class Coordinator:
             raise AssertionError("the coordinator has not been started")
         return self._epoch
 
-    def start(self, predecessor: str | None = None) -> None:
+    def start(
+        self, predecessor: str | None = None, announce: Callable[[int], None] = lambda epoch: None
+    ) -> None:
         """Take the next epoch and clean up what an earlier coordinator left. What the worker
-        `predecessor`, known to be dead, was running is taken back at once."""
-        self._epoch = self._dataset.take_epoch()
+        `predecessor`, known to be dead, was running is taken back at once. `announce` is told of an epoch
+        before it is written (`Guard.hold`)."""
+        self._epoch = self._dataset.take_epoch(announce)
         epoch = self._epoch
 
         held: list[AnyCompaction] = []

@@ -76,7 +76,7 @@ def run_coordinator(
     `take_over`."""
     predecessor = guard.enter(take_over=take_over)
     try:
-        coordinator.start(predecessor)
+        coordinator.start(predecessor, guard.hold)
         with collecting(collector):
             _coordinate(coordinator, guard, stop, rng, options, worker)
     finally:

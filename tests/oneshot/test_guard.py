@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from lithify.datasets.coordinating import LEASE_MS
 from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.errors import CoordinatorAlive, Fenced
 from lithify.ids import RandomIds
-from lithify.testing import ManualClock
+from lithify.testing import Call, Crash, Fault, FaultyStore, ManualClock
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Admin, CloneSource, compact_officially, open_db
 
@@ -111,3 +112,19 @@ def test_a_run_that_is_overtaken_stops_before_it_commits(path: Path) -> None:
         assert len(database.scan()) == 5
     result = compact(dataset_at(path), take_over=True)
     assert len(result.committed) == 1
+
+
+@pytest.mark.parametrize("last", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_a_run_that_dies_after_a_lost_answer_is_recognised_by_the_next(path: Path, last: Fault) -> None:
+    """Files cannot tell whose write landed: the epoch behind the lost one is tried."""
+    faults = iter((Fault.FAIL_AFTER, last))
+
+    def decide(_number: int, call: Call) -> Fault | None:
+        is_epoch = call.method == "create" and call.key.endswith(".manifest")
+        return next(faults) if is_epoch else None
+
+    clock = ManualClock(int(time.time() * 1000))
+    with pytest.raises(Crash):
+        compact(dataset_at(path, wrap=lambda store: FaultyStore(store, decide), clock=clock), clock=clock)
+    assert dataset_at(path).snapshot().compactor_epoch == (1 if last is Fault.CRASH_BEFORE else 2)
+    assert compact(dataset_at(path, clock=clock), clock=clock).committed

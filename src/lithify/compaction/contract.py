@@ -127,8 +127,9 @@ class Dataset(Protocol):
         on each conflict. Publishes nothing when `change` returns its argument."""
         ...
 
-    def take_epoch(self) -> int:
-        """Fence every older coordinator; returns the new epoch. Creates the ledger if absent."""
+    def take_epoch(self, announce: Callable[[int], None]) -> int:
+        """Fence every older coordinator; returns the new epoch. Creates the ledger if absent. Each epoch
+        that is tried is told to `announce` before it is written: the answer may be lost."""
         ...
 
     @property

@@ -3,7 +3,8 @@
 1. Who is about to coordinate waits until another's lease has ended. One that is renewed meanwhile belongs
    to a live run.
 2. The lease is written before the epoch is taken and names both the epoch found free and the next one, so
-   that a run that dies in between is recognised too.
+   that a run that dies in between is recognised too. So it is before each further try: where the store
+   cannot tell whose write landed, an epoch whose answer was lost is taken by nobody, and the next is tried.
 3. It is renewed while the coordinator works, and ended when it stops, unless another has taken it.
 
 One that has ended without being given back belongs to a process that was killed or hangs.

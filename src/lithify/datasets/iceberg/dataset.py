@@ -188,7 +188,7 @@ class IcebergDataset:
 
     # Publishing
 
-    def take_epoch(self) -> int:
+    def take_epoch(self, announce: Callable[[int], None] = lambda epoch: None) -> int:
         """Fence every older coordinator, and make sure there is a ledger."""
         self.snapshot()  # refuses what cannot be compacted, before anything is written
         taken = 0
@@ -199,6 +199,7 @@ class IcebergDataset:
             if version is not None:
                 ledger = self._decode(self._ledgers, version, documents.decode_ledger)
             taken = ledger.epoch + 1
+            announce(taken)
             return documents.encode_ledger(Ledger(taken, ledger.compactions))
 
         self._ledgers.update(raise_epoch, self._clock, self._rng)

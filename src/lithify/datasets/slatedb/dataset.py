@@ -116,7 +116,7 @@ class SlateDataset:
 
     # Publishing
 
-    def take_epoch(self) -> int:
+    def take_epoch(self, announce: Callable[[int], None] = lambda epoch: None) -> int:
         """Fence every older coordinator, and make sure there is a ledger."""
         ledger = self.ledger()
         taken = 0
@@ -135,6 +135,7 @@ class SlateDataset:
                     f"its epoch {ledger.epoch} is ahead of the manifest's {taken - 1}; "
                     "was the manifest restored from a backup without it?",
                 )
+            announce(taken)
             return replace(manifest, compactor_epoch=taken)
 
         self._files.update_manifest(raise_epoch)

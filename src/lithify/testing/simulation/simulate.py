@@ -53,7 +53,6 @@ SETTLE_MS = 300_000
 heartbeat timeout, the pause after two failures of the same work, and some time to work."""
 _LOOK_MS = 1_000
 _MAX_RESTART_MS = 4_000
-_MAX_REFUSALS = 5
 _COLLECT_MS = CHECKPOINT_LIFETIME_S * 1000 + MAX_GC_MIN_AGE_MS + 12_000
 
 
@@ -113,7 +112,7 @@ def _create_database(world: World) -> None:
 def _take_seats(world: World) -> None:
     for _ in range(world.scenario.workers):
         _seat(world, "worker", run_worker_process)
-    _seat(world, "coordinator", _careful_coordinator())
+    _seat(world, "coordinator", _coordinate)
     _seat(world, "writer", _write)
     _seat(world, "collector", run_collector_process)
     _seat(world, "reader", run_reader)
@@ -153,22 +152,9 @@ def _take_over(process: Process) -> None:
     run_coordinator_process(process, take_over=True)
 
 
-def _careful_coordinator() -> Callable[[Process], None]:
-    """A coordinator that refuses to disturb another one. Where it refuses again and again although there
-    is none, a person makes it take over: a run that died between two attempts to take an epoch, on a
-    store whose answers get lost, leaves an epoch that looks like a stranger's."""
-    refusals = 0
-
-    def coordinate(process: Process) -> None:
-        nonlocal refusals
-        try:
-            run_coordinator_process(process, take_over=refusals >= _MAX_REFUSALS)
-        except CoordinatorAlive:
-            refusals += 1
-            raise
-        refusals = 0
-
-    return coordinate
+def _coordinate(process: Process) -> None:
+    """Whatever happened to earlier ones: none leaves an epoch behind that looks like a stranger's."""
+    run_coordinator_process(process, take_over=False)
 
 
 _REPLACED: dict[str, Callable[[Process], None]] = {"coordinator": _take_over, "writer": _write}
