@@ -31,7 +31,6 @@ from lithify.cli.options import (
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.errors import Refused
-from lithify.telemetry import each
 
 if TYPE_CHECKING:
     from lithify.config.model import Config
@@ -161,46 +160,11 @@ def _compact(
     if tables.is_table(url):
         tables.compact(url, config, full, take_over, as_json)
         return
-    from lithify import oneshot
     from lithify.cli import building, render
-    from lithify.cli.logs import EventLog
-    from lithify.cli.progress import ProgressBars, Totals
-    from lithify.clock import SystemClock
+    from lithify.cli.once import View, compact_once
     from lithify.datasets.slatedb.shape import shape_of
-    from lithify.ids import RandomIds
 
     dataset = building.open_dataset(url, config)
-    clock, totals = SystemClock(), Totals()
-    before = shape_of(dataset.snapshot())
-    started_s = clock.monotonic_s()
-    engine = building.spark_engine(config, [url])
-    with ProgressBars(Console(stderr=True)) as bars:
-        observe = each(totals, EventLog(clock), *([] if as_json else [bars]))
-        try:
-            result = oneshot.run(
-                dataset,
-                engine,
-                clock,
-                RandomIds(),
-                building.guard(dataset),
-                planner=building.planner(dataset, full, segment),
-                take_over=take_over,
-                options=building.worker_options(config),
-                worker_heartbeat_timeout_ms=building.heartbeat_timeout_ms(config),
-                observer=observe,
-            )
-        finally:
-            engine.close()
-    seconds = clock.monotonic_s() - started_s
-    after = shape_of(dataset.snapshot())
-    if as_json:
-        print_json(render.result_json(dataset.url, before, after, result, totals, seconds))
-    elif not result.started:
-        out = Console()
-        out.print("Nothing to compact.")
-        for note in result.plan.notes:
-            out.print(f"  {note}", highlight=False, markup=False)
-    else:
-        render.print_result(Console(), before, after, result, totals, seconds)
-    if result.failures:
-        raise typer.Exit(1)
+    view = View(lambda: shape_of(dataset.snapshot()), render.result_json, render.print_result)
+    planner = building.planner(dataset, full, segment)
+    compact_once(dataset, config, view, planner=planner, take_over=take_over, as_json=as_json)

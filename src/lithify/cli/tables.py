@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -17,7 +16,6 @@ from rich.table import Table
 from lithify.cli import text
 from lithify.cli.running import print_json
 from lithify.errors import Refused
-from lithify.telemetry import each
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyicebergTable
@@ -120,51 +118,14 @@ def plan(url: str, config: Config, full: bool, as_json: bool, png: Path | None) 
 
 def compact(url: str, config: Config, full: bool, take_over: bool, as_json: bool) -> None:
     """Compact a table once; `full`: as if nothing had to wait."""
-    from lithify import oneshot
-    from lithify.cli import building
-    from lithify.cli.logs import EventLog
-    from lithify.cli.progress import ProgressBars, Totals
+    from lithify.cli.once import View, compact_once
     from lithify.clock import SystemClock
-    from lithify.datasets.iceberg.guard import TableGuard
     from lithify.datasets.iceberg.request import request
-    from lithify.ids import RandomIds
 
-    dataset = open_table(url, config)
-    clock, ids, totals = SystemClock(), RandomIds(), Totals()
-    before = dataset.snapshot()
-    started_s = clock.monotonic_s()
-    engine = building.spark_engine(config, [url])
-    with ProgressBars(Console(stderr=True)) as bars:
-        observe = each(totals, EventLog(clock), *([] if as_json else [bars]))
-        try:
-            result = oneshot.run(
-                dataset,
-                engine,
-                clock,
-                ids,
-                TableGuard(dataset, clock, ids),
-                planner=(lambda state, ledger: request(state, ledger, clock.now_ms() * 1000))
-                if full
-                else None,
-                take_over=take_over,
-                options=building.worker_options(config),
-                worker_heartbeat_timeout_ms=building.heartbeat_timeout_ms(config),
-                observer=observe,
-            )
-        finally:
-            engine.close()
-    seconds = clock.monotonic_s() - started_s
-    after = dataset.snapshot()
-    if as_json:
-        print_json(_result_json(dataset.url, before, after, result, totals, seconds))
-    elif not result.started:
-        console = Console()
-        console.print("Nothing to compact.")
-        _print_notes(console, result.plan.notes)
-    else:
-        _print_result(Console(), before, after, result, totals, seconds)
-    if result.failures:
-        raise typer.Exit(1)
+    dataset, clock = open_table(url, config), SystemClock()
+    view = View(dataset.snapshot, _result_json, _print_result)
+    planner = (lambda state, ledger: request(state, ledger, clock.now_ms() * 1000)) if full else None
+    compact_once(dataset, config, view, planner=planner, take_over=take_over, as_json=as_json)
 
 
 def status_json(found: Status) -> dict[str, Any]:
