@@ -42,7 +42,7 @@ class Commit:
         self.clock = ManualClock(FIRST_MS + 3_600_000)
         self.memory = MemoryStore(self.clock)
         self.store = SlowStore(self.memory)
-        mint = Mint()
+        self.mint = mint = Mint()
         tree = mint.tree(2)
         self.inputs = {view.sst.id for view in tree.l0}
         submitted = mint.compaction(tiered(tree, slice(None), (), 0))
@@ -130,6 +130,17 @@ def test_what_is_invalid_between_the_writes_is_refused() -> None:
     assert "is not in" in refusal
     _, manifest = commit.open(commit.memory).latest_manifest()
     assert manifest.root.runs == ()
+
+
+def test_of_two_with_the_same_sources_one_is_committed() -> None:
+    commit = Commit()
+    first = commit.compaction
+    second = replace(commit.mint.compaction(first.spec), state=State.COMPACTED, outputs=(commit.mint.sst(),))
+    verdicts = commit.dataset.commit([first, second], epoch=1)
+    assert verdicts[first.id] is None
+    assert "is not in" in (verdicts[second.id] or "")
+    _, manifest = commit.open(commit.memory).latest_manifest()
+    assert [view.sst for run in manifest.root.runs for view in run.views] == list(first.outputs)
 
 
 def test_a_store_that_is_always_too_slow() -> None:
