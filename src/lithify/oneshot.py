@@ -102,13 +102,8 @@ def run(
     alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)
     worker = Worker(dataset, engine, clock, guard.holder, options=alone, observer=observer)
     try:
-<<<<<<< HEAD
-        coordinator.start(predecessor)
-        return _turn(coordinator, worker, clock, guard, shunned)
-=======
         coordinator.start(predecessor, guard.hold)
-        return _turn(plan, coordinator, worker, clock, guard, shunned)
->>>>>>> d15127c (wip)
+        return _turn(coordinator, worker, clock, guard, shunned)
     except BaseException:
         worker.release()
         raise
