@@ -146,7 +146,7 @@ def _multi_row_block_sizes(store: ObjectStore, part: SourceSst, index: BlockInde
     rows = stats.block_puts + stats.block_deletes + stats.block_merges
     chosen = np.flatnonzero(rows[: len(index) - 1] > 1)
     if info.compression is Codec.NONE:
-        return [int(size) - CHECKSUM_BYTES for size in np.diff(index.offsets)[chosen]]
+        return list((np.diff(index.offsets)[chosen] - CHECKSUM_BYTES).tolist())
     sizes = []
     for block in chosen[:_BLOCKS_LOOKED_AT]:
         start, end = int(index.offsets[block]), int(index.offsets[block + 1])
