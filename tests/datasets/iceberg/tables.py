@@ -271,10 +271,12 @@ def duckdb_with_iceberg() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def read_by_duckdb(table: Table) -> list[tuple[Any, ...]]:
+def read_by_duckdb(table: Table, snapshot_id: int | None = None) -> list[tuple[Any, ...]]:
     """All rows as DuckDB reads them, in order of id."""
     location = fresh(table).metadata_location.removeprefix("file://")
-    result = duckdb_with_iceberg().execute(f"SELECT * FROM iceberg_scan('{location}') ORDER BY id").fetchall()
+    which = "" if snapshot_id is None else f", snapshot_from_id => {snapshot_id}"
+    rows = f"SELECT * FROM iceberg_scan('{location}'{which}) ORDER BY id"
+    result = duckdb_with_iceberg().execute(rows).fetchall()
     return [tuple(_in_utc(value) for value in row) for row in result]
 
 

@@ -181,3 +181,27 @@ def test_chunks_in_work_get_no_second_task(catalog: Catalog) -> None:
         assert not tick.plan.proposals
         assert not tick.refused
         assert {c.id: c.spec for c in tick.ledger.active()} == active
+
+
+def test_a_task_that_shares_a_file_with_one_in_work_waits_for_it(catalog: Catalog) -> None:
+    """New files make the next day one to compact, and one of its files is being rewritten."""
+    at_once = {"lithify.min-saved-files": "1", "lithify.min-new-percent": "0"}
+    table = new_table(catalog, properties=EACH_DAY | at_once)
+    rows = append(table, make_rows(8, START + DAY / 2, DAY))
+    rows += append(table, make_rows(5, START, DAY / 4))
+    steps = Steps(dataset_of(table))
+    (active,) = steps.schedule().ledger.active()
+    for _ in range(2):
+        rows += append(table, make_rows(5, START + DAY, DAY / 4))
+    tick = steps.schedule()
+    assert not tick.plan.proposals
+    assert not tick.refused
+    (waiting,) = timeline_of(steps.dataset).tasks
+    assert (waiting.color, waiting.after) == (Color.BLACK, (active.spec.task,))
+    steps.execute()
+    tick = steps.commit()
+    assert tick.committed
+    assert tick.plan.proposals
+    compact(dataset_of(table))
+    assert len(files_of(table)) == 2
+    check(table, rows)

@@ -20,8 +20,10 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, StructType, TimestamptzType
 
+from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg.catalogs import open_catalog, parse_url
 from lithify.errors import Refused
+from lithify.planning.timeline.model import Status
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (
     SCHEMA,
@@ -106,6 +108,23 @@ def test_sort_orders_with_transforms(catalog: Catalog) -> None:
     refuse(new_table(catalog, order=order), "transform bucket")
 
 
+@pytest.mark.parametrize("change", ["nested", "gone"])
+def test_sort_orders_of_columns_that_cannot_be_sorted_by(catalog: Catalog, change: str) -> None:
+    inner = NestedField(5, "when", TimestamptzType())
+    schema = Schema(
+        *SCHEMA.fields, NestedField(4, "more", StructType(inner)), NestedField(6, "x", LongType())
+    )
+    order = SortOrder(SortField(source_id=5 if change == "nested" else 6, transform=IdentityTransform()))
+    table = new_table(catalog, schema=schema, order=order)
+    if change == "gone":
+        path = Path(fresh(table).metadata_location.removeprefix("file://"))
+        metadata = json.loads(path.read_text())
+        (current,) = metadata["schemas"]
+        current["fields"] = [field for field in current["fields"] if field["name"] != "x"]
+        path.write_text(json.dumps(metadata))
+    refuse(table, "sort order uses a column that is nested or gone")
+
+
 def test_several_branches(catalog: Catalog) -> None:
     table = new_table(catalog)
     append(table, make_rows(5))
@@ -161,7 +180,11 @@ def _equality_deletes(table: Table) -> None:
     delete_equal(table, [-1])
 
 
-def _orc(table: Table) -> None:
+def _avro(table: Table) -> None:
+    _orc(table, "AVRO")
+
+
+def _orc(table: Table, kind: str = "ORC") -> None:
     """A file in another format, as its manifest says."""
     from pyiceberg.manifest import DataFile, FileFormat
 
@@ -170,7 +193,7 @@ def _orc(table: Table) -> None:
     orc.write_table(rows, path.removeprefix("file://"))
     size = Path(path.removeprefix("file://")).stat().st_size
     file = DataFile.from_args(
-        file_path=path, file_format=FileFormat.ORC, record_count=rows.num_rows, file_size_in_bytes=size
+        file_path=path, file_format=FileFormat[kind], record_count=rows.num_rows, file_size_in_bytes=size
     )
     _add(table, file)
 
@@ -203,6 +226,7 @@ def _add(table: Table, file: Any) -> None:
     [
         (_equality_deletes, "equality deletes", 3),
         (_orc, "format ORC", 1),
+        (_avro, "format AVRO", 1),
         (_encrypted, "encrypted", 1),
     ],
 )
@@ -215,6 +239,11 @@ def test_files(catalog: Catalog, spoil: Callable[[Table], None], pattern: str, l
     assert len(state.files) == len(files_of(table))
     note = next(note for note in state.notes if re.search(pattern, note))
     assert note.startswith(f"{left_alone} file(s) are left alone")
+    totals = dataset_of(table).timeline(state, Ledger()).totals
+    assert totals[Status.SKIPPED].files == left_alone
+    assert totals[Status.AWAITING].files == len(state.files) - left_alone
+    assert sum(amount.size_bytes for amount in totals.values()) == sum(f.size_bytes for f in state.files)
+    assert sum(amount.rows for amount in totals.values()) == sum(f.rows for f in state.files)
     result = compact(dataset_of(table))
     assert result.started == (left_alone == 1)
     assert len(files_of(table)) == (2 if left_alone == 1 else 3)
