@@ -107,14 +107,15 @@ class Pieces:
         if not table.num_rows:
             return
         times = times_us(table.column(self._time_name).combine_chunks())
-        if len(self._cuts):
-            index = np.searchsorted(self._cuts, times, side="right")
-            for number in np.unique(index):
-                chosen = index == number
-                part = table if chosen.all() else table.filter(pa.array(chosen))
-                self._pieces[number].add(part, times[chosen])
+        first, last = np.searchsorted(self._cuts, [times.min(), times.max()], side="right")
+        if first == last:
+            self._pieces[first].add(table, times)
         else:
-            self._pieces[0].add(table, times)
+            index = np.searchsorted(self._cuts, times, side="right")
+            for number in range(first, last + 1):
+                chosen = index == number
+                if chosen.any():
+                    self._pieces[number].add(table.filter(pa.array(chosen)), times[chosen])
         self._held_bytes += table.nbytes
         if self._held_bytes > self._buffer_bytes:
             self._spill()
