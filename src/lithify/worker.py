@@ -10,8 +10,9 @@ Each `tick`:
 5. claims Scheduled compactions while it has room, cuts them into ranges and starts those that are not
    finished. What its slots cannot run at once it leaves to workers with idle ones for a while, and takes
    when none did, so that a small compaction need not wait for the end of a large one. After a failed
-   attempt a compaction is left alone by all workers for a pause that grows with each; a worker whose
-   attempts all fail, whatever it claims, rests in between.
+   attempt a compaction is left alone by all workers for a pause that grows with each, and then stands
+   behind those that failed less often; a worker whose attempts all fail, whatever it claims, rests in
+   between.
 
 The worker owns no state that matters: killed at any point, its compaction is reclaimed and resumed
 from the ranges recorded in the ledger. Its id must be new for each process, since the id in the
@@ -325,7 +326,8 @@ class Worker:
         if not any(self._may_claim(c.id, held_elsewhere, now_ms) for c in free):
             return
         attempts = self._dataset.journal.attempts()
-        for compaction in free:
+        # What has failed before does not stand before what has not been tried.
+        for compaction in sorted(free, key=lambda c: len(attempts.get(c.id, ()))):
             if self._may_claim(compaction.id, held_elsewhere, now_ms) and not self._is_paused(
                 attempts.get(compaction.id, ()), now_ms
             ):

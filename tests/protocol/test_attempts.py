@@ -202,6 +202,18 @@ def test_a_worker_on_which_everything_fails_leaves_the_attempts_to_others(segmen
     segmented.check()
 
 
+def test_a_worker_with_room_for_one_does_the_others_before_it_tries_again(segmented: Rig) -> None:
+    segmented.coordinator().tick()
+    free = [Ulid(c.id) for c in segmented.ledger.compactions if c.state is State.SCHEDULED]
+    worker = segmented.worker(engine=poisoned(lambda call: call.job == free[0]), max_concurrent_compactions=1)
+    for _ in range(40):
+        worker.tick()
+        segmented.clock.advance_s(0.5)
+    claimed = [Ulid(event.compaction) for event in segmented.seen(telemetry.Claimed)]
+    assert claimed[: len(free)] == free
+    assert set(claimed[len(free) :]) == {free[0]}
+
+
 def test_a_worker_rests_after_failures_in_a_row_only(segmented: Rig) -> None:
     segmented.coordinator().tick()
     script = chain([Fault.FAIL_BEFORE, Fault.NONE, Fault.FAIL_BEFORE], repeat(Fault.NONE))
