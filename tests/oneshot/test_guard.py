@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lithify.datasets.coordinating import LEASE_MS
+from lithify.datasets.coordinating import LEASE_MS, RENEW_AFTER_MS
 from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.errors import CoordinatorAlive, Fenced
 from lithify.ids import RandomIds
-from lithify.testing import Call, Crash, Fault, FaultyStore, ManualClock
+from lithify.testing import Call, CountingStore, Crash, Fault, FaultyStore, ManualClock, Verb
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Admin, CloneSource, compact_officially, open_db
 
@@ -95,6 +95,30 @@ def test_a_live_run_is_not_disturbed_and_a_dead_one_is_waited_for(path: Path) ->
     before_ms = clock.now_ms()
     assert second.enter(take_over=False) is None
     assert clock.now_ms() == before_ms
+
+
+def test_a_lease_is_renewed_when_it_is_time_and_ended_only_by_its_holder(path: Path) -> None:
+    clock, ids = ManualClock(), RandomIds()
+    store = CountingStore(dataset_at(path).store)
+    first = CoordinatorGuard(dataset_at(path, clock=clock, wrap=lambda _: store), clock, ids)
+    first.hold(1)
+    store.reset()
+    for renewals in range(1, 4):
+        clock.advance_s((RENEW_AFTER_MS - 1) / 1000)
+        first.hold(1)
+        assert store.requests[Verb.PUT] == renewals - 1
+        clock.advance_s(0.001)
+        first.hold(1)
+        assert store.requests[Verb.PUT] == renewals
+    second = CoordinatorGuard(dataset_at(path, clock=clock), clock, ids)
+    second.hold(2)
+    lease = second.read()
+    first.give_back()
+    assert second.read() == lease
+    second.give_back()
+    ended = second.read()
+    assert ended is not None
+    assert not ended.is_live(clock.now_ms())
 
 
 def test_a_run_that_is_overtaken_stops_before_it_commits(path: Path) -> None:
