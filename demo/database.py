@@ -19,8 +19,8 @@ from tests.judge.official import Database, Delete, Put, Snapshot, Write, open_db
 from demo.shell import lithify, say
 
 FLUSHES = 10
-KEYS = 60_000
-WRITES_PER_FLUSH = 20_000
+KEYS = 40_000
+WRITES_PER_FLUSH = 13_000
 VALUE_BYTES = 400
 SECOND_MS = 1000
 SEED = 7

@@ -113,6 +113,8 @@ def plan(url: str, config: Config, full: bool, as_json: bool, png: Path | None) 
         return
     console = Console()
     print_timeline(console, timeline, calendar)
+    if not proposed.proposals:
+        console.print("Nothing to compact now.")
     _print_notes(console, proposed.notes)
 
 

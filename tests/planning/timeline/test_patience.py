@@ -112,6 +112,13 @@ def test_files_without_a_time_are_merged_once_and_then_wait() -> None:
     assert patient.compact(AFTER) == 0
 
 
+def test_files_of_unknown_times_are_left_alone_for_that_reason() -> None:
+    patient = Patient([TimelineFile("a", Bucket.UNKNOWN, 1, 1)])
+    for _ in range(2):
+        (chunk,) = patient.plan(AFTER).chunks
+        assert (chunk.status, chunk.held) == (Status.SKIPPED, None)
+
+
 def test_what_is_held_by_a_skip_offset_is_not_settled() -> None:
     patient = Patient([file(0.1, 0.2, 50)], replace(PATIENT, skip_clock_us=DAY_US))
     patient.compact(AFTER)

@@ -240,7 +240,9 @@ class _Hold:
     def wait(self, chunk: Chunk, verdict: Verdict, *, settled: bool) -> str | None:
         """Why the chunk waits for more data, if it does."""
         may_wait = verdict.may_wait or verdict.action is Action.NO_OPINION
-        if self.over_us is None or not may_wait or (self.is_over(chunk) and not settled):
+        if self.over_us is None or not may_wait or chunk.key.bucket is Bucket.UNKNOWN:
+            return None
+        if self.is_over(chunk) and not settled:
             return None
         since = "since it was compacted" if settled else "yet, and its time is not over"
         return f"too little is new {since} (min_saved_files, min_new_ratio)"
