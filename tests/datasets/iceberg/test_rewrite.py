@@ -30,12 +30,14 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from lithify import telemetry
 from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg import task as task_module
 from lithify.datasets.iceberg.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.datasets.iceberg.plan import plan_table
 from lithify.engine.spark import SparkEngine
+from lithify.telemetry import Event
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -325,6 +327,30 @@ def test_a_small_buffer_gives_the_same_rows(
         column = stored(file.file_path)["id" if by_id_order else "event_time"]
         assert column.equals(pc.take(column, pc.sort_indices(column)))
     check(table, rows)
+
+
+def test_many_ranges_give_every_row_once(catalog: Catalog) -> None:
+    """Files that reach over several ranges are read by each, and each takes its own rows of them. Days are
+    ranges of their own, and a day of several files is cut."""
+    table = new_table(catalog, properties={"write.target-file-size-bytes": str(40 * KIB)})
+    rows: list[Row] = []
+    for n in range(3):
+        rows += append(table, [*noise(4000, START + n * DAY / 2, 2 * DAY, n), (None, 20_000_000 + n, "x")])
+    # The last row of a file is the only one in the first instant of a day.
+    rows += append(table, [(START + DAY / 2, 20_000_010, "y"), (START + DAY, 20_000_011, "y")])
+    first = max(files_of(table), key=lambda file: file.record_count).file_path
+    gone = {row["id"] for row in stored(first).slice(100, 50).to_pylist()}
+    delete_positions(table, {first: range(100, 150)})
+    rows = [row for row in rows if row[1] not in gone]
+    events: list[Event] = []
+    dataset = dataset_of(table)
+    dataset.range_bytes = 1
+    result = compact(dataset, observer=events.append)
+    assert result.committed
+    assert not result.refused
+    assert sum(isinstance(event, telemetry.RangeFinished) for event in events) > 6
+    check(table, rows)
+    assert is_stable(table)
 
 
 def test_late_rows_join_their_day(catalog: Catalog) -> None:
