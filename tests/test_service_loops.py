@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -71,8 +72,9 @@ class SomeCoordinator:
     active: list[bool]
     epoch: int = 3
 
-    def start(self, predecessor: str | None = None) -> None:
+    def start(self, predecessor: str | None, announce: Callable[[int], None]) -> None:
         self.notes.calls.append(f"starts after {predecessor}")
+        announce(self.epoch)
 
     def tick(self) -> TickResult:
         self.notes.calls.append("tick")
@@ -130,7 +132,8 @@ def test_a_coordinator_holds_its_lease_and_looks_more_often_while_something_is_a
     notes = Notes(4)
     coordinate(notes, [False, True, True, False])
     rounds = ["hold 3", "tick", "wait"] * 4
-    assert notes.calls == ["enter", "starts after the one before", *rounds, "gives back the lease"]
+    start = ["enter", "starts after the one before", "hold 3"]
+    assert notes.calls == [*start, *rounds, "gives back the lease"]
     expected = [50, 2, 2, 50]
     assert all(low <= wait_s <= low * 1.1 for low, wait_s in zip(expected, notes.waits_s, strict=True))
     assert all(len(set(pair)) == 2 for pair in ((notes.waits_s[0], notes.waits_s[3]), notes.waits_s[1:3]))
@@ -139,7 +142,7 @@ def test_a_coordinator_holds_its_lease_and_looks_more_often_while_something_is_a
 def test_an_embedded_worker_gives_back_before_the_lease_ends() -> None:
     notes = Notes(1)
     coordinate(notes, [False], SomeWorker(notes, "w"))
-    assert notes.calls[2:] == [
+    assert notes.calls[3:] == [
         "hold 3",
         "tick",
         "w ticks beside 0",
