@@ -10,7 +10,6 @@ from pyiceberg.table import Table
 
 from lithify import control, oneshot
 from lithify.compaction.contract import Plan
-from lithify.compaction.failures import CANCEL_PAUSE
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.presence import Presence
 from lithify.coordinator import Coordinator
@@ -198,17 +197,6 @@ def test_cancelled_and_tried_again(tmp_path: Path) -> None:
     assert made.outcome(new_id) is State.COMPLETED
     assert made.outcome(found.id) is State.FAILED
     check(made.table, made.rows)
-
-
-def test_a_cancelled_task_comes_back_after_the_pause(tmp_path: Path) -> None:
-    made = Set(tmp_path, {})
-    for _ in range(3):
-        (compaction,) = made.coordinator.tick().ledger.active()
-        control.cancel(made.dataset(), made.clock, [compaction.id])
-        assert made.coordinator.tick().is_idle
-        made.clock.advance_s(CANCEL_PAUSE.first_ms / 1000)
-    made.finish()
-    assert len(files_of(made.table)) == 3
 
 
 def test_how_far_it_is(tmp_path: Path) -> None:
