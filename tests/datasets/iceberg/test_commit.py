@@ -333,6 +333,25 @@ def test_a_file_that_was_removed_and_put_back_is_another_one(catalog: Catalog) -
     check(table, rows, by_pyiceberg=False)
 
 
+def test_a_delete_that_was_taken_back_is_a_conflict(catalog: Catalog) -> None:
+    """The outputs are without rows that the table has again."""
+    table = new_table(catalog)
+    rows = append(table, make_rows(20)) + append(table, make_rows(20))
+    before = fresh(table).current_snapshot()
+    assert before is not None
+    delete_positions(table, {files_of(table)[0].file_path: [1, 2]})
+    steps = Steps(dataset_of(table))
+    steps.schedule()
+    steps.execute()
+    fresh(table).manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
+    tick = steps.commit()
+    assert not tick.committed
+    assert "deleted meanwhile" in tick.refused[0][1]
+    check(table, rows)
+    assert compact(dataset_of(table)).committed
+    check(table, rows)
+
+
 def _rows_of(table: Table, path: str) -> list[tuple[object, ...]]:
     with fresh(table).io.new_input(path).open() as stream:
         return [tuple(row.values()) for row in pq.read_table(stream).to_pylist()]
