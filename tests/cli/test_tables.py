@@ -166,3 +166,26 @@ def test_an_unknown_table_is_refused(lake: list[str]) -> None:
     refused = invoke("plan", "iceberg://lake/db.nothing", *lake[1:])
     assert refused.exit_code == 2
     assert "does not exist" in refused.output
+
+
+@pytest.mark.parametrize("source", ["option", "file", "environment"])
+def test_settings_win_over_the_policy_of_the_table(
+    source: str, table: Table, lake: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with table.transaction() as transaction:
+        transaction.set_properties({"lithify.granularity": "year", "lithify.max-tasks": "1"})
+    assert len(invoke_json("plan", *lake)["chunks"]) == 1
+    given = {
+        "option": ["--set", "table_options.granularity=day", "--set", "table_options.max-tasks=7"],
+        "file": ["--config", str(tmp_path / "lithify.toml")],
+        "environment": [],
+    }
+    if source == "environment":
+        monkeypatch.setenv("LITHIFY_TABLE_OPTIONS", '{"granularity": "day", "max-tasks": "7"}')
+    (tmp_path / "lithify.toml").write_text('[table_options]\ngranularity = "day"\nmax-tasks = 7\n')
+    assert len(invoke_json("plan", *lake, *given[source])["chunks"]) == 2
+
+
+def test_an_unknown_policy_is_refused(lake: list[str]) -> None:
+    answer = invoke("plan", *lake, "--set", "table_options.grain=day", code=3)
+    assert "no property lithify.grain" in answer.stderr

@@ -62,7 +62,8 @@ def open_table(url: str, config: Config, metrics: Metrics | None = None) -> Iceb
 
     parsed = parse_url(url)
     catalog = open_catalog(parsed.catalog, config.store_options)
-    return IcebergDataset(catalog, parsed, SystemClock(), RandomIds(), open_place=open_place)
+    options = config.table_options
+    return IcebergDataset(catalog, parsed, SystemClock(), RandomIds(), options=options, open_place=open_place)
 
 
 def requested(

@@ -220,6 +220,10 @@ class Config(BaseSettings):
     store_options: dict[str, Text] = Field(
         default_factory=dict, description="Settings of the object store, such as aws_endpoint"
     )
+    table_options: dict[str, Text] = Field(
+        default_factory=dict,
+        description="Policy of Iceberg tables, such as granularity; wins over their properties lithify.…",
+    )
     compactor_options: CompactorOptions = CompactorOptions()
     garbage_collector_options: GarbageCollectorSettings = GarbageCollectorSettings()
     spark: SparkSettings = SparkSettings()

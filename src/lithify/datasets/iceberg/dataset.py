@@ -95,13 +95,16 @@ class IcebergDataset:
         ids: Ids,
         *,
         rng: random.Random | None = None,
+        options: Mapping[str, str] | None = None,
         open_place: Callable[[Table], tuple[ObjectStore, str]] = store_of,
     ) -> None:
-        """`open_place` gives the store in which the table lies, and the key of its root there."""
+        """`options` are properties of `policy`, without their prefix, that win over the table's own;
+        `open_place` gives the store in which the table lies, and the key of its root there."""
         self._catalog = catalog
         self._url = url
         self._clock = clock
         self._rng = rng if rng is not None else random.Random()
+        self._options = dict(options or {})
         table = load_table(catalog, url.identifier)
         self._location = table.location()
         self.store, self.root = open_place(table)
@@ -153,7 +156,7 @@ class IcebergDataset:
         chunks = self._chunks.latest()
         known = (table.metadata_location, chunks.id if chunks is not None else 0)
         if self._drawn is None or self._drawn[:2] != known:
-            policy = parse_policy(table.metadata.properties, self.url)
+            policy = parse_policy(table.metadata.properties, self.url, self._options)
             branch = check_table(table.metadata, policy.branch, self.url)
             column = find_time_column(table.metadata, policy.time_column, self.url)
             listing = read_listing(table, branch, self._cache)
@@ -265,7 +268,7 @@ class IcebergDataset:
         self._keep(states, state.states)
 
     def _branch(self, table: Table) -> str:
-        policy = parse_policy(table.metadata.properties, self.url)
+        policy = parse_policy(table.metadata.properties, self.url, self._options)
         return check_table(table.metadata, policy.branch, self.url)
 
     # Looking

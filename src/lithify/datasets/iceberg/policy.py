@@ -1,4 +1,4 @@
-"""How a table wants to be compacted: its properties `lithify.…`.
+"""How a table is to be compacted: its properties `lithify.…`, and what the operator sets instead.
 
 | property | default |
 |---|---|
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from lithify.errors import Refused
@@ -69,11 +70,16 @@ _AT_LEAST_ONE = (
     "max_active_bytes",
     "max_queued_tasks",
 )
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _NAMES = {PREFIX + name.replace("_", "-"): name for name in TablePolicy.__dataclass_fields__}
 
 
-def parse_policy(properties: Mapping[str, str], url: str) -> TablePolicy:
-    """The policy in the properties of a table; `Refused` when one has no meaning."""
+def parse_policy(
+    properties: Mapping[str, str], url: str, instead: Mapping[str, str] = _NOTHING
+) -> TablePolicy:
+    """The policy in the properties of a table; `instead`, without the prefix, wins over them. `Refused` when
+    one has no meaning."""
+    properties = {**properties, **{PREFIX + name: text for name, text in instead.items()}}
     values: dict[str, str | int] = {}
     if _ICEBERG_TARGET in properties:
         values["target_file_size_bytes"] = _number(_ICEBERG_TARGET, properties[_ICEBERG_TARGET], 1, url)
@@ -82,7 +88,7 @@ def parse_policy(properties: Mapping[str, str], url: str) -> TablePolicy:
             continue
         name = _NAMES.get(key)
         if name is None:
-            raise Refused(f"{url}: the table property {key} is not known; known are {', '.join(_NAMES)}")
+            raise Refused(f"{url}: there is no property {key}; known are {', '.join(_NAMES)}")
         values[name] = text if name in _TEXTS else _number(key, text, int(name in _AT_LEAST_ONE), url)
     policy = TablePolicy(**values)  # type: ignore[arg-type]  # each name has its own type, checked above
     for name in ("min_new_percent", "max_deleted_percent"):
@@ -105,5 +111,5 @@ def _number(key: str, text: str, least: int, url: str) -> int:
     except ValueError:
         value = -1
     if value < least:
-        raise Refused(f"{url}: the table property {key} is {text!r}; it must be a whole number from {least}")
+        raise Refused(f"{url}: {key} is {text!r}; it must be a whole number from {least}")
     return value
