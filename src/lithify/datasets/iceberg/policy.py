@@ -88,7 +88,7 @@ def parse_policy(
             continue
         name = _NAMES.get(key)
         if name is None:
-            raise Refused(f"{url}: there is no property {key}; known are {', '.join(_NAMES)}")
+            raise Refused(f"{url}: the property {key} is not known; known are {', '.join(_NAMES)}")
         values[name] = text if name in _TEXTS else _number(key, text, int(name in _AT_LEAST_ONE), url)
     policy = TablePolicy(**values)  # type: ignore[arg-type]  # each name has its own type, checked above
     for name in ("min_new_percent", "max_deleted_percent"):
