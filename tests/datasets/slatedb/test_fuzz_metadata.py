@@ -19,7 +19,7 @@ from lithify.datasets.slatedb.filter import (
     hash_key,
     might_contain,
 )
-from lithify.datasets.slatedb.index import decode_index, encode_index
+from lithify.datasets.slatedb.index import decode_blocks, decode_index, encode_index
 from lithify.datasets.slatedb.ledger import (
     SlateCompaction,
     SlateLedger,
@@ -65,6 +65,12 @@ def ledger_and_back(data: bytes) -> None:
 def index_and_back(data: bytes) -> None:
     index = decode_index(data, INFO, NAME)
     assert decode_index(encode_index(index), INFO, NAME) == index
+
+
+def part_of_index(data: bytes) -> None:
+    first, part = decode_blocks(data, INFO, NAME, b"a", b"bc")
+    assert first >= 0
+    assert len(part)
 
 
 def stats_and_back(data: bytes) -> None:
@@ -117,6 +123,7 @@ def targets() -> Iterator[Target]:
     yield Target("compactions", encode_ledger(ledger()), ledger_and_back)
     index = encode_index(index_of(GOOD_METAS, 40))
     yield Target("index", index, index_and_back)
+    yield Target("part of an index", index, part_of_index)
     blocks = tuple(Block(n, n % 2, n % 3) for n in range(20))
     yield Target("stats", encode_stats(stats_of(Root(100, 10, 5, 7, 8, blocks))), stats_and_back)
     bloom = build_bloom(np.array([hash_key(b"%d" % n) for n in range(50)], np.uint64), 10)

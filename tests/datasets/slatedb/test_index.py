@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.datasets.slatedb.flatbuffer import BYTES, U8, U64, TableType, required, tables, write
-from lithify.datasets.slatedb.index import BlockIndex, decode_index, encode_index
+from lithify.datasets.slatedb.index import BlockIndex, decode_blocks, decode_index, encode_index
 from lithify.datasets.slatedb.model import SstInfo
 from lithify.errors import CorruptObject, Unsupported
 
@@ -75,6 +75,28 @@ def test_an_index_of_a_real_size() -> None:
     raw = encode_index(index)
     assert raw == write(ROOT, Root(tuple(metas)))
     assert decode_index(raw, info_of(66_000 * 4090), NAME) == index
+
+
+@settings(deadline=None)
+@given(block_metas(), st.none() | st.binary(max_size=3), st.none() | st.binary(max_size=3))
+def test_a_part_has_all_blocks_that_may_hold_the_keys(
+    metas: list[Meta], start: bytes | None, end: bytes | None
+) -> None:
+    raw, info = write(ROOT, Root(tuple(metas))), info_of(metas[-1].offset + 1)
+    first, part = decode_blocks(raw, info, NAME, start, end)
+    keys = [meta.first_key or b"" for meta in metas]
+    # The last versions of a key may be in front of the block that begins with it.
+    needed = [
+        i
+        for i, key in enumerate(keys)
+        if (start is None or i + 1 == len(keys) or keys[i + 1] >= start) and (end is None or key < end)
+    ]
+    got = range(first, first + len(part))
+    assert set(needed) <= set(got)
+    assert len(got) <= max(1, len(needed) + 1)
+    whole = decode_index(raw, info, NAME)
+    assert [part.key(i) for i in range(len(part))] == keys[got.start : got.stop]
+    assert np.array_equal(part.offsets, whole.offsets[got.start : got.stop + 1])
 
 
 GOOD_METAS = (Meta(0, b""), Meta(10, b"b"), Meta(20, b"bc"), Meta(30, b"bc"))
@@ -169,6 +191,20 @@ def test_damage_is_named(data: bytes, reason: str) -> None:
     with pytest.raises(CorruptObject, match=reason) as caught:
         decode_index(data, info_of(1000 if "shares" in reason else 40), NAME)
     assert caught.value.name == NAME
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        pytest.param(changed(2, first_key=None), "block 2 of the index lacks", id="bisected"),
+        pytest.param(changed(1, offset=0), "block 1 of the index does not start behind", id="inside"),
+        pytest.param(changed(2, offset=5), "block 2 of the index does not start behind", id="behind it"),
+    ],
+)
+def test_damage_of_what_a_part_needs_is_named(data: bytes, reason: str) -> None:
+    assert decode_blocks(GOOD, info_of(40), NAME, b"a", b"b")[1] == index_of(GOOD_METAS[:2], 20)
+    with pytest.raises(CorruptObject, match=reason):
+        decode_blocks(data, info_of(40), NAME, b"a", b"b")
 
 
 @pytest.mark.parametrize("length", range(len(GOOD)))

@@ -8,6 +8,9 @@ Reading a raw (unsealed) index, in compiled code:
 3. Offsets must ascend strictly and stay below the end of the data blocks. Keys must not descend.
 4. Copy the keys into one array.
 
+A task of a large SST needs few of its blocks. `decode_blocks` finds the first and the last by bisection and
+reads only those, checked in the same way.
+
 Writing gives the bytes the official client writes: tables are laid out backwards, and two blocks share
 a vtable if their tables have the same fields at the same places.
 
@@ -25,7 +28,7 @@ from numpy.typing import NDArray
 
 from lithify.datasets.slatedb.flatbuffer import SHARING_ALLOWANCE_BYTES, SHARING_FACTOR
 from lithify.datasets.slatedb.kernel import flatbuffer as fb
-from lithify.datasets.slatedb.kernel.cache import entry
+from lithify.datasets.slatedb.kernel.cache import entry, inlined
 from lithify.datasets.slatedb.model import SstInfo
 from lithify.errors import CorruptObject, Unsupported
 
@@ -82,6 +85,14 @@ class BlockIndex:
 
 def decode_index(raw: bytes, info: SstInfo, name: str) -> BlockIndex:
     """The index in an unsealed index block. `name` says in errors which block of which object it is."""
+    return decode_blocks(raw, info, name, None, None)[1]
+
+
+def decode_blocks(
+    raw: bytes, info: SstInfo, name: str, start: bytes | None, end: bytes | None
+) -> tuple[int, BlockIndex]:
+    """The part of an index with all blocks that may hold keys from `start` (inclusive) to `end` (exclusive),
+    perhaps some more, and the number of its first block."""
     data = np.frombuffer(raw, np.uint8)
     blocks = _find_blocks(data)
     if blocks < 0:
@@ -89,17 +100,34 @@ def decode_index(raw: bytes, info: SstInfo, name: str) -> BlockIndex:
     (count,) = _COUNT.unpack_from(raw, blocks)
     if count == 0:
         raise CorruptObject(name, "the index has no blocks")
+    # A block whose index key equals the start may follow one that ends with versions of that key.
+    first = max(0, _below(data, blocks, count, start, name) - 1) if start is not None else 0
+    last = _below(data, blocks, count, end, name) if end is not None else count
+    last = min(max(first, last) + 1, count)
+    return first, _decode(data, blocks, first, last, info, name)
+
+
+def _below(data: fb.Buffer, blocks: int, count: int, key: bytes, name: str) -> int:
+    """How many blocks have an index key below `key`."""
+    found, block = _blocks_below(data, blocks, count, np.frombuffer(key, np.uint8))
+    if found < 0:
+        _refuse(found, f"block {block} of the index", name)
+    return found
+
+
+def _decode(data: fb.Buffer, blocks: int, first: int, last: int, info: SstInfo, name: str) -> BlockIndex:
+    count = last - first
     offsets = np.empty(count + 1, np.int64)
     key_offsets = np.empty(count + 1, np.int64)
     key_starts = np.empty(count, np.int64)
-    budget = SHARING_FACTOR * len(raw) + SHARING_ALLOWANCE_BYTES
-    status, block = _read_blocks(data, blocks, info.data_end, budget, offsets, key_starts, key_offsets)
+    budget = SHARING_FACTOR * len(data) + SHARING_ALLOWANCE_BYTES
+    status, block = _read_blocks(data, blocks, first, info.data_end, budget, offsets, key_starts, key_offsets)
     if status < 0:
-        _refuse(status, f"block {block} of the index", name)
+        _refuse(status, f"block {first + block} of the index", name)
     key_bytes = np.empty(key_offsets[count], np.uint8)
     block = _copy_keys(data, key_starts, key_offsets, key_bytes)
     if block < count:
-        _refuse(_KEY_ORDER, f"block {block} of the index", name)
+        _refuse(_KEY_ORDER, f"block {first + block} of the index", name)
     return BlockIndex(offsets, key_bytes, key_offsets)
 
 
@@ -132,47 +160,86 @@ def _find_blocks(data: fb.Buffer) -> int:
     return fb.vector(data, reference, fb.REF_BYTES) if reference > 0 else reference
 
 
+@inlined
+def _block(data: fb.Buffer, blocks: int, i: int) -> tuple[int, int, int]:
+    """A negative status or 0, and of block `i` its offset and the place of its key: a length, then bytes."""
+    reference = blocks + 4 + 4 * i
+    table = reference + fb.load(data, reference, 4)
+    status = fb.check_table(data, table, _BLOCK_SLOTS)
+    if status < 0:
+        return status, 0, 0
+    place = fb.slot(data, table, 0, 8)
+    if place < 0:
+        return place, 0, 0
+    offset = 0 if place == fb.ABSENT else fb.load(data, place, 8)
+    place = fb.slot(data, table, 1, fb.REF_BYTES)
+    if place == fb.ABSENT:
+        return _MISSING, 0, 0
+    if place > 0:
+        place = fb.vector(data, place, 1)
+    if place < 0:
+        return place, 0, 0
+    return 0, offset, place
+
+
+@entry
+def _blocks_below(data: fb.Buffer, blocks: int, count: int, key: fb.Buffer) -> tuple[int, int]:
+    """How many of the blocks have a key below `key`, or a negative status and the block it is about."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        status, _, place = _block(data, blocks, middle)
+        if status < 0:
+            return status, middle
+        length = fb.load(data, place, 4)
+        shared = min(length, len(key))
+        j = 0
+        while j < shared and data[place + 4 + j] == key[j]:
+            j += 1
+        if data[place + 4 + j] < key[j] if j < shared else length < len(key):
+            low = middle + 1
+        else:
+            high = middle
+    return low, 0
+
+
 @entry
 def _read_blocks(
     data: fb.Buffer,
     blocks: int,
+    first: int,
     data_end: int,
     budget: int,
     offsets: fb.Numbers,
     key_starts: fb.Numbers,
     key_offsets: fb.Numbers,
 ) -> tuple[int, int]:
-    """Fill the arrays. A status and the block it is about."""
+    """Fill the arrays from block `first` on. A status and the block it is about, counted from there."""
     total = 0
     previous = -1
-    for i in range(len(key_starts)):
-        reference = blocks + 4 + 4 * i
-        table = reference + fb.load(data, reference, 4)
-        status = fb.check_table(data, table, _BLOCK_SLOTS)
+    count = len(key_starts)
+    for i in range(count):
+        status, offset, place = _block(data, blocks, first + i)
         if status < 0:
             return status, i
-        place = fb.slot(data, table, 0, 8)
-        if place < 0:
-            return place, i
-        offset = 0 if place == fb.ABSENT else fb.load(data, place, 8)
         if offset <= previous or offset >= data_end:
             return _OFFSET_ORDER, i
         previous = offset
-        place = fb.slot(data, table, 1, fb.REF_BYTES)
-        if place == fb.ABSENT:
-            return _MISSING, i
-        if place > 0:
-            place = fb.vector(data, place, 1)
-        if place < 0:
-            return place, i
         offsets[i] = offset
         key_starts[i] = place + 4
         key_offsets[i] = total
         total += fb.load(data, place, 4)
         if total > budget:
             return _TOO_LARGE, i
-    offsets[len(key_starts)] = data_end
-    key_offsets[len(key_starts)] = total
+    offsets[count] = data_end
+    key_offsets[count] = total
+    if first + count < fb.load(data, blocks, 4):
+        status, offset, _ = _block(data, blocks, first + count)
+        if status < 0:
+            return status, count
+        if offset <= previous or offset >= data_end:
+            return _OFFSET_ORDER, count
+        offsets[count] = offset
     return 0, 0
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lithify.datasets.slatedb.index import BlockIndex, decode_index
+from lithify.datasets.slatedb.index import BlockIndex, decode_blocks
 from lithify.datasets.slatedb.kernel.buffers import Bound, Bytes, bytes_of, new_bytes
 from lithify.datasets.slatedb.kernel.layout import CHECKSUM_BYTES, REASONS, Status
 from lithify.datasets.slatedb.kernel.memory import SLACK
@@ -88,12 +88,18 @@ def common_prefix(parts: Sequence[tuple[SourceSst, Bounds]]) -> bytes:
 
 def read_index(store: ObjectStore, source: SourceSst) -> BlockIndex:
     """The block index of an SST."""
+    return read_blocks(store, source, Bounds(None, None))[1]
+
+
+def read_blocks(store: ObjectStore, source: SourceSst, bounds: Bounds) -> tuple[int, BlockIndex]:
+    """The part of an SST's block index that has all blocks inside the bounds, and its first block."""
     info = source.sst.info
     name = f"{source.key} (index)"
     if not CHECKSUM_BYTES < info.index_len <= MAX_BLOCK_BYTES:
         raise CorruptObject(name, f"its length of {info.index_len} bytes is impossible")
     stored = store.get_range(source.key, info.index_offset, info.index_len)
-    return decode_index(unseal(stored, info.compression, name), info, name)
+    raw = unseal(stored, info.compression, name)
+    return decode_blocks(raw, info, name, bounds.start, bounds.end)
 
 
 def blocks_below(index: BlockIndex, key: bytes) -> int:
@@ -209,12 +215,12 @@ class Input:
 
     def _open(self, part: SourceSst, bounds: Bounds) -> None:
         """Make `part` the current SST. It may turn out to hold no block inside the bounds."""
-        index = read_index(self._store, part)
+        number, index = read_blocks(self._store, part, bounds)
         first, last = blocks_inside(index, bounds)
         offsets = index.offsets[first : max(first, last) + 1].copy()
         if len(offsets) > 1 and int(np.diff(offsets).min()) <= CHECKSUM_BYTES:
             raise CorruptObject(part.key, "its index has a block too short for a checksum")
-        self._part, self._first_block = part, first
+        self._part, self._first_block = part, number + first
         memory, self._memory = self._memory, None
         self._windows = Windows(self._store, part.key, offsets, self._window_size, self._readers, memory)
         self.bound.attach("offsets", offsets)

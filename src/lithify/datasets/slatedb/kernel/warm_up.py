@@ -51,7 +51,7 @@ def _task(
         output_folder=folder,
         min_output_ms=0,
         sources=sources,
-        range=KeyRange(),
+        range=KeyRange(b"", _KEY, end_inclusive=True),
         rules=RowRules(True, 0, 3, merge_operator=f"{__name__}:concatenate"),
         options=SstOptions(min_filter_keys=0),
         resume_outputs=resume_outputs,
