@@ -78,6 +78,8 @@ def test_late_data_waits_again_once_the_chunk_was_settled() -> None:
     assert patient.compact(9) == 0
     patient.add(*(file(0.3, 0.4, 3) for _ in range(4)))
     assert patient.compact(9) == 1
+    patient.add(file(0.3, 0.4, 5))
+    assert patient.compact(9) == 0, "it stays settled"
     assert patient.compact(9) == 0
     patient.add(file(0.3, 0.4, 1))
     assert patient.compact(9) == 0, "it stays settled through its own compactions"
