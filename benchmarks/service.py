@@ -11,6 +11,8 @@ compaction first appears to the one that says Completed.
 2. *Scaling, one large compaction* of as much data: one worker process on a standalone Spark cluster of one
    or two executors, each bound to a core of its own. The driver and the coordinator have no core to
    themselves: this machine has as many as there are executors.
+   Both uncompressed, where a core merges about a gigabyte per second and what all share has a large part (the
+   disk, the memory, Spark's driver), and with zstd, where the cores do nearly all.
 3. *Drain*: one L0 compaction, small and large, by `lithify run` and by a SlateDB process with coordinator
    and worker inside.
 """
@@ -33,17 +35,22 @@ from tests.service.history import history, latest
 from tests.service.node import READY, NodeOptions
 from tests.service.nodes import nodes_in
 
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, Case
 from benchmarks.child import run_child
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
 from benchmarks.official import POLL_MS, measure_official
 from lithify.compaction.model import State
 
 CASE = next(case for case in CASES if case.name == "1 KB")
+ZSTD = replace(CASE, name="1 KB zstd", codec="Zstd")
 INDEPENDENT = 8
-LARGE_SCALE = 20
-PART_SCALE = LARGE_SCALE / INDEPENDENT
-SMALL_SCALE = 0.02
+LARGE_SCALES = {CASE: 20.0, ZSTD: 5.0}
+"""Of the scaling runs: some ten seconds for one core."""
+DRAIN_SCALES = (0.02, 1.0)
+_SCALES = {
+    case: (large, large / INDEPENDENT, *(DRAIN_SCALES if case is CASE else ()))
+    for case, large in LARGE_SCALES.items()
+}
 WARM_S = 2.0
 SCALING_POLL_MS = 500
 """Of the coordinators and workers of a scaling run: many coordinators that look all the time would need a
@@ -81,35 +88,35 @@ class Drain:
 class ServiceRun:
     """One repetition of everything."""
 
-    independent: Scaling
-    large: Scaling
+    scalings: tuple[Scaling, ...]
     drains: tuple[Drain, ...]
 
 
 def measure_service(cache: Path, scale: float) -> ServiceRun:
-    """Measure in a child process."""
+    """Measure in a child process, for which all databases are ready."""
+    for case, sizes in _SCALES.items():
+        for size in sizes:
+            database_of(case, cache, size * scale)
     document = run_child("benchmarks.service", str(cache), str(scale))
     return ServiceRun(
-        Scaling(**document["independent"]),
-        Scaling(**document["large"]),
+        tuple(Scaling(**scaling) for scaling in document["scalings"]),
         tuple(Drain(**drain) for drain in document["drains"]),
     )
 
 
 def _measure(cache: Path, scale: float) -> ServiceRun:
-    small, middle, part, large = (
-        database_of(CASE, cache, size * scale) for size in (SMALL_SCALE, 1.0, PART_SCALE, LARGE_SCALE)
-    )
     with tempfile.TemporaryDirectory(prefix="service-", dir=cache) as name:
         folder = Path(name)
-        return ServiceRun(
-            _independent(part, folder),
-            _large(large, folder),
-            (measure_drain(small, folder), measure_drain(middle, folder)),
-        )
+        scalings: list[Scaling] = []
+        for case, large in LARGE_SCALES.items():
+            part = database_of(case, cache, large / INDEPENDENT * scale)
+            scalings.append(_independent(case, part, folder))
+            scalings.append(_large(case, database_of(case, cache, large * scale), folder))
+        drained = (database_of(CASE, cache, size * scale) for size in DRAIN_SCALES)
+        return ServiceRun(tuple(scalings), tuple(measure_drain(database, folder) for database in drained))
 
 
-def _independent(database: Path, folder: Path) -> Scaling:
+def _independent(case: Case, database: Path, folder: Path) -> Scaling:
     def wall_s(workers: int) -> float:
         paths = [_copy(database, folder / f"db{n}") for n in range(INDEPENDENT)]
         urls = [str(path) for path in paths]
@@ -120,19 +127,18 @@ def _independent(database: Path, folder: Path) -> Scaling:
         return _time_to_compact(paths, options, folder)
 
     size = INDEPENDENT * _size(database)
-    return Scaling("independent compactions", size, wall_s(1), wall_s(2))
+    return Scaling(f"{case.name}: independent compactions", size, wall_s(1), wall_s(2))
 
 
-def _large(database: Path, folder: Path) -> Scaling:
+def _large(case: Case, database: Path, folder: Path) -> Scaling:
     def wall_s(executors: int) -> float:
         path = _copy(database, folder / "db")
-        spark = folder / f"spark{executors}"
-        spark.mkdir()
+        spark = Path(tempfile.mkdtemp(prefix="spark-", dir=folder))
         with standalone_cluster(spark, executors, pinned=True) as master:
             options = NodeOptions("worker", str(path), master=master, spark_conf=cluster_conf())
             return _time_to_compact([path], [options], folder)
 
-    return Scaling("one large compaction", _size(database), wall_s(1), wall_s(2))
+    return Scaling(f"{case.name}: one large compaction", _size(database), wall_s(1), wall_s(2))
 
 
 def _time_to_compact(databases: Sequence[Path], workers: Sequence[NodeOptions], folder: Path) -> float:

@@ -104,4 +104,4 @@ def measure(cache: Path, scale: float, repetitions: int, console: Console) -> Se
 
 
 def _scalings(run: ServiceRun) -> dict[str, Scaling]:
-    return {scaling.name: scaling for scaling in (run.independent, run.large)}
+    return {scaling.name: scaling for scaling in run.scalings}

@@ -51,10 +51,13 @@ class SomeWorker:
     id: str
     held: int = 0
     is_busy: bool = False
+    changes: int = 0
+    """In how many ticks something changes."""
 
     def tick(self, held_elsewhere: int = 0) -> bool:
         self.notes.calls.append(f"{self.id} ticks beside {held_elsewhere}")
-        return False
+        self.changes -= 1
+        return self.changes >= 0
 
     def take_failures(self) -> tuple[()]:
         return ()
@@ -120,6 +123,13 @@ def test_datasets_take_turns_and_share_the_room() -> None:
     assert notes.calls == [a, b, "wait", b, a, "wait", a, b, "wait", "a gives back", "b gives back"]
     assert all(7 <= wait_s <= 7.7 for wait_s in notes.waits_s)
     assert len(set(notes.waits_s)) == 3
+
+
+def test_what_was_full_looks_again_at_once_when_there_is_room() -> None:
+    notes = Notes(1)
+    work(notes, SomeWorker(notes, "a"), SomeWorker(notes, "b", changes=1))
+    a, b = "a ticks beside 0", "b ticks beside 0"
+    assert notes.calls == [a, b, b, a, "wait", "a gives back", "b gives back"]
 
 
 def test_a_busy_worker_looks_as_often_as_work_is_committed() -> None:

@@ -46,13 +46,15 @@ def run_workers(workers: Sequence[Worker], stop: Event, rng: random.Random, opti
     turns = deque(workers)
     try:
         while not stop.is_set():
+            changed = False
             for worker in turns:
-                _tick_worker(worker, sum(other.held for other in workers if other is not worker))
+                held_elsewhere = sum(other.held for other in workers if other is not worker)
+                changed = _tick_worker(worker, held_elsewhere) or changed
             turns.rotate(-1)
             busy = next((worker for worker in workers if worker.is_busy), None)
             if busy is not None:
                 busy.wait(options.commit_compacted_interval_s)
-            else:
+            elif not changed:  # else there is room again, for a dataset that was asked before there was
                 stop.wait(options.compactions_poll_interval_s * (1 + rng.uniform(0, options.jitter)))
     finally:
         for worker in workers:

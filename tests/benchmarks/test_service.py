@@ -27,8 +27,7 @@ def test_an_idle_database_is_only_read_but_for_the_lease() -> None:
 
 def test_the_report_has_everything_and_its_verdicts() -> None:
     run = ServiceRun(
-        Scaling("independent compactions", 4, 2.0, 1.0),
-        Scaling("one large compaction", 4, 2.0, 1.25),
+        (Scaling("independent", 4, 2.0, 1.0), Scaling("one large compaction", 4, 2.0, 1.25)),
         (Drain(4, 0.1, 0.2),),
     )
     samples = ServiceSamples([run], [IdleCost(1, {"GET": 20.0, "PUT": 2.0})], ClaimCost(100, 10, 5))
