@@ -74,10 +74,21 @@ def measure_end_to_end(database: Path) -> EndToEndRun:
     return EndToEndRun(**run_child("benchmarks.ours", "end-to-end", str(database)))
 
 
+def one_task(database: Path) -> MergeTask:
+    """The task of a full compaction that is not cut into ranges."""
+    dataset = _dataset(database)
+    snapshot = dataset.snapshot()
+    (proposal,) = dataset.planner(full=True)(snapshot, Ledger()).proposals
+    compaction: SlateCompaction = Compaction(RandomIds().ulid(SystemClock().now_ms()), proposal.spec)
+    argument = dataset.prepare(compaction, snapshot).works[0].argument
+    assert isinstance(argument, MergeTask)
+    return replace(argument, range=EVERYTHING)
+
+
 def _run_kernel(database: Path) -> KernelRun:
     _pin_to_one_core()
     warm_up()
-    task = _one_task(_dataset(database))
+    task = one_task(database)
     watch = Stopwatch()
     result = execute_merge(task)
     cost = watch.read()
@@ -137,16 +148,6 @@ def _start(engine: SparkEngine) -> float:
 def _dataset(database: Path) -> SlateDataset:
     store, root = open_store(str(database))
     return SlateDataset(store, root, SystemClock(), RandomIds())
-
-
-def _one_task(dataset: SlateDataset) -> MergeTask:
-    """The task of a full compaction that is not cut into ranges."""
-    snapshot = dataset.snapshot()
-    (proposal,) = dataset.planner(full=True)(snapshot, Ledger()).proposals
-    compaction: SlateCompaction = Compaction(RandomIds().ulid(SystemClock().now_ms()), proposal.spec)
-    argument = dataset.prepare(compaction, snapshot).works[0].argument
-    assert isinstance(argument, MergeTask)
-    return replace(argument, range=EVERYTHING)
 
 
 def _pin_to_one_core() -> None:

@@ -33,8 +33,9 @@ class ServiceSamples:
         ]
 
     def speed_up(self, name: str) -> float:
-        """The median over the repetitions."""
-        return median(_scalings(run)[name].speed_up for run in self.runs)
+        """The ratio of the medians over the repetitions."""
+        samples = self._samples(name)
+        return median(s.one_wall_s for s in samples) / median(s.two_wall_s for s in samples)
 
     def to_json(self) -> dict[str, object]:
         """Everything, with the verdicts."""
@@ -42,7 +43,7 @@ class ServiceSamples:
             "scaling": {
                 name: {
                     "speed_up": self.speed_up(name),
-                    "samples": [asdict(_scalings(r)[name]) for r in self.runs],
+                    "samples": [asdict(sample) for sample in self._samples(name)],
                 }
                 for name in _scalings(self.runs[0])
             },
@@ -52,22 +53,23 @@ class ServiceSamples:
             "targets": [target.to_json() for target in self.targets()],
         }
 
-    def _samples(self, name: str) -> list[dict[str, object]]:
-        return [asdict(_scalings(run)[name]) for run in self.runs]
+    def _samples(self, name: str) -> list[Scaling]:
+        return [_scalings(run)[name] for run in self.runs]
 
     def print_tables(self, console: Console) -> None:
         """The medians, the counts, and every target with its verdict."""
         scaling = Table(title="One and two workers of one core each (medians)")
-        for column in ("work", "MB in", "1 worker s", "2 workers s", "speed-up"):
+        for column in ("work", "MB in", "1 worker s", "2 workers s", "speed-up", "without service"):
             scaling.add_column(column, justify="left" if column == "work" else "right")
         for name, first in _scalings(self.runs[0]).items():
-            samples = [_scalings(run)[name] for run in self.runs]
+            samples = self._samples(name)
             scaling.add_row(
                 name,
                 f"{first.input_bytes / 1e6:.0f}",
                 f"{median(s.one_wall_s for s in samples):.2f}",
                 f"{median(s.two_wall_s for s in samples):.2f}",
                 f"{self.speed_up(name):.2f}",
+                f"{median(s.bare_speed_up for s in samples):.2f}",
             )
         console.print(scaling)
         for number, drain in enumerate(self.runs[0].drains):

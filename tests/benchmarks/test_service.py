@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+from benchmarks.bare import bare_speed_up
 from benchmarks.data import database_of
 from benchmarks.idle import ClaimCost, IdleCost, measure_idle
 from benchmarks.service import CASE, Drain, Scaling, ServiceRun, measure_drain
@@ -19,6 +20,11 @@ def test_both_sides_drain_the_same_database(tmp_path: Path) -> None:
     assert not (tmp_path / "db").exists()
 
 
+def test_the_merge_alone_is_measured_in_one_process_and_in_two(tmp_path: Path) -> None:
+    assert bare_speed_up(database_of(CASE, tmp_path, 0.001), tmp_path) > 0
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("bare")] == []
+
+
 def test_an_idle_database_is_only_read_but_for_the_lease() -> None:
     one, ten, _hundred = measure_idle()
     assert set(one.requests_per_minute) == {"GET", "PUT"}
@@ -27,7 +33,7 @@ def test_an_idle_database_is_only_read_but_for_the_lease() -> None:
 
 def test_the_report_has_everything_and_its_verdicts() -> None:
     run = ServiceRun(
-        (Scaling("independent", 4, 2.0, 1.0), Scaling("one large compaction", 4, 2.0, 1.25)),
+        (Scaling("independent", 4, 2.0, 1.0, 1.9), Scaling("one large compaction", 4, 2.0, 1.25, 1.9)),
         (Drain(4, 0.1, 0.2),),
     )
     samples = ServiceSamples([run], [IdleCost(1, {"GET": 20.0, "PUT": 2.0})], ClaimCost(100, 10, 5))

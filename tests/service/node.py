@@ -39,6 +39,8 @@ PRELOAD = "lithify.datasets.slatedb.kernel.warm_up:warm_up"
 INLINE = "inline"
 READY = "Ready"
 """What a process with an engine prints when it begins to look for work."""
+_WARM_JOBS_PER_SLOT = 100
+"""A job costs a third as much then as the first ones do."""
 _WRITES = frozenset({"create", "put", "replace", "delete", "commit"})
 
 
@@ -64,7 +66,8 @@ class NodeOptions:
     cores: Sequence[int] = ()
     """The processor cores that this process and all it starts may use; any, if there is none."""
     warm_s: float = 0.0
-    """How long all slots work on nothing, with everything loaded, before this process is ready."""
+    """How long all slots work on nothing, with everything loaded, before this process is ready; then they
+    run as many jobs as it takes until Spark's JVMs have compiled what a job needs."""
     take_over: bool = True
     die_after_writes: int = 0
     """0: live."""
@@ -115,9 +118,10 @@ def main(options: NodeOptions) -> None:
 
 
 def _warm_slots(engine: Engine, warm_s: float) -> None:
-    """Let calls last until every slot, also one that comes late, has run some."""
-    for call in [engine.submit("warm", time.sleep, warm_s / 2) for _ in range(2 * engine.slots)]:
-        call.result()
+    """Let calls last until every slot, also one that comes late, has run some, and then run many."""
+    for calls, sleep_s in ((2, warm_s / 2), (_WARM_JOBS_PER_SLOT, 0.01)):
+        for call in [engine.submit("warm", time.sleep, sleep_s) for _ in range(calls * engine.slots)]:
+            call.result()
 
 
 def _coordinate(

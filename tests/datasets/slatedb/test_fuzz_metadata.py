@@ -87,7 +87,7 @@ def sealed(codec: Codec) -> Callable[[bytes], None]:
     """Damage behind a checksum that fits: what the codec is given."""
 
     def use(data: bytes) -> None:
-        index_and_back(unseal(data + struct.pack(">I", zlib.crc32(data)), codec, NAME))
+        index_and_back(bytes(unseal(data + struct.pack(">I", zlib.crc32(data)), codec, NAME)))
 
     return use
 

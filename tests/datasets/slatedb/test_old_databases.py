@@ -83,7 +83,7 @@ def test_metadata_of_every_sst(version: str) -> None:
             unseal(data[info.index_offset :][: info.index_len], info.compression, key), info, key
         )
         assert [index.key(i) for i in range(len(index))] == [block.index_key for block in judged.blocks]
-        bloom = unseal(data[info.filter_offset :][: info.filter_len], info.compression, key)
+        bloom = bytes(unseal(data[info.filter_offset :][: info.filter_len], info.compression, key))
         if info.filter_format is FilterFormat.LEGACY:
             assert all(might_contain(bloom, hash_key(row.key), key) for row in judged.rows)
         if info.stats_len:

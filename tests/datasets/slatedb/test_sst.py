@@ -61,7 +61,7 @@ def test_metadata_is_byte_identical(tmp_path: Path, codec: str | None, block_siz
     rows = read_sst(data).rows
 
     def raw(offset: int, length: int) -> bytes:
-        return unseal(data[offset : offset + length], info.compression, KEY)
+        return bytes(unseal(data[offset : offset + length], info.compression, KEY))
 
     index = decode_index(raw(info.index_offset, info.index_len), info, KEY)
     stats = decode_stats(raw(info.stats_offset, info.stats_len), KEY)
@@ -87,7 +87,7 @@ def test_sealed_blocks_are_byte_identical(tmp_path: Path, codec: str) -> None:
         (info.stats_offset, info.stats_len),
     ):
         stored = data[offset : offset + length]
-        assert seal(unseal(stored, info.compression, KEY), info.compression) == stored
+        assert seal(bytes(unseal(stored, info.compression, KEY)), info.compression) == stored
 
 
 def rewritten(data: bytes, info: SstInfo) -> tuple[bytes, SstInfo]:
@@ -99,7 +99,7 @@ def rewritten(data: bytes, info: SstInfo) -> tuple[bytes, SstInfo]:
         ("index", info.index_offset, info.index_len),
         ("stats", info.stats_offset, info.stats_len),
     ):
-        stored = seal(unseal(data[offset : offset + length], info.compression, KEY), info.compression)
+        stored = seal(bytes(unseal(data[offset : offset + length], info.compression, KEY)), info.compression)
         places |= {f"{name}_offset": len(file), f"{name}_len": len(stored)}
         file += stored
     new_info = replace(info, **places)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from lithify.datasets.slatedb.kernel.cache import entry
 from lithify.datasets.slatedb.kernel.memory import SLACK
 from lithify.datasets.slatedb.kernel.siphash import siphash
+from lithify.datasets.slatedb.sst import BytesLike
 from lithify.errors import CorruptObject
 
 BLOOM_NAME = "_bf"
@@ -52,7 +53,7 @@ def encode_filters(filters: Sequence[NamedFilter]) -> bytes:
     return b"".join(parts)
 
 
-def decode_filters(raw: bytes, name: str) -> tuple[NamedFilter, ...]:
+def decode_filters(raw: BytesLike, name: str) -> tuple[NamedFilter, ...]:
     """The filters of a raw composite block. `name` says in errors which block of which object it is."""
     position = 0
 
@@ -61,7 +62,7 @@ def decode_filters(raw: bytes, name: str) -> tuple[NamedFilter, ...]:
         if length > len(raw) - position:
             raise CorruptObject(name, f"the filters need {length} bytes at {position} of {len(raw)}")
         position += length
-        return raw[position - length : position]
+        return bytes(raw[position - length : position])
 
     filters = []
     for _ in range(_U16.unpack(take(_U16.size))[0]):

@@ -30,6 +30,7 @@ from lithify.datasets.slatedb.flatbuffer import SHARING_ALLOWANCE_BYTES, SHARING
 from lithify.datasets.slatedb.kernel import flatbuffer as fb
 from lithify.datasets.slatedb.kernel.cache import entry, inlined
 from lithify.datasets.slatedb.model import SstInfo
+from lithify.datasets.slatedb.sst import BytesLike
 from lithify.errors import CorruptObject, Unsupported
 
 _COUNT = struct.Struct("<I")
@@ -83,13 +84,13 @@ class BlockIndex:
     __hash__ = None  # type: ignore[assignment]  # arrays have no hash
 
 
-def decode_index(raw: bytes, info: SstInfo, name: str) -> BlockIndex:
+def decode_index(raw: BytesLike, info: SstInfo, name: str) -> BlockIndex:
     """The index in an unsealed index block. `name` says in errors which block of which object it is."""
     return decode_blocks(raw, info, name, None, None)[1]
 
 
 def decode_blocks(
-    raw: bytes, info: SstInfo, name: str, start: bytes | None, end: bytes | None
+    raw: BytesLike, info: SstInfo, name: str, start: bytes | None, end: bytes | None
 ) -> tuple[int, BlockIndex]:
     """The part of an index with all blocks that may hold keys from `start` (inclusive) to `end` (exclusive),
     perhaps some more, and the number of its first block."""

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lithify.datasets.slatedb.index import BlockIndex
 from lithify.datasets.slatedb.kernel.inputs import held_range, read_index
@@ -132,24 +133,25 @@ def _block_size_of(store: ObjectStore, parts: Sequence[SourceSst], indexes: Sequ
     sizes = _multi_row_block_sizes(store, part, index)
     if len(sizes) < _BLOCKS_THAT_PROVE:
         return DEFAULT_BLOCK_SIZE
-    return next((size for size in BLOCK_SIZES if size >= max(sizes)), BLOCK_SIZES[-1])
+    largest = int(sizes.max())
+    return next((size for size in BLOCK_SIZES if size >= largest), BLOCK_SIZES[-1])
 
 
-def _multi_row_block_sizes(store: ObjectStore, part: SourceSst, index: BlockIndex) -> list[int]:
+def _multi_row_block_sizes(store: ObjectStore, part: SourceSst, index: BlockIndex) -> NDArray[np.int64]:
     """Uncompressed sizes of blocks with several rows, the last block of the SST apart."""
     info = part.sst.info
     if not info.stats_len:
-        return []
+        return np.empty(0, np.int64)
     name = f"{part.key} (stats)"
     stored = store.get_range(part.key, info.stats_offset, info.stats_len)
     stats = decode_stats(unseal(stored, info.compression, name), name)
     rows = stats.block_puts + stats.block_deletes + stats.block_merges
     chosen = np.flatnonzero(rows[: len(index) - 1] > 1)
     if info.compression is Codec.NONE:
-        return list((np.diff(index.offsets)[chosen] - CHECKSUM_BYTES).tolist())
+        return np.diff(index.offsets)[chosen] - CHECKSUM_BYTES
     sizes = []
     for block in chosen[:_BLOCKS_LOOKED_AT]:
         start, end = int(index.offsets[block]), int(index.offsets[block + 1])
         raw = unseal(store.get_range(part.key, start, end - start), info.compression, f"{part.key} (data)")
         sizes.append(len(raw))
-    return sizes
+    return np.array(sizes, np.int64)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 
 import cramjam
 import lz4.block
@@ -27,6 +28,9 @@ from lithify.datasets.slatedb.flatbuffer import read, write
 from lithify.datasets.slatedb.model import Codec, SstInfo
 from lithify.errors import CorruptObject, Unsupported
 from lithify.store.objects import ObjectStore
+
+BytesLike = bytes | memoryview
+Checksum = Callable[[memoryview], int]
 
 WRITTEN_FORMAT_VERSION = 2
 CHECKSUM_BYTES = 4
@@ -58,9 +62,10 @@ def seal(raw: bytes, codec: Codec) -> bytes:
     return stored + _CHECKSUM.pack(zlib.crc32(stored))
 
 
-def unseal(stored: bytes, codec: Codec, name: str) -> bytes:
-    """The raw bytes of a stored block. `name` says in errors which block of which object it is."""
-    body = check_seal(stored, name)
+def unseal(stored: BytesLike, codec: Codec, name: str, crc32: Checksum = zlib.crc32) -> BytesLike:
+    """The raw bytes of a stored block; a view of `stored`, which may be large, when it is not compressed.
+    `name` says in errors which block of which object it is."""
+    body = check_seal(stored, name, crc32)
     try:
         raw = _decompress(body, codec)
     except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, lz4.block.LZ4BlockError) as error:
@@ -70,13 +75,13 @@ def unseal(stored: bytes, codec: Codec, name: str) -> bytes:
     return raw
 
 
-def check_seal(stored: bytes, name: str) -> bytes:
-    """The bytes before the checksum, which must match them."""
+def check_seal(stored: BytesLike, name: str, crc32: Checksum = zlib.crc32) -> memoryview:
+    """A view of the bytes before the checksum, which must match them."""
     if len(stored) < CHECKSUM_BYTES:
         raise CorruptObject(name, f"{len(stored)} bytes are too few for a checksum")
-    body = stored[:-CHECKSUM_BYTES]
+    body = memoryview(stored)[:-CHECKSUM_BYTES]
     (expected,) = _CHECKSUM.unpack_from(stored, len(body))
-    actual = zlib.crc32(body)
+    actual = crc32(body)
     if actual != expected:
         raise CorruptObject(name, f"checksum mismatch: stored {expected:08x}, computed {actual:08x}")
     return body
@@ -96,7 +101,7 @@ def _compress(raw: bytes, codec: Codec) -> bytes:
             return bytes(zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(raw))
 
 
-def _decompress(body: bytes, codec: Codec) -> bytes | None:
+def _decompress(body: memoryview, codec: Codec) -> BytesLike | None:
     """`None` when the result would exceed what is allowed."""
     match codec:
         case Codec.NONE:
@@ -119,12 +124,12 @@ def _decompress(body: bytes, codec: Codec) -> bytes | None:
             return _decompress_zstd(body)
 
 
-def _plausible(size: int, body: bytes, max_ratio: int) -> bool:
+def _plausible(size: int, body: memoryview, max_ratio: int) -> bool:
     """Whether `body` can hold that much. Checked before memory is taken for it."""
     return size <= min(MAX_BLOCK_BYTES, len(body) * max_ratio + _RATIO_ALLOWANCE_BYTES)
 
 
-def _decompress_zlib(body: bytes) -> bytes | None:
+def _decompress_zlib(body: memoryview) -> bytes | None:
     decompressor = zlib.decompressobj()
     raw = decompressor.decompress(body, MAX_BLOCK_BYTES)
     if decompressor.unconsumed_tail:
@@ -134,7 +139,7 @@ def _decompress_zlib(body: bytes) -> bytes | None:
     return raw
 
 
-def _decompress_zstd(body: bytes) -> bytes | None:
+def _decompress_zstd(body: memoryview) -> bytes | None:
     """Frames may lack their size or lie about it, so the result grows as small pieces are fed."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
     raw = bytearray()
@@ -188,7 +193,7 @@ def read_info(store: ObjectStore, key: str) -> tuple[SstInfo, int]:
         tail = store.get_range(key, info_offset, start - info_offset) + tail
         start = info_offset
     stored = tail[info_offset - start : end - start]
-    info = decode_info(check_seal(stored, f"{key} (info)"), f"{key} (info)")
+    info = decode_info(bytes(check_seal(stored, f"{key} (info)")), f"{key} (info)")
     _check_blocks(info, info_offset, key)
     return info, version
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lithify.datasets.slatedb.kernel import flatbuffer as fb
 from lithify.datasets.slatedb.kernel.cache import entry, inlined
+from lithify.datasets.slatedb.sst import BytesLike
 from lithify.errors import CorruptObject, Unsupported
 
 _COUNT = struct.Struct("<I")
@@ -73,7 +74,7 @@ def encode_stats(stats: SstStats) -> bytes:
     return buffer[len(buffer) - used :].tobytes()
 
 
-def decode_stats(raw: bytes, name: str) -> SstStats:
+def decode_stats(raw: BytesLike, name: str) -> SstStats:
     """The stats in an unsealed stats block. `name` says in errors which block of which object it is."""
     data = np.frombuffer(raw, np.uint8)
     totals = np.zeros(_TOTALS, np.int64)

@@ -275,3 +275,8 @@ def checksum(address: int, length: int, method: int) -> int:
     if method == 0:
         return crc32_by_tables(address, length)
     return _FOLDING(address, length) if method == 1 else crc32(address, length)
+
+
+def crc32_of(data: memoryview) -> int:
+    """The checksum of contiguous bytes, as `zlib.crc32` computes it at a tenth of the speed."""
+    return checksum(np.frombuffer(data, np.uint8).ctypes.data, len(data), 2)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from lithify.datasets.slatedb.index import BlockIndex, decode_blocks
 from lithify.datasets.slatedb.kernel.buffers import Bound, Bytes, bytes_of, new_bytes
+from lithify.datasets.slatedb.kernel.crc32 import crc32_of
 from lithify.datasets.slatedb.kernel.layout import CHECKSUM_BYTES, REASONS, Status
 from lithify.datasets.slatedb.kernel.memory import SLACK
 from lithify.datasets.slatedb.kernel.windows import Windows, window_bytes
@@ -97,8 +98,9 @@ def read_blocks(store: ObjectStore, source: SourceSst, bounds: Bounds) -> tuple[
     name = f"{source.key} (index)"
     if not CHECKSUM_BYTES < info.index_len <= MAX_BLOCK_BYTES:
         raise CorruptObject(name, f"its length of {info.index_len} bytes is impossible")
-    stored = store.get_range(source.key, info.index_offset, info.index_len)
-    raw = unseal(stored, info.compression, name)
+    memory = new_bytes(info.index_len)[: info.index_len]
+    store.get_range_into(source.key, info.index_offset, memory.data)
+    raw = unseal(memory.data.toreadonly(), info.compression, name, crc32_of)
     return decode_blocks(raw, info, name, bounds.start, bounds.end)
 
 
