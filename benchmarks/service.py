@@ -47,8 +47,8 @@ from lithify.worker import WorkerOptions
 CASE = next(case for case in CASES if case.name == "1 KB")
 ZSTD = replace(CASE, name="1 KB zstd", codec="Zstd")
 INDEPENDENT = 8
-LARGE_SCALES = {ZSTD: 5.0, CASE: 20.0}
-"""Of one large compaction: some ten seconds for one core."""
+LARGE_SCALES = {ZSTD: 10.0, CASE: 20.0}
+"""Of one large compaction: ten to thirty seconds for one core."""
 PART_SCALES = {ZSTD: 0.625, CASE: 5.0}
 """Of each independent one: all together at least as long, so that it does not matter when in its interval a
 coordinator looks."""

@@ -1,6 +1,7 @@
 """Cutting a compaction into ranges of about one output SST each.
 
-1. Read the block index of every source SST, several at a time.
+1. Read the block index of every source SST, several at a time. All of them together may not fit into
+   memory, so each is let go of as soon as step 2 is done with it.
 2. From each index take anchors: the key at which a group of consecutive blocks starts, and the stored
    bytes of the group. A group is a small share of the target, so that cuts can be placed evenly, but
    no index gives more than a fixed number of anchors. Blocks outside the view's range do not count,
@@ -17,9 +18,10 @@ a block with several rows is never larger, and nearly as large unless it is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,22 +116,24 @@ def plan_ranges(
     block_size: int | None = None,
 ) -> tuple[SstOptions, tuple[KeyRange, ...]]:
     """How to write the outputs of a compaction, and its ranges. Without `block_size` the one of the
-    inputs is kept."""
+    largest input is kept."""
     parts = [part for source in sources for part in source if not effective_range(part).is_empty]
+    largest = max(parts, key=lambda part: part.sst.info.data_end, default=None)
+
+    def views() -> Iterator[tuple[BlockIndex, KeyRange]]:
+        nonlocal block_size
+        for part, index in zip(parts, readers.map(partial(read_index, store), parts), strict=True):
+            if block_size is None and part is largest:
+                block_size = _block_size_of(store, part, index)
+            yield index, effective_range(part)
+
     with ThreadPoolExecutor(INDEX_READERS) as readers:
-        indexes = list(readers.map(lambda part: read_index(store, part), parts))
-    views = [(index, effective_range(part)) for index, part in zip(indexes, parts, strict=True)]
-    if block_size is None:
-        block_size = _block_size_of(store, parts, indexes)
-    return replace(options, block_size=block_size), split(views, options.max_sst_size)
+        ranges = split(views(), options.max_sst_size)
+    return replace(options, block_size=block_size or DEFAULT_BLOCK_SIZE), ranges
 
 
-def _block_size_of(store: ObjectStore, parts: Sequence[SourceSst], indexes: Sequence[BlockIndex]) -> int:
-    """The block size that the SST with the most blocks was written with; the default if it is too
-    small to tell."""
-    if not parts:
-        return DEFAULT_BLOCK_SIZE
-    index, part = max(zip(indexes, parts, strict=True), key=lambda pair: len(pair[0]))
+def _block_size_of(store: ObjectStore, part: SourceSst, index: BlockIndex) -> int:
+    """The block size that an SST was written with; the default if it is too small to tell."""
     sizes = _multi_row_block_sizes(store, part, index)
     if len(sizes) < _BLOCKS_THAT_PROVE:
         return DEFAULT_BLOCK_SIZE
