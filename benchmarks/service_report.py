@@ -1,11 +1,15 @@
-"""The service part of `make bench`: repeat, take medians, say what must be reached."""
+"""The service part of `make bench`: repeat, say what must be reached.
+
+Throughput is that of all repetitions together, as if they were one long run: the speed of a machine drifts
+over minutes, and in a median of a few the two sides would come from different minutes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from rich.console import Console
 from rich.table import Table
@@ -33,9 +37,9 @@ class ServiceSamples:
         ]
 
     def speed_up(self, name: str) -> float:
-        """The ratio of the medians over the repetitions."""
+        """The time that one worker took for all repetitions over that of two."""
         samples = self._samples(name)
-        return median(s.one_wall_s for s in samples) / median(s.two_wall_s for s in samples)
+        return sum(s.one_wall_s for s in samples) / sum(s.two_wall_s for s in samples)
 
     def to_json(self) -> dict[str, object]:
         """Everything, with the verdicts."""
@@ -57,8 +61,8 @@ class ServiceSamples:
         return [_scalings(run)[name] for run in self.runs]
 
     def print_tables(self, console: Console) -> None:
-        """The medians, the counts, and every target with its verdict."""
-        scaling = Table(title="One and two workers of one core each (medians)")
+        """The means and medians, the counts, and every target with its verdict."""
+        scaling = Table(title="One and two workers of one core each (means)")
         for column in ("work", "MB in", "1 worker s", "2 workers s", "speed-up", "without service"):
             scaling.add_column(column, justify="left" if column == "work" else "right")
         for name, first in _scalings(self.runs[0]).items():
@@ -66,10 +70,10 @@ class ServiceSamples:
             scaling.add_row(
                 name,
                 f"{first.input_bytes / 1e6:.0f}",
-                f"{median(s.one_wall_s for s in samples):.2f}",
-                f"{median(s.two_wall_s for s in samples):.2f}",
+                f"{fmean(s.one_wall_s for s in samples):.2f}",
+                f"{fmean(s.two_wall_s for s in samples):.2f}",
                 f"{self.speed_up(name):.2f}",
-                f"{median(s.bare_speed_up for s in samples):.2f}",
+                f"{fmean(s.bare_speed_up for s in samples):.2f}",
             )
         console.print(scaling)
         for number, drain in enumerate(self.runs[0].drains):
