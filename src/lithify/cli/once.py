@@ -63,9 +63,9 @@ def compact_once(
                 worker_heartbeat_timeout_ms=building.heartbeat_timeout_ms(config),
                 observer=observe,
             )
+            seconds = clock.monotonic_s() - started_s  # Spark still takes a second to stop
         finally:
             engine.close()
-    seconds = clock.monotonic_s() - started_s
     after = view.shape()
     console = Console()
     if as_json:
