@@ -1,9 +1,10 @@
 """The service as a whole, in processes as users run them: `python -m benchmarks.service CACHE SCALE`.
 
-All processes poll every `POLL_MS`, the official client's too. Sessions are warm, as those of a worker that
-runs for days: it begins to look for work when Spark, the compiled code of its JVMs and the kernel are ready.
-Times come from the modification times of the compactions files, so watching costs nothing: from the version
-in which a compaction first appears to the one that says Completed.
+All processes poll every `POLL_MS`, the official client's too; those of many databases every
+`INDEPENDENT_POLL_MS`. Sessions are warm, as those of a worker that runs for days: it begins to look for work
+when Spark, the compiled code of its JVMs and the kernel are ready. Times come from the modification times of
+the compactions files, so watching costs nothing: from the version in which a compaction first appears to the
+one that says Completed.
 
 1. *Scaling, independent*: `INDEPENDENT` databases with one compaction each, one coordinator for each, and one
    or two worker processes that serve all of them, one compaction at a time. A worker may use one core only,
@@ -11,9 +12,9 @@ in which a compaction first appears to the one that says Completed.
 2. *Scaling, one large compaction*: one worker process on a standalone Spark cluster of one
    or two executors, each bound to a core of its own. The driver and the coordinator have no core to
    themselves: this machine has as many as there are executors.
-   Both with zstd, where the cores do nearly all, and uncompressed, where a core moves gigabytes per second
-   and the cores wait for the memory and the disk that they share. What the machine allows is measured beside
-   it, by the merge alone without any service (`benchmarks.bare`).
+   Both with zstd, where the cores do nearly all, and uncompressed, where a core writes more than a gigabyte
+   per second and the cores wait for the disk and the memory that they share. What the machine allows is
+   measured beside it, by the merge alone without any service (`benchmarks.bare`).
 3. *Drain*: one L0 compaction, small and large, by `lithify run` and by a SlateDB process with coordinator
    and worker inside.
 """
@@ -50,8 +51,8 @@ INDEPENDENT = 8
 LARGE_SCALES = {ZSTD: 10.0, CASE: 20.0}
 """Of one large compaction: ten to thirty seconds for one core."""
 PART_SCALES = {ZSTD: 0.625, CASE: 5.0}
-"""Of each independent one: all together at least as long, so that it does not matter when in its interval a
-coordinator looks."""
+"""Of each independent one: all together at least ten seconds for one core, so that it does not matter when
+in its interval a coordinator looks."""
 DRAIN_SCALES = (0.02, 1.0)
 WARM_S = 2.0
 INDEPENDENT_POLL_MS = 500

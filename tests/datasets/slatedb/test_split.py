@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from lithify.datasets.slatedb.index import BlockIndex
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange
-from lithify.datasets.slatedb.split import plan_ranges, split
+from lithify.datasets.slatedb.split import largest_of, plan_ranges, split
 from lithify.datasets.slatedb.task import SstOptions
 from tests.datasets.slatedb.merging import KEEP_ALL, Bench, put
 from tests.judge.sst import Row
@@ -113,6 +114,14 @@ def test_inputs_that_do_not_tell_give_the_default_block_size(rows: list[Row]) ->
     options, ranges = plan_ranges(bench.store, bench.sources, SstOptions())
     assert options.block_size == 4096
     assert ranges == (EVERYTHING,)
+
+
+def test_an_sst_that_shows_nothing_does_not_tell_the_block_size() -> None:
+    bench = Bench().add(rows_of(500, b"v" * 90)).add(rows_of(10, b"v"))
+    (large,), (small,) = bench.sources
+    assert largest_of([[small], [large]]) is large
+    assert largest_of([[small], [replace(large, visible=KeyRange(b"z"))]]) is small
+    assert largest_of([]) is None
 
 
 def test_nothing_to_read_is_one_range() -> None:

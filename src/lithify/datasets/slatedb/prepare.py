@@ -125,10 +125,12 @@ class Preparation:
     ) -> tuple[SstOptions, list[tuple[KeyRange, tuple[Sst, ...]]]]:
         """How outputs are written, and the ranges with the outputs that are there already."""
         recorded = () if compaction.progress is None else compaction.progress.ranges
+        # Where the ranges are known, only the block size is asked for.
+        largest = split.largest_of(sources) if recorded else None
         compression = self._options.compression
         options, cut = split.plan_ranges(
             self._store,
-            _largest(sources) if recorded else sources,  # the ranges are known then
+            sources if largest is None else ((largest,),),
             SstOptions(
                 max_sst_size=self._options.max_sst_size,
                 compression=sources[0][0].sst.info.compression if compression is None else compression,
@@ -174,8 +176,3 @@ def _check_cover(compaction: SlateCompaction, ranges: Sequence[KeyRange]) -> Non
             f"compaction {compaction.id}: the ranges recorded for it do not cover all keys once, in order; "
             "it is not carried out"
         )
-
-
-def _largest(sources: Sources) -> Sources:
-    """The largest SST alone, which tells the block size."""
-    return ((max((part for source in sources for part in source), key=lambda p: p.sst.info.data_end),),)

@@ -109,6 +109,15 @@ def effective_range(source: SourceSst) -> KeyRange:
     return source.visible.intersect(held_range(source))
 
 
+def largest_of(sources: Sequence[Sequence[SourceSst]]) -> SourceSst | None:
+    """The SST that tells the block size of all; `None` when none shows a key."""
+    return max(_shown(sources), key=lambda part: part.sst.info.data_end, default=None)
+
+
+def _shown(sources: Sequence[Sequence[SourceSst]]) -> list[SourceSst]:
+    return [part for source in sources for part in source if not effective_range(part).is_empty]
+
+
 def plan_ranges(
     store: ObjectStore,
     sources: Sequence[Sequence[SourceSst]],
@@ -117,8 +126,8 @@ def plan_ranges(
 ) -> tuple[SstOptions, tuple[KeyRange, ...]]:
     """How to write the outputs of a compaction, and its ranges. Without `block_size` the one of the
     largest input is kept."""
-    parts = [part for source in sources for part in source if not effective_range(part).is_empty]
-    largest = max(parts, key=lambda part: part.sst.info.data_end, default=None)
+    parts = _shown(sources)
+    largest = largest_of(sources)
 
     def views() -> Iterator[tuple[BlockIndex, KeyRange]]:
         nonlocal block_size
