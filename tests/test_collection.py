@@ -11,11 +11,8 @@ import pytest
 from lithify.clock import SystemClock
 from lithify.collection import collecting
 from lithify.coordinator import Coordinator
-from lithify.datasets.slatedb.collector import (
-    DirectoryOptions,
-    GarbageCollector,
-    GarbageCollectorOptions,
-)
+from lithify.datasets.collecting import DirectoryOptions
+from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
 from lithify.errors import StoreError
 from lithify.ids import RandomIds
 from lithify.service import run_coordinator
@@ -93,7 +90,9 @@ def test_nothing_is_lost_when_a_coordinator_collects_at_once_what_it_leaves(
     )
     events: list[Event] = []
     dataset = dataset_at(path)
-    collector = GarbageCollector(dataset, SystemClock(), RandomIds(), options=options, observer=events.append)
+    collector = garbage_collector(
+        dataset, SystemClock(), RandomIds(), options=options, observer=events.append
+    )
 
     def serve(stop: threading.Event) -> None:
         run_coordinator(

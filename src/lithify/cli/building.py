@@ -219,21 +219,15 @@ def heartbeat_timeout_ms(config: Config) -> int:
 def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector | None:
     """What collects the garbage of `dataset`; `None` when the settings say that nothing does."""
     from lithify.clock import SystemClock
-    from lithify.datasets.slatedb.collector import (
-        DirectoryOptions,
-        GarbageCollector,
-        GarbageCollectorOptions,
-    )
+    from lithify.datasets.collecting import DirectoryOptions
+    from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
     from lithify.ids import RandomIds
 
     settings = config.garbage_collector_options
     if not settings.enabled:
         return None
     if tables.is_table(dataset.url):
-        from lithify.datasets.iceberg.garbage import TableCollector
-
-        interval_s = settings.lithify_options.interval.total_seconds()
-        return TableCollector(cast("IcebergDataset", dataset), SystemClock(), interval_s=interval_s)
+        return tables.collector(cast("IcebergDataset", dataset), settings, observer)
 
     def directory(of: DirectorySettings) -> DirectoryOptions:
         return DirectoryOptions(_ms(of.interval), _ms(of.min_age), of.dry_run)
@@ -247,7 +241,7 @@ def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector
         detach_options=directory(settings.detach_options),
         lithify_options=directory(settings.lithify_options),
     )
-    return GarbageCollector(
+    return garbage_collector(
         cast("SlateDataset", dataset), SystemClock(), RandomIds(), options=options, observer=observer
     )
 

@@ -56,7 +56,7 @@ from lithify.errors import (
     VersionConflict,
 )
 from lithify.ids import Ids, RandomIds
-from lithify.store.objects import ObjectStore
+from lithify.store.objects import ObjectMeta, ObjectStore
 
 __all__ = ["Version", "VersionConflict", "VersionedFiles"]
 
@@ -134,11 +134,14 @@ class VersionedFiles:
         """The object key of a version."""
         return f"{self.folder}/{format_id(version_id)}{self._suffix}"
 
+    def listed(self) -> list[tuple[int, ObjectMeta]]:
+        """The versions that exist, with what the listing says of them, oldest first."""
+        numbered = ((parse_key(m.key, self.folder, self._suffix), m) for m in self._store.list(self.folder))
+        return sorted((version_id, meta) for version_id, meta in numbered if version_id is not None)
+
     def ids(self) -> list[int]:
         """The numbers of all versions that are listed, ascending, whatever the boundary says."""
-        keys = (meta.key for meta in self._store.list(self.folder))
-        found = (parse_key(key, self.folder, self._suffix) for key in keys)
-        return sorted(version_id for version_id in found if version_id is not None)
+        return [version_id for version_id, _ in self.listed()]
 
     def read(self, version_id: int) -> bytes:
         """The bytes of one version (of a checkpoint, for example), whatever the boundary says."""

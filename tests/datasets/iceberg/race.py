@@ -37,7 +37,7 @@ from lithify.coordinator import Coordinator
 from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.garbage import Kind, collect
+from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
 from lithify.errors import Fenced, StoreError
 from lithify.ids import RandomIds
 from lithify.testing.engine import InlineEngine
@@ -46,6 +46,7 @@ from tests.datasets.iceberg.tables import (
     DAY,
     NAME,
     START,
+    age_files,
     append,
     delete_positions,
     fresh,
@@ -256,9 +257,9 @@ def race(folder: Path, seconds: float, seed: int, *, in_processes: bool) -> Outc
     by_duckdb = [row[1] for row in read_by_duckdb(table)]
     dataset = IcebergDataset(table.catalog, TableUrl("test", NAME), SystemClock(), RandomIds())
     dataset.update_ledger(lambda ledger: type(ledger)(ledger.epoch, ()))  # whatever was cut off is over
-    time.sleep(0.01)
-    report = collect(dataset, SystemClock(), min_age_ms=0, dry_run=False)
-    again = collect(dataset, SystemClock(), min_age_ms=0)
+    age_files(folder)
+    report = collect(dataset, SystemClock(), GarbageOptions(dry_run=False))
+    again = collect(dataset, SystemClock())
     files = (Kind.DATA, Kind.MANIFEST)
     summaries = [s.summary for s in fresh(table).snapshots()]
     return Outcome(

@@ -7,6 +7,7 @@ manifest writer. Rows are read by PyIceberg and by DuckDB.
 from __future__ import annotations
 
 import itertools
+import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -63,6 +64,7 @@ Row = tuple[datetime | None, int, str]
 
 def new_catalog(folder: Path, *, name: str = "test") -> SqlCatalog:
     """An empty catalog in SQLite, with its warehouse beside it."""
+    folder.mkdir(exist_ok=True)
     warehouse = (folder / "warehouse").as_uri()
     catalog = SqlCatalog(name, uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse)
     catalog.create_namespace_if_not_exists("db")
@@ -76,10 +78,11 @@ def new_table(
     spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
     order: SortOrder = UNSORTED_SORT_ORDER,
     properties: Mapping[str, str] | None = None,
+    name: tuple[str, ...] = NAME,
 ) -> Table:
     """A table of format version 2."""
     return catalog.create_table(
-        NAME,
+        name,
         schema,
         partition_spec=spec,
         sort_order=order,
@@ -309,3 +312,22 @@ def delete_files_of(table: Table) -> list[DataFile]:
     assert snapshot is not None
     entries = [e for m in snapshot.manifests(now.io) for e in m.fetch_manifest_entry(now.io)]
     return [e.data_file for e in entries if e.data_file.content != DataFileContent.DATA]
+
+
+def named_paths(table: Table) -> set[str]:
+    """Every file that any snapshot names: manifest lists, manifests, data and delete files."""
+    now = fresh(table)
+    named = {snapshot.manifest_list for snapshot in now.snapshots()}
+    for snapshot in now.snapshots():
+        for manifest in snapshot.manifests(now.io):
+            named.add(manifest.manifest_path)
+            named |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(now.io)}
+    return named
+
+
+def age_files(folder: Path, seconds: float = 7200) -> None:
+    """Everything in a folder was written that long ago."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            before_ns = path.stat().st_mtime_ns - int(seconds * 1e9)
+            os.utime(path, ns=(before_ns, before_ns))

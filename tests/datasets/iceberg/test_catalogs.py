@@ -7,12 +7,10 @@ from pathlib import Path
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lithify.datasets.iceberg.catalogs import store_options
-from lithify.datasets.iceberg.garbage import Kind, collect
 from lithify.store.urls import open_store
 from tests.datasets.iceberg.rest import serve_rest
-from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
+from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
-    NAME,
     append,
     by_id,
     check,
@@ -75,10 +73,3 @@ def test_a_table_on_s3(s3: S3, tmp_path: Path) -> None:
     store, root = open_store(table.location(), store_options(table.location(), properties))
     names = {meta.key.removeprefix(f"{root}/").partition("/")[0] for meta in store.list(root)}
     assert names == {"data", "lithify", "metadata"}
-    orphan = f"{root}/data/lithify-{'0' * 26}-00000-x-00000.parquet"
-    store.put(orphan, b"left behind")
-    later = a_clock()
-    later.advance_s(7200)
-    report = collect(dataset, later, dry_run=False)
-    assert [g.path for g in report.garbage if g.kind == Kind.DATA] == [f"s3://{bucket}/{orphan}"]
-    assert read(catalog.load_table(NAME)) == by_id(rows)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pyiceberg
 from pyiceberg.catalog import Catalog, load_catalog
@@ -95,8 +95,19 @@ def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
 
 def store_of(table: Table) -> tuple[ObjectStore, str]:
     """Lithify's own view of the place where the table lies, and the key of its root there."""
-    location = table.location()
-    return open_store(location, store_options(location, table.io.properties))
+    return open_place(table.location(), table.io.properties)
+
+
+def open_place(location: str, properties: Properties) -> tuple[ObjectStore, str]:
+    """The store that holds a location of a table, and the location's key in it.
+
+    Iceberg's locations are no URLs: a percent sign in one is a percent sign.
+    """
+    if "?" in location or "#" in location:
+        raise Refused(f"{location}: PyIceberg cuts a location off at '?' and '#'; move the table to another")
+    scheme, separator, rest = location.partition("://")
+    url = f"{scheme}://{quote(rest, safe='/@:')}" if separator else location
+    return open_store(url, store_options(location, properties))
 
 
 def store_options(location: str, properties: Properties) -> dict[str, str]:

@@ -37,6 +37,7 @@ from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, st
 from lithify.datasets.iceberg.commit import Committer, committed_ids
 from lithify.datasets.iceberg.execute import execute_rewrite
 from lithify.datasets.iceberg.footers import Footers
+from lithify.datasets.iceberg.lineage import Lineage
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.model import (
     ChunkSpec,
@@ -46,12 +47,12 @@ from lithify.datasets.iceberg.model import (
     TableState,
     TimeRange,
 )
+from lithify.datasets.iceberg.ownership import data_prefix, mark_of
 from lithify.datasets.iceberg.plan import plan_table, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.queue import TaskQueue
 from lithify.datasets.iceberg.refusals import check_table
 from lithify.datasets.iceberg.repeating import repeating_columns
-from lithify.datasets.iceberg.replace import FILE_PREFIX
 from lithify.datasets.iceberg.sorting import sort_fields
 from lithify.datasets.iceberg.sources import sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
@@ -106,16 +107,20 @@ class IcebergDataset:
         self._rng = rng if rng is not None else random.Random()
         self._options = dict(options or {})
         table = load_table(catalog, url.identifier)
-        self._location = table.location()
+        self._location, self._uuid = table.location(), table.metadata.table_uuid
         self.store, self.root = open_place(table)
         self._store_options = store_options(self._location, table.io.properties)
-        folder = join(self.root, "lithify")
+        self.own_folder = folder = join(self.root, "lithify")
+        """What no other program reads or writes."""
+        self.time_key = join(folder, "now")
+        """An object for asking the store what time it is."""
         self._ledgers = VersionedFiles(
             self.store, join(folder, "ledger"), _SUFFIX, join(folder, "ledger.boundary"), ids
         )
         self._chunks = VersionedFiles(
             self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
         )
+        self.lineage = Lineage(self.store, join(folder, "lineage.json"))
         self._journal = ObjectJournal(self.store, self.root, clock, ids)
         self._cache = ManifestCache()
         self._footers = Footers()
@@ -148,6 +153,8 @@ class IcebergDataset:
         table = load_table(self._catalog, self._url.identifier)
         if table.location() != self._location:
             raise Refused(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
+        if table.metadata.table_uuid != self._uuid:
+            raise Refused(f"{self.url}: the table was dropped and another has its name now; start again")
         return table
 
     def snapshot(self) -> TableState:
@@ -256,6 +263,7 @@ class IcebergDataset:
     def _remember_committed(self, compactions: Sequence[IcebergCompaction]) -> None:
         """Our own commit is no change that has to be analysed."""
         table, state = self.load(), self.snapshot()
+        self.lineage.advance(table)
         column = find_time_column(table.metadata, state.policy.time_column, self.url)
         states = state.states
         for compaction in compactions:
@@ -383,7 +391,7 @@ class IcebergDataset:
                 sort_order_id=spec.sort_order_id,
                 target_bytes=target_bytes,
                 buffer_bytes=self.buffer_bytes,
-                name_prefix=f"{FILE_PREFIX}{compaction.id}-{index:05d}",
+                name_prefix=data_prefix(mark_of(metadata), compaction.id, index),
                 repeating=repeating,
                 done=done,
                 reporting=None

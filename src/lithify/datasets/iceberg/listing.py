@@ -26,7 +26,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from lithify.datasets.iceberg.foreign import translated
-from lithify.datasets.iceberg.manifests import live_entries
+from lithify.datasets.iceberg.manifests import live_entries, manifests_of
 
 MAX_CACHED_ENTRIES = 100_000
 """Manifest entries kept between listings; each takes a few kilobytes."""
@@ -166,6 +166,6 @@ def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | N
 def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
     """The live entries of one snapshot."""
     with translated(f"listing {'.'.join(table.name())}"):
-        manifests = snapshot.manifests(table.io)
+        manifests = manifests_of(table.io, snapshot)
         entries = cache.read(table.io, manifests)
     return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))

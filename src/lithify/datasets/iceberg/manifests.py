@@ -8,6 +8,8 @@ that is remembered here by the text of the schema. Everything else is PyIceberg'
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from pyiceberg.avro.decoder import new_decoder
@@ -26,22 +28,40 @@ from pyiceberg.manifest import (
     ManifestFile,
     _inherit_from_manifest,
 )
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from lithify.errors import CorruptObject
+from lithify.errors import CorruptObject, LithifyError
 
 MAX_SCHEMAS = 64
 """Schemas remembered, the least recently used forgotten first."""
 
 
+def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
+    """The manifests of a snapshot. `CorruptObject` when its list does not decode."""
+    with _decoding(snapshot.manifest_list):
+        return snapshot.manifests(io)
+
+
 def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """The entries of a manifest that are not deleted."""
-    with _EntriesFile(io.new_input(manifest.manifest_path)) as entries:
+    """The entries of a manifest that are not deleted. `CorruptObject` when it does not decode."""
+    with _decoding(manifest.manifest_path), _EntriesFile(io.new_input(manifest.manifest_path)) as entries:
         return [
             _inherit_from_manifest(entry, manifest)
             for entry in entries
             if entry.status != ManifestEntryStatus.DELETED
         ]
+
+
+@contextmanager
+def _decoding(path: str) -> Iterator[None]:
+    """PyIceberg checks little of what it reads, so damaged bytes end in errors of any class."""
+    try:
+        yield
+    except (LithifyError, OSError):
+        raise
+    except Exception as error:
+        raise CorruptObject(path, f"does not decode: {type(error).__name__}: {error}") from error
 
 
 class _EntriesFile(AvroFile[ManifestEntry]):

@@ -57,9 +57,7 @@ from pyiceberg.typedef import Record
 from lithify.datasets.iceberg.foreign import translated
 from lithify.datasets.iceberg.listing import Listing, referenced_path
 from lithify.datasets.iceberg.model import NewFile
-
-FILE_PREFIX = "lithify-"
-"""Of the names of everything Lithify writes beside a table."""
+from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +227,7 @@ class _Writer:
         self._table = table
         self._metadata = table.metadata
         self._locations = table.location_provider()
-        self._name = f"{FILE_PREFIX}{uuid.uuid4().hex}"
+        self._name = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
         self.snapshot_id = table.metadata.new_snapshot_id()
         self.compression = cast(
             AvroCompressionCodec,
