@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from lithify.clock import Clock, SystemClock
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, Report, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.store.objects import ObjectStore
+from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.urls import open_store
+from lithify.store.wrapped import WrappedStore
 from lithify.testing import ManualClock
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Database, Put, open_db
@@ -39,12 +41,23 @@ def gc(
     store: ObjectStore | None = None,
 ) -> Report:
     opened, root = open_store(str(path))
-    return collect(
-        store if store is not None else opened,
-        DatabasePaths(root),
-        clock if clock is not None else SystemClock(),
-        options,
-    )
+    paths = DatabasePaths(root)
+    inner = store if store is not None else opened
+    if clock is None:
+        return collect(inner, paths, SystemClock(), options)
+    return collect(StoreInTime(inner, clock), paths, clock, options)
+
+
+class StoreInTime(WrappedStore):
+    """A store whose own clock shows the time of `clock`; what was written keeps its times."""
+
+    def __init__(self, inner: ObjectStore, clock: Clock) -> None:
+        super().__init__(inner)
+        self._clock = clock
+
+    def head(self, key: str) -> ObjectMeta:
+        meta = super().head(key)
+        return replace(meta, last_modified_ms=self._clock.now_ms()) if key.endswith("lithify/now") else meta
 
 
 def in_an_hour() -> ManualClock:

@@ -16,7 +16,7 @@ from lithify.store.wrapped import Call
 from lithify.telemetry import Event, GarbageCollected
 from lithify.testing import Fault, FaultyStore, ManualClock
 from tests.compacting import dataset_at
-from tests.datasets.slatedb.collecting import HOUR_MS, aged_database, check, names
+from tests.datasets.slatedb.collecting import HOUR_MS, StoreInTime, aged_database, check, names
 
 SOON = DirectoryOptions(interval_ms=1_000, min_age_ms=0)
 
@@ -70,7 +70,7 @@ def test_ticks_collect_what_is_due_and_tell_it(tmp_path: Path) -> None:
     options = GarbageCollectorOptions(
         manifest_options=DirectoryOptions(3_000), compacted_options=DirectoryOptions(2_000, dry_run=True)
     )
-    dataset = dataset_at(path)
+    dataset = dataset_at(path, wrap=lambda store: StoreInTime(store, clock))
     collector = garbage_collector(dataset, clock, RandomIds(), options=options, observer=events.append)
     ssts = names(path, "compacted")
     # A commit that took long has pinned its inputs twice.
@@ -110,7 +110,7 @@ def test_what_fails_is_told_and_tried_again_after_its_interval(tmp_path: Path) -
         is_boundary = call.key.endswith("manifest.boundary") and call.method in ("create", "replace")
         return Fault.FAIL_BEFORE if broken and is_boundary else None
 
-    dataset = dataset_at(path, wrap=lambda store: FaultyStore(store, fail_manifests))
+    dataset = dataset_at(path, wrap=lambda store: FaultyStore(StoreInTime(store, clock), fail_manifests))
     collector = garbage_collector(dataset, clock, RandomIds())
     ssts, manifests = names(path, "compacted"), names(path, "manifest")
     with pytest.raises(StoreError, match="injected"):

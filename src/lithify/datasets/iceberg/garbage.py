@@ -253,7 +253,7 @@ class _Collection:
         if needed is not None:
             raise Refused(
                 f"{self._dataset.url}: {_path(needed.store, needed.meta.key)} was named by no snapshot "
-                "and is now, so it and what was to be deleted with it was kept; find out who added it to the table"
+                "and is now, so it and what was to be deleted with it was kept; find out who added it"
             )
 
     # What is this table's alone
