@@ -42,6 +42,9 @@ from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
+from lithify.datasets.iceberg.ownership import data_prefix, mark_of
+from lithify.ids import RandomIds
+
 DAY = timedelta(days=1)
 START = datetime(2025, 1, 1, tzinfo=UTC)
 NAME = ("db", "events")
@@ -248,6 +251,17 @@ class _AddDeletes(_FastAppendFiles):
                 "total-delete-files": str(total + 1),
             },
         )
+
+
+def orphan_of(table: Table) -> Path:
+    """A file that a killed attempt left beside those of a table that was compacted."""
+    table = fresh(table)
+    place = Path(table.location_provider().data_path.removeprefix("file:"))
+    prefix = data_prefix(mark_of(table.metadata), RandomIds().ulid(0), 0)
+    orphan = place / f"{prefix}-{'0' * 32}-00000.parquet"
+    orphan.parent.mkdir(parents=True, exist_ok=True)
+    orphan.write_bytes(b"left behind")
+    return orphan
 
 
 # Reading

@@ -37,6 +37,7 @@ from tests.datasets.iceberg.tables import (
     named_paths,
     new_catalog,
     new_table,
+    orphan_of,
     read,
 )
 from tests.s3 import REGION, S3
@@ -66,17 +67,6 @@ def fill(table: Table, devices: tuple[str, ...] = ("a",), start: datetime = STAR
         for n in range(2)
         for row in append(table, make_rows(4, start + n * DAY / 2, DAY / 4, device))
     ]
-
-
-def orphan_of(table: Table) -> Path:
-    """A file that a killed attempt left beside those of a table that was compacted."""
-    table = fresh(table)
-    place = Path(table.location_provider().data_path.removeprefix("file:"))
-    prefix = data_prefix(mark_of(table.metadata), RandomIds().ulid(0), 0)
-    orphan = place / f"{prefix}-{'0' * 32}-00000.parquet"
-    orphan.parent.mkdir(parents=True, exist_ok=True)
-    orphan.write_bytes(b"left behind")
-    return orphan
 
 
 def expire_all_but_the_newest(table: Table) -> None:
