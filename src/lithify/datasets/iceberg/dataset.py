@@ -28,9 +28,10 @@ from pyiceberg.table import Table
 
 from lithify.clock import Clock
 from lithify.compaction.contract import Job, Plan, Pressure, RangeOutcome, RangeWork
+from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
 from lithify.compaction.model import Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
-from lithify.datasets.coordinating import judge_lease, lease_key
+from lithify.coordination.leases import ObjectLease
 from lithify.datasets.history import LedgerHistory
 from lithify.datasets.iceberg import documents, validate
 from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, store_options
@@ -66,7 +67,6 @@ from lithify.planning.timeline.model import TimelinePlan
 from lithify.planning.timeline.plan import remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.store.keys import join
-from lithify.store.leases import read_lease
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 
@@ -116,7 +116,9 @@ class IcebergDataset:
         self._chunks = VersionedFiles(
             self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
         )
+        self._ids = ids
         self._journal = ObjectJournal(self.store, self.root, clock, ids)
+        self.lease = ObjectLease(self.store, self.root)
         self._cache = ManifestCache()
         self._footers = Footers()
         self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
@@ -191,23 +193,6 @@ class IcebergDataset:
 
     # Publishing
 
-    def take_epoch(self, announce: Callable[[int], None] = lambda epoch: None) -> int:
-        """Fence every older coordinator, and make sure there is a ledger."""
-        self.snapshot()  # refuses what cannot be compacted, before anything is written
-        taken = 0
-
-        def raise_epoch(version: Version | None) -> bytes:
-            nonlocal taken
-            ledger: IcebergLedger = Ledger()
-            if version is not None:
-                ledger = self._decode(self._ledgers, version, documents.decode_ledger)
-            taken = ledger.epoch + 1
-            announce(taken)
-            return documents.encode_ledger(Ledger(taken, ledger.compactions))
-
-        self._ledgers.update(raise_epoch, self._clock, self._rng)
-        return taken
-
     def update_ledger(self, change: Callable[[IcebergLedger], IcebergLedger]) -> IcebergLedger:
         """Apply `change` to the latest ledger and publish it; see the contract."""
         changed: IcebergLedger = Ledger()
@@ -271,6 +256,47 @@ class IcebergDataset:
         policy = parse_policy(table.metadata.properties, self.url, self._options)
         return check_table(table.metadata, policy.branch, self.url)
 
+    # Leadership
+
+    def epoch(self) -> int:
+        """The epoch of the ledger."""
+        self.snapshot()  # refuses what cannot be compacted
+        ledger = self.ledger()
+        return self._next_epoch(ledger) - 1
+
+    def _next_epoch(self, ledger: IcebergLedger | None) -> int:
+        return next_epoch(ledger.epoch if ledger is not None else 0, self._ledgers.folder)
+
+    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
+        """Only Lithify coordinates a table, so its lease alone tells who is alive."""
+        return None
+
+    def take_epoch(self, permit: Permit = lambda taking: None) -> int:
+        """Fence every older coordinator, and make sure there is a ledger."""
+        self.snapshot()  # refuses what cannot be compacted, before anything is written
+        mark = self._ids.uuid().hex
+        tries: list[Taking] = []
+
+        def raise_epoch(version: Version | None) -> bytes | None:
+            if tries and self.has_taken(tries[-1]):
+                return None  # only the answer was lost
+            ledger: IcebergLedger | None = None
+            if version is not None:
+                ledger = self._decode(self._ledgers, version, documents.decode_ledger)
+            number = version.id + 1 if version is not None else 1
+            taking = Taking(self._next_epoch(ledger), number, mark)
+            permit(taking)
+            tries.append(taking)
+            compactions = ledger.compactions if ledger is not None else ()
+            return documents.encode_ledger(Ledger(taking.epoch, compactions), mark)
+
+        self._ledgers.update(raise_epoch, self._clock, self._rng)
+        return tries[-1].epoch
+
+    def has_taken(self, taking: Taking) -> bool:
+        """Whether the version of the ledger that was announced is there with its mark."""
+        return self._ledgers.has_mark(taking.version, taking.mark.encode())
+
     # Looking
 
     def history(self) -> LedgerHistory:
@@ -279,10 +305,10 @@ class IcebergDataset:
     def coordinator(self, now_ms: int) -> CoordinatorStatus:
         ledger = self.ledger()
         epoch = ledger.epoch if ledger is not None else 0
-        lease = read_lease(self.store, lease_key(self.root))
-        if lease is None:
+        found = self.lease.read()
+        if found is None or found.lease is None:
             return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
-        return judge_lease(epoch, lease, now_ms)
+        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
 
     def pressure(self, snapshot: TableState, now_ms: int) -> tuple[Pressure, ...]:
         """Nobody waits for a table to be compacted."""
