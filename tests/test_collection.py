@@ -20,7 +20,7 @@ from lithify.telemetry import Event, GarbageCollected
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import open_db
-from tests.test_service import QUICK, guard_on, running, worker_on, write_and_wait
+from tests.test_service import QUICK, leadership_on, running, worker_on, write_and_wait
 
 TIMEOUT_S = 30
 
@@ -97,7 +97,7 @@ def test_nothing_is_lost_when_a_coordinator_collects_at_once_what_it_leaves(
     def serve(stop: threading.Event) -> None:
         run_coordinator(
             Coordinator(dataset_at(path, checkpoint_lifetime_s=1), SystemClock(), RandomIds()),
-            guard_on(path),
+            leadership_on(path),
             stop,
             random.Random(1),
             QUICK,

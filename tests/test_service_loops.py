@@ -5,18 +5,24 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
+
+import pytest
 
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.protocol import AnyCompaction
+from lithify.coordination.leadership import Term
 from lithify.coordinator import TickResult
+from lithify.errors import Refused
 from lithify.ids import RandomIds
 from lithify.service import LoopOptions, run_coordinator, run_workers
 
 if TYPE_CHECKING:
+    from lithify.coordination.leadership import Leadership
     from lithify.coordinator import Coordinator
     from lithify.worker import Worker
 
@@ -73,42 +79,45 @@ class SomeWorker:
 class SomeCoordinator:
     notes: Notes
     active: list[bool]
-    epoch: int = 3
+    is_refused: bool = False
 
-    def start(self, predecessor: str | None, announce: Callable[[int], None]) -> None:
-        self.notes.calls.append(f"starts after {predecessor}")
-        announce(self.epoch)
+    def start(self, term: Term) -> None:
+        self.notes.calls.append(f"starts with epoch {term.epoch} after {term.predecessor}")
+        if self.is_refused:
+            raise Refused("not this one")
 
     def tick(self) -> TickResult:
         self.notes.calls.append("tick")
         compaction: AnyCompaction = Compaction(RandomIds().ulid(1), "spec")
-        return TickResult(Ledger(self.epoch, (compaction,) * self.active.pop(0)), Plan())
+        return TickResult(Ledger(3, (compaction,) * self.active.pop(0)), Plan())
 
 
 @dataclass
-class SomeGuard:
+class SomeLeadership:
     notes: Notes
-    holder: str = "me"
 
-    def enter(self, *, take_over: bool) -> str | None:
-        self.notes.calls.append("enter")
-        return "the one before"
+    @contextmanager
+    def acquire(self, *, take_over: bool) -> Iterator[Term]:
+        self.notes.calls.append("acquires")
+        try:
+            yield Term(3, "the one before")
+        finally:
+            self.notes.calls.append("resigns")
 
-    def hold(self, epoch: int) -> None:
-        self.notes.calls.append(f"hold {epoch}")
-
-    def give_back(self) -> None:
-        self.notes.calls.append("gives back the lease")
+    def renew(self) -> None:
+        self.notes.calls.append("renews")
 
 
 def work(notes: Notes, *workers: SomeWorker) -> None:
     run_workers(cast("list[Worker]", list(workers)), notes, random.Random(1), OPTIONS)
 
 
-def coordinate(notes: Notes, active: list[bool], worker: SomeWorker | None = None) -> None:
+def coordinate(
+    notes: Notes, active: list[bool], worker: SomeWorker | None = None, *, is_refused: bool = False
+) -> None:
     run_coordinator(
-        cast("Coordinator", SomeCoordinator(notes, active)),
-        SomeGuard(notes),
+        cast("Coordinator", SomeCoordinator(notes, active, is_refused)),
+        cast("Leadership", SomeLeadership(notes)),
         notes,
         random.Random(1),
         OPTIONS,
@@ -141,9 +150,9 @@ def test_a_busy_worker_looks_as_often_as_work_is_committed() -> None:
 def test_a_coordinator_holds_its_lease_and_looks_more_often_while_something_is_active() -> None:
     notes = Notes(4)
     coordinate(notes, [False, True, True, False])
-    rounds = ["hold 3", "tick", "wait"] * 4
-    start = ["enter", "starts after the one before", "hold 3"]
-    assert notes.calls == [*start, *rounds, "gives back the lease"]
+    rounds = ["renews", "tick", "wait"] * 4
+    start = ["acquires", "starts with epoch 3 after the one before"]
+    assert notes.calls == [*start, *rounds, "resigns"]
     expected = [50, 2, 2, 50]
     assert all(low <= wait_s <= low * 1.1 for low, wait_s in zip(expected, notes.waits_s, strict=True))
     assert all(len(set(pair)) == 2 for pair in ((notes.waits_s[0], notes.waits_s[3]), notes.waits_s[1:3]))
@@ -152,11 +161,18 @@ def test_a_coordinator_holds_its_lease_and_looks_more_often_while_something_is_a
 def test_an_embedded_worker_gives_back_before_the_lease_ends() -> None:
     notes = Notes(1)
     coordinate(notes, [False], SomeWorker(notes, "w"))
-    assert notes.calls[3:] == [
-        "hold 3",
+    assert notes.calls[2:] == [
+        "renews",
         "tick",
         "w ticks beside 0",
         "wait",
         "w gives back",
-        "gives back the lease",
+        "resigns",
     ]
+
+
+def test_a_coordinator_that_cannot_start_resigns() -> None:
+    notes = Notes(1)
+    with pytest.raises(Refused):
+        coordinate(notes, [], SomeWorker(notes, "w"), is_refused=True)
+    assert notes.calls[2:] == ["w gives back", "resigns"]

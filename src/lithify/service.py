@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from threading import Event
 
 from lithify.collection import Collector, collecting
-from lithify.coordinator import Coordinator, Guard
+from lithify.coordination.leadership import Leadership
+from lithify.coordinator import Coordinator
 from lithify.errors import EngineError, StoreError
 from lithify.worker import Worker
 
@@ -63,7 +64,7 @@ def run_workers(workers: Sequence[Worker], stop: Event, rng: random.Random, opti
 
 def run_coordinator(
     coordinator: Coordinator,
-    guard: Guard,
+    leadership: Leadership,
     stop: Event,
     rng: random.Random,
     options: LoopOptions,
@@ -76,20 +77,19 @@ def run_coordinator(
     embedded one, which takes turns with the coordinator in this thread; `collector` collects garbage in
     a thread of its own. `CoordinatorAlive` when another coordinator may be at work, unless told to
     `take_over`."""
-    predecessor = guard.enter(take_over=take_over)
-    try:
-        coordinator.start(predecessor, guard.hold)
-        with collecting(collector):
-            _coordinate(coordinator, guard, stop, rng, options, worker)
-    finally:
-        if worker is not None:
-            _release(worker)
-        guard.give_back()
+    with leadership.acquire(take_over=take_over) as term:
+        try:
+            coordinator.start(term)
+            with collecting(collector):
+                _coordinate(coordinator, leadership, stop, rng, options, worker)
+        finally:
+            if worker is not None:
+                _release(worker)
 
 
 def _coordinate(
     coordinator: Coordinator,
-    guard: Guard,
+    leadership: Leadership,
     stop: Event,
     rng: random.Random,
     options: LoopOptions,
@@ -98,7 +98,7 @@ def _coordinate(
     while not stop.is_set():
         wait_s = options.poll_interval_s
         try:
-            guard.hold(coordinator.epoch)
+            leadership.renew()
             tick = coordinator.tick()
         except StoreError as error:
             _log.error("the coordinator could not reach the store and tries again: %s", error)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lithify.compaction.journal import MAX_FAILURES, Attempt, Failure, Movement
 from lithify.datasets.journal import REPORT_INTERVAL_S, MovementReporter, ObjectJournal
 from lithify.ids import RandomIds
+from lithify.store.keys import join
 from lithify.testing import CountingStore, Fault, FaultyStore, ManualClock, MemoryStore, Verb
 
 CLOCK = ManualClock()
@@ -19,7 +20,7 @@ ID, OTHER = sorted(IDS.ulid(CLOCK.now_ms()) for _ in range(2))
 
 
 def journal_of(store: MemoryStore | CountingStore, root: str = "db") -> ObjectJournal:
-    return ObjectJournal(store, root, CLOCK, IDS)
+    return ObjectJournal(store, join(root, "lithify"), CLOCK, IDS)
 
 
 @pytest.mark.parametrize("root", ["", "db", "a/b"])

@@ -13,6 +13,7 @@ import pytest
 from lithify import telemetry
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
@@ -272,7 +273,7 @@ def test_an_official_coordinator_that_takes_over_is_not_disturbed(
         )
         coordinator = Coordinator(dataset, SystemClock(), RandomIds())
         worker = Worker(dataset_at(path), InlineEngine(), SystemClock(), "ours")
-        coordinator.start()
+        coordinator.start(Term(dataset.take_epoch()))
         coordinator.tick()
         worker.tick()
         worker.tick()
@@ -299,7 +300,7 @@ def test_a_coordinator_whose_clock_is_ahead_keeps_nobody_from_compacting(
     dataset = dataset_at(path, clock=Ahead())
     coordinator = Coordinator(dataset, Ahead(), RandomIds())
     worker = Worker(dataset, InlineEngine(), Ahead(), "ours")
-    coordinator.start()
+    coordinator.start(Term(dataset.take_epoch()))
     for _ in range(20):
         worker.tick()
         if coordinator.tick().is_idle:

@@ -151,12 +151,12 @@ def test_embedded_in_the_process_that_holds_the_database(
     with open_db(path) as database, ThreadPoolExecutor(1) as thread:
         running = thread.submit(exec, lines, names)
         try:
-            wait_until(lambda: "guard" in names or running.done(), LIMIT_S)
+            wait_until(lambda: "leadership" in names or running.done(), LIMIT_S)
             model = write_throughout(database, path, bool)
         finally:
             names["stop"].set()
         running.result(LIMIT_S)
-    assert set(finishers(path).values()) == {names["guard"].holder}
+    assert set(finishers(path).values()) == {names["leadership"].holder}
     check(path, model)
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from lithify.collection import Collector
     from lithify.compaction.contract import Dataset
     from lithify.config.model import Config, DirectorySettings, SegmentSettings
-    from lithify.coordinator import Coordinator, Guard
+    from lithify.coordination.leadership import Leadership
+    from lithify.coordinator import Coordinator
     from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
     from lithify.datasets.slatedb.timeline import SegmentTimes
@@ -142,18 +143,13 @@ def preload(urls: Iterable[str]) -> str:
     return ",".join(hook for is_table, hook in _PRELOADS.items() if is_table in kinds)
 
 
-def guard(dataset: Dataset) -> Guard:
+def leadership(dataset: Dataset) -> Leadership:
     """What keeps two coordinators apart."""
     from lithify.clock import SystemClock
+    from lithify.coordination.leadership import Leadership
     from lithify.ids import RandomIds
 
-    if tables.is_table(dataset.url):
-        from lithify.datasets.iceberg.guard import TableGuard
-
-        return TableGuard(cast("IcebergDataset", dataset), SystemClock(), RandomIds())
-    from lithify.datasets.slatedb.guard import CoordinatorGuard
-
-    return CoordinatorGuard(cast("SlateDataset", dataset), SystemClock(), RandomIds())
+    return Leadership(dataset, SystemClock(), RandomIds())
 
 
 def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordinator:

@@ -1,6 +1,6 @@
 """The journal as objects beside a dataset, for every kind of dataset.
 
-| object, under `<root>/lithify/`                | value                          |
+| object, under Lithify's own folder             | value                          |
 |------------------------------------------------|--------------------------------|
 | `progress/<compaction>/<index>-<unique>.json`  | `Movement`, rewritten in place |
 | `progress/<compaction>/finished-<worker>.json` | names of last outputs          |
@@ -40,15 +40,15 @@ ValueT = TypeVar("ValueT")
 
 
 class ObjectJournal:
-    """The journal of the dataset under the key `root` of `store` (`lithify.compaction.journal`)."""
+    """The journal of the dataset whose own folder is `folder` of `store` (`lithify.compaction.journal`)."""
 
-    def __init__(self, store: ObjectStore, root: str, clock: Clock, ids: Ids) -> None:
+    def __init__(self, store: ObjectStore, folder: str, clock: Clock, ids: Ids) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._progress = join(root, "lithify", "progress")
-        self._attempts = join(root, "lithify", "attempts")
-        self._failures = join(root, "lithify", "failures")
+        self._progress = join(folder, "progress")
+        self._attempts = join(folder, "attempts")
+        self._failures = join(folder, "failures")
         self._known: dict[str, dict[str, Any]] = {}
         """What objects that are written once contain, by folder and key."""
 

@@ -29,9 +29,9 @@ _WRITE = (
 )
 
 
-def check_storage(store: ObjectStore, root: str, clock: Clock, ids: Ids) -> Iterator[Finding]:
+def check_storage(store: ObjectStore, folder: str, clock: Clock, ids: Ids) -> Iterator[Finding]:
     """Write, read and delete the probe."""
-    key = join(root, "lithify", "doctor", f"{ids.uuid().hex}.probe")
+    key = join(folder, "doctor", f"{ids.uuid().hex}.probe")
     try:
         store.create(key, b"probe")
     except StoreError as error:
@@ -40,7 +40,7 @@ def check_storage(store: ObjectStore, root: str, clock: Clock, ids: Ids) -> Iter
     yield ok("write", "objects can be created")
     try:
         yield _check_create(store, key)
-        yield _check_replace(store, join(root, "lithify", "doctor", "etag.probe"))
+        yield _check_replace(store, join(folder, "doctor", "etag.probe"))
         yield _check_clock(store, key, clock)
     finally:
         yield _check_delete(store, key)

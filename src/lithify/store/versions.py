@@ -147,6 +147,15 @@ class VersionedFiles:
         """The bytes of one version (of a checkpoint, for example), whatever the boundary says."""
         return self._store.get(self.key(version_id))
 
+    def has_mark(self, version_id: int, mark: bytes) -> bool:
+        """Whether a version is there, counts, and contains `mark`. One that came after a collection had
+        deleted its number does not count, however it looks; nor can it be told from one that was there
+        before."""
+        try:
+            return mark in self.read(version_id) and version_id > self.boundary()
+        except ObjectNotFound:
+            return False
+
     def latest(self) -> Version | None:
         """The latest version; `None` when there is none at all."""
         for _ in range(MAX_LOOKUPS):

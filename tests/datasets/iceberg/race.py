@@ -33,6 +33,7 @@ from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError
 
 from lithify.clock import SystemClock
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
@@ -196,7 +197,7 @@ def _coordinator(folder: Path, seconds: float, seed: int) -> None:
             dataset = IcebergDataset(new_catalog(folder), TableUrl("test", NAME), clock, ids)
             coordinator = Coordinator(dataset, clock, ids, worker_heartbeat_timeout_ms=2000)
             worker = Worker(dataset, InlineEngine(), clock, f"lithify-{ids.ulid(clock.now_ms())}")
-            coordinator.start()
+            coordinator.start(Term(dataset.take_epoch()))
             try:
                 while not end.has_come():
                     with suppress(StoreError):

@@ -72,4 +72,4 @@ def test_a_table_on_s3(s3: S3, tmp_path: Path) -> None:
 
     store, root = open_store(table.location(), store_options(table.location(), properties))
     names = {meta.key.removeprefix(f"{root}/").partition("/")[0] for meta in store.list(root)}
-    assert names == {"data", "lithify", "metadata"}
+    assert names == {"data", "_lithify", "metadata"}

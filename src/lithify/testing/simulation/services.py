@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 from lithify import telemetry
+from lithify.coordination.leadership import Leadership
 from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.garbage import GarbageOptions, collect
-from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.errors import CorruptObject, StoreError
 from lithify.service import LoopOptions, run_coordinator, run_workers
 from lithify.testing.simulation.engine import SimulatedEngine
@@ -90,7 +90,7 @@ def run_worker_process(process: Process) -> None:
 def run_coordinator_process(process: Process, *, take_over: bool) -> None:
     """A coordinator, perhaps with an embedded worker, until it is killed, fenced or told to stop."""
     dataset = simulated_dataset(process)
-    guard = CoordinatorGuard(dataset, process.clock, process.ids)
+    leadership = Leadership(dataset, process.clock, process.ids)
     coordinator = Coordinator(
         dataset,
         process.clock,
@@ -101,12 +101,12 @@ def run_coordinator_process(process: Process, *, take_over: bool) -> None:
     worker = None
     if process.world.scenario.embedded_worker:
         engine = SimulatedEngine(process.world, process)
-        engine.worker_id = guard.holder
+        engine.worker_id = leadership.holder
         process.on_death = engine.kill
         worker = _worker(process, engine)
     process.coordinator = coordinator
     run_coordinator(
-        coordinator, guard, _stop(process), process.rng, _LOOPS, take_over=take_over, worker=worker
+        coordinator, leadership, _stop(process), process.rng, _LOOPS, take_over=take_over, worker=worker
     )
 
 
