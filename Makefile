@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/bench-spark35
 
-.PHONY: help install demo test check bench simulate chaos soak lock clean
+.PHONY: help install demo test check bench simulate chaos garbage soak lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -47,6 +47,9 @@ simulate: $(INSTALLED) ## Play 10,000 seeds of the simulator; a failing one says
 
 chaos: $(INSTALLED) ## Kill and freeze real processes while they compact 1 GB; a table says what it cost
 	$(BIN)/python -m tests.chaos
+
+garbage: $(INSTALLED) ## Collect the garbage of a thousand random tables, on local files and S3
+	$(BIN)/python -m tests.datasets.iceberg.garbage_random
 
 soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dying
 	$(BIN)/python -m tests.soak
