@@ -52,5 +52,6 @@ def repository() -> Path:
 
 
 def child_environment() -> dict[str, str]:
-    """The environment for a Python process that can import the tests."""
-    return {**os.environ, "PYTHONPATH": str(repository())}
+    """The environment for a Python process that can import the tests, and Lithify as this one does."""
+    path = [str(repository()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
