@@ -29,8 +29,9 @@ from lithify.compaction.contract import Dataset, Plan
 from lithify.compaction.model import Ledger
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.coordinator import Coordinator, Guard
+from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import CorruptObject, Refused
+from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.ids import Ids, Ulid
 from lithify.telemetry import Observer
 from lithify.worker import Worker, WorkerOptions
@@ -104,11 +105,20 @@ def run(
     try:
         coordinator.start(predecessor, guard.hold)
         return _turn(coordinator, worker, clock, guard, shunned)
-    except BaseException:
-        worker.release()
+    except BaseException as error:
+        _release(worker, error)
         raise
     finally:
         guard.give_back()
+
+
+def _release(worker: Worker, cause: BaseException) -> None:
+    """Give back what is unfinished. What cannot be is taken back by the next run."""
+    try:
+        with contained("giving back what is unfinished"):
+            worker.release()
+    except LithifyError as error:
+        cause.add_note(f"and what is unfinished could not be given back: {error}")
 
 
 def _turn(coordinator: Coordinator, worker: Worker, clock: Clock, guard: Guard, shunned: _Shunned) -> Result:
