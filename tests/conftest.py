@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,3 +27,24 @@ def spark_engine() -> Iterator[SparkEngine]:
     """The engine on `local[2]`, shared by the whole suite. Starts with the first call."""
     with SparkEngine("local[2]", app_name="lithify-tests") as engine:
         yield engine
+
+
+@pytest.fixture(autouse=True)
+def defects(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What `lithify.defects` made errors of ours of in this process: nothing may be left at the end of a
+    test. One that provokes a defect takes it out."""
+    found: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(self.format(record))
+
+    logger, handler = logging.getLogger("lithify.defects"), Collect(logging.DEBUG)
+    monkeypatch.setattr(logger, "propagate", False)
+    before = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    yield found
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+    assert not found, "\n".join(found)

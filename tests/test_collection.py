@@ -47,7 +47,7 @@ class Scripted:
 
 
 def test_failures_are_logged_and_the_next_tick_comes(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, defects: list[str]
 ) -> None:
     monkeypatch.setattr("lithify.collection.MIN_WAIT_S", 0.0)
     collector = Scripted(StoreError("the store is away"), ValueError("a mistake"), None)
@@ -58,6 +58,7 @@ def test_failures_are_logged_and_the_next_tick_comes(
     assert not collector.thread.is_alive()
     assert "the store is away" in caplog.text
     assert "a mistake" in caplog.text
+    assert "ValueError" in defects.pop()
 
 
 def test_the_thread_ends_with_the_block_however_long_it_would_wait() -> None:

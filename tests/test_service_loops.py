@@ -3,7 +3,9 @@ The parts are stand-ins that note their calls."""
 
 from __future__ import annotations
 
+import logging
 import random
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.protocol import AnyCompaction
 from lithify.coordination.leadership import Term
 from lithify.coordinator import TickResult
-from lithify.errors import Refused
+from lithify.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError
 from lithify.ids import RandomIds
 from lithify.service import LoopOptions, run_coordinator, run_workers
 
@@ -59,9 +61,17 @@ class SomeWorker:
     is_busy: bool = False
     changes: int = 0
     """In how many ticks something changes."""
+    error: BaseException | None = None
+    """What every tick, and giving back, ends with."""
+
+    @property
+    def url(self) -> str:
+        return f"memory:///{self.id}"
 
     def tick(self, held_elsewhere: int = 0) -> bool:
         self.notes.calls.append(f"{self.id} ticks beside {held_elsewhere}")
+        if self.error is not None:
+            raise self.error
         self.changes -= 1
         return self.changes >= 0
 
@@ -73,6 +83,8 @@ class SomeWorker:
 
     def release(self) -> None:
         self.notes.calls.append(f"{self.id} gives back")
+        if self.error is not None:
+            raise self.error
 
 
 @dataclass
@@ -80,6 +92,8 @@ class SomeCoordinator:
     notes: Notes
     active: list[bool]
     is_refused: bool = False
+    error: BaseException | None = None
+    """What every other tick ends with, the first one among them."""
 
     def start(self, term: Term) -> None:
         self.notes.calls.append(f"starts with epoch {term.epoch} after {term.predecessor}")
@@ -88,6 +102,8 @@ class SomeCoordinator:
 
     def tick(self) -> TickResult:
         self.notes.calls.append("tick")
+        if self.error is not None and self.notes.calls.count("tick") % 2:
+            raise self.error
         compaction: AnyCompaction = Compaction(RandomIds().ulid(1), "spec")
         return TickResult(Ledger(3, (compaction,) * self.active.pop(0)), Plan())
 
@@ -113,10 +129,15 @@ def work(notes: Notes, *workers: SomeWorker) -> None:
 
 
 def coordinate(
-    notes: Notes, active: list[bool], worker: SomeWorker | None = None, *, is_refused: bool = False
+    notes: Notes,
+    active: list[bool],
+    worker: SomeWorker | None = None,
+    error: BaseException | None = None,
+    *,
+    is_refused: bool = False,
 ) -> None:
     run_coordinator(
-        cast("Coordinator", SomeCoordinator(notes, active, is_refused)),
+        cast("Coordinator", SomeCoordinator(notes, active, is_refused, error)),
         cast("Leadership", SomeLeadership(notes)),
         notes,
         random.Random(1),
@@ -176,3 +197,70 @@ def test_a_coordinator_that_cannot_start_resigns() -> None:
     with pytest.raises(Refused):
         coordinate(notes, [], SomeWorker(notes, "w"), is_refused=True)
     assert notes.calls[2:] == ["w gives back", "resigns"]
+
+
+FORESEEN = [
+    CorruptObject("manifest/1", "is damaged"),
+    Refused("no"),
+    StoreError("gone"),
+    LostOwnership("late"),
+]
+UNFORESEEN = [
+    OverflowError("int too large"),
+    KeyError("x"),
+    AssertionError(),
+    MemoryError(),
+    struct.error("short"),
+]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is said without asking for more."""
+    return [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG]
+
+
+@pytest.mark.parametrize("error", [*FORESEEN, *UNFORESEEN], ids=lambda error: type(error).__name__)
+def test_what_one_dataset_ends_a_round_with_does_not_keep_the_others(
+    error: Exception, defects: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = Notes(2)
+    work(notes, SomeWorker(notes, "a"), SomeWorker(notes, "b", error=error))
+    a, b = "a ticks beside 0", "b ticks beside 0"
+    assert notes.calls == [a, b, "wait", b, a, "wait", "a gives back", "b gives back"]
+    messages = told(caplog)
+    assert len(messages) == 3
+    if error in UNFORESEEN:
+        assert all("memory:///b" in message and type(error).__name__ in message for message in messages)
+    assert len(defects) == (3 if error in UNFORESEEN else 0)
+    assert all("Traceback" in text for text in defects)
+    defects.clear()
+
+
+@pytest.mark.parametrize("error", [*FORESEEN, *UNFORESEEN], ids=lambda error: type(error).__name__)
+def test_a_coordinator_tries_again_whatever_a_round_ends_with(
+    error: Exception, defects: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = Notes(4)
+    coordinate(notes, [False, True], error=error)
+    assert notes.calls[2:] == [*["renews", "tick", "wait"] * 4, "resigns"]
+    assert len(told(caplog)) == 2
+    assert len(defects) == (2 if error in UNFORESEEN else 0)
+    defects.clear()
+
+
+def test_a_fenced_coordinator_ends() -> None:
+    notes = Notes(4)
+    with pytest.raises(Fenced):
+        coordinate(notes, [], error=Fenced("another one"))
+    assert notes.calls[-2:] == ["tick", "resigns"]
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(3)], ids=lambda error: type(error).__name__
+)
+def test_an_interrupt_is_no_error_to_go_on_after(error: BaseException) -> None:
+    notes = Notes(2)
+    with pytest.raises(type(error)):
+        work(notes, SomeWorker(notes, "b", error=error))
+    with pytest.raises(type(error)):
+        coordinate(Notes(2), [], error=error)

@@ -10,6 +10,7 @@ act:
 - `Fenced`, `LostOwnership`: another process took over; this one must stop.
 - `EngineError`, `Cancelled`: the data engine could not finish.
 - `DeadlineExceeded`: waiting ended, the work goes on.
+- `Unexpected`: what nobody foresaw, a defect of Lithify.
 """
 
 from __future__ import annotations
@@ -102,3 +103,7 @@ class DeadlineExceeded(LithifyError):
     """What was waited for did not happen in time; it may still."""
 
     exit_code = 9
+
+
+class Unexpected(LithifyError):
+    """An exception nobody foresaw; `lithify.defects` makes it of that."""

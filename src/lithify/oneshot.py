@@ -30,8 +30,9 @@ from lithify.compaction.model import Ledger
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership
 from lithify.coordinator import Coordinator
+from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import CorruptObject, Refused
+from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.ids import Ids, Ulid
 from lithify.telemetry import Observer
 from lithify.worker import Worker, WorkerOptions
@@ -105,9 +106,18 @@ def run(
         try:
             coordinator.start(term)
             return _turn(coordinator, worker, clock, leadership, shunned)
-        except BaseException:
-            worker.release()
+        except BaseException as error:
+            _release(worker, error)
             raise
+
+
+def _release(worker: Worker, cause: BaseException) -> None:
+    """Give back what is unfinished. What cannot be is taken back by the next run."""
+    try:
+        with contained("giving back what is unfinished"):
+            worker.release()
+    except LithifyError as error:
+        cause.add_note(f"and what is unfinished could not be given back: {error}")
 
 
 def _turn(

@@ -11,7 +11,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
+
+_PASSED = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)
+"""What the command line itself deals with."""
 
 
 def pairs(options: list[str] | None) -> dict[str, str]:
@@ -31,11 +35,15 @@ def print_json(document: Any) -> None:
 
 @contextmanager
 def errors(as_json: bool) -> Iterator[None]:
-    """Foreseen errors become one sentence on stderr (or a JSON document) and an exit code."""
+    """Errors become one sentence on stderr (or a JSON document) and an exit code, unforeseen ones too."""
     try:
         yield
     except LithifyError as error:
         _fail(error, as_json)
+    except _PASSED:
+        raise
+    except Exception as error:
+        _fail(unexpected("this command", error), as_json)
     except KeyboardInterrupt:
         Console(stderr=True).print("Stopped. What was finished is recorded; the next run goes on from there.")
         raise typer.Exit(130) from None

@@ -184,6 +184,11 @@ class VersionedFiles:
         unknown: what was written may still become the next version.
         """
         version = Version(base.id + 1 if base is not None else 1, data)
+        if version.id > MAX_VERSION_ID:
+            raise CorruptObject(
+                self.key(version.id - 1),
+                "no number is left for the next version; nobody counted so far, so move this object away",
+            )
         put_id = self._ids.uuid().hex
         try:
             self._store.create(self.key(version.id), data, put_id)
