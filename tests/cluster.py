@@ -17,6 +17,7 @@ import pyspark
 
 from lithify.engine.cache import cache_folder
 from lithify.engine.java import find_java
+from tests.engine.waiting import python_path
 
 HOME = Path(pyspark.__file__).parent
 START_LIMIT_S = 60.0
@@ -24,7 +25,6 @@ STOP_LIMIT_S = 20.0
 CORES = os.cpu_count() or 1
 Server = tuple[Path, subprocess.Popen[bytes]]
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_REPOSITORY = Path(__file__).parents[1]
 _LOG_CONFIG = """\
 rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = stderr
@@ -68,7 +68,7 @@ def cluster_conf() -> dict[str, str]:
     return {
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": _SHORT_LIVED,
-        "spark.executorEnv.PYTHONPATH": str(_REPOSITORY),
+        "spark.executorEnv.PYTHONPATH": python_path(),
     }
 
 
@@ -136,7 +136,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_DAEMON_MEMORY": "640m",
         "SPARK_DAEMON_JAVA_OPTS": f"{_SHORT_LIVED} {_log_option(folder)}",
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(_REPOSITORY),
+        "PYTHONPATH": python_path(),
     }
 
 

@@ -11,15 +11,22 @@ act:
 - `EngineError`, `Cancelled`: the data engine could not finish.
 - `DeadlineExceeded`: waiting ended, the work goes on.
 - `Unexpected`: what nobody foresaw, a defect of Lithify.
+
+No message shows a secret, whatever it was made of: it is masked when the error is made.
 """
 
 from __future__ import annotations
+
+from lithify.redaction import redact
 
 
 class LithifyError(Exception):
     """Root of all errors raised by Lithify."""
 
     exit_code = 1
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(redact(a) if isinstance(a, str) else a for a in arguments))
 
 
 class Refused(LithifyError):

@@ -52,6 +52,10 @@ def repository() -> Path:
 
 
 def child_environment() -> dict[str, str]:
-    """The environment for a Python process that can import the tests, and Lithify as this one does."""
-    path = [str(repository()), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    """The environment for a Python process that can import the tests, and the same Lithify as this one."""
+    return {**os.environ, "PYTHONPATH": python_path()}
+
+
+def python_path() -> str:
+    """What `PYTHONPATH` must be for that."""
+    return os.pathsep.join(filter(None, (str(repository()), os.environ.get("PYTHONPATH"))))

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from lithify.cli.secrets import concealed
 from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
 
@@ -24,7 +25,8 @@ def pairs(options: list[str] | None) -> dict[str, str]:
     for option in options or ():
         name, separator, value = option.partition("=")
         if not separator or not name:
-            raise Refused(f"{option!r} is not of the form KEY=VALUE")
+            # Not all of it, because what follows may be a secret.
+            raise Refused(f"{(option.split() or [option])[0]!r} is not of the form KEY=VALUE")
         found[name] = value
     return found
 
@@ -50,9 +52,10 @@ def errors(as_json: bool) -> Iterator[None]:
 
 
 def _fail(error: LithifyError, as_json: bool) -> NoReturn:
+    message = concealed(str(error))
     if as_json:
-        print_json({"error": type(error).__name__, "message": str(error)})
+        print_json({"error": type(error).__name__, "message": message})
     Console(stderr=True).print(
-        f"[red]{type(error).__name__}:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        f"[red]{type(error).__name__}:[/] {escape(message)}", highlight=False, soft_wrap=True
     )
     raise typer.Exit(error.exit_code) from error
