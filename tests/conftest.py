@@ -1,4 +1,4 @@
-"""What all tests share: one Spark session, and a cache folder that `make clean` removes."""
+"""What all tests share: one Spark session, one Java Iceberg, and a cache folder that `make clean` removes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lithify.engine.spark import SparkEngine
+from tests.judge.iceberg_java import IcebergJava, iceberg_java
 from tests.s3 import S3, serve_s3
 
 os.environ.setdefault("LITHIFY_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
@@ -26,3 +27,11 @@ def spark_engine() -> Iterator[SparkEngine]:
     """The engine on `local[2]`, shared by the whole suite. Starts with the first call."""
     with SparkEngine("local[2]", app_name="lithify-tests") as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def java() -> Iterator[IcebergJava]:
+    """Java Iceberg, in a process of its own that starts with the first request."""
+    judge = iceberg_java()
+    yield judge
+    judge.close()
