@@ -19,6 +19,7 @@ import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.DataFile;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileFormat;
+import org.apache.iceberg.FileMetadata;
 import org.apache.iceberg.FileScanTask;
 import org.apache.iceberg.Schema;
 import org.apache.iceberg.StaticTableOperations;
@@ -30,6 +31,8 @@ import org.apache.iceberg.data.IcebergGenerics;
 import org.apache.iceberg.data.IdentityPartitionConverters;
 import org.apache.iceberg.data.Record;
 import org.apache.iceberg.deletes.EqualityDeleteWriter;
+import org.apache.iceberg.deletes.PositionDelete;
+import org.apache.iceberg.deletes.PositionDeleteWriter;
 import org.apache.iceberg.encryption.EncryptedFiles;
 import org.apache.iceberg.encryption.EncryptionKeyMetadata;
 import org.apache.iceberg.hadoop.HadoopFileIO;
@@ -148,7 +151,7 @@ public class IcebergJudge {
    * Delete all rows equal to one of `values` (JSON single values, row by row) in `columns`, in one commit.
    * `partition` is the path of a partition that has files, null in a table without partitions.
    */
-  public String deleteEqual(Table table, List columns, List values, String partition, String path)
+  public void deleteEqual(Table table, List columns, List values, String partition, String path)
       throws IOException {
     Schema schema = table.schema().select(columns);
     int[] ids = new int[columns.size()];
@@ -180,7 +183,29 @@ public class IcebergJudge {
     }
     DeleteFile file = writer.toDeleteFile();
     table.newRowDelta().addDeletes(file).commit();
-    return path;
+  }
+
+  /** Delete rows of one data file by a position delete file that says in its metadata which one that is. */
+  public void deletePositions(Table table, String dataFile, List positions, String partition, String path)
+      throws IOException {
+    GenericAppenderFactory factory = new GenericAppenderFactory(table.schema(), table.spec());
+    PositionDeleteWriter writer =
+        factory.newPosDeleteWriter(
+            EncryptedFiles.encryptedOutput(table.io().newOutputFile(path), EncryptionKeyMetadata.EMPTY),
+            FileFormat.PARQUET,
+            partitionOf(table, partition));
+    try {
+      for (Iterator i = positions.iterator(); i.hasNext(); ) {
+        writer.write(PositionDelete.create().set(dataFile, ((Number) i.next()).longValue(), null));
+      }
+    } finally {
+      writer.close();
+    }
+    FileMetadata.Builder file =
+        FileMetadata.deleteFileBuilder(table.spec())
+            .copy(writer.toDeleteFile())
+            .withReferencedDataFile(dataFile);
+    table.newRowDelta().addDeletes(file.build()).commit();
   }
 
   private StructLike partitionOf(Table table, String partition) throws IOException {

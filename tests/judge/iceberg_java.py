@@ -132,6 +132,20 @@ class IcebergJava:
             path=path,
         )
 
+    def delete_positions(
+        self, table: str, data_file: str, positions: Sequence[int], *, path: str, partition: str | None = None
+    ) -> None:
+        """Delete rows of a data file by a position delete file at `path` whose metadata says which data file
+        it is for, in one commit."""
+        self.ask(
+            "delete_positions",
+            table=table,
+            data_file=data_file,
+            positions=list(positions),
+            partition=partition,
+            path=path,
+        )
+
     def ask(self, operation: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> Any:
         """The answer to any request that the server knows."""
         with self._lock:

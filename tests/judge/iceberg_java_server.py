@@ -7,7 +7,7 @@ both run on, and nothing of Lithify.
 2. One session is started: one core, one gigabyte, UTC. `IcebergJudge.java` is compiled into it by the
    Janino that Spark brings.
 3. Each line of standard input is a request `{"operation": …, "arguments": {…}}`, answered by one line,
-   `{"result": …}` or `{"error": …, "type": …}`. The end of standard input ends the process.
+   `{"result": …}` or `{"error": …}`. The end of standard input ends the process.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 SOURCE = Path(__file__).with_name("IcebergJudge.java")
+_FRAMES = 16
+"""Of a stack that are told."""
 JVM_OPTIONS = (
     "-Duser.timezone=UTC",
     "-Diceberg.worker.num-threads=1",
@@ -82,6 +85,7 @@ class Server:
             "sql": self._sql,
             "catalog": self._catalog,
             "delete_equal": self._delete_equal,
+            "delete_positions": self._delete_positions,
         }
 
     def answer(self, line: str) -> str:
@@ -90,15 +94,12 @@ class Server:
         try:
             result = self._operations[request["operation"]](**request["arguments"])
         except Py4JJavaError as error:
-            java = error.java_exception
-            message = f"{java.toString()}"
-            cause = java.getCause()
-            while cause is not None:
-                message += f"; caused by {cause.toString()}"
-                cause = cause.getCause()
-            return json.dumps({"error": message, "type": java.getClass().getName()})
+            return json.dumps({"error": _message(error.java_exception)})
+        except CapturedException as error:  # the same, as Spark's Python wraps it
+            java = error._origin
+            return json.dumps({"error": _message(java) if java is not None else str(error)})
         except Exception as error:
-            return json.dumps({"error": str(error), "type": type(error).__name__})
+            return json.dumps({"error": f"{type(error).__name__}: {error}"})
         return json.dumps({"result": result})
 
     def _compile(self, source: str) -> Any:
@@ -149,20 +150,36 @@ class Server:
 
     def _delete_equal(
         self, table: str, columns: list[str], values: list[list[str | None]], partition: str | None, path: str
-    ) -> str:
+    ) -> None:
         """See `IcebergJudge.deleteEqual`."""
+        rows = self._list([self._list(row) for row in values])
+        self._judge.deleteEqual(self._load(table), self._list(columns), rows, partition, path)
+
+    def _delete_positions(
+        self, table: str, data_file: str, positions: list[int], partition: str | None, path: str
+    ) -> None:
+        """See `IcebergJudge.deletePositions`."""
+        loaded, found = self._load(table), self._list(positions)
+        self._judge.deletePositions(loaded, data_file, found, partition, path)
+
+    def _load(self, table: str) -> Any:
         spark = self._jvm.org.apache.iceberg.spark.Spark3Util
-        loaded = spark.loadIcebergTable(self._session._jsparkSession, table)
-        rows = self._jvm.java.util.ArrayList()
-        for row in values:
-            rows.add(self._list(row))
-        return str(self._judge.deleteEqual(loaded, self._list(columns), rows, partition, path))
+        return spark.loadIcebergTable(self._session._jsparkSession, table)
 
     def _list(self, items: list[Any]) -> Any:
         made = self._jvm.java.util.ArrayList()
         for item in items:
             made.add(item)
         return made
+
+
+def _message(error: Any) -> str:
+    """An exception of Java's, what caused it, and where."""
+    message = str(error.toString())
+    while error.getCause() is not None:
+        error = error.getCause()
+        message += f"; caused by {error.toString()}"
+    return "\n  at ".join([message, *(str(frame) for frame in error.getStackTrace()[:_FRAMES])])
 
 
 def _main(folder: Path) -> None:

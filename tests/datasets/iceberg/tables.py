@@ -32,6 +32,7 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
     ManifestWriterV2,
+    manifest_entry_schema_with_data_file,
 )
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
@@ -40,8 +41,16 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update.snapshot import _FastAppendFiles
-from pyiceberg.typedef import Record
-from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.typedef import Record, TableVersion
+from pyiceberg.types import (
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
 
 from tests.judge.iceberg_java import Reader, iceberg_java
 
@@ -206,6 +215,14 @@ def _commit_deletes(
 
 
 class _Deletes(ManifestWriterV2):
+    def _with_partition(self, format_version: TableVersion) -> Schema:
+        """PyIceberg writes the ids of fields as long, which Java cannot read; the specification says int."""
+        ids = NestedField(135, "equality_ids", ListType(136, IntegerType(), True), required=False)
+        of_file = super()._with_partition(format_version).find_field(2).field_type
+        assert isinstance(of_file, StructType)
+        fields = [ids if field.field_id == 135 else field for field in of_file.fields]
+        return manifest_entry_schema_with_data_file(format_version, StructType(*fields))
+
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
 
