@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
-SPARK35 := build/bench-spark35
+SPARK35 := build/spark35
 
 .PHONY: help install demo test check bench simulate chaos garbage soak lock clean
 
@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## Make a database and a table with their own clients, compact them on Spark, read them back
 	$(BIN)/python -m demo
 
-test: $(INSTALLED) ## Run the whole test suite
+test: $(INSTALLED) $(SPARK35)/.installed ## Run the whole test suite
 	$(BIN)/python -m pytest
 
 check: $(INSTALLED) ## Lint, types and layering
@@ -37,9 +37,9 @@ $(BENCH_INSTALLED): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
 	touch $@
 
-$(SPARK35)/.installed: benchmarks/spark35.txt
+$(SPARK35)/.installed: tests/judge/spark35.txt
 	$(PYTHON) -m venv $(SPARK35)
-	$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/spark35.txt
+	$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
 simulate: $(INSTALLED) ## Play 10,000 seeds of the simulator; a failing one says how to replay it

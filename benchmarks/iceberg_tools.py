@@ -27,7 +27,7 @@ from benchmarks.iceberg_data import NAME, TARGET_FILE_BYTES, TIME_COLUMN, data_f
 from benchmarks.watch import TreeStopwatch
 
 MASTER = "local[2]"
-JAVA_PYTHON = Path("build/bench-spark35/bin/python")
+JAVA_PYTHON = Path("build/spark35/bin/python")
 """Python with Spark 3.5 and Iceberg's own runtime for it; they cannot be where Spark 4 is.
 `make bench` puts them there."""
 DELTA_FOLDER = "delta"

@@ -1,4 +1,4 @@
-"""What all tests share: one Spark session, and a cache folder that `make clean` removes."""
+"""What all tests share: one Spark session, one Java Iceberg, and a cache folder that `make clean` removes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lithify.engine.spark import SparkEngine
+from tests.judge.iceberg_java import IcebergJava, iceberg_java
 from tests.s3 import S3, serve_s3
 
 os.environ.setdefault("LITHIFY_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
@@ -48,3 +49,11 @@ def defects(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     logger.removeHandler(handler)
     logger.setLevel(before)
     assert not found, "\n".join(found)
+
+
+@pytest.fixture(scope="session")
+def java() -> Iterator[IcebergJava]:
+    """Java Iceberg, in a process of its own that starts with the first request."""
+    judge = iceberg_java()
+    yield judge
+    judge.close()

@@ -26,7 +26,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from lithify.datasets.iceberg.foreign import translated
-from lithify.datasets.iceberg.manifests import live_entries, manifests_of
+from lithify.datasets.iceberg.manifests import live_entries, manifests_of, referenced_data_file
 
 MAX_CACHED_ENTRIES = 100_000
 """Manifest entries kept between listings; each takes a few kilobytes."""
@@ -124,6 +124,8 @@ class Listing:
 
 def referenced_path(delete_file: DataFile) -> str | None:
     """The only data file a position delete file refers to; `None` when there may be several."""
+    if (path := referenced_data_file(delete_file)) is not None:
+        return path
     low = (delete_file.lower_bounds or {}).get(PATH_FIELD_ID)
     high = (delete_file.upper_bounds or {}).get(PATH_FIELD_ID)
     return low.decode() if low is not None and low == high else None

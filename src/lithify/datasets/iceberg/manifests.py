@@ -2,7 +2,12 @@
 
 PyIceberg works out anew for every manifest how entries of its Avro schema are read, which takes ten times as
 long as reading a small one. All manifests that one program wrote for one table schema have the same, so
-that is remembered here by the text of the schema. Everything else is PyIceberg's.
+that is remembered here by the text of the schema. Everything else is PyIceberg's, except that
+
+- entries have the fields of format version 3: some of these may be in manifests of version 2 too, and must
+  not be lost when such a manifest is written anew;
+- a type of fixed length that is defined once and named where it comes up again, as Java does for partition
+  fields, is spelled out, because PyIceberg knows no such names.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any, Final
 
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.file import AvroFile
@@ -18,7 +24,7 @@ from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
-    DEFAULT_READ_VERSION,
+    DATA_FILE_TYPE,
     MANIFEST_ENTRY_SCHEMAS,
     DataFile,
     DataFileContent,
@@ -33,6 +39,9 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from lithify.errors import CorruptObject, LithifyError
 
+ENTRY_VERSION: Final = 3
+"""Of the fields that entries and their data files have in memory; those a manifest does not have are null."""
+_REFERENCED = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields].index(143)
 MAX_SCHEMAS = 64
 """Schemas remembered, the least recently used forgotten first."""
 
@@ -51,6 +60,12 @@ def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
             for entry in entries
             if entry.status != ManifestEntryStatus.DELETED
         ]
+
+
+def referenced_data_file(delete_file: DataFile) -> str | None:
+    """The data file whose rows are deleted, where the entry of the delete file names one."""
+    path: str | None = delete_file._data[_REFERENCED]
+    return path
 
 
 @contextmanager
@@ -80,8 +95,22 @@ class _EntriesFile(AvroFile[ManifestEntry]):
 def _reader_of(schema: str) -> Reader:
     """How to read entries that were written with this Avro schema. Readers have no state."""
     return resolve_reader(
-        AvroSchemaConversion().avro_to_iceberg(json.loads(schema)),
-        MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
+        AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})),
+        MANIFEST_ENTRY_SCHEMAS[ENTRY_VERSION],
         {-1: ManifestEntry, 2: DataFile},
         {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     )
+
+
+def _spelled_out(kind: Any, known: dict[str, Any]) -> Any:
+    """An Avro type in which no type of fixed length is named that was defined before."""
+    if isinstance(kind, str):
+        return known.get(kind, kind)
+    if isinstance(kind, list):
+        return [_spelled_out(option, known) for option in kind]
+    if kind["type"] == "fixed":
+        known[kind["name"]] = kind
+    whole = {part: _spelled_out(kind[part], known) for part in ("type", "items", "values") if part in kind}
+    if "fields" in kind:
+        whole["fields"] = [{**field, "type": _spelled_out(field["type"], known)} for field in kind["fields"]]
+    return {**kind, **whole}
