@@ -210,13 +210,18 @@ def _commit_deletes(
         equality_ids=[2] if kind == DataFileContent.EQUALITY_DELETES else None,
     )
     file.spec_id = spec_id
+    add_delete_file(table, file, together)
+    return path
+
+
+def add_delete_file(table: Table, file: DataFile, together: Sequence[DataFile] = ()) -> None:
+    """A commit on top of the table as it was loaded that lists a delete file, and these data files."""
     transaction = table.transaction()
     producer = _AddDeletes(file, operation=Operation.OVERWRITE, transaction=transaction, io=table.io)
     for data in together:
         producer.append_data_file(data)
     producer.commit()
     transaction.commit_transaction()
-    return path
 
 
 class _Deletes(ManifestWriterV2):

@@ -37,7 +37,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.datetime import datetime_to_micros
 
-from lithify.datasets.iceberg.replace import FILE_PREFIX
+from lithify.datasets.iceberg.ownership import FILE_PREFIX
 from tests.datasets.iceberg.avro import (
     DATA_FILE,
     FIELD_SUMMARY,

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _read_deletes
-from pyiceberg.manifest import DataFile, ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
 
@@ -107,7 +107,9 @@ class Committer:
     def _publish(self, table: Table, branch: str, head: Listing, batch: _Batch) -> bool:
         """Whether the batch is committed now; `False` when somebody was faster."""
         ids = ",".join(c.id for c in batch.accepted)
-        prepared = write(table, branch, head, batch.replacement, {COMPACTIONS_PROPERTY: ids})
+        prepared = write(
+            table, branch, head, batch.replacement, {COMPACTIONS_PROPERTY: ids}, self._clock.now_ms()
+        )
         try:
             with translated(f"committing to {'.'.join(self._identifier)}"):
                 # Not the catalog's method: this one also removes old metadata, where the table wants it.
@@ -137,7 +139,7 @@ class Committer:
         done = committed_ids(table, head)
         for compaction in compactions:
             outputs = [output.path for output in compaction.outputs]
-            if compaction.id in done or (outputs and all(path in head.data for path in outputs)):
+            if compaction.id in done or (outputs and all(map(head.has_data, outputs))):
                 batch.verdicts[compaction.id] = None
                 continue
             refusal = self._check(table, head, compaction, batch)
@@ -159,7 +161,8 @@ class Committer:
 
     def _miscounted(self, io: FileIO, base: Listing, compaction: IcebergCompaction) -> str | None:
         """The last line of defence: as many rows must come out as went in and were not deleted."""
-        inputs = [base.data[path] for path in compaction.spec.inputs]
+        paths = set(compaction.spec.inputs)
+        inputs = [e for e in base.entries(DataFileContent.DATA) if e.data_file.file_path in paths]
         expected = sum(e.data_file.record_count for e in inputs) - deleted_rows(io, base, inputs)
         written = sum(output.rows for output in compaction.outputs)
         if written == expected:
@@ -183,6 +186,8 @@ def conflict(base: Listing, head: Listing, compaction: IcebergCompaction) -> str
     base_number = base.snapshot.sequence_number or 0
     for path in spec.inputs:
         planned, current = base.data.get(path), head.data.get(path)
+        if path in base.repeated or path in head.repeated:
+            return f"{path} is listed more than once"
         if planned is None:
             return f"{path} is no file of the planned snapshot {spec.snapshot_id}"
         if current is None or current.sequence_number != planned.sequence_number:
@@ -204,19 +209,15 @@ def conflict(base: Listing, head: Listing, compaction: IcebergCompaction) -> str
 
 def deleted_rows(io: FileIO, listing: Listing, entries: Sequence[ManifestEntry]) -> int:
     """How many rows of these data files the position deletes of the listing hide."""
-    files: dict[str, list[str]] = {}
-    delete_files: dict[str, DataFile] = {}
-    for entry in entries:
-        for delete_file in listing.deletes_of(entry):
-            files.setdefault(entry.data_file.file_path, []).append(delete_file.file_path)
-            delete_files[delete_file.file_path] = delete_file
+    applied = [(entry.data_file, listing.deletes_of(entry)) for entry in entries]
+    delete_files = {delete.file_path: delete for _, deletes in applied for delete in deletes}
     with translated("reading position deletes"):
         positions = {path: _read_deletes(io, file) for path, file in delete_files.items()}
     hidden = 0
-    for path, applied in files.items():
-        seen = [pc.unique(positions[d][path]) for d in applied if path in positions[d]]
-        rows = listing.data[path].data_file.record_count
-        hidden += len({p for chunk in seen for p in chunk.to_pylist() if 0 <= p < rows})
+    for file, deletes in applied:
+        of_file = [positions[delete.file_path].get(file.file_path) for delete in deletes]
+        seen = [pc.unique(found).to_pylist() for found in of_file if found is not None]
+        hidden += len({p for found in seen for p in found if 0 <= p < file.record_count})
     return hidden
 
 

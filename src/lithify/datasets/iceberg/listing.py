@@ -3,6 +3,9 @@
 1. Read the manifest list, then every manifest that is not in the cache (manifests never change).
 2. Attribute position delete files to data files by path bounds, partition and sequence number, and
    equality delete files by partition and sequence number, as readers do.
+3. A path that is listed more than once, as registering a file twice makes it, stands for as many files with
+   the same name. Readers give its rows as often. Whoever removes the path removes all of them, so they are
+   kept apart from the files that can be named by their paths, and nobody replaces them.
 
 The listing keeps the manifest entries, from which tasks and commits are made; `state` draws from it the
 plain value for planning.
@@ -11,7 +14,7 @@ plain value for planning.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -88,9 +91,29 @@ class Listing:
                     yield entry
 
     @cached_property
+    def repeated(self) -> frozenset[str]:
+        """Paths that are listed more than once, as whatever."""
+        counts = Counter(entry.data_file.file_path for entry in self.entries(*DataFileContent))
+        return frozenset(path for path, count in counts.items() if count > 1)
+
+    @cached_property
     def data(self) -> dict[str, ManifestEntry]:
-        """Data files by path."""
-        return {e.data_file.file_path: e for e in self.entries(DataFileContent.DATA)}
+        """The data files that can be named by their paths, by path."""
+        entries = self.entries(DataFileContent.DATA)
+        return {e.data_file.file_path: e for e in entries if e.data_file.file_path not in self.repeated}
+
+    @cached_property
+    def repeated_data(self) -> dict[str, Sequence[ManifestEntry]]:
+        """The other data files, by path."""
+        found: dict[str, list[ManifestEntry]] = {}
+        for entry in self.entries(DataFileContent.DATA):
+            if entry.data_file.file_path in self.repeated:
+                found.setdefault(entry.data_file.file_path, []).append(entry)
+        return dict(found)
+
+    def has_data(self, path: str) -> bool:
+        """Whether it is a data file of the snapshot."""
+        return path in self.data or path in self.repeated_data
 
     @cached_property
     def position_deletes(self) -> DeleteFileIndex:

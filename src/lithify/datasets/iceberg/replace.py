@@ -5,6 +5,8 @@
 2. Added files get the data sequence number of the snapshot whose rows they hold, not that of the commit:
    an equality delete that was committed meanwhile has a higher one and so still applies to them.
 3. Delete files that apply to nothing any more are removed as well (`obsolete_deletes`).
+4. The branch keeps its retention, and time never goes back: the snapshot is not older than the table's last
+   change, whatever this machine's clock says. Java refuses to read a table whose history is not in order.
 
 Nothing here touches the catalog: `write` puts manifests and the manifest list beside the table and
 returns what has to be committed. Without that commit nothing refers to them.
@@ -32,15 +34,8 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.snapshots import (
-    Operation,
-    Snapshot,
-    SnapshotSummaryCollector,
-    Summary,
-    update_snapshot_summaries,
-)
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
@@ -57,6 +52,7 @@ from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWr
 from lithify.datasets.iceberg.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
+from lithify.datasets.iceberg.summary import replace_summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class Replacement:
     """What one snapshot removes and adds."""
 
     removed: dict[str, ManifestEntry] = field(default_factory=dict)
-    """Data and delete files by path."""
+    """Data and delete files by path. Only paths that the head lists once."""
     added: list[Added] = field(default_factory=list)
 
 
@@ -118,16 +114,20 @@ def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, Ma
     An equality delete file applies to data files of a lower sequence number, a position delete file to
     those of the same one too; so what is older than every data file it could apply to is obsolete. No
     position delete can be for the added files, since nobody knows them yet. And one that is for a single
-    data file goes with that file.
+    data file goes with that file. A delete file that is listed more than once stays: removing its path would
+    remove it wherever it is listed.
     """
     removed = replacement.removed
-    kept = [(e.data_file, e.sequence_number or 0) for p, e in listing.data.items() if p not in removed]
+    data = listing.entries(DataFileContent.DATA)
+    kept = [(e.data_file, e.sequence_number or 0) for e in data if e.data_file.file_path not in removed]
     added = [(added.file, added.sequence_number) for added in replacement.added]
     oldest_kept, oldest = _Oldest(kept), _Oldest([*kept, *added])
     specs = listing.metadata.specs()
     obsolete: dict[str, ManifestEntry] = {}
     for entry in listing.entries(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES):
         file, number = entry.data_file, entry.sequence_number or 0
+        if file.file_path in listing.repeated:
+            continue
         if file.content == DataFileContent.POSITION_DELETES:
             is_obsolete = oldest_kept.in_partition_of(file) > number or referenced_path(file) in removed
         elif specs[file.spec_id].is_unpartitioned():
@@ -156,9 +156,14 @@ class _Oldest:
 
 
 def write(
-    table: Table, branch: str, head: Listing, replacement: Replacement, properties: Mapping[str, str]
+    table: Table,
+    branch: str,
+    head: Listing,
+    replacement: Replacement,
+    properties: Mapping[str, str],
+    now_ms: int,
 ) -> Prepared:
-    """Write the manifests of a snapshot on top of `head`."""
+    """Write the manifests of a snapshot on top of `head`; `properties` go into its summary."""
     metadata = table.metadata
     writer = _Writer(table)
     with translated(f"writing a snapshot of {'.'.join(table.name())}"):
@@ -182,11 +187,26 @@ def write(
             "parent-snapshot-id": head.snapshot.snapshot_id,
             "manifest-list": path,
             "sequence-number": sequence_number,
-            "summary": _summary(metadata, head.snapshot, replacement, properties),
+            "timestamp-ms": max(now_ms, metadata.last_updated_ms),
+            "summary": replace_summary(
+                metadata,
+                [entry.data_file for entry in replacement.removed.values()],
+                [added.file for added in replacement.added],
+                _files_after(head, replacement),
+                properties,
+            ),
             "schema-id": metadata.current_schema_id,
         }
     )
-    ref = {"snapshot-id": writer.snapshot_id, "ref-name": branch, "type": SnapshotRefType.BRANCH}
+    now_at = metadata.refs[branch]
+    ref = {
+        "snapshot-id": writer.snapshot_id,
+        "ref-name": branch,
+        "type": SnapshotRefType.BRANCH,
+        "min-snapshots-to-keep": now_at.min_snapshots_to_keep,
+        "max-snapshot-age-ms": now_at.max_snapshot_age_ms,
+        "max-ref-age-ms": now_at.max_ref_age_ms,
+    }
     expected = {"snapshot-id": head.snapshot.snapshot_id, "ref": branch}
     return Prepared(
         snapshot_id=writer.snapshot_id,
@@ -284,17 +304,9 @@ def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id:
     )
 
 
-def _summary(
-    metadata: TableMetadata, head: Snapshot, replacement: Replacement, properties: Mapping[str, str]
-) -> Summary:
-    collector = SnapshotSummaryCollector()
-    specs, schema = metadata.specs(), metadata.schema()
-    for added in replacement.added:
-        collector.add_file(added.file, schema, specs[added.file.spec_id])
-    for entry in replacement.removed.values():
-        collector.remove_file(entry.data_file, schema, specs[entry.data_file.spec_id])
-    # PyIceberg computes totals for the operations it knows only; a replace has the same ones.
-    counted = update_snapshot_summaries(
-        Summary(operation=Operation.OVERWRITE, **collector.build(), **properties), head.summary
-    )
-    return Summary(operation=Operation.REPLACE, **counted.additional_properties)
+def _files_after(head: Listing, replacement: Replacement) -> Iterable[DataFile]:
+    for _, entries in head.manifests:
+        for entry in entries:
+            if entry.data_file.file_path not in replacement.removed:
+                yield entry.data_file
+    yield from (added.file for added in replacement.added)

@@ -3,13 +3,13 @@
 1. The time interval of each data file is that of its bounds. Where the manifest has none (the table's
    metrics are off for the column), it is taken from the footer of the file.
 2. A file in which no row has a time goes to the bucket of such files.
-3. A file that cannot be rewritten (`refusals`) counts as one of unknown times: the planner leaves it
-   alone and still counts it, so that the totals are those of the table.
+3. A file that cannot be rewritten (`refusals`), or is listed more than once, counts as one of unknown times:
+   the planner leaves it alone and still counts it, so that the totals are those of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
@@ -21,6 +21,7 @@ from pyiceberg.types import NestedField
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.listing import Listing
 from lithify.datasets.iceberg.model import Lane, NewFile, TableState
+from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.datasets.iceberg.refusals import count_notes, table_notes, why_left_alone
 from lithify.datasets.iceberg.replace import data_file_of
@@ -29,6 +30,10 @@ from lithify.planning.timeline.model import Bucket, Interval, TimelineFile
 from lithify.planning.timeline.state import ChunkStates
 
 _UNKNOWN_TIMES = "have no bounds of the time column, neither in the manifest nor in the file"
+_REPEATED = (
+    "are listed more than once, so that readers give their rows as often; if that was a mistake, remove the "
+    "path and add it once"
+)
 
 
 def draw_state(
@@ -56,6 +61,9 @@ def draw_state(
             if reason is not None:
                 left_alone.append(reason)
             files.append(_timeline_file(entry, times[path], lanes.of(entry.data_file), listing))
+        for path, entries in listing.repeated_data.items():
+            left_alone.append(_REPEATED)
+            files.append(_repeated_file(path, entries, lanes.of(entries[0].data_file)))
     return TableState(
         uuid=str(table.metadata.table_uuid),
         snapshot_id=listing.snapshot.snapshot_id if listing is not None else None,
@@ -85,6 +93,18 @@ def _timeline_file(
         ),
         deletes=len(deletes),
         version=entry.sequence_number or 0,
+        group=lane.group,
+    )
+
+
+def _repeated_file(path: str, entries: Sequence[ManifestEntry], lane: Lane) -> TimelineFile:
+    """A path that stands for several files. What is deleted from which of them does not matter here."""
+    return TimelineFile(
+        id=path,
+        times=Bucket.UNKNOWN,
+        size_bytes=sum(entry.data_file.file_size_in_bytes for entry in entries),
+        rows=sum(entry.data_file.record_count for entry in entries),
+        version=max(entry.sequence_number or 0 for entry in entries),
         group=lane.group,
     )
 
@@ -142,13 +162,6 @@ class _Lanes:
         key = (file.spec_id, tuple(file.partition[n] for n in range(len(file.partition))))
         lane = self._known.get(key)
         if lane is None:
-            lane = self._known[key] = Lane(file.spec_id, self._name(file))
+            name = partition_path(self._specs[file.spec_id], file.partition, self._schema)
+            lane = self._known[key] = Lane(file.spec_id, name)
         return lane
-
-    def _name(self, file: DataFile) -> str:
-        spec = self._specs[file.spec_id]
-        if spec.is_unpartitioned():
-            return ""
-        if any(self._schema.find_column_name(field.source_id) is None for field in spec.fields):
-            return repr(file.partition)  # cannot be named, and is left alone
-        return spec.partition_to_path(file.partition, self._schema)

@@ -1,0 +1,33 @@
+"""Naming partitions, as Iceberg does in paths and in summaries.
+
+A value that no calendar of Python's has, such as a day of year 10000, is named by its number. Two partitions
+of one spec never have the same name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote_plus
+
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import IcebergType
+
+
+def partition_path(spec: PartitionSpec, partition: Record, schema: Schema) -> str:
+    """`day=2025-01-01/device=a`; empty for an unpartitioned spec."""
+    if any(schema.find_column_name(field.source_id) is None for field in spec.fields):
+        return repr(partition)  # of a column that is gone: its type is not known
+    types = spec.partition_type(schema).fields
+    return "/".join(
+        f"{quote_plus(field.name, safe='')}={quote_plus(_text(field, of.field_type, partition[n]), safe='')}"
+        for n, (field, of) in enumerate(zip(spec.fields, types, strict=True))
+    )
+
+
+def _text(field: PartitionField, kind: IcebergType, value: Any) -> str:
+    try:
+        return field.transform.to_human_string(kind, value=value)
+    except (OverflowError, ValueError):
+        return str(value)

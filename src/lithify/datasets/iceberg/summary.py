@@ -1,0 +1,78 @@
+"""The summary of a snapshot that replaces files, with the properties that Iceberg's own writers give it.
+
+Totals are counted from the files the table has afterwards, not carried on from the summary before, which may
+have none or wrong ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import (
+    CHANGED_PARTITION_COUNT_PROP,
+    CHANGED_PARTITION_PREFIX,
+    PARTITION_SUMMARY_PROP,
+    Operation,
+    Summary,
+    UpdateMetrics,
+)
+from pyiceberg.typedef import Record
+from pyiceberg.utils.properties import property_as_int
+
+from lithify.datasets.iceberg.partitions import partition_path
+
+
+def replace_summary(
+    metadata: TableMetadata,
+    removed: Iterable[DataFile],
+    added: Iterable[DataFile],
+    after: Iterable[DataFile],
+    properties: Mapping[str, str],
+) -> Summary:
+    """`after`: every data and delete file the table has then; `properties` are the writer's own."""
+    whole = UpdateMetrics()
+    partitions: dict[tuple[int, Record], UpdateMetrics] = {}
+    for files, count in ((added, UpdateMetrics.add_file), (removed, UpdateMetrics.remove_file)):
+        for file in files:
+            count(whole, file)
+            count(partitions.setdefault((file.spec_id, file.partition), UpdateMetrics()), file)
+    return Summary(
+        operation=Operation.REPLACE,
+        **whole.to_dict(),
+        **_of_partitions(metadata, partitions),
+        **_totals(tuple(after)),
+        **properties,
+    )
+
+
+def _of_partitions(
+    metadata: TableMetadata, partitions: Mapping[tuple[int, Record], UpdateMetrics]
+) -> dict[str, str]:
+    found = {CHANGED_PARTITION_COUNT_PROP: str(len(partitions))}
+    most = property_as_int(metadata.properties, TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, 0)
+    if partitions and len(partitions) <= (most or 0):
+        found[PARTITION_SUMMARY_PROP] = "true"
+        for (spec_id, partition), metrics in partitions.items():
+            name = partition_path(metadata.specs()[spec_id], partition, metadata.schema())
+            counted = ",".join(f"{key}={value}" for key, value in metrics.to_dict().items())
+            found[f"{CHANGED_PARTITION_PREFIX}{name}"] = counted
+    return found
+
+
+def _totals(files: Sequence[DataFile]) -> dict[str, str]:
+    def rows(content: DataFileContent) -> int:
+        return sum(file.record_count for file in files if file.content == content)
+
+    data_files = sum(file.content == DataFileContent.DATA for file in files)
+    totals = {
+        "total-data-files": data_files,
+        "total-delete-files": len(files) - data_files,
+        "total-records": rows(DataFileContent.DATA),
+        "total-files-size": sum(file.file_size_in_bytes for file in files),
+        "total-position-deletes": rows(DataFileContent.POSITION_DELETES),
+        "total-equality-deletes": rows(DataFileContent.EQUALITY_DELETES),
+    }
+    return {name: str(total) for name, total in totals.items()}
