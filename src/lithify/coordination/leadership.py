@@ -117,7 +117,7 @@ class Leadership:
         seen = found
         until_s = self._clock.monotonic_s() + LEASE_MS / 1000
         while seen is not None and not (seen.lease is not None and seen.lease.is_ended):
-            if found is None or seen.etag != found.etag:
+            if seen != found:
                 name = f"Lithify run ({seen.lease.holder})" if seen.lease is not None else "run"
                 raise CoordinatorAlive(
                     f"another {name} is compacting {self._dataset.url} right now; wait for it, or stop it "

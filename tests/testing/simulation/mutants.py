@@ -26,7 +26,7 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.retention import Cutoff
 from lithify.datasets.slatedb.task import MergeTask, RowRules
-from lithify.errors import LostOwnership, ObjectNotFound
+from lithify.errors import LostOwnership
 from lithify.ids import Ulid, ulid_ms
 from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation import rules
@@ -154,13 +154,6 @@ def _no_pins(self: Any, latest: Manifest) -> Mapping[int, Manifest]:
 
 def _proves_what_it_announces(self: Lease, epoch: int, _: object) -> bool:
     return epoch in (self.taken, self.taking.epoch if self.taking is not None else None)
-
-
-def _has_mark_anywhere(self: VersionedFiles, version_id: int, mark: bytes) -> bool:
-    try:
-        return mark in self.read(version_id)
-    except ObjectNotFound:
-        return False
 
 
 MUTANTS = (
@@ -296,11 +289,6 @@ MUTANTS = (
         "an epoch that was taken meanwhile is not looked at",
         (rules.UNASKED,),
         ((leadership, "_follows", lambda *_: True),),
-    ),
-    Mutant(
-        "a number that was collected before it was written proves something",
-        (rules.UNASKED, rules.EPOCHS),
-        ((VersionedFiles, "has_mark", _has_mark_anywhere),),
     ),
     Mutant(
         "nobody is ever silent",
