@@ -125,8 +125,7 @@ def _call(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> None:
-    """`lithify compact URL`, killed at point POINT; if that is 0, at the last, and it says how many there
-    are."""
+    """`lithify compact URL`, killed at point POINT; if that is 0, at the last, whose number it prints."""
     from lithify.cli.main import app
 
     point, url = int(sys.argv[1]), sys.argv[2]

@@ -144,10 +144,11 @@ class Dataset(Protocol):
         """Why somebody who is not Lithify may hold `epoch`, and what to do; `None` when nobody can."""
         ...
 
-    def take_epoch(self, permit: Permit) -> int:
+    def take_epoch(self, permit: Permit, confirm: Callable[[int], None]) -> int:
         """Fence every older coordinator; returns the new epoch. Creates the ledger if absent. `permit` is
         asked before each try, and refused is what `epoch` refuses before it is asked. A try that landed
-        though its answer was lost is found out and not made again."""
+        though its answer was lost is found out and not made again. `confirm` is told of the epoch once it
+        is taken, before anything else is done."""
         ...
 
     def has_taken(self, taking: Taking) -> bool:

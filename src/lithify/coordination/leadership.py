@@ -47,6 +47,11 @@ class Term:
     """The name of the process before, if it ended without resigning."""
 
 
+def _follows(taking: Taking, epoch: int) -> bool:
+    """Whether nobody has taken an epoch since `epoch` was found."""
+    return taking.epoch == epoch + 1
+
+
 class Leadership:
     """The leadership of one dataset, as one process seeks and holds it."""
 
@@ -79,16 +84,18 @@ class Leadership:
         last = found.lease if found is not None else None
 
         def permit(taking: Taking) -> None:
-            if not take_over and taking.epoch != epoch + 1:
+            if not take_over and not _follows(taking, epoch):
                 raise CoordinatorAlive(
                     f"another coordinator has just started on {self._dataset.url} (epoch "
                     f"{taking.epoch - 1}); see `lithify status`"
                 )
             self._write(replace(announced, taking=taking))
 
-        try:
-            taken = self._dataset.take_epoch(permit)
+        def confirm(taken: int) -> None:
             self._write(Lease(self.holder, taken=taken))
+
+        try:
+            taken = self._dataset.take_epoch(permit, confirm)
             yield Term(taken, last.holder if last is not None and not last.is_ended else None)
         finally:
             self._resign()
@@ -110,7 +117,7 @@ class Leadership:
         seen = found
         until_s = self._clock.monotonic_s() + LEASE_MS / 1000
         while seen is not None and not (seen.lease is not None and seen.lease.is_ended):
-            if found is None or seen.etag != found.etag:
+            if seen != found:
                 name = f"Lithify run ({seen.lease.holder})" if seen.lease is not None else "run"
                 raise CoordinatorAlive(
                     f"another {name} is compacting {self._dataset.url} right now; wait for it, or stop it "
@@ -139,8 +146,11 @@ class Leadership:
             return
         try:
             found = self._dataset.lease.read()
-            if found is not None and found.lease is not None and found.lease.holder == self.holder:
-                self._dataset.lease.write(replace(lease, renewals=lease.renewals + 1, is_ended=True))
+            if found is None or found.lease is None or found.lease.holder != self.holder:
+                return
+            if lease.taking is not None and self._dataset.has_taken(lease.taking):  # it failed only then
+                lease = replace(lease, taken=lease.taking.epoch, taking=None)
+            self._dataset.lease.write(replace(lease, renewals=lease.renewals + 1, is_ended=True))
         except StoreError as error:
             _log.error(
                 "the lease on %s could not be ended, so the next coordinator watches it for %d s: %s",

@@ -282,7 +282,9 @@ class IcebergDataset:
         """Only Lithify coordinates a table, so its lease alone tells who is alive."""
         return None
 
-    def take_epoch(self, permit: Permit = lambda taking: None) -> int:
+    def take_epoch(
+        self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
+    ) -> int:
         """Fence every older coordinator, and make sure there is a ledger."""
         self.snapshot()  # refuses what cannot be compacted, before anything is written
         mark = self._ids.uuid().hex
@@ -302,7 +304,9 @@ class IcebergDataset:
             return documents.encode_ledger(Ledger(taking.epoch, compactions), mark)
 
         self._ledgers.update(raise_epoch, self._clock, self._rng)
-        return tries[-1].epoch
+        epoch = tries[-1].epoch
+        confirm(epoch)
+        return epoch
 
     def has_taken(self, taking: Taking) -> bool:
         """Whether the version of the ledger that was announced is there with its mark."""

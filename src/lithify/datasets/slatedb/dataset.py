@@ -178,7 +178,9 @@ class SlateDataset:
         except ObjectNotFound:  # collected since it was listed, and with it what it could show
             return False
 
-    def take_epoch(self, permit: Permit = lambda taking: None) -> int:
+    def take_epoch(
+        self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
+    ) -> int:
         """Fence every older coordinator, and make sure there is a ledger."""
         ledger = self.ledger()
         mark = self._ids.uuid().bytes
@@ -193,8 +195,10 @@ class SlateDataset:
             return replace(manifest, compactor_epoch=taking.epoch)
 
         self._files.update_manifest(raise_epoch, mark)
+        epoch = tries[-1].epoch
+        confirm(epoch)
         self._files.ensure_ledger()
-        return tries[-1].epoch
+        return epoch
 
     def has_taken(self, taking: Taking) -> bool:
         """Whether the manifest that was announced is there with its mark."""

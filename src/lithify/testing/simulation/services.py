@@ -137,6 +137,7 @@ def run_worker_process(process: Process) -> None:
 
 def run_coordinator_process(process: Process, *, take_over: bool) -> None:
     """A coordinator, perhaps with an embedded worker, until it is killed, fenced or told to stop."""
+    process.takes_over = take_over
     dataset = simulated_dataset(process)
     leadership = Leadership(dataset, process.clock, process.ids)
     coordinator = _SoundCoordinator(
