@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,18 @@ from lithify.engine.spark import SparkEngine
 from tests.s3 import S3, serve_s3
 
 os.environ.setdefault("LITHIFY_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the kernel once, before the first test that may need it: that takes half a minute of two
+    cores' time, longer on a busy machine, and no test's time limit is meant for that."""
+    if (
+        session.items
+        and "lithify.datasets.slatedb.dataset" in sys.modules
+        and not session.config.option.collectonly
+    ):
+        code = "from lithify.datasets.slatedb.kernel.warm_up import warm_up; warm_up()"
+        subprocess.run([sys.executable, "-c", code], check=False)
 
 
 @pytest.fixture(scope="session")

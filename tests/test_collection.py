@@ -25,7 +25,7 @@ from tests.engine.waiting import wait_until
 from tests.judge.official import open_db
 from tests.test_service import QUICK, guard_on, running, worker_on, write_and_wait
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 class Scripted:
