@@ -20,8 +20,8 @@ from lithify.engine.java import find_java
 from tests.engine.waiting import python_path
 
 HOME = Path(pyspark.__file__).parent
-START_LIMIT_S = 60.0
-STOP_LIMIT_S = 20.0
+START_LIMIT_S = 150.0
+STOP_LIMIT_S = 60.0
 CORES = os.cpu_count() or 1
 Server = tuple[Path, subprocess.Popen[bytes]]
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

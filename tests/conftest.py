@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,18 @@ from tests.judge.iceberg_java import IcebergJava, iceberg_java
 from tests.s3 import S3, serve_s3
 
 os.environ.setdefault("LITHIFY_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the kernel once, before the first test that may need it: that takes half a minute of two
+    cores' time, longer on a busy machine, and no test's time limit is meant for that."""
+    if (
+        session.items
+        and "lithify.datasets.slatedb.dataset" in sys.modules
+        and not session.config.option.collectonly
+    ):
+        code = "from lithify.datasets.slatedb.kernel.warm_up import warm_up; warm_up()"
+        subprocess.run([sys.executable, "-c", code], check=False)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from tests.engine.waiting import wait_until
 from tests.judge.official import open_db
 from tests.test_service import QUICK, leadership_on, running, worker_on, write_and_wait
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 class Scripted:

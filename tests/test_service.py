@@ -30,7 +30,7 @@ from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Database, Put, compactor_settings, open_db
 
 QUICK = LoopOptions(0.05, 0.05, 0.05)
-TIMEOUT_S = 60.0
+TIMEOUT_S = 140.0
 BATCHES = 12
 
 

@@ -33,7 +33,7 @@ from tests.datasets.iceberg.tables import (
 )
 
 URL = "iceberg://lake/db.events"
-PATIENCE_S = 90.0
+PATIENCE_S = 140.0
 
 
 def uri(folder: Path) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.waiting import child_environment, descendants, noted_pids, wait_until
+from tests.engine.waiting import child_environment, descendants, noted_pids, settled_cache, wait_until
 
 ARGUMENT = "canary-of-an-argument"
 SETTING = "canary-of-a-setting"
@@ -103,17 +103,26 @@ class Watched:
         return [path for path in files if secret.encode() in path.read_bytes()]
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """That of a process whose temporary folder holds nothing but what it puts there itself."""
+    return child_environment() | {
+        "TMPDIR": str(folder / "scratch"),
+        "LITHIFY_CACHE_DIR": str(folder / "cache"),
+    }
+
+
 @contextmanager
 def watched(folder: Path, seconds: float) -> Iterator[Watched]:
     for name in ("scratch", "notes", "evidence", "events"):
         (folder / name).mkdir()
+    settled_cache(folder / "cache")
     arguments = [str(folder / name) for name in ("notes", "evidence", "events")]
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments, str(seconds)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=child_environment() | {"TMPDIR": str(folder / "scratch")},
+        env=environment(folder),
     )
     seen = Watched(folder, process)
     try:
@@ -189,6 +198,6 @@ def test_what_a_killed_run_left_is_gone_after_the_next_start(killed: Watched) ->
         [sys.executable, "-c", AGAIN],
         check=True,
         timeout=240,
-        env=child_environment() | {"TMPDIR": str(killed.scratch)},
+        env=environment(killed.folder),
     )
     assert list(killed.scratch.glob("lithify-*")) == []

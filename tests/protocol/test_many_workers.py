@@ -34,7 +34,7 @@ from tests.protocol.rig import Template
 
 QUICK = LoopOptions(0.05, 0.05, 0.05)
 FILTER = f"{__name__}:no_multiples_of_three"
-LIMIT_S = 60.0
+LIMIT_S = 140.0
 
 
 def is_kept(key: bytes) -> bool:

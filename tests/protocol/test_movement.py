@@ -37,7 +37,7 @@ FILTERED = replace(LAST_RUN, compaction_filter="tests.protocol.slow_filters:obse
 ROWS = 3000
 QUICK = LoopOptions(0.1, 0.1, 0.1)
 TIMEOUT_MS = 5_000
-LIMIT_S = 60.0
+LIMIT_S = 140.0
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from tests.service.nodes import Nodes, nodes_in
 
 KEYS = 2_000
 VALUE_BYTES = 100
-LIMIT_S = 90.0
+LIMIT_S = 200.0
 DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 COORDINATORS = ("coordinator", "run", "compact --full")
 KEEPS_UP = 4

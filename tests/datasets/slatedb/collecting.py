@@ -22,12 +22,15 @@ HOUR_MS = 3_600_000
 Model = dict[bytes, bytes]
 
 
-def write(database: Database, batches: int, tag: bytes, keys: int = 50) -> Model:
-    """So many overlapping L0 SSTs; what a scan of them shows."""
+def write(database: Database, batches: int, tag: bytes, keys: int = 50, *, wal_first: bool = False) -> Model:
+    """So many overlapping L0 SSTs; what a scan of them shows. With `wal_first` no object of the WAL outlives
+    its batch; otherwise the last one may, depending on the client's timer."""
     model: Model = {}
     for batch in range(batches):
         rows = {b"k%03d" % n: b"%s-%d" % (tag, batch) for n in range(batch, keys)}
         database.write_batch([Put(k, v) for k, v in rows.items()])
+        if wal_first:
+            database.flush_wal()
         database.flush()
         model |= rows
     return model
@@ -66,7 +69,8 @@ def in_an_hour() -> ManualClock:
 
 
 def names(path: Path, folder: str) -> set[str]:
-    return {p.name for p in (path / folder).iterdir()}
+    """The objects in a folder of a database. A store knows no folders: one without objects may be missing."""
+    return {p.name for p in (path / folder).iterdir()} if (path / folder).exists() else set()
 
 
 def compact_well(dataset: SlateDataset) -> None:
