@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -75,13 +74,10 @@ def cluster_conf() -> dict[str, str]:
 @contextmanager
 def connect_server(folder: Path, conf: Mapping[str, str]) -> Iterator[str]:
     """A Spark Connect server on `local[2,4]`; gives its URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     settings = {
         "spark.master": "local[2,4]",
         "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.port": "0",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.local.dir": str(folder),
@@ -96,7 +92,7 @@ def connect_server(folder: Path, conf: Mapping[str, str]) -> Iterator[str]:
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
     with _server(folder, "connect", [*command, "spark-internal"]) as server:
-        _wait_for(server, "(Spark Connect server started)")
+        port = _wait_for(server, r"Spark Connect server started at: .*:(\d+)")
         yield f"sc://127.0.0.1:{port}"
 
 

@@ -54,6 +54,13 @@ def fail_foreign(text: str) -> None:
     raise ValueError(text)
 
 
+def fail_with_cause(text: str) -> None:
+    try:
+        raise OSError(text)
+    except OSError as error:
+        raise StoreError(f"get object: {text}") from error
+
+
 class Unpicklable(LithifyError):
     """Cannot be pickled: it holds a lock."""
 

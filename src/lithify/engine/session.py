@@ -50,6 +50,7 @@ CONNECT_LIMIT_S = 10
 LOG_TAIL_LINES = 15
 _POLL_S = 0.02
 _REAP_LIMIT_S = 2
+_CHUNK_BYTES = 64 * 1024
 _OUTPUT_FILE = "jvm.log"
 _TOLD_FOLDER = "told"
 """What the JVM is told at its start."""
@@ -424,14 +425,19 @@ def _write_privately(path: Path, text: str) -> None:
 
 
 def _one_row(context: Any, request: bytes) -> Any:
-    """An RDD of one partition with the request as its only element. PySpark's own `parallelize` would write
-    it to a file on the way to the JVM."""
+    """An RDD of one partition with the request as its only element. It reaches the JVM through a socket, as
+    it does in PySpark's own `parallelize` where files have to be encrypted; else that would write a file."""
     from pyspark.core.rdd import RDD
-    from pyspark.serializers import NoOpSerializer
+    from pyspark.serializers import ChunkedStream, NoOpSerializer
+    from pyspark.util import local_connect_and_auth
 
-    elements = context._jvm.java.util.ArrayList()
-    elements.add(request)
-    return RDD(context._jsc.parallelize(elements, 1), context, NoOpSerializer())
+    serializer = NoOpSerializer()
+    server = context._jvm.PythonParallelizeServer(context._jsc.sc(), 1)
+    stream, _ = local_connect_and_auth(server.connInfo(), server.secret())
+    chunks = ChunkedStream(stream, _CHUNK_BYTES)
+    serializer.dump_stream([request], chunks)
+    chunks.close()
+    return RDD(server.getResult(), context, serializer)
 
 
 def _parse_gateway(answer: bytes) -> tuple[int, str]:
