@@ -17,11 +17,17 @@ import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.DataFile;
+import org.apache.iceberg.DataFiles;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileFormat;
 import org.apache.iceberg.FileMetadata;
 import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.MetricsConfig;
 import org.apache.iceberg.Schema;
+import org.apache.iceberg.TableProperties;
+import org.apache.iceberg.mapping.NameMapping;
+import org.apache.iceberg.mapping.NameMappingParser;
+import org.apache.iceberg.parquet.ParquetUtil;
 import org.apache.iceberg.StaticTableOperations;
 import org.apache.iceberg.StructLike;
 import org.apache.iceberg.Table;
@@ -206,6 +212,25 @@ public class IcebergJudge {
             .copy(writer.toDeleteFile())
             .withReferencedDataFile(dataFile);
     table.newRowDelta().addDeletes(file.build()).commit();
+  }
+
+  /**
+   * Append a Parquet file that exists, with the metrics that Java's `add_files` takes from its footer, in one
+   * commit. `partition` as in paths; null in a table without partitions.
+   */
+  public void appendFile(Table table, String path, String partition) {
+    String names = (String) table.properties().get(TableProperties.DEFAULT_NAME_MAPPING);
+    NameMapping mapping = names == null ? null : NameMappingParser.fromJson(names);
+    InputFile input = table.io().newInputFile(path);
+    DataFiles.Builder file =
+        DataFiles.builder(table.spec())
+            .withInputFile(input)
+            .withFormat(FileFormat.PARQUET)
+            .withMetrics(ParquetUtil.fileMetrics(input, MetricsConfig.forTable(table), mapping));
+    if (partition != null) {
+      file = file.withPartitionPath(partition);
+    }
+    table.newAppend().appendFile(file.build()).commit();
   }
 
   private StructLike partitionOf(Table table, String partition) throws IOException {

@@ -146,6 +146,11 @@ class IcebergJava:
             path=path,
         )
 
+    def append_file(self, table: str, path: str, *, partition: str | None = None) -> None:
+        """Append a Parquet file that exists, with the metrics that `add_files` takes from its footer, in one
+        commit."""
+        self.ask("append_file", table=table, path=path, partition=partition)
+
     def ask(self, operation: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> Any:
         """The answer to any request that the server knows."""
         with self._lock:

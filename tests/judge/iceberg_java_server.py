@@ -86,6 +86,7 @@ class Server:
             "catalog": self._catalog,
             "delete_equal": self._delete_equal,
             "delete_positions": self._delete_positions,
+            "append_file": self._append_file,
         }
 
     def answer(self, line: str) -> str:
@@ -161,6 +162,10 @@ class Server:
         """See `IcebergJudge.deletePositions`."""
         loaded, found = self._load(table), self._list(positions)
         self._judge.deletePositions(loaded, data_file, found, partition, path)
+
+    def _append_file(self, table: str, path: str, partition: str | None) -> None:
+        """See `IcebergJudge.appendFile`."""
+        self._judge.appendFile(self._load(table), path, partition)
 
     def _load(self, table: str) -> Any:
         spark = self._jvm.org.apache.iceberg.spark.Spark3Util
