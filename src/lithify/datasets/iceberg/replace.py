@@ -19,9 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import cast
 
-from pyiceberg.avro.codecs import AvroCompressionCodec
 from pyiceberg.io import FileIO, OutputFile
 from pyiceberg.manifest import (
     DataFile,
@@ -36,7 +34,7 @@ from pyiceberg.manifest import (
     write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
@@ -53,6 +51,7 @@ from lithify.datasets.iceberg.foreign import translated
 from lithify.datasets.iceberg.listing import Listing, referenced_path
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.summary import replace_summary
+from lithify.datasets.iceberg.writeoptions import write_options
 
 FILE_PREFIX = "lithify-"
 """Of the names of everything Lithify writes beside a table."""
@@ -251,12 +250,7 @@ class _Writer:
         self._locations = table.location_provider()
         self._name = f"{FILE_PREFIX}{uuid.uuid4().hex}"
         self.snapshot_id = table.metadata.new_snapshot_id()
-        self.compression = cast(
-            AvroCompressionCodec,
-            table.metadata.properties.get(
-                TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT
-            ),
-        )
+        self.compression = write_options(table.metadata.properties).avro_codec
         self.written: list[str] = []
 
     def new_path(self, suffix: str) -> str:

@@ -25,7 +25,7 @@ from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.datasets.iceberg.refusals import count_notes, table_notes, why_left_alone
 from lithify.datasets.iceberg.replace import data_file_of
-from lithify.datasets.iceberg.timecolumn import bound_us
+from lithify.datasets.iceberg.timecolumn import bound_us, bounded
 from lithify.planning.timeline.model import Bucket, Interval, TimelineFile
 from lithify.planning.timeline.state import ChunkStates
 
@@ -135,7 +135,11 @@ def _times(
     }
     unknown = [p for p, times in known.items() if times is Bucket.UNKNOWN and reasons[p] is None]
     names = table.metadata.name_mapping()
-    return known | footers.times(table.io, unknown, column.field_id, names)
+    read = footers.times(table.io, unknown, column.field_id, names)
+    return known | {
+        path: bounded(times.start_us, times.end_us) if isinstance(times, Interval) else times
+        for path, times in read.items()
+    }
 
 
 def times_of(file: DataFile, column: NestedField) -> Interval | Bucket:
@@ -143,7 +147,7 @@ def times_of(file: DataFile, column: NestedField) -> Interval | Bucket:
     low = bound_us(column.field_type, (file.lower_bounds or {}).get(column.field_id))
     high = bound_us(column.field_type, (file.upper_bounds or {}).get(column.field_id))
     if low is not None and high is not None and low <= high:
-        return Interval(low, high + 1)
+        return bounded(low, high + 1)
     nulls = (file.null_value_counts or {}).get(column.field_id)
     if nulls is not None and nulls >= file.record_count:
         return Bucket.NULL
