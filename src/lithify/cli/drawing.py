@@ -173,9 +173,11 @@ def _times(file: TimelineFile) -> Interval:
 
 
 def _ends(interval: Interval | None) -> tuple[float, float]:
-    """In days since the epoch, within the years that can be shown."""
+    """In days since the epoch, within the years that can be shown. What lies outside is a day at the edge."""
     assert interval is not None
     start, end = (min(max(at_us / _DAY_US, _FIRST_DAY), _LAST_DAY) for at_us in _both(interval))
+    if start == end:
+        return (start, end + 1) if start == _FIRST_DAY else (start - 1, end)
     return start, end
 
 

@@ -258,6 +258,18 @@ def test_far_times_have_chunks_too() -> None:
     assert (years[0], years[-1], len(years)) == (MIN_US, MAX_US, 10_000)
 
 
+@given(calendars, st.integers(-(1 << 70), 1 << 70), st.integers(1, 1 << 30))
+@settings(max_examples=200, deadline=None)
+def test_times_beyond_the_calendar_are_in_its_first_and_its_last_chunk(
+    calendar: Calendar, at_us: int, length_us: int
+) -> None:
+    found = calendar.edges(at_us, at_us + length_us)
+    within = min(max(at_us, MIN_US), MAX_US - 1)
+    assert found[0] <= within < found[-1]
+    assert found == sorted(set(found))
+    assert abs(calendar.count(at_us, at_us + length_us) - (len(found) - 1)) <= 2
+
+
 def test_names() -> None:
     assert Calendar(Granularity.DAY).name(us("2024-05-01T00:00Z")) == "2024-05-01"
     assert Calendar(Granularity.MONTH).name(us("2024-05-01T00:00Z")) == "2024-05"

@@ -34,6 +34,9 @@ PREFIX = "lithify."
 MIB = 1024 * 1024
 GRANULARITIES = ("hour", "day", "week", "month", "year")
 DEFAULT_TARGET_BYTES = 512 * MIB
+MAX_SECONDS = 10**11
+"""3,170 years: more than between any two times, and still a number of microseconds."""
+MAX_NUMBER = 1 << 60
 _ICEBERG_TARGET = "write.target-file-size-bytes"
 
 
@@ -106,10 +109,11 @@ def parse_policy(
 
 
 def _number(key: str, text: str, least: int, url: str) -> int:
+    most = MAX_SECONDS if key.endswith("-seconds") else MAX_NUMBER
     try:
         value = int(text)
     except ValueError:
         value = -1
-    if value < least:
-        raise Refused(f"{url}: {key} is {text!r}; it must be a whole number from {least}")
+    if not least <= value <= most:
+        raise Refused(f"{url}: {key} is {text!r}; it must be a whole number from {least} to {most}")
     return value

@@ -14,6 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.transforms import IdentityTransform
 
+from lithify.datasets.iceberg.writeoptions import check_writing
 from lithify.errors import Refused, Unsupported
 
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
@@ -50,6 +51,7 @@ def check_table(metadata: TableMetadata, branch: str | None, url: str) -> str:
             raise Unsupported(
                 f"{url}: the sort order uses a column that is nested or gone; change the sort order"
             )
+    check_writing(metadata, url)
     return _branch(metadata, branch, url)
 
 

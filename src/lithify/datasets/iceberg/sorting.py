@@ -1,7 +1,8 @@
 """Sorting rows by a table's sort order, or by time where it has none.
 
 Iceberg orders floating-point numbers with NaN after all others and lets each field say where its nulls
-go. Arrow puts NaN beside the nulls, so a column that has any gets a key of its own.
+go. Arrow puts NaN beside the nulls, so a column that has any gets a key of its own. UUIDs are sorted by their
+bytes, as the specification orders them; to Arrow they are a type of their own, which it does not sort.
 """
 
 from __future__ import annotations
@@ -38,9 +39,13 @@ class RowOrder:
 
 
 def sort_fields(metadata: TableMetadata, order_id: int) -> tuple[SortField, ...]:
-    """The fields of the table's sort order of that id; none when it has no such order."""
+    """The fields of the table's sort order of that id; none when it has no such order, or when one of its
+    columns was dropped after the compaction was planned."""
     order = metadata.sort_order_by_id(order_id)
-    return () if order is None else tuple(order.fields)
+    columns = {column.field_id for column in metadata.schema().fields}
+    if order is None or not columns.issuperset(field.source_id for field in order.fields):
+        return ()
+    return tuple(order.fields)
 
 
 def row_order(metadata: TableMetadata, file_schema: Schema, order_id: int, time_name: str) -> RowOrder:
@@ -70,6 +75,8 @@ def sort_rows(table: pa.Table, order: RowOrder) -> pa.Table:
         direction = "descending" if key.is_descending else "ascending"
         nulls = "at_end" if key.nulls_last else "at_start"
         column = columns[key.name]
+        if isinstance(column.type, pa.BaseExtensionType):
+            column = columns[key.name] = column.cast(column.type.storage_type)
         if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
             columns[f"{_NAN_KEY}{number}"] = pc.is_nan(column)
             sort_keys.append((f"{_NAN_KEY}{number}", direction, nulls))

@@ -28,7 +28,7 @@ from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.datasets.iceberg.refusals import count_notes, table_notes, why_left_alone
 from lithify.datasets.iceberg.replace import data_file_of
-from lithify.datasets.iceberg.timecolumn import bound_us
+from lithify.datasets.iceberg.timecolumn import bound_us, bounded
 from lithify.planning.timeline.model import Bucket, Interval, TimelineFile
 from lithify.planning.timeline.state import ChunkStates
 
@@ -148,7 +148,8 @@ def _times(
     for path, footer in found.items():
         reasons[path] = footer.unfit
         if footer.unfit is not None or known[path] is Bucket.UNKNOWN:
-            known[path] = footer.times
+            times = footer.times
+            known[path] = bounded(times.start_us, times.end_us) if isinstance(times, Interval) else times
     return known
 
 
@@ -157,7 +158,7 @@ def times_of(file: DataFile, column: NestedField) -> Interval | Bucket:
     low = bound_us(column.field_type, (file.lower_bounds or {}).get(column.field_id))
     high = bound_us(column.field_type, (file.upper_bounds or {}).get(column.field_id))
     if low is not None and high is not None and low <= high:
-        return Interval(low, high + 1)
+        return bounded(low, high + 1)
     nulls = (file.null_value_counts or {}).get(column.field_id)
     if nulls is not None and nulls >= file.record_count:
         return Bucket.NULL

@@ -1,4 +1,8 @@
-"""Which column tells the time of a row, and its values and bounds as microseconds."""
+"""Which column tells the time of a row, and its values and bounds as microseconds.
+
+Times that no calendar has (timestamps reach 292,000 years from the epoch, dates millions) count as the first
+or the last instant of the planner's calendar (`bounded`). Rows keep them as they are.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,13 @@ from pyiceberg.transforms import (
 from pyiceberg.types import DateType, NestedField, TimestampType, TimestamptzType
 
 from lithify.errors import Refused, Unsupported
+from lithify.planning.timeline.calendar import MAX_US, MIN_US
+from lithify.planning.timeline.model import Interval
 
 MICROSECONDS_PER_DAY = 86_400_000_000
 NO_TIME = np.iinfo(np.int64).min
 """Stands for the time of a row that has none."""
+_MIN_DAY, _MAX_DAY = MIN_US // MICROSECONDS_PER_DAY, MAX_US // MICROSECONDS_PER_DAY
 Times = npt.NDArray[np.int64]
 TimeType = TimestampType | TimestamptzType | DateType
 
@@ -71,6 +78,12 @@ def _named(schema: Schema, wanted: str, url: str) -> NestedField:
     return found
 
 
+def bounded(start_us: int, end_us: int) -> Interval:
+    """From the one up to and without the other, as far as the calendar reaches."""
+    start_us = min(max(start_us, MIN_US), MAX_US - 1)
+    return Interval(start_us, min(max(end_us, start_us + 1), MAX_US))
+
+
 def bound_us(kind: Any, bound: bytes | None) -> int | None:
     """A bound of a file as microseconds; upper ones are inclusive. A date counts as its midnight."""
     if bound is None:
@@ -83,6 +96,6 @@ def times_us(column: pa.Array) -> Times:
     """The values of a time column in microseconds, `NO_TIME` for nulls."""
     if pa.types.is_date(column.type):
         days = pc.fill_null(column.cast(pa.int32()).cast(pa.int64()), NO_TIME).to_numpy()
-        return np.where(days == NO_TIME, NO_TIME, days * MICROSECONDS_PER_DAY)
+        return np.where(days == NO_TIME, NO_TIME, np.clip(days, _MIN_DAY, _MAX_DAY) * MICROSECONDS_PER_DAY)
     values: Times = pc.fill_null(column.cast(pa.int64()), NO_TIME).to_numpy()
     return values

@@ -1,39 +1,34 @@
 """Writing sorted rows to Parquet data files of about even size, with the statistics for the manifest.
 
 Names of files are new for each attempt, so a retry or a twin never collides, and nothing counts until it
-is committed. The statistics are PyIceberg's, as the table's properties ask for them; those of the time
-column are always full, because the next plan needs them.
+is committed. The statistics are those that the table's properties ask for; those of the time column are
+always full, because the next plan needs them.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import OutputFile
-from pyiceberg.io.fileformat import DataFileStatistics, FileFormatFactory, FileFormatWriter
-from pyiceberg.io.pyarrow import (
-    ParquetFormatWriter,
-    _get_parquet_writer_kwargs,
-    parquet_path_to_id_mapping,
-)
-from pyiceberg.manifest import FileFormat
+from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
-from pyiceberg.table import TableProperties
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
-from pyiceberg.utils.properties import property_as_int
 
 from lithify.datasets.iceberg.encoding import without_dictionary
 from lithify.datasets.iceberg.foreign import translated
 from lithify.datasets.iceberg.model import NewFile
+from lithify.datasets.iceberg.partitions import partition_path
+from lithify.datasets.iceberg.statistics import column_statistics, split_offsets
 from lithify.datasets.iceberg.task import RewriteTask
+from lithify.datasets.iceberg.writeoptions import write_options
 
 SAMPLES = 8
 SAMPLE_ROWS = 8192
@@ -49,6 +44,35 @@ class KnownPartition(PartitionKey):
     @property
     def partition(self) -> Record:
         return self.record
+
+    def to_path(self) -> str:
+        return partition_path(self.partition_spec, self.record, self.schema)
+
+
+class OpenFile:
+    """A Parquet file that is being written."""
+
+    def __init__(self, output: OutputFile, schema: pa.Schema, options: Mapping[str, Any]) -> None:
+        self.output = output
+        self._stream = output.create(overwrite=True)
+        # Arrow's own note of the schema would name the dictionaries of this process as types of columns.
+        self._writer = pq.ParquetWriter(
+            cast(IO[Any], self._stream),
+            schema,
+            store_decimal_as_integer=True,
+            store_schema=False,
+            **options,
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows, as row groups of their own."""
+        self._writer.write(table, row_group_size=table.num_rows)
+
+    def close(self) -> pq.FileMetaData:
+        """The file is whole; its footer."""
+        with self._stream:
+            self._writer.close()
+        return self._writer.writer.metadata
 
 
 class DataWriter:
@@ -67,30 +91,24 @@ class DataWriter:
             else KnownPartition([], spec, metadata.schema(), task.sources[0].file.partition)
         )
         self._name = f"{task.name_prefix}-{attempt}"
-        self._model = FileFormatFactory.get(FileFormat.PARQUET)
-        self.row_group_rows: int = property_as_int(  # type: ignore[assignment]  # has a default
-            self._properties,
-            TableProperties.PARQUET_ROW_GROUP_LIMIT,
-            TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT,
-        )
+        options = write_options(metadata.properties)
+        self._options = options.parquet
+        self.row_group_rows = options.row_group_rows
         self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
         self._dictionaries: list[str] | None = None
         """Columns that may get a dictionary, known since the first rows."""
         self.finished: list[NewFile] = []
         self._started: list[str] = []
 
-    def open(self, first: pa.Table) -> tuple[OutputFile, FileFormatWriter]:
+    def open(self, first: pa.Table) -> OpenFile:
         """A new file that begins with these rows."""
-        name = f"{self._name}-{len(self._started):05d}.{self._model.file_extension()}"
-        path = self._locations.new_data_location(name, self._partition)
+        path = self._locations.new_data_location(
+            f"{self._name}-{len(self._started):05d}.parquet", self._partition
+        )
         self._started.append(path)
-        output = self._io.new_output(path)
-        writer = self._model.create_writer(output, self._schema, self._properties)
-        assert isinstance(writer, ParquetFormatWriter)
-        # Arrow's own note of the schema would name the dictionaries of this process as types of columns.
-        writer._parquet_writer_kwargs["store_schema"] = False
-        writer._parquet_writer_kwargs["use_dictionary"] = self._choose_dictionaries(first)
-        return output, writer
+        with translated(f"writing {path}"):
+            options = {**self._options, "use_dictionary": self._choose_dictionaries(first)}
+            return OpenFile(self._io.new_output(path), first.schema, options)
 
     def _choose_dictionaries(self, table: pa.Table) -> list[str]:
         if self._dictionaries is None:
@@ -98,11 +116,27 @@ class DataWriter:
             self._dictionaries = [path for path in self._leaves if path not in plain]
         return self._dictionaries
 
-    def finish(self, output: OutputFile, writer: FileFormatWriter, order_id: int) -> None:
+    def finish(self, file: OpenFile, order_id: int) -> None:
         """Close a file and take its statistics."""
+        output = file.output
         with translated(f"writing {output.location}"):
-            statistics = writer.close()
-            self.finished.append(_new_file(output, statistics, order_id))
+            footer = file.close()
+            size_bytes = len(output)
+        columns = column_statistics(footer, self._schema, self._properties)
+        self.finished.append(
+            NewFile(
+                path=output.location,
+                size_bytes=size_bytes,
+                rows=footer.num_rows,
+                sort_order_id=order_id or None,
+                column_sizes=columns.sizes,
+                value_counts=columns.value_counts,
+                null_value_counts=columns.null_counts,
+                lower_bounds=columns.lower_bounds,
+                upper_bounds=columns.upper_bounds,
+                split_offsets=split_offsets(footer),
+            )
+        )
 
     def abandon(self) -> None:
         """Delete what was written; nothing names it."""
@@ -126,8 +160,7 @@ class DataWriter:
 
     def _stored_bytes(self, table: pa.Table, dictionaries: list[str]) -> int:
         buffer = io.BytesIO()
-        options = _get_parquet_writer_kwargs(self._properties)
-        pq.write_table(table, buffer, use_dictionary=dictionaries, **options)
+        pq.write_table(table, buffer, use_dictionary=dictionaries, **self._options)
         return buffer.tell()
 
 
@@ -138,7 +171,7 @@ class RollingWriter:
         self._files = files
         self._rows_per_file = rows_per_file
         self._order_id = order_id
-        self._open: tuple[OutputFile, FileFormatWriter] | None = None
+        self._open: OpenFile | None = None
         self._rows = 0
 
     def write(self, table: pa.Table) -> None:
@@ -146,9 +179,8 @@ class RollingWriter:
         for part in self._parts(table):
             if self._open is None:
                 self._open = self._files.open(part)
-            output, writer = self._open
-            with translated(f"writing {output.location}"):
-                writer.write(part)
+            with translated(f"writing {self._open.output.location}"):
+                self._open.write(part)
             self._rows += part.num_rows
             if self._rows == self._rows_per_file:
                 self.close()
@@ -156,7 +188,7 @@ class RollingWriter:
     def close(self) -> None:
         """End the file in progress, if any."""
         if self._open is not None:
-            self._files.finish(*self._open, self._order_id)
+            self._files.finish(self._open, self._order_id)
             self._open, self._rows = None, 0
 
     def _parts(self, table: pa.Table) -> Iterator[pa.Table]:
@@ -171,20 +203,3 @@ def even_rows(rows: int, bytes_per_row: float, target_bytes: int) -> int:
     """Rows for each of the fewest files of about equal size that stay within the target."""
     files = max(1, ceil(rows * bytes_per_row / target_bytes))
     return max(1, ceil(rows / files))
-
-
-def _new_file(output: OutputFile, statistics: DataFileStatistics, order_id: int) -> NewFile:
-    values: dict[str, Any] = statistics.to_serialized_dict()
-    return NewFile(
-        path=output.location,
-        size_bytes=len(output),
-        rows=values["record_count"],
-        sort_order_id=order_id or None,
-        column_sizes=values["column_sizes"],
-        value_counts=values["value_counts"],
-        null_value_counts=values["null_value_counts"],
-        nan_value_counts=values["nan_value_counts"],
-        lower_bounds=values["lower_bounds"],
-        upper_bounds=values["upper_bounds"],
-        split_offsets=tuple(values["split_offsets"] or ()),
-    )

@@ -79,6 +79,7 @@ class Calendar:
     def edges(self, start_us: int, end_us: int) -> list[int]:
         """The beginnings of all chunks that have an instant between the two (the second excluded),
         ascending, and the end of the last one."""
+        start_us, end_us = _within(start_us, end_us)
         if self.granularity is Granularity.HOUR:
             edges = [self._hour(start_us)[0]]
             while edges[-1] < end_us:
@@ -97,6 +98,7 @@ class Calendar:
     def count(self, start_us: int, end_us: int) -> int:
         """How many chunks have an instant between the two, give or take those that a changing clock
         cuts or leaves out."""
+        start_us, end_us = _within(start_us, end_us)
         if self.granularity is Granularity.HOUR:
             return (self._hour(end_us - 1)[0] - self._hour(start_us)[0]) // _HOUR_US + 1
         return self._number(self._label(end_us - 1)) - self._number(self._label(start_us)) + 1
@@ -215,6 +217,12 @@ class Calendar:
 
 
 _MICROSECOND = timedelta(microseconds=1)
+
+
+def _within(start_us: int, end_us: int) -> tuple[int, int]:
+    """The two moved to where the calendar is; the second one stays after the first."""
+    start_us = min(max(start_us, MIN_US), MAX_US - 1)
+    return start_us, min(max(end_us, start_us + 1), MAX_US)
 
 
 def _load(zone: str) -> ZoneInfo:

@@ -1,0 +1,130 @@
+"""What the footer of a written Parquet file says about its columns, as a manifest keeps it.
+
+1. Sizes and counts are the sums over the row groups.
+2. A bound is the least or the greatest of all row groups, cut to the length that the table asks for. If one
+   that has values does not tell its own (Arrow leaves out those of more than 4 KiB), the column has none: a
+   bound that is too narrow would hide rows from readers. NaN is in no bounds.
+3. Times and dates are taken as the numbers they are stored as, since Python's own end with year 9999. A bound
+   that cannot be written, such as a text that is no Unicode, is left out.
+
+Which columns have statistics, and how long bounds are, is up to the table's properties, as PyIceberg reads
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    StatisticsCollector,
+    compute_statistics_plan,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    PrimitiveType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+from pyiceberg.utils.decimal import unscaled_to_decimal
+from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
+
+_STORED_AS_NUMBERS = (DateType, TimeType, TimestampType, TimestamptzType)
+
+
+@dataclass(slots=True)
+class ColumnStatistics:
+    """By field id."""
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    value_counts: dict[int, int] = field(default_factory=dict)
+    null_counts: dict[int, int] = field(default_factory=dict)
+    lower_bounds: dict[int, bytes] = field(default_factory=dict)
+    upper_bounds: dict[int, bytes] = field(default_factory=dict)
+
+
+def column_statistics(
+    footer: pq.FileMetaData, schema: Schema, properties: Mapping[str, str]
+) -> ColumnStatistics:
+    """Of all leaves of the file, whose columns are those of `schema`."""
+    found = ColumnStatistics()
+    plan = compute_statistics_plan(schema, dict(properties))
+    field_ids = parquet_path_to_id_mapping(schema)
+    groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
+    for position in range(footer.num_columns):
+        columns = [group.column(position) for group in groups]
+        if columns:
+            _add(found, columns, plan[field_ids[columns[0].path_in_schema]])
+    return found
+
+
+def split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
+    """Where the row groups begin."""
+    firsts = [footer.row_group(n).column(0) for n in range(footer.num_row_groups)]
+    offsets = (
+        min(c.dictionary_page_offset, c.data_page_offset) if c.has_dictionary_page else c.data_page_offset
+        for c in firsts
+    )
+    return tuple(sorted(offsets))
+
+
+def _add(found: ColumnStatistics, columns: Sequence[Any], wanted: StatisticsCollector) -> None:
+    field_id, mode = wanted.field_id, wanted.mode
+    found.sizes[field_id] = sum(column.total_compressed_size for column in columns)
+    if mode.type == MetricModeTypes.NONE:
+        return
+    found.value_counts[field_id] = sum(column.num_values for column in columns)
+    statistics = [column.statistics for column in columns]
+    if any(group is None or not group.has_null_count for group in statistics):
+        return
+    found.null_counts[field_id] = sum(group.null_count for group in statistics)
+    if mode.type == MetricModeTypes.COUNTS:
+        return
+    kind = wanted.iceberg_type
+    # `num_values` of a group's statistics leaves nulls out. Without bounds such numbers are all NaN.
+    may_be_nan = isinstance(kind, FloatType | DoubleType)
+    filled = [group for group in statistics if group.num_values and (group.has_min_max or not may_be_nan)]
+    if not filled or not all(group.has_min_max for group in filled):
+        return
+    try:
+        values = [_values(kind, group) for group in filled]
+        lower = _lower(kind, min(low for low, _ in values), mode.length)
+        upper = _upper(kind, max(high for _, high in values), mode.length)
+    except UnicodeError:
+        return
+    found.lower_bounds[field_id] = lower
+    if upper is not None:
+        found.upper_bounds[field_id] = upper
+
+
+def _values(kind: PrimitiveType, group: Any) -> tuple[Any, Any]:
+    """The least and the greatest value of a row group."""
+    if isinstance(kind, _STORED_AS_NUMBERS):
+        return group.min_raw, group.max_raw
+    if isinstance(kind, DecimalType) and isinstance(group.min_raw, int):
+        low, high = group.min_raw, group.max_raw
+        return unscaled_to_decimal(low, kind.scale), unscaled_to_decimal(high, kind.scale)
+    return group.min, group.max
+
+
+def _lower(kind: PrimitiveType, value: Any, length: int | None) -> bytes:
+    return to_bytes(kind, value if length is None else value[:length])
+
+
+def _upper(kind: PrimitiveType, value: Any, length: int | None) -> bytes | None:
+    """`None` where there is none of that length."""
+    if length is not None:
+        is_text = isinstance(value, str)
+        cut = truncate_upper_bound_text_string if is_text else truncate_upper_bound_binary_string
+        value = cut(value, length)
+    return None if value is None else to_bytes(kind, value)

@@ -1,0 +1,121 @@
+"""The table's properties of writing: what cannot be done is refused before anything is written, in one
+sentence; what Iceberg allows is done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from lithify.errors import Refused
+from tests.datasets.iceberg.running import Steps, compact, dataset_of
+from tests.datasets.iceberg.tables import append, by_id, check, files_of, fresh, make_rows, new_table, read
+
+PARQUET = "write.parquet."
+
+
+def spoiled(catalog: Catalog, properties: dict[str, str]) -> Table:
+    """A table with something to compact, whose properties another program has set, without any check."""
+    table = new_table(catalog)
+    append(table, make_rows(10))
+    append(table, make_rows(10))
+    path = Path(fresh(table).metadata_location.removeprefix("file://"))
+    metadata = json.loads(path.read_text())
+    path.write_text(json.dumps({**metadata, "properties": {**metadata["properties"], **properties}}))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("properties", "pattern"),
+    [
+        (
+            {f"{PARQUET}compression-codec": "lzo"},
+            "codec is 'lzo'.*use uncompressed or one of zstd",
+        ),
+        ({f"{PARQUET}compression-codec": "best"}, "compression-codec is 'best'"),
+        ({f"{PARQUET}compression-level": "23"}, "compression-level is '23'; with zstd .* to 22"),
+        ({f"{PARQUET}compression-level": "high"}, "compression-level is 'high'"),
+        (
+            {f"{PARQUET}compression-codec": "gzip", f"{PARQUET}compression-level": "10"},
+            "with gzip .* from 1 to 9",
+        ),
+        ({f"{PARQUET}row-group-limit": "0"}, "row-group-limit is '0'; .* from 1"),
+        ({f"{PARQUET}row-group-limit": "-5"}, "row-group-limit"),
+        ({f"{PARQUET}page-size-bytes": "1MB"}, "page-size-bytes is '1MB'; it must be a whole number"),
+        ({f"{PARQUET}page-size-bytes": str(1 << 64)}, "page-size-bytes"),
+        ({f"{PARQUET}dict-size-bytes": "0"}, "dict-size-bytes"),
+        ({f"{PARQUET}page-row-limit": "many"}, "page-row-limit"),
+        ({"write.metadata.metrics.default": "truncate(0)"}, "write.metadata.metrics .*larger than 0"),
+        ({"write.metadata.metrics.column.device": "some"}, "write.metadata.metrics .*some"),
+        ({"write.metadata.previous-versions-max": "few"}, "write.metadata.previous-versions-max"),
+        ({"write.summary.partition-limit": "x"}, "write.summary.partition-limit"),
+        ({"write.object-storage.enabled": "perhaps"}, "write.object-storage.enabled"),
+        ({"write.py-location-provider.impl": "no.such.Provider"}, "where data is written .*no.such.Provider"),
+        ({"schema.name-mapping.default": "{"}, "schema.name-mapping.default"),
+        ({"write.target-file-size-bytes": "1e9"}, "write.target-file-size-bytes is '1e9'"),
+        ({"lithify.skip-from-now-seconds": str(10**30)}, "whole number from 0 to"),
+        ({"lithify.target-file-size-bytes": str(1 << 70)}, "whole number from 1 to"),
+    ],
+)
+def test_what_cannot_be_done(catalog: Catalog, properties: dict[str, str], pattern: str) -> None:
+    table = spoiled(catalog, properties)
+    before = fresh(table).metadata_location
+    with pytest.raises(Refused, match=pattern) as refusal:
+        compact(dataset_of(table))
+    assert str(refusal.value).startswith("iceberg://test/db.events: ")
+    assert "\n" not in str(refusal.value)
+    assert fresh(table).metadata_location == before
+    assert not list(Path(table.location().removeprefix("file://")).rglob("lithify*"))
+
+
+@pytest.mark.parametrize(
+    ("properties", "codec"),
+    [
+        ({}, "ZSTD"),
+        ({f"{PARQUET}compression-codec": "GZIP"}, "GZIP"),
+        ({f"{PARQUET}compression-codec": "UNCOMPRESSED"}, "UNCOMPRESSED"),
+        ({f"{PARQUET}compression-codec": "snappy", f"{PARQUET}compression-level": "3"}, "SNAPPY"),
+        ({f"{PARQUET}compression-codec": "lz4", f"{PARQUET}compression-level": "3"}, "LZ4"),
+        ({f"{PARQUET}compression-codec": "brotli"}, "BROTLI"),
+        ({f"{PARQUET}compression-level": "-1"}, "ZSTD"),
+        ({"write.avro.compression-codec": "uncompressed"}, "ZSTD"),
+        ({"write.avro.compression-codec": "ZSTD"}, "ZSTD"),
+        ({"write.avro.compression-codec": "snappy"}, "ZSTD"),
+        ({"write.avro.compression-codec": "lzo"}, "ZSTD"),
+        ({f"{PARQUET}row-group-limit": "7"}, "ZSTD"),
+        ({f"{PARQUET}row-group-size-bytes": "1024"}, "ZSTD"),
+    ],
+)
+def test_what_can(catalog: Catalog, properties: dict[str, str], codec: str) -> None:
+    table = new_table(catalog)
+    rows = append(table, make_rows(10)) + append(table, make_rows(10))
+    with fresh(table).transaction() as transaction:
+        transaction.set_properties(properties)
+    assert compact(dataset_of(table)).committed
+    (file,) = files_of(table)
+    footer = pq.ParquetFile(file.file_path.removeprefix("file://")).metadata
+    assert {footer.row_group(n).column(0).compression for n in range(footer.num_row_groups)} == {codec}
+    assert footer.num_row_groups == (3 if "limit" in "".join(properties) else 1)
+    assert read(table) == by_id(rows)  # DuckDB knows fewer codecs of manifests
+
+
+def test_a_property_that_is_spoiled_before_the_commit(catalog: Catalog) -> None:
+    """The work waits until it is right again."""
+    table = new_table(catalog)
+    rows = append(table, make_rows(10)) + append(table, make_rows(10))
+    steps = Steps(dataset_of(table))
+    steps.schedule()
+    steps.execute()
+    with fresh(table).transaction() as transaction:
+        transaction.set_properties({f"{PARQUET}compression-codec": "lzo"})
+    with pytest.raises(Refused, match="lzo"):
+        steps.commit()
+    check(table, rows)
+    with fresh(table).transaction() as transaction:
+        transaction.remove_properties(f"{PARQUET}compression-codec")
+    assert steps.commit().committed
+    check(table, rows)
