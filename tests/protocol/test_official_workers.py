@@ -172,6 +172,7 @@ def test_ours_takes_up_what_an_official_worker_began(tmp_path: Path) -> None:
         assert entry is not None
         if not entry.state.is_terminal:
             break
+    assert entry is not None
     assert entry.state is State.SCHEDULED, "closing the client gives it back"
     kept = outputs_of(entry)
     ours = Helper(path, "ours")
