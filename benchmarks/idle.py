@@ -129,7 +129,7 @@ def _idle(path: Path, workers: int) -> IdleCost:
         _turn(actors, clock, rng, 60.0)
         store.reset()
         _turn(actors, clock, rng, 60.0 * IDLE_MINUTES)
-    counted = {verb.value: count / IDLE_MINUTES for verb, count in store.requests.items()}
+        counted = {verb.value: count / IDLE_MINUTES for verb, count in store.requests.items()}
     return IdleCost(workers, counted)
 
 

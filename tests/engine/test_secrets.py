@@ -135,7 +135,7 @@ def watched(folder: Path, seconds: float) -> Iterator[Watched]:
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     """A run to its end."""
     with watched(tmp_path_factory.mktemp("ended"), 0.0) as seen:
-        wait_until(lambda: seen.look() is not None and seen.process.poll() is not None, limit_s=240)
+        wait_until(lambda: seen.look() is not None and seen.process.poll() is not None, limit_s=200)
         assert seen.process.stdout is not None
         assert seen.process.stderr is not None
         assert (seen.process.stdout.read(), seen.process.stderr.read()) == ("with a space\n", "")
@@ -146,7 +146,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Watched:
 def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Watched:
     """A run that was killed, with all that it had started."""
     with watched(tmp_path_factory.mktemp("killed"), 240.0) as seen:
-        wait_until(seen.launches if request.param == "starting" else seen.runs_tasks, limit_s=240)
+        wait_until(seen.launches if request.param == "starting" else seen.runs_tasks, limit_s=200)
         seen.kill_all()
     return seen
 
