@@ -151,6 +151,11 @@ class IcebergJava:
         commit."""
         self.ask("append_file", table=table, path=path, partition=partition)
 
+    def write_parquet(self, path: str, schema: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a file by parquet-mr, of any schema in its own words: numbers, texts, groups as mappings,
+        repeated fields as lists, bytes of fixed length and INT96 in base 64."""
+        self.ask("write_parquet", path=path, schema=schema, rows=list(rows))
+
     def ask(self, operation: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> Any:
         """The answer to any request that the server knows."""
         with self._lock:

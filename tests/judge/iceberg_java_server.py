@@ -87,6 +87,7 @@ class Server:
             "delete_equal": self._delete_equal,
             "delete_positions": self._delete_positions,
             "append_file": self._append_file,
+            "write_parquet": self._write_parquet,
         }
 
     def answer(self, line: str) -> str:
@@ -167,6 +168,10 @@ class Server:
         """See `IcebergJudge.appendFile`."""
         self._judge.appendFile(self._load(table), path, partition)
 
+    def _write_parquet(self, path: str, schema: str, rows: list[dict[str, Any]]) -> None:
+        """See `IcebergJudge.writeParquet`."""
+        self._judge.writeParquet(path, schema, json.dumps(rows))
+
     def _load(self, table: str) -> Any:
         spark = self._jvm.org.apache.iceberg.spark.Spark3Util
         return spark.loadIcebergTable(self._session._jsparkSession, table)
@@ -180,11 +185,15 @@ class Server:
 
 def _message(error: Any) -> str:
     """An exception of Java's, what caused it, and where."""
-    message = str(error.toString())
+    message = _first_line(error)
     while error.getCause() is not None:
         error = error.getCause()
-        message += f"; caused by {error.toString()}"
+        message += f"; caused by {_first_line(error)}"
     return "\n  at ".join([message, *(str(frame) for frame in error.getStackTrace()[:_FRAMES])])
+
+
+def _first_line(error: Any) -> str:
+    return str(error.toString()).partition("\n")[0]
 
 
 def _main(folder: Path) -> None:

@@ -23,6 +23,7 @@ from duckdb_extensions import import_extension
 from pyarrow.fs import copy_files
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files
 from pyiceberg.manifest import (
     DataFile,
@@ -133,6 +134,26 @@ def append_with_deletes(table: Table, rows: Sequence[Row], positions: Sequence[i
     targets = {data.file_path: positions}
     delete_positions(now, targets, files={data.file_path: data}, together=[data])
     return [row for n, row in enumerate(rows) if n not in positions]
+
+
+def add_file(table: Table, path: str, rows: int, partition: Record | None = None) -> None:
+    """Append a Parquet file that exists, all of whose times (field 1) are said to be on the first day."""
+    now = fresh(table)
+    day = [to_bytes(TimestamptzType(), round(time.timestamp() * 1e6)) for time in (START, START + DAY)]
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=partition or Record(),
+        record_count=rows,
+        file_size_in_bytes=len(now.io.new_input(path)),
+        null_value_counts={1: 0},
+        lower_bounds={1: day[0]},
+        upper_bounds={1: day[1]},
+    )
+    file.spec_id = now.spec().spec_id
+    with now.transaction() as transaction, transaction.update_snapshot().fast_append() as added:
+        added.append_data_file(file)
 
 
 def fresh(table: Table) -> Table:

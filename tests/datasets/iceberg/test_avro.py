@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.conversions import to_bytes
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -35,7 +34,6 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
-from pyiceberg.utils.datetime import datetime_to_micros
 
 from lithify.datasets.iceberg.ownership import FILE_PREFIX
 from tests.datasets.iceberg.avro import (
@@ -56,6 +54,7 @@ from tests.datasets.iceberg.tables import (
     DAY,
     NAME,
     START,
+    add_file,
     append,
     by_id,
     check,
@@ -197,20 +196,7 @@ def append_file(table: Table, row: Mapping[str, Any], partition: Record) -> None
     path = f"{table.location()}/data/{uuid4()}.parquet"
     with now.io.new_output(path).create() as stream:
         pq.write_table(pa.Table.from_pylist([row], schema=now.schema().as_arrow()), stream)
-    time = to_bytes(TimestamptzType(), datetime_to_micros(row["event_time"]))
-    file = DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=path,
-        file_format=FileFormat.PARQUET,
-        partition=partition,
-        record_count=1,
-        file_size_in_bytes=len(now.io.new_input(path)),
-        lower_bounds={1: time},
-        upper_bounds={1: time},
-    )
-    file.spec_id = now.spec().spec_id
-    with now.transaction() as transaction, transaction.update_snapshot().fast_append() as added:
-        added.append_data_file(file)
+    add_file(table, path, 1, partition)
 
 
 DAYS = (START.date() - date(1970, 1, 1)).days

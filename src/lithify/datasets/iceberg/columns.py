@@ -7,9 +7,10 @@
    Iceberg may store it in others. Readers take these for different values, so that no rewrite could keep
    what everybody sees: milliseconds and nanoseconds, which some take for microseconds; numbers without a
    sign; decimals of another scale; texts that are not marked as such.
-3. Timestamps of the old type INT96 are read alike by all that read them at all, but only if they are
-   not taken for nanoseconds, of which 64 bits hold 600 years. So they are read as microseconds (`open_file`);
-   what is finer is cut off towards the past, as Java does.
+3. Timestamps of the old type INT96, a day and nanoseconds of the day, are read as microseconds (`open_file`):
+   64 bits of nanoseconds, which Arrow makes of them by default, hold 600 years. What is finer is cut off
+   towards the past, as Java does. Nanoseconds below zero, as old versions of Arrow wrote them, are another time
+   to Arrow than to Java; so INT96 is only taken from writers that never did so.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ from pyiceberg.types import (
     FloatType,
     IcebergType,
     IntegerType,
+    ListType,
     LongType,
+    MapType,
     StringType,
+    StructType,
     TimestampType,
     TimestamptzType,
     TimeType,
@@ -43,6 +47,7 @@ from pyiceberg.types import (
 
 _FIELD_ID = b"PARQUET:field_id"
 _INT96 = "INT96"
+_INT96_WRITERS = ("parquet-mr ", "impala ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +60,11 @@ class Column:
     children: tuple[Column, ...] = ()
     """Fields of a struct; the element of a list; key and value of a map."""
 
-    def leaves(self) -> Iterator[Column]:
-        """What values are stored for, in the order in which the file has them."""
-        if not self.children:
-            yield self
+    def parts(self) -> Iterator[Column]:
+        """Itself and all parts of it, in the order in which the file has those that values are stored for."""
+        yield self
         for child in self.children:
-            yield from child.leaves()
+            yield from child.parts()
 
 
 def open_file(stream: Any, dictionaries: Sequence[str] = (), metadata: Any = None) -> pq.ParquetFile:
@@ -92,17 +96,42 @@ def why_unfit(file: pq.ParquetFile, schema: Schema, names: NameMapping | None) -
         return "have field ids on some columns only"
     if len(set(fields.names)) < len(fields.names):
         return "have two columns of one name"
-    leaves = [leaf for column in columns_of(fields, names) for leaf in column.leaves()]
+    columns = columns_of(fields, names)
+    leaves = [part for column in columns for part in column.parts() if not part.children]
     if len(leaves) != len(file.schema):
         return "have columns that cannot be told apart"
+    wanted = {field_id: schema.find_type(field_id) for field_id in schema.field_ids}
+    for part in (part for column in columns for part in column.parts()):
+        if part.field_id in wanted and not _has_shape(part, wanted[part.field_id]):
+            return f"store {_told(part.field_id, schema)} as {part.type}"
+    created_by = file.metadata.created_by or "a writer that is not named"
     for number, leaf in enumerate(leaves):
-        if leaf.field_id is None or leaf.field_id not in schema.field_ids:
+        if leaf.field_id not in wanted:
             continue
         stored = _Stored.of(file.schema.column(number))
-        if not _is_standard(stored, schema.find_type(leaf.field_id)):
-            name = schema.find_column_name(leaf.field_id)
-            return f"store {name} ({schema.find_type(leaf.field_id)}) as {stored}, which not all read alike"
+        if not _is_standard(stored, wanted[leaf.field_id]):
+            return f"store {_told(leaf.field_id, schema)} as {stored}, which not all readers read alike"
+        if stored.physical == _INT96 and not created_by.startswith(_INT96_WRITERS):
+            return f"store {_told(leaf.field_id, schema)} as INT96 in the way of {created_by}"
     return None
+
+
+def _told(field_id: int, schema: Schema) -> str:
+    return f"{schema.find_column_name(field_id)} ({schema.find_type(field_id)})"
+
+
+def _has_shape(column: Column, wanted: IcebergType) -> bool:
+    """Whether a column is a value, a struct, a list or a map in the file as in the table."""
+    stored = column.type
+    match wanted:
+        case StructType():
+            return bool(pa.types.is_struct(stored))
+        case ListType():
+            return bool(column.children) and not pa.types.is_struct(stored) and not pa.types.is_map(stored)
+        case MapType():
+            return bool(pa.types.is_map(stored))
+        case _:
+            return not column.children
 
 
 def _has_id(field: pa.Field) -> bool:
