@@ -51,6 +51,8 @@ class TickResult:
     ledger: AnyLedger
     plan: Plan
     committed: tuple[Ulid, ...] = ()
+    dropped: tuple[tuple[Ulid, str], ...] = ()
+    """Of these, what was committed without a part that did not hold any more, with the reason."""
     refused: tuple[tuple[Ulid, str], ...] = ()
     """Compactions found invalid in this tick, with the reason."""
     failed: tuple[tuple[AnyCompaction, str], ...] = ()
@@ -128,7 +130,7 @@ class Coordinator:
         ledger = self._read()
         silent = self._silence.silent(ledger, self._clock.monotonic_s())
         self._note_attempts()
-        committed, refused = self._commit(ledger)
+        commits = self._commit(ledger)
         exhausted = self._exhausted(ledger)
         self._failures.refresh(ledger)
         snapshot = self._dataset.snapshot()
@@ -148,7 +150,7 @@ class Coordinator:
             return protocol.trim(latest) if failed or outcome.refused else latest
 
         known = ledger
-        planned = None if committed or refused else change(known)
+        planned = None if commits.committed or commits.refused else change(known)
         if planned != known:  # else the ledger need not be read again
             ledger = self._dataset.update_ledger(
                 lambda latest: planned if planned is not None and latest == known else change(latest)
@@ -160,8 +162,8 @@ class Coordinator:
         failed = self._settle(exhausted, outcome.failed)
         for compaction, reason in outcome.refused:
             self._failures.note(compaction, 0, reason)
-        refused = (*refused, *((c.id, reason) for c, reason in outcome.refused))
-        return TickResult(ledger, outcome.plan, committed, refused, failed)
+        refused = (*commits.refused, *((c.id, reason) for c, reason in outcome.refused))
+        return TickResult(ledger, outcome.plan, commits.committed, commits.dropped, refused, failed)
 
     def fail(self, compaction_id: Ulid, reason: str) -> None:
         """Give a compaction up for good."""
@@ -184,10 +186,10 @@ class Coordinator:
         protocol.check_epoch(ledger, self.epoch)
         return ledger
 
-    def _commit(self, ledger: AnyLedger) -> tuple[tuple[Ulid, ...], tuple[tuple[Ulid, str], ...]]:
+    def _commit(self, ledger: AnyLedger) -> _Commits:
         waiting = [c for c in ledger.compactions if c.state in (State.COMPACTED, State.SUBMITTED)]
         if not waiting:
-            return (), ()
+            return _Commits()
         snapshot = self._dataset.snapshot()
         ready = tuple(
             c
@@ -199,8 +201,9 @@ class Coordinator:
             )
         )
         if not ready:
-            return (), ()
-        verdicts = self._dataset.commit(ready, self.epoch)
+            return _Commits()
+        dropped: list[tuple[Ulid, str]] = []
+        verdicts = self._dataset.commit(ready, self.epoch, lambda of, reason: dropped.append((of, reason)))
 
         def change(latest: AnyLedger) -> AnyLedger:
             protocol.check_epoch(latest, self.epoch)
@@ -217,12 +220,14 @@ class Coordinator:
         refused = tuple((c, refusal) for c, refusal in verdicts.items() if refusal is not None)
         for compaction_id in committed:
             self._observe(telemetry.Committed(self._dataset.url, compaction_id))
+        for compaction_id, reason in dropped:
+            self._observe(telemetry.Dropped(self._dataset.url, compaction_id, reason))
         for compaction in ready:
-            reason = verdicts[compaction.id]
-            if reason is not None:
-                self._observe(telemetry.Refused(self._dataset.url, compaction.id, reason))
-                self._failures.note(compaction, 0, reason)
-        return committed, refused
+            refusal = verdicts[compaction.id]
+            if refusal is not None:
+                self._observe(telemetry.Refused(self._dataset.url, compaction.id, refusal))
+                self._failures.note(compaction, 0, refusal)
+        return _Commits(committed, refused, tuple(dropped))
 
     # Attempts
 
@@ -296,6 +301,15 @@ class Coordinator:
             self._observe(telemetry.Submitted(url, compaction_id, proposal.reason, proposal.cost_bytes))
         for compaction, reason in outcome.refused:
             self._observe(telemetry.Refused(url, compaction.id, reason))
+
+
+@dataclass(frozen=True, slots=True)
+class _Commits:
+    """What one publication of outputs came to; see `TickResult`."""
+
+    committed: tuple[Ulid, ...] = ()
+    refused: tuple[tuple[Ulid, str], ...] = ()
+    dropped: tuple[tuple[Ulid, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

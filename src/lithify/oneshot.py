@@ -60,6 +60,8 @@ class Result:
     plan: Plan
     """What the planner said last."""
     committed: tuple[Ulid, ...] = ()
+    dropped: tuple[Failure, ...] = ()
+    """Parts of what was committed that were left out, because they did not hold any more."""
     refused: tuple[Failure, ...] = ()
     """Compactions found invalid: submitted by somebody, or left by an earlier coordinator."""
     failures: tuple[Failure, ...] = ()
@@ -124,12 +126,14 @@ def _turn(
     coordinator: Coordinator, worker: Worker, clock: Clock, leadership: Leadership, shunned: _Shunned
 ) -> Result:
     committed: list[Ulid] = []
+    dropped: list[Failure] = []
     refused: list[Failure] = []
     failures: list[Failure] = []
     attempts: Counter[Ulid] = Counter()
     while True:
         tick = coordinator.tick()
         committed.extend(tick.committed)
+        dropped.extend(Failure(compaction_id, reason) for compaction_id, reason in tick.dropped)
         refused.extend(Failure(compaction_id, reason) for compaction_id, reason in tick.refused)
         for compaction, reason in tick.failed:
             shunned.add(compaction)
@@ -145,7 +149,8 @@ def _turn(
         if worker.is_busy:
             worker.wait(WAIT_S)
         elif tick.is_idle:
-            return Result(True, tick.plan, tuple(committed), tuple(refused), tuple(failures))
+            ended = tuple(dropped), tuple(refused), tuple(failures)
+            return Result(True, tick.plan, tuple(committed), *ended)
         elif not (changed or tick.committed or tick.refused):
             clock.sleep_s(WAIT_S)
 

@@ -149,6 +149,16 @@ class Committed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped(Event):
+    """A compaction was committed without a part that did not hold any more; that is planned again."""
+
+    level = logging.WARNING
+
+    compaction: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GarbageCollected(Event):
     """A collection of garbage has ended. Reported from a thread of its own."""
 

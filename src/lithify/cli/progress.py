@@ -104,6 +104,8 @@ class ProgressBars:
             case telemetry.Committed(compaction=compaction):
                 say(f"[green]{_short(compaction)} committed.[/]")
                 self._end(compaction)
+            case telemetry.Dropped(compaction=compaction, reason=reason):
+                say(f"[yellow]{_short(compaction)} was committed in part:[/] {escape(reason)}")
             case _:
                 pass
 

@@ -244,6 +244,7 @@ def _result_json(
         "url": url,
         "did_anything": result.started,
         "committed": list(result.committed),
+        "dropped": [asdict(f) for f in result.dropped],
         "refused": [asdict(f) for f in result.refused],
         "failed": [asdict(f) for f in result.failures],
         "before": _facts(before),
@@ -280,7 +281,7 @@ def _print_result(
         f"{totals.ranges} task(s), {totals.cpu_s:.1f} s of processor time.",
         highlight=False,
     )
-    for failure in (*result.refused, *result.failures):
+    for failure in (*result.dropped, *result.refused, *result.failures):
         console.print(f"[yellow]{failure.compaction}[/] {escape(failure.reason)}", highlight=False)
     _print_notes(console, result.plan.notes)
 

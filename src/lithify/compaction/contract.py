@@ -235,9 +235,15 @@ class Dataset(Protocol):
         """Read what a range's function returned."""
         ...
 
-    def commit(self, compactions: Sequence[AnyCompaction], epoch: int) -> Mapping[Ulid, str | None]:
-        """Publish the outputs atomically. For each compaction: `None` when committed, else why it
-        was refused. `Fenced` when `epoch` is no longer the newest."""
+    def commit(
+        self,
+        compactions: Sequence[AnyCompaction],
+        epoch: int,
+        tell_dropped: Callable[[Ulid, str], None],
+    ) -> Mapping[Ulid, str | None]:
+        """Publish the outputs atomically. For each compaction: `None` when committed, else why it was
+        refused. `tell_dropped` is told of those committed without a part that did not hold any more: what,
+        and why. `Fenced` when `epoch` is no longer the newest."""
         ...
 
     def was_committed(self, compaction: AnyCompaction) -> bool:

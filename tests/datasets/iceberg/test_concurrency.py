@@ -313,7 +313,7 @@ def test_two_coordinators_publish_the_same_files_once(catalog: Catalog) -> None:
     assert second.commit().committed
     # The first wakes up past its check of the epoch.
     verdicts = first.dataset._committer.commit([stalled], first.dataset._branch, lambda: None)
-    assert verdicts == {stalled.id: None}
+    assert verdicts[stalled.id].refusal is None
     check(world.table, world.rows)
 
 

@@ -38,6 +38,7 @@ new_files = st.builds(
     lower_bounds=bounds,
     upper_bounds=bounds,
     split_offsets=st.lists(st.integers(0, 1 << 40), max_size=3).map(tuple),
+    sources=st.none() | st.sets(st.integers(0, 30)).map(lambda found: tuple(sorted(found))),
 )
 ascending = st.lists(times, max_size=5, unique=True).map(lambda found: tuple(sorted(found)))
 specs = st.builds(
@@ -84,7 +85,7 @@ def test_a_spec_survives_its_text(spec: ChunkSpec) -> None:
 
 
 SPEC = ChunkSpec("t", 1, Lane(0, ""), (), (5,), ("f",), 0)
-FILE = NewFile("p", 10, 3, None, lower_bounds={1: b"a"})
+FILE = NewFile("p", 10, 3, None, lower_bounds={1: b"a"}, sources=(0, 1))
 LEDGER: IcebergLedger = Ledger(2, (Compaction(ids.ulid(1), SPEC, State.COMPACTED, (FILE,), Worker("w", 5)),))
 
 
@@ -98,6 +99,9 @@ LEDGER: IcebergLedger = Ledger(2, (Compaction(ids.ulid(1), SPEC, State.COMPACTED
         (b'"rows":3', b'"rows":-1'),
         (b'"cuts":[5]', b'"cuts":5'),
         (b'"YQ=="', b'"?"'),
+        (b'"sources":[[0,1]]', b'"sources":[[0,10000000000]]'),
+        (b'"sources":[[0,1]]', b'"sources":[[1,0]]'),
+        (b'"sources":[[0,1]]', b'"sources":[0]'),
         (
             b"{",
             b"[",
@@ -110,6 +114,12 @@ def test_a_damaged_ledger_is_corrupt(before: bytes, after: bytes) -> None:
     assert before in data
     with pytest.raises(CorruptObject, match="the-ledger"):
         decode_ledger(data.replace(before, after, 1), "the-ledger")
+
+
+def test_a_ledger_of_before_outputs_named_their_sources() -> None:
+    data = encode_ledger(LEDGER).replace(b',"sources":[[0,1]]', b"")
+    (compaction,) = decode_ledger(data, "the-ledger").compactions
+    assert compaction.outputs[0].sources is None
 
 
 def test_a_newer_document_is_refused() -> None:
@@ -200,18 +210,19 @@ def test_pieces_hand_out_every_row_once_and_in_order(
     table = rows_of(moments)
     with Pieces(cuts, "time", buffer_bytes) as pieces:
         for start in range(0, len(moments), 7):
-            pieces.add(table.slice(start, 7))
+            pieces.add(table.slice(start, 7), start // 7)
         assert pieces.rows == len(moments)
         found: list[list[dict[str, Any]]] = []
-        for count, parts in pieces.drain():
+        for piece, parts in pieces.drain():
             rows = [row for part in parts for row in part.to_pylist()]
-            assert len(rows) == count
+            assert len(rows) == piece.rows
+            assert piece.sources == {row["n"] // 7 for row in rows}
             found.append(rows)
     assert sorted(row["n"] for rows in found for row in rows) == list(range(len(moments)))
     numbers = [[-1 if m is None else m for m in (moments[row["n"]] for row in rows)] for rows in found]
     assert all(max(a) < min(b) for a, b in pairwise(numbers))
-    index = [{int(np.searchsorted(cuts, m, side="right")) for m in piece} for piece in numbers]
-    assert all(len(piece) == 1 for piece in index)
+    index = [{int(np.searchsorted(cuts, m, side="right")) for m in rows} for rows in numbers]
+    assert all(len(pieces_met) == 1 for pieces_met in index)
 
 
 def test_the_parts_of_a_large_piece_follow_each_other() -> None:
@@ -234,4 +245,5 @@ def test_many_rows_of_one_time_are_one_part() -> None:
     with Pieces([], "time", 1000) as pieces:
         for _ in range(10):
             pieces.add(rows_of([5] * 100))
-        assert [(n, [part.num_rows for part in parts]) for n, parts in pieces.drain()] == [(1000, [1000])]
+        found = [(piece.rows, [part.num_rows for part in parts]) for piece, parts in pieces.drain()]
+        assert found == [(1000, [1000])]

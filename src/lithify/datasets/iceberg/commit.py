@@ -1,9 +1,11 @@
 """Publishing compactions: many in one snapshot, each checked against the table as it is then.
 
 1. Load the table and list the head of the branch. Stop if another coordinator has taken over.
-2. A compaction whose outputs the table has, or whose id a snapshot names, was committed before: by an
+2. A compaction of whose outputs the table has any, or whose id a snapshot names, was committed before: by an
    earlier try whose answer was lost, or before a crash.
-3. Check each of the others (`conflict`) against the head. One that conflicts is left out; the rest goes on.
+3. Check each of the others against the head, component by component (`components`): a conflict about one
+   input drops what shares rows with it, the rest goes on. What is dropped stays in the table and is planned
+   again; its outputs are garbage. So a writer that keeps changing one day does not hold up the others.
 4. Write one snapshot on top of the head and ask the catalog to make it the head, on condition that the
    head has not changed.
 5. If somebody was faster, delete what was written and start again from 1. If the answer is lost, look
@@ -21,22 +23,23 @@ Appended files never conflict. Added columns and new partition specs do not eith
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _read_deletes
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
 
 from lithify.clock import Clock
 from lithify.datasets.iceberg.catalogs import load_table
+from lithify.datasets.iceberg.components import Component, components
 from lithify.datasets.iceberg.foreign import translated
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
-from lithify.datasets.iceberg.model import IcebergCompaction
+from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile
 from lithify.datasets.iceberg.replace import (
     Added,
     Prepared,
@@ -57,7 +60,19 @@ FIRST_PAUSE_S = 0.1
 """Longest pause after the first conflict; doubles with each further one."""
 MAX_PAUSE_S = 3.0
 
-Verdicts = dict[Ulid, str | None]
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a compaction."""
+
+    refusal: str | None = None
+    """Why nothing of it was published; `None` when it was."""
+    published: tuple[NewFile, ...] = ()
+    dropped: str | None = None
+    """What of it was not published, and why; `None` when all was, or when it is not known any more."""
+
+
+Verdicts = dict[Ulid, Verdict]
 
 
 class Committer:
@@ -83,7 +98,7 @@ class Committer:
         branch_of: Callable[[Table], str],
         check_epoch: Callable[[], None],
     ) -> Verdicts:
-        """Publish all that still hold; for each `None`, or why not."""
+        """Publish what still holds of each."""
         pause_s = FIRST_PAUSE_S
         for attempt in range(1, MAX_TRIES + 1):
             table = load_table(self._catalog, self._identifier)
@@ -91,7 +106,7 @@ class Committer:
             head = read_listing(table, branch, self._cache)
             check_epoch()
             if head is None:
-                return {c.id: "the table has no snapshot any more" for c in compactions}
+                return {c.id: Verdict("the table has no snapshot any more") for c in compactions}
             batch = self._judge(table, head, compactions)
             if not batch.accepted:
                 return batch.verdicts
@@ -106,7 +121,7 @@ class Committer:
 
     def _publish(self, table: Table, branch: str, head: Listing, batch: _Batch) -> bool:
         """Whether the batch is committed now; `False` when somebody was faster."""
-        ids = ",".join(c.id for c in batch.accepted)
+        ids = ",".join(batch.accepted)
         prepared = write(
             table, branch, head, batch.replacement, {COMPACTIONS_PROPERTY: ids}, self._clock.now_ms()
         )
@@ -138,100 +153,141 @@ class Committer:
         batch = _Batch({}, [], Replacement())
         done = committed_ids(table, head)
         for compaction in compactions:
-            outputs = [output.path for output in compaction.outputs]
-            if compaction.id in done or (outputs and all(map(head.has_data, outputs))):
-                batch.verdicts[compaction.id] = None
-                continue
-            refusal = self._check(table, head, compaction, batch)
-            batch.verdicts[compaction.id] = refusal
-            if refusal is None:
-                _include(batch, head, compaction, table)
+            there = tuple(output for output in compaction.outputs if head.has_data(output.path))
+            if compaction.id in done or there:
+                batch.verdicts[compaction.id] = Verdict(published=there)
+            else:
+                batch.verdicts[compaction.id] = self._add(table, head, compaction, batch)
         batch.replacement.removed |= obsolete_deletes(head, batch.replacement) if batch.accepted else {}
         return batch
 
-    def _check(self, table: Table, head: Listing, compaction: IcebergCompaction, batch: _Batch) -> str | None:
+    def _add(self, table: Table, head: Listing, compaction: IcebergCompaction, batch: _Batch) -> Verdict:
+        """Put what holds of a compaction into the batch."""
         spec = compaction.spec
         planned = table.metadata.snapshot_by_id(spec.snapshot_id)
         if planned is None:
-            return f"the planned snapshot {spec.snapshot_id} has expired; nothing can be checked"
-        if any(path in batch.replacement.removed for path in spec.inputs):
-            return "another compaction of the same commit replaces the same files"
+            refusal = f"the planned snapshot {spec.snapshot_id} has expired; nothing can be checked"
+            return Verdict(refusal)
         base = list_snapshot(table, planned, self._cache)
-        return conflict(base, head, compaction) or self._miscounted(table.io, base, compaction)
-
-    def _miscounted(self, io: FileIO, base: Listing, compaction: IcebergCompaction) -> str | None:
-        """The last line of defence: as many rows must come out as went in and were not deleted."""
-        paths = set(compaction.spec.inputs)
-        inputs = [e for e in base.entries(DataFileContent.DATA) if e.data_file.file_path in paths]
-        expected = sum(e.data_file.record_count for e in inputs) - deleted_rows(io, base, inputs)
-        written = sum(output.rows for output in compaction.outputs)
-        if written == expected:
-            return None
-        return (
-            f"the outputs have {written} rows where the inputs had {expected}; the bounds of an input's "
-            "time column, or its record count, may be wrong. The inputs stay"
-        )
+        refusals = _refusals(base, head, spec, batch.replacement.removed)
+        whole = _refusal(base, head, spec)
+        parts = components(spec.inputs, compaction.outputs)
+        clean = [part for part in parts if whole is None and refusals.keys().isdisjoint(part.inputs)]
+        rows = live_rows(table.io, base, [path for part in clean for path in part.inputs])
+        accepted = []
+        for part in clean:
+            miscounted = _miscounted(part, rows)
+            if miscounted is None:
+                accepted.append(part)
+            else:
+                refusals |= dict.fromkeys(part.inputs, miscounted)
+        reason = whole or next(iter(refusals.values()), None)
+        if not accepted:
+            return Verdict(reason or "it has no inputs")
+        batch.include(head, compaction, accepted, planned.sequence_number or 0)
+        published = tuple(output for part in accepted for output in part.outputs)
+        left = len(spec.inputs) - sum(len(part.inputs) for part in accepted)
+        dropped = f"{left} of its {len(spec.inputs)} inputs stay as they are: {reason}" if left else None
+        return Verdict(None, published, dropped)
 
 
 @dataclass(slots=True)
 class _Batch:
     verdicts: Verdicts
-    accepted: list[IcebergCompaction]
+    accepted: list[Ulid]
+    """Compactions of which something is published."""
     replacement: Replacement
 
+    def include(
+        self,
+        head: Listing,
+        compaction: IcebergCompaction,
+        parts: Sequence[Component],
+        sequence_number: int,
+    ) -> None:
+        """Replace the inputs of these components by their outputs."""
+        spec = compaction.spec
+        self.accepted.append(compaction.id)
+        partition = head.data[parts[0].inputs[0]].data_file.partition
+        for part in parts:
+            for path in part.inputs:
+                self.replacement.removed[path] = head.data[path]
+            for output in part.outputs:
+                file = data_file_of(output, spec.lane.spec_id, partition)
+                self.replacement.added.append(Added(file, sequence_number))
 
-def conflict(base: Listing, head: Listing, compaction: IcebergCompaction) -> str | None:
-    """Why the outputs, made from `base`, must not replace the inputs in `head`; `None` if they may."""
-    spec = compaction.spec
-    base_number = base.snapshot.sequence_number or 0
-    for path in spec.inputs:
-        planned, current = base.data.get(path), head.data.get(path)
-        if path in base.repeated or path in head.repeated:
-            return f"{path} is listed more than once"
-        if planned is None:
-            return f"{path} is no file of the planned snapshot {spec.snapshot_id}"
-        if current is None or current.sequence_number != planned.sequence_number:
-            return f"{path} was removed or rewritten by somebody else"
-        if _paths(base.deletes_of(planned)) != _paths(head.deletes_of(current)):
-            return f"rows of {path} were deleted meanwhile"
-        if head.equality_deletes.apply_to(current, until=base_number):
-            return f"an equality delete as old as the planned snapshot applies to {path}"
-        if planned.data_file.spec_id != spec.lane.spec_id:
-            return f"{path} is of partition spec {planned.data_file.spec_id}, not {spec.lane.spec_id}"
-    partitions = {str(base.data[path].data_file.partition) for path in spec.inputs}
-    if len(partitions) > 1:
+
+def _refusal(base: Listing, head: Listing, spec: ChunkSpec) -> str | None:
+    """Why no output may replace any input, whatever happened to single ones."""
+    known = [base.data[path].data_file for path in spec.inputs if path in base.data]
+    if len({str(file.partition) for file in known}) > 1:
         return "the inputs are of several partitions"
-    schema, spec_fields = head.metadata.schema(), head.metadata.specs()[spec.lane.spec_id].fields
-    if any(schema.find_column_name(field.source_id) is None for field in spec_fields):
+    schema, fields = head.metadata.schema(), head.metadata.specs()
+    if spec.lane.spec_id in fields and any(
+        schema.find_column_name(field.source_id) is None for field in fields[spec.lane.spec_id].fields
+    ):
         return "a column the inputs are partitioned by was dropped"
     return None
 
 
-def deleted_rows(io: FileIO, listing: Listing, entries: Sequence[ManifestEntry]) -> int:
-    """How many rows of these data files the position deletes of the listing hide."""
+def _refusals(base: Listing, head: Listing, spec: ChunkSpec, replaced: Container[str]) -> dict[str, str]:
+    """Which inputs must not be replaced in `head` by outputs made from `base`, and why."""
+    found: dict[str, str] = {}
+    for path in spec.inputs:
+        reason = conflict(base, head, spec, path)
+        if path in replaced:
+            reason = "another compaction of the same commit replaces the same files"
+        if reason is not None:
+            found[path] = reason
+    return found
+
+
+def conflict(base: Listing, head: Listing, spec: ChunkSpec, path: str) -> str | None:
+    """Why an input must not be replaced in `head` by outputs made from `base`; `None` if it may."""
+    planned, current = base.data.get(path), head.data.get(path)
+    if path in base.repeated or path in head.repeated:
+        return f"{path} is listed more than once"
+    if planned is None:
+        return f"{path} is no file of the planned snapshot {spec.snapshot_id}"
+    if current is None or current.sequence_number != planned.sequence_number:
+        return f"{path} was removed or rewritten by somebody else"
+    if _paths(base.deletes_of(planned)) != _paths(head.deletes_of(current)):
+        return f"rows of {path} were deleted meanwhile"
+    if head.equality_deletes.apply_to(current, until=base.snapshot.sequence_number or 0):
+        return f"an equality delete as old as the planned snapshot applies to {path}"
+    if planned.data_file.spec_id != spec.lane.spec_id:
+        return f"{path} is of partition spec {planned.data_file.spec_id}, not {spec.lane.spec_id}"
+    return None
+
+
+def _miscounted(part: Component, rows: Mapping[str, int]) -> str | None:
+    """The last line of defence: as many rows must come out as went in and were not deleted."""
+    expected = sum(rows[path] for path in part.inputs)
+    written = sum(output.rows for output in part.outputs)
+    if written == expected:
+        return None
+    return (
+        f"the outputs have {written} rows where the inputs had {expected}; the bounds of an input's "
+        "time column, or its record count, may be wrong. The inputs stay"
+    )
+
+
+def live_rows(io: FileIO, listing: Listing, paths: Iterable[str]) -> dict[str, int]:
+    """How many rows of each of these data files no position delete of the listing hides, in every place where
+    the listing has the file."""
+    wanted = set(paths)
+    entries = [e for e in listing.entries(DataFileContent.DATA) if e.data_file.file_path in wanted]
     applied = [(entry.data_file, listing.deletes_of(entry)) for entry in entries]
     delete_files = {delete.file_path: delete for _, deletes in applied for delete in deletes}
     with translated("reading position deletes"):
         positions = {path: _read_deletes(io, file) for path, file in delete_files.items()}
-    hidden = 0
+    rows = dict.fromkeys(wanted, 0)
     for file, deletes in applied:
         of_file = [positions[delete.file_path].get(file.file_path) for delete in deletes]
         seen = [pc.unique(found).to_pylist() for found in of_file if found is not None]
-        hidden += len({p for found in seen for p in found if 0 <= p < file.record_count})
-    return hidden
-
-
-def _include(batch: _Batch, head: Listing, compaction: IcebergCompaction, table: Table) -> None:
-    spec = compaction.spec
-    planned = table.metadata.snapshot_by_id(spec.snapshot_id)
-    assert planned is not None
-    partition = head.data[spec.inputs[0]].data_file.partition
-    batch.accepted.append(compaction)
-    for path in spec.inputs:
-        batch.replacement.removed[path] = head.data[path]
-    for output in compaction.outputs:
-        file = data_file_of(output, spec.lane.spec_id, partition)
-        batch.replacement.added.append(Added(file, planned.sequence_number or 0))
+        hidden = len({p for found in seen for p in found if 0 <= p < file.record_count})
+        rows[file.file_path] += file.record_count - hidden
+    return rows
 
 
 def committed_ids(table: Table, head: Listing) -> set[str]:

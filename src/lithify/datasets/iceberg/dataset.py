@@ -20,7 +20,7 @@ plan (`remember`); what a commit wrote, at once. It is a memory only, so it may 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -233,8 +233,13 @@ class IcebergDataset:
             self._rng,
         )
 
-    def commit(self, compactions: Sequence[IcebergCompaction], epoch: int) -> Mapping[Ulid, str | None]:
-        """Publish the outputs of all `compactions` that still hold."""
+    def commit(
+        self,
+        compactions: Sequence[IcebergCompaction],
+        epoch: int,
+        tell_dropped: Callable[[Ulid, str], None] = lambda compaction_id, reason: None,
+    ) -> Mapping[Ulid, str | None]:
+        """Publish what still holds of all `compactions`; see the contract."""
 
         def check_epoch() -> None:
             ledger = self.ledger()
@@ -243,23 +248,27 @@ class IcebergDataset:
 
         verdicts = self._committer.commit(compactions, self._branch, check_epoch)
         for compaction in compactions:
-            if verdicts[compaction.id] is not None:
+            verdict = verdicts[compaction.id]
+            if verdict.refusal is not None:
                 self._queue.conflicted(compaction.spec)
-        self._remember_committed([c for c in compactions if verdicts[c.id] is None])
-        return verdicts
+            if verdict.dropped is not None:
+                tell_dropped(compaction.id, verdict.dropped)
+        published = [(c.spec, verdicts[c.id].published) for c in compactions]
+        self._remember_committed([(spec, files) for spec, files in published if files])
+        return {compaction_id: verdict.refusal for compaction_id, verdict in verdicts.items()}
 
-    def _remember_committed(self, compactions: Sequence[IcebergCompaction]) -> None:
-        """Our own commit is no change that has to be analysed."""
+    def _remember_committed(self, published: Iterable[tuple[ChunkSpec, Iterable[NewFile]]]) -> None:
+        """Our own commit is no change that has to be analysed. Where a part of it was dropped, a chunk has
+        other files than these, which shows."""
         table, state = self.load(), self.snapshot()
         self.lineage.advance(table)
         column = find_time_column(table.metadata, state.policy.time_column, self.url)
         states = state.states
-        for compaction in compactions:
-            spec = compaction.spec
+        for spec, files in published:
             planned = table.metadata.snapshot_by_id(spec.snapshot_id)
             if planned is not None:
                 number = planned.sequence_number or 0
-                added = [written_file(new, spec.lane, number, column) for new in compaction.outputs]
+                added = [written_file(new, spec.lane, number, column) for new in files]
                 states = committed(states, spec.chunks, added, timeline_policy(state.policy))
         self._keep(states, state.states)
 
@@ -398,6 +407,7 @@ class IcebergDataset:
         state = draw_state(table, listing, snapshot.policy, column, self._footers, ChunkStates())
         inputs = set(spec.inputs)
         files = [file for file in state.files if file.id in inputs]
+        positions = {path: n for n, path in enumerate(spec.inputs)}
         progress = compaction.progress
         target_bytes = snapshot.policy.target_file_size_bytes
         ranges: list[tuple[TimeRange, tuple[NewFile, ...]]]
@@ -405,7 +415,7 @@ class IcebergDataset:
             ranges = [(part.range, part.outputs) for part in progress.ranges]
         else:
             cut = split(files, spec.cuts, target_bytes, self.range_bytes)
-            ranges = [(part, ()) for part in cut if sources_of(listing, files, part, column)]
+            ranges = [(part, ()) for part in cut if sources_of(listing, files, part, column, positions)]
         owner = compaction.worker
         metadata = slim(table.metadata)
         sorted_by = [field.source_id for field in sort_fields(table.metadata, spec.sort_order_id)]
@@ -413,7 +423,7 @@ class IcebergDataset:
         repeating = repeating_columns(metadata.schema(), data_files, sorted_by)
         works = []
         for index, (part, done) in enumerate(ranges):
-            sources = sources_of(listing, files, part, column)
+            sources = sources_of(listing, files, part, column, positions)
             task = RewriteTask(
                 metadata=metadata,
                 io=table.io,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lithify.compaction.lease import MAX_EPOCH
@@ -27,6 +27,8 @@ from lithify.ids import parse_ulid
 from lithify.planning.timeline.model import Bucket, ChunkKey
 
 VERSION = 1
+MAX_INPUTS = 1_000_000
+"""No compaction has more; what says otherwise is damaged."""
 
 Fields = Mapping[str, Any]
 ValueT = TypeVar("ValueT")
@@ -154,6 +156,7 @@ def _of_file(file: NewFile) -> Fields:
         "rows": file.rows,
         "sort_order_id": file.sort_order_id,
         "split_offsets": list(file.split_offsets),
+        "sources": None if file.sources is None else _of_positions(file.sources),
         **{name: {str(k): v for k, v in getattr(file, name).items()} for name in _COUNTS},
         **{name: {str(k): b64encode(v).decode() for k, v in getattr(file, name).items()} for name in _BOUNDS},
     }
@@ -169,6 +172,7 @@ def _file(fields: Fields) -> NewFile:
         rows=rows,
         sort_order_id=_optional(fields["sort_order_id"]),
         split_offsets=tuple(map(int, fields["split_offsets"])),
+        sources=_positions(fields.get("sources")),
         column_sizes=_counts(fields["column_sizes"]),
         value_counts=_counts(fields["value_counts"]),
         null_value_counts=_counts(fields["null_value_counts"]),
@@ -176,6 +180,28 @@ def _file(fields: Fields) -> NewFile:
         lower_bounds=_bounds(fields["lower_bounds"]),
         upper_bounds=_bounds(fields["upper_bounds"]),
     )
+
+
+def _of_positions(positions: Sequence[int]) -> list[list[int]]:
+    """As runs: the first and the last of each. A compaction may have many thousand inputs."""
+    runs: list[list[int]] = []
+    for position in positions:
+        if runs and position == runs[-1][1] + 1:
+            runs[-1][1] = position
+        else:
+            runs.append([position, position])
+    return runs
+
+
+def _positions(runs: Any) -> tuple[int, ...] | None:
+    if runs is None:
+        return None
+    found: list[int] = []
+    for first, last in runs:
+        if not (found[-1] if found else -1) < int(first) <= int(last) < MAX_INPUTS:
+            raise ValueError(f"the sources of an output do not ascend: {first} to {last}")
+        found.extend(range(int(first), int(last) + 1))
+    return tuple(found)
 
 
 def _counts(fields: Fields) -> dict[int, int]:

@@ -6,6 +6,7 @@
    the target allows. A piece too large for the buffer comes in parts that follow each other in time:
    where rows are sorted by time first, files go on across the parts; with any other order each part has
    files of its own, since a file must be sorted as a whole.
+4. Files of a piece name the sources that had a row in it, so that what became of each source is known.
 
 The files count only once they are committed. On any error they are deleted.
 """
@@ -69,13 +70,14 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
             for source in task.sources:
                 bytes_per_row = source.file.file_size_in_bytes / max(source.file.record_count, 1)
                 for batch in reader.batches(source):
-                    pieces.add(pa.Table.from_batches([batch]))
+                    pieces.add(pa.Table.from_batches([batch]), source.position)
                     bytes_read += bytes_per_row * batch.num_rows
                     report(bytes_read, 0)
             rows = pieces.rows
             stored_bytes_per_row = bytes_read / max(rows, 1)
-            for piece_rows, tables in pieces.drain():
-                _write_piece(writer, tables, piece_rows, stored_bytes_per_row, task.target_bytes, order)
+            for piece, tables in pieces.drain():
+                writer.sources = tuple(sorted(piece.sources))
+                _write_piece(writer, tables, piece.rows, stored_bytes_per_row, task.target_bytes, order)
                 report(bytes_read, sum(file.size_bytes for file in writer.finished))
             spilled_bytes = pieces.spilled_bytes
     except BaseException as error:

@@ -95,6 +95,8 @@ class NewFile:
     lower_bounds: Mapping[int, bytes] = field(default_factory=dict)
     upper_bounds: Mapping[int, bytes] = field(default_factory=dict)
     split_offsets: tuple[int, ...] = ()
+    sources: tuple[int, ...] | None = None
+    """Positions, among the inputs of the spec, of the files its rows came from; ascending. `None`: of any."""
 
 
 IcebergCompaction: TypeAlias = Compaction[ChunkSpec, TimeRange, NewFile]

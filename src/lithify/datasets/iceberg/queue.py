@@ -3,7 +3,8 @@
 At each look:
 
 1. What is queued and not planned any more leaves the queue. What runs according to the queue and not
-   according to the ledger has ended; what conflicted (`conflicted`) is left alone for a while.
+   according to the ledger has ended; what conflicted (`conflicted`) is left alone for a while, unless other
+   chunks have joined it since: these must not wait for a writer that keeps changing one of them.
 2. What the ledger has and the queue does not know, since an earlier process submitted it, counts as running.
 3. All planned tasks are offered. When there are more than the queue holds, the least urgent ones are
    shed: their chunks become deferred.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from lithify.clock import Clock
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger
@@ -40,10 +42,18 @@ class Choice:
 class TaskQueue:
     """The queue of one table."""
 
-    def __init__(self, url: str, clock: Clock, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        budget: Budget | None = None,
+        conflicted: Mapping[str, frozenset[ChunkKey]] = MappingProxyType({}),
+    ) -> None:
         self._url = url
         self._clock = clock
         self._budget = budget if budget is not None else Budget(Capacity())
+        self._conflicted = dict(conflicted)
+        """By task, the chunks it had when it conflicted."""
 
     @property
     def is_empty(self) -> bool:
@@ -53,12 +63,18 @@ class TaskQueue:
     def conflicted(self, spec: ChunkSpec) -> None:
         """A compaction came to nothing because somebody else changed its files."""
         self._budget.failed(self._key(spec.task), self._now_ms())
+        self._conflicted[spec.task] = frozenset(spec.chunks)
 
     def look(
         self, timeline: TimelinePlan, ledger: IcebergLedger, sizes: Mapping[str, int], policy: TablePolicy
     ) -> Choice:
         """Which of the planned tasks start now."""
         budget = self._in_step(timeline, ledger, sizes, policy)
+        conflicted = {t.key: self._conflicted[t.key] for t in timeline.tasks if t.key in self._conflicted}
+        for task in timeline.tasks:
+            if not conflicted.get(task.key, frozenset(task.chunks)).issuperset(task.chunks):
+                budget.finished(self._key(task.key))
+                del conflicted[task.key]
         tasks = {self._key(task.key): task for task in timeline.tasks}
         works = [
             Work(key, task.priority, task.cost_bytes, tuple(self._key(after) for after in task.after))
@@ -67,7 +83,7 @@ class TaskQueue:
         dropped = budget.offer(works, self._now_ms())
         shed = [drop.work.key for drop in dropped if drop.why is Drop.SHED]
         started = tuple(tasks[work.key] for work in budget.start())
-        queue = TaskQueue(self._url, self._clock, budget)
+        queue = TaskQueue(self._url, self._clock, budget, conflicted)
         return Choice(queue, started, tuple(chunk for key in shed for chunk in tasks[key].chunks))
 
     def _in_step(

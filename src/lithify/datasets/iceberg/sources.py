@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import NestedField
@@ -14,9 +14,13 @@ from lithify.planning.timeline.model import Interval, TimelineFile
 
 
 def sources_of(
-    listing: Listing, files: Sequence[TimelineFile], part: TimeRange, column: NestedField
+    listing: Listing,
+    files: Sequence[TimelineFile],
+    part: TimeRange,
+    column: NestedField,
+    positions: Mapping[str, int],
 ) -> tuple[SourceFile, ...]:
-    """The inputs that have, or may have, rows of the range."""
+    """The inputs that have, or may have, rows of the range; `positions` are theirs among all, by path."""
     found = []
     for file in files:
         entry = listing.data[file.id]
@@ -25,7 +29,8 @@ def sources_of(
             is_inside = _lies_inside(file, part) and (part.with_nulls or not may_have_nulls)
             deletes = sorted(listing.deletes_of(entry), key=lambda d: d.file_path)
             slim_deletes = tuple(without_statistics(delete) for delete in deletes)
-            found.append(SourceFile(without_statistics(entry.data_file), slim_deletes, is_inside))
+            slim_file = without_statistics(entry.data_file)
+            found.append(SourceFile(positions[file.id], slim_file, slim_deletes, is_inside))
     return tuple(found)
 
 

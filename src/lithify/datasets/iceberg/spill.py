@@ -40,9 +40,12 @@ class Piece:
         self.rows = 0
         self.disk_bytes = 0
         self.sample: list[Times] = []
+        self.sources: set[int] = set()
+        """Where its rows came from."""
 
-    def add(self, table: pa.Table, times: Times) -> None:
+    def add(self, table: pa.Table, times: Times, source: int) -> None:
         """Append rows, in memory."""
+        self.sources.add(source)
         self.held.append(table)
         self.rows += table.num_rows
         step = max(1, ceil(len(times) / SAMPLE_TIMES_PER_BATCH))
@@ -102,20 +105,20 @@ class Pieces:
     def rows(self) -> int:
         return sum(piece.rows for piece in self._pieces)
 
-    def add(self, table: pa.Table) -> None:
-        """Sort rows into their pieces."""
+    def add(self, table: pa.Table, source: int = 0) -> None:
+        """Sort rows of one source into their pieces."""
         if not table.num_rows:
             return
         times = times_us(table.column(self._time_name).combine_chunks())
         first, last = np.searchsorted(self._cuts, [times.min(), times.max()], side="right")
         if first == last:
-            self._pieces[first].add(table, times)
+            self._pieces[first].add(table, times, source)
         else:
             index = np.searchsorted(self._cuts, times, side="right")
             for number in range(first, last + 1):
                 chosen = index == number
                 if chosen.any():
-                    self._pieces[number].add(table.filter(pa.array(chosen)), times[chosen])
+                    self._pieces[number].add(table.filter(pa.array(chosen)), times[chosen], source)
         self._held_bytes += table.nbytes
         if self._held_bytes > self._buffer_bytes:
             self._spill()
@@ -127,12 +130,12 @@ class Pieces:
         self.spilled_bytes += sum(piece.disk_bytes for piece in self._pieces) - before
         self._held_bytes = 0
 
-    def drain(self) -> Iterator[tuple[int, Iterator[pa.Table]]]:
-        """For each piece with rows, in order: how many, and these as tables that fit the buffer. The
-        tables of a piece must be taken before the next piece is."""
+    def drain(self) -> Iterator[tuple[Piece, Iterator[pa.Table]]]:
+        """Each piece with rows, in order, with these as tables that fit the buffer. The tables of a piece
+        must be taken before the next piece is."""
         for piece in self._pieces:
             if piece.rows:
-                yield piece.rows, self._parts(piece)
+                yield piece, self._parts(piece)
                 piece.drop()
 
     def _parts(self, piece: Piece) -> Iterator[pa.Table]:

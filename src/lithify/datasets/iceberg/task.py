@@ -24,6 +24,8 @@ DEFAULT_BUFFER_BYTES = 512 * MIB
 class SourceFile:
     """One input: a data file, without its statistics, and the position delete files that apply to it."""
 
+    position: int
+    """Among the inputs of the compaction."""
     file: DataFile
     delete_files: tuple[DataFile, ...]
     is_inside: bool

@@ -97,6 +97,8 @@ class DataWriter:
         self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
         self._dictionaries: list[str] | None = None
         """Columns that may get a dictionary, known since the first rows."""
+        self.sources: tuple[int, ...] = ()
+        """Of the rows that are being written: what files that are finished now are marked with."""
         self.finished: list[NewFile] = []
         self._started: list[str] = []
 
@@ -135,6 +137,7 @@ class DataWriter:
                 lower_bounds=columns.lower_bounds,
                 upper_bounds=columns.upper_bounds,
                 split_offsets=split_offsets(footer),
+                sources=self.sources,
             )
         )
 

@@ -120,8 +120,13 @@ class SlateDataset:
         """Apply `change` to the latest ledger and publish it; see the contract."""
         return self._files.update_ledger(change)
 
-    def commit(self, compactions: Sequence[SlateCompaction], epoch: int) -> Mapping[Ulid, str | None]:
-        """Publish the outputs of all `compactions` that are still valid."""
+    def commit(
+        self,
+        compactions: Sequence[SlateCompaction],
+        epoch: int,
+        tell_dropped: Callable[[Ulid, str], None] = lambda compaction_id, reason: None,
+    ) -> Mapping[Ulid, str | None]:
+        """Publish the outputs of all `compactions` that are still valid, each whole or not at all."""
         lifetime_s = self.options.checkpoint_lifetime_s
         return Commit(self._files, self._clock, self._ids, epoch, lifetime_s).publish(compactions)
 
