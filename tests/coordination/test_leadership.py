@@ -296,7 +296,7 @@ def test_what_is_refused_of_a_table_writes_nothing(tmp_path: Path, spoil: str) -
     elif spoil != "another format":
         epoch, version = ("1e999", "1") if spoil == "a huge epoch" else ("1", "2")
         text = f'{{"version": {version}, "epoch": {epoch}, "compactions": []}}'
-        world.memory.create(f"db/lithify/ledger/{1:020}.json", text.encode())
+        world.publish_bytes(text.encode())
     store = CountingStore(world.memory)
     with pytest.raises((Refused, CorruptObject)):
         lead(world.leadership(lambda _: store), take_over=True)
@@ -496,7 +496,7 @@ def test_what_cannot_be_read_proves_nothing_and_costs_one_lease_at_most(junk: by
 def test_what_is_no_lease_keeps_no_table_from_being_coordinated(tmp_path: Path) -> None:
     world = TableWorld(tmp_path)
     for epoch, junk in enumerate(JUNK, start=1):
-        world.memory.put(LEASE_KEY, junk)
+        world.memory.put(world.lease_key, junk)
         world.dataset().coordinator(world.clock.now_ms())
         assert lead(world.leadership()) == epoch
 
@@ -504,12 +504,12 @@ def test_what_is_no_lease_keeps_no_table_from_being_coordinated(tmp_path: Path) 
 def test_what_is_no_lease_but_changes_is_alive(tmp_path: Path) -> None:
     """A program of another version, perhaps."""
     world = TableWorld(tmp_path)
-    world.memory.put(LEASE_KEY, b"one")
+    world.memory.put(world.lease_key, b"one")
 
     class Busy(ManualClock):
         def sleep_s(self, duration_s: float) -> None:
             super().sleep_s(duration_s)
-            world.memory.put(LEASE_KEY, b"another")
+            world.memory.put(world.lease_key, b"another")
 
     with pytest.raises(CoordinatorAlive, match="right now"):
         lead(Leadership(world.dataset(), Busy(), RandomIds()))

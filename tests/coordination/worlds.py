@@ -98,8 +98,15 @@ class TableWorld:
         self.memory = MemoryStore(self.clock, keeps_put_ids=keeps_put_ids)
         self.table: Table = new_table(new_catalog(folder), **options)
 
+    @property
+    def lease_key(self) -> str:
+        return self.dataset().lease.key
+
     def publish(self, epoch: int) -> None:
-        self.memory.create(f"db/lithify/ledger/{1:020}.json", encode_table_ledger(Ledger(epoch)))
+        self.publish_bytes(encode_table_ledger(Ledger(epoch)))
+
+    def publish_bytes(self, ledger: bytes) -> None:
+        self.memory.create(f"{self.dataset().own_folder}/ledger/{1:020}.json", ledger)
 
     def dataset(self, wrap: Wrap = unwrapped) -> IcebergDataset:
         url = TableUrl("test", self.table.name())
