@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
-SPARK35 := build/bench-spark35
+SPARK35 := build/spark35
 
-.PHONY: help install demo test check bench simulate chaos soak lock clean
+.PHONY: help install demo test check bench simulate chaos garbage soak lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## Make a database and a table with their own clients, compact them on Spark, read them back
 	$(BIN)/python -m demo
 
-test: $(INSTALLED) ## Run the whole test suite
+test: $(INSTALLED) $(SPARK35)/.installed ## Run the whole test suite
 	$(BIN)/python -m pytest
 
 check: $(INSTALLED) ## Lint, types and layering
@@ -37,9 +37,9 @@ $(BENCH_INSTALLED): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
 	touch $@
 
-$(SPARK35)/.installed: benchmarks/spark35.txt
+$(SPARK35)/.installed: tests/judge/spark35.txt
 	$(PYTHON) -m venv $(SPARK35)
-	$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/spark35.txt
+	$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
 simulate: $(INSTALLED) ## Play 10,000 seeds of the simulator; a failing one says how to replay it
@@ -47,6 +47,9 @@ simulate: $(INSTALLED) ## Play 10,000 seeds of the simulator; a failing one says
 
 chaos: $(INSTALLED) ## Kill and freeze real processes while they compact 1 GB; a table says what it cost
 	$(BIN)/python -m tests.chaos
+
+garbage: $(INSTALLED) ## Collect the garbage of a thousand random tables, on local files and S3
+	$(BIN)/python -m tests.datasets.iceberg.garbage_random
 
 soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dying
 	$(BIN)/python -m tests.soak

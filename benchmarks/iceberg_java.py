@@ -6,11 +6,12 @@ Iceberg's runtime for Spark comes from the package index too, as what another pa
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import os
 import sys
-from pathlib import Path
 from typing import Any
+
+from tests.judge.iceberg_java_server import java_home, runtime_jar
 
 from benchmarks.watch import TreeStopwatch
 
@@ -23,12 +24,9 @@ CATALOG = "bench"
 def _session(rest_uri: str) -> Any:
     from pyspark.sql import SparkSession
 
-    found = importlib.util.find_spec("snowpark_connect_deps_iceberg")
-    assert found is not None
-    assert found.origin is not None
-    jar = next((Path(found.origin).parent / "jars").glob("iceberg-spark-runtime-*_2.12-*.jar"))
+    os.environ["JAVA_HOME"] = java_home()
     settings = {
-        "spark.jars": str(jar),
+        "spark.jars": str(runtime_jar()),
         "spark.ui.enabled": "false",
         "spark.driver.memory": "2g",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

@@ -27,7 +27,7 @@ from benchmarks.iceberg_data import NAME, TARGET_FILE_BYTES, TIME_COLUMN, data_f
 from benchmarks.watch import TreeStopwatch
 
 MASTER = "local[2]"
-JAVA_PYTHON = Path("build/bench-spark35/bin/python")
+JAVA_PYTHON = Path("build/spark35/bin/python")
 """Python with Spark 3.5 and Iceberg's own runtime for it; they cannot be where Spark 4 is.
 `make bench` puts them there."""
 DELTA_FOLDER = "delta"
@@ -109,9 +109,9 @@ class ToolRun:
 def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
     from lithify import oneshot, telemetry
     from lithify.clock import SystemClock
+    from lithify.coordination.leadership import Leadership
     from lithify.datasets.iceberg.catalogs import TableUrl
     from lithify.datasets.iceberg.dataset import IcebergDataset
-    from lithify.datasets.iceberg.guard import TableGuard
     from lithify.engine.spark import SparkEngine
     from lithify.ids import RandomIds
 
@@ -130,7 +130,7 @@ def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
 
     def run() -> None:
         dataset = IcebergDataset(catalog, TableUrl("bench", NAME), clock, ids)
-        result = oneshot.run(dataset, engine, clock, ids, TableGuard(dataset, clock, ids), observer=observe)
+        result = oneshot.run(dataset, engine, clock, ids, Leadership(dataset, clock, ids), observer=observe)
         details["committed"] = len(result.committed)
         details["tasks"] = len(finished)
         details["task_cpu_s"] = sum(event.cpu_s for event in finished)

@@ -27,9 +27,9 @@ from lithify import telemetry
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.model import Compaction
 from lithify.compaction.protocol import AnyLedger, next_id_ms, schedule, submit
+from lithify.coordination.leadership import Leadership, Term
 from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.errors import LostOwnership
 from lithify.ids import RandomIds
 from lithify.service import LoopOptions
@@ -107,13 +107,11 @@ def _idle(path: Path, workers: int) -> IdleCost:
         return SlateDataset(store, root, clock, RandomIds(rng))
 
     coordinated = dataset()
-    guard = CoordinatorGuard(coordinated, clock, RandomIds(rng))
+    leadership = Leadership(coordinated, clock, RandomIds(rng))
     coordinator = Coordinator(coordinated, clock, RandomIds(rng))
-    guard.enter(take_over=True)
-    coordinator.start()
 
     def coordinate() -> float:
-        guard.hold(coordinator.epoch)
+        leadership.renew()
         coordinator.tick()
         return LOOP.poll_interval_s
 
@@ -126,9 +124,11 @@ def _idle(path: Path, workers: int) -> IdleCost:
 
     actors = [coordinate]
     actors += [working(Worker(dataset(), InlineEngine(), clock, f"w{n}")) for n in range(workers)]
-    _turn(actors, clock, rng, 60.0)
-    store.reset()
-    _turn(actors, clock, rng, 60.0 * IDLE_MINUTES)
+    with leadership.acquire(take_over=True) as term:
+        coordinator.start(term)
+        _turn(actors, clock, rng, 60.0)
+        store.reset()
+        _turn(actors, clock, rng, 60.0 * IDLE_MINUTES)
     counted = {verb.value: count / IDLE_MINUTES for verb, count in store.requests.items()}
     return IdleCost(workers, counted)
 
@@ -170,7 +170,7 @@ def _claims(path: Path) -> ClaimCost:
     store = DelayingStore(inner, clock, LATENCY_S)
     dataset = SlateDataset(inner, root, clock, RandomIds())
     coordinator = Coordinator(dataset, clock, RandomIds())
-    coordinator.start()
+    coordinator.start(Term(dataset.take_epoch()))
     (proposal,) = dataset.propose(dataset.snapshot(), dataset.ledger()).proposals  # type: ignore[arg-type]
     claimed: list[telemetry.Event] = []
 

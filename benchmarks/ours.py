@@ -21,9 +21,9 @@ from benchmarks.child import Stopwatch, run_child
 from lithify import oneshot, telemetry
 from lithify.clock import SystemClock
 from lithify.compaction.model import Compaction, Ledger
+from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.execute import execute_merge
-from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
@@ -119,7 +119,7 @@ def _run_end_to_end(database: Path) -> EndToEndRun:
             engine,
             clock,
             ids,
-            CoordinatorGuard(dataset, clock, ids),
+            Leadership(dataset, clock, ids),
             planner=dataset.planner(full=True),
             observer=observe,
         )

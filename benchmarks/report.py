@@ -79,6 +79,13 @@ class KernelSamples:
     def cpu_over_cp(self) -> float:
         return median(run.cpu_s for run in self.ours) / median(run.cpu_s for run in self.cp)
 
+    @property
+    def user_cpu_ratio(self) -> float | None:
+        """`None` where the runs were too short to measure: the system counts the time of a process exactly,
+        but tells the user's part of it from the system's by samples, so that it can be 0."""
+        official_s, ours_s = _user_cpu_s(self.official), _user_cpu_s(self.ours)
+        return official_s / ours_s if official_s > 0 and ours_s > 0 else None
+
     def targets(self) -> list[Target]:
         """What this part must reach."""
         peak = max(run.peak_memory_bytes for run in self.ours)
@@ -107,7 +114,7 @@ class KernelSamples:
                 "bytes_per_cpu_second": self.cpu_ratio,
                 "bytes_per_wall_second": self.wall_ratio,
                 "cpu_over_cp": self.cpu_over_cp,
-                "bytes_per_user_cpu_second": _user_cpu_s(self.official) / _user_cpu_s(self.ours),
+                "bytes_per_user_cpu_second": self.user_cpu_ratio,
             },
             "targets": [target.to_json() for target in self.targets()],
         }

@@ -35,6 +35,7 @@ from tests.service import accidents
 from tests.service.accidents import Outcome, Stage
 from tests.service.coordinator_kills import kill_at_each_write
 from tests.service.databases import Model
+from tests.service.lease_kills import kills
 from tests.service.nodes import nodes_in
 from tests.service.writer import Writer
 
@@ -46,6 +47,7 @@ TIMEOUT_MS = 5_000
 CACHE = Path("build/bench-data")
 WRITER_KEYS = 2_000
 SCAN_LIMIT_S = 120.0
+LEASE_KILLS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,18 @@ class Chaos:
             return Line(name, None, False, f"{type(error).__name__}: {error}")
         finally:
             shutil.rmtree(path)
+
+    def play_lease_kills(self) -> Line:
+        """Kill a run between its lease and its epoch; SlateDB's coordinator opens, and must live on."""
+        name = "compact killed between lease and epoch"
+        self._console.print(f"{name} …", highlight=False)
+        try:
+            made = list(kills(self._folder / "leases", LEASE_KILLS))
+        except Exception as error:
+            traceback.print_exc()
+            return Line(name, None, False, f"{type(error).__name__}: {error}")
+        bad = [kill for kill in made if not kill.is_good]
+        return Line(name, None, not bad, str(bad) if bad else "", f"{len(made)} deaths")
 
     def rows_are_equal(self, path: Path, written: Model) -> bool:
         """Whether the official client shows all rows of the database and those written since. Trees of
@@ -198,6 +212,8 @@ def main() -> int:
         lines = [chaos.play(name, accident) for name, accident in local.items() if is_wanted(name)]
         if is_wanted("coordinator killed at each write of a commit"):
             lines.append(chaos.play_commits())
+        if is_wanted("compact killed between lease and epoch"):
+            lines.append(chaos.play_lease_kills())
         if is_wanted("executor killed"):
             (folder / "cluster").mkdir()
             with standalone_cluster(folder / "cluster") as master:

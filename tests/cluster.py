@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -17,14 +16,14 @@ import pyspark
 
 from lithify.engine.cache import cache_folder
 from lithify.engine.java import find_java
+from tests.engine.waiting import python_path
 
 HOME = Path(pyspark.__file__).parent
-START_LIMIT_S = 60.0
-STOP_LIMIT_S = 20.0
+START_LIMIT_S = 150.0
+STOP_LIMIT_S = 60.0
 CORES = os.cpu_count() or 1
 Server = tuple[Path, subprocess.Popen[bytes]]
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_REPOSITORY = Path(__file__).parents[1]
 _LOG_CONFIG = """\
 rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = stderr
@@ -68,20 +67,17 @@ def cluster_conf() -> dict[str, str]:
     return {
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": _SHORT_LIVED,
-        "spark.executorEnv.PYTHONPATH": str(_REPOSITORY),
+        "spark.executorEnv.PYTHONPATH": python_path(),
     }
 
 
 @contextmanager
 def connect_server(folder: Path, conf: Mapping[str, str]) -> Iterator[str]:
     """A Spark Connect server on `local[2,4]`; gives its URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     settings = {
         "spark.master": "local[2,4]",
         "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.port": "0",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.local.dir": str(folder),
@@ -96,7 +92,7 @@ def connect_server(folder: Path, conf: Mapping[str, str]) -> Iterator[str]:
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
     with _server(folder, "connect", [*command, "spark-internal"]) as server:
-        _wait_for(server, "(Spark Connect server started)")
+        port = _wait_for(server, r"Spark Connect server started at: .*:(\d+)")
         yield f"sc://127.0.0.1:{port}"
 
 
@@ -136,7 +132,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_DAEMON_MEMORY": "640m",
         "SPARK_DAEMON_JAVA_OPTS": f"{_SHORT_LIVED} {_log_option(folder)}",
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(_REPOSITORY),
+        "PYTHONPATH": python_path(),
     }
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from lithify import oneshot, telemetry
 from lithify.clock import Clock, SystemClock
+from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
-from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.engine.ports import Engine
 from lithify.ids import RandomIds
 from lithify.oneshot import Result
@@ -57,7 +57,7 @@ def compact(
         engine if engine is not None else InlineEngine(),
         clock,
         ids,
-        CoordinatorGuard(dataset, clock, ids),
+        Leadership(dataset, clock, ids),
         planner=dataset.planner(full=full),
         take_over=take_over,
         observer=observer,

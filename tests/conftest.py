@@ -1,17 +1,33 @@
-"""What all tests share: one Spark session, and a cache folder that `make clean` removes."""
+"""What all tests share: one Spark session, one Java Iceberg, and a cache folder that `make clean` removes."""
 
 from __future__ import annotations
 
+import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lithify.engine.spark import SparkEngine
+from tests.judge.iceberg_java import IcebergJava, iceberg_java
 from tests.s3 import S3, serve_s3
 
 os.environ.setdefault("LITHIFY_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the kernel once, before the first test that may need it: that takes half a minute of two
+    cores' time, longer on a busy machine, and no test's time limit is meant for that."""
+    if (
+        session.items
+        and "lithify.datasets.slatedb.dataset" in sys.modules
+        and not session.config.option.collectonly
+    ):
+        code = "from lithify.datasets.slatedb.kernel.warm_up import warm_up; warm_up()"
+        subprocess.run([sys.executable, "-c", code], check=False)
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +42,32 @@ def spark_engine() -> Iterator[SparkEngine]:
     """The engine on `local[2]`, shared by the whole suite. Starts with the first call."""
     with SparkEngine("local[2]", app_name="lithify-tests") as engine:
         yield engine
+
+
+@pytest.fixture(autouse=True)
+def defects(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What `lithify.defects` made errors of ours of in this process: nothing may be left at the end of a
+    test. One that provokes a defect takes it out."""
+    found: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(self.format(record))
+
+    logger, handler = logging.getLogger("lithify.defects"), Collect(logging.DEBUG)
+    monkeypatch.setattr(logger, "propagate", False)
+    before = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    yield found
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+    assert not found, "\n".join(found)
+
+
+@pytest.fixture(scope="session")
+def java() -> Iterator[IcebergJava]:
+    """Java Iceberg, in a process of its own that starts with the first request."""
+    judge = iceberg_java()
+    yield judge
+    judge.close()

@@ -11,11 +11,8 @@ import pytest
 from lithify.clock import SystemClock
 from lithify.collection import collecting
 from lithify.coordinator import Coordinator
-from lithify.datasets.slatedb.collector import (
-    DirectoryOptions,
-    GarbageCollector,
-    GarbageCollectorOptions,
-)
+from lithify.datasets.collecting import DirectoryOptions
+from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
 from lithify.errors import StoreError
 from lithify.ids import RandomIds
 from lithify.service import run_coordinator
@@ -23,9 +20,9 @@ from lithify.telemetry import Event, GarbageCollected
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import open_db
-from tests.test_service import QUICK, guard_on, running, worker_on, write_and_wait
+from tests.test_service import QUICK, leadership_on, running, worker_on, write_and_wait
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 class Scripted:
@@ -50,7 +47,7 @@ class Scripted:
 
 
 def test_failures_are_logged_and_the_next_tick_comes(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, defects: list[str]
 ) -> None:
     monkeypatch.setattr("lithify.collection.MIN_WAIT_S", 0.0)
     collector = Scripted(StoreError("the store is away"), ValueError("a mistake"), None)
@@ -61,6 +58,7 @@ def test_failures_are_logged_and_the_next_tick_comes(
     assert not collector.thread.is_alive()
     assert "the store is away" in caplog.text
     assert "a mistake" in caplog.text
+    assert "ValueError" in defects.pop()
 
 
 def test_the_thread_ends_with_the_block_however_long_it_would_wait() -> None:
@@ -93,12 +91,14 @@ def test_nothing_is_lost_when_a_coordinator_collects_at_once_what_it_leaves(
     )
     events: list[Event] = []
     dataset = dataset_at(path)
-    collector = GarbageCollector(dataset, SystemClock(), RandomIds(), options=options, observer=events.append)
+    collector = garbage_collector(
+        dataset, SystemClock(), RandomIds(), options=options, observer=events.append
+    )
 
     def serve(stop: threading.Event) -> None:
         run_coordinator(
             Coordinator(dataset_at(path, checkpoint_lifetime_s=1), SystemClock(), RandomIds()),
-            guard_on(path),
+            leadership_on(path),
             stop,
             random.Random(1),
             QUICK,

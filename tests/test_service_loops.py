@@ -3,20 +3,28 @@ The parts are stand-ins that note their calls."""
 
 from __future__ import annotations
 
+import logging
 import random
+import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
+
+import pytest
 
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.protocol import AnyCompaction
+from lithify.coordination.leadership import Term
 from lithify.coordinator import TickResult
+from lithify.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError
 from lithify.ids import RandomIds
 from lithify.service import LoopOptions, run_coordinator, run_workers
 
 if TYPE_CHECKING:
+    from lithify.coordination.leadership import Leadership
     from lithify.coordinator import Coordinator
     from lithify.worker import Worker
 
@@ -53,9 +61,17 @@ class SomeWorker:
     is_busy: bool = False
     changes: int = 0
     """In how many ticks something changes."""
+    error: BaseException | None = None
+    """What every tick, and giving back, ends with."""
+
+    @property
+    def url(self) -> str:
+        return f"memory:///{self.id}"
 
     def tick(self, held_elsewhere: int = 0) -> bool:
         self.notes.calls.append(f"{self.id} ticks beside {held_elsewhere}")
+        if self.error is not None:
+            raise self.error
         self.changes -= 1
         return self.changes >= 0
 
@@ -67,48 +83,62 @@ class SomeWorker:
 
     def release(self) -> None:
         self.notes.calls.append(f"{self.id} gives back")
+        if self.error is not None:
+            raise self.error
 
 
 @dataclass
 class SomeCoordinator:
     notes: Notes
     active: list[bool]
-    epoch: int = 3
+    is_refused: bool = False
+    error: BaseException | None = None
+    """What every other tick ends with, the first one among them."""
 
-    def start(self, predecessor: str | None, announce: Callable[[int], None]) -> None:
-        self.notes.calls.append(f"starts after {predecessor}")
-        announce(self.epoch)
+    def start(self, term: Term) -> None:
+        self.notes.calls.append(f"starts with epoch {term.epoch} after {term.predecessor}")
+        if self.is_refused:
+            raise Refused("not this one")
 
     def tick(self) -> TickResult:
         self.notes.calls.append("tick")
+        if self.error is not None and self.notes.calls.count("tick") % 2:
+            raise self.error
         compaction: AnyCompaction = Compaction(RandomIds().ulid(1), "spec")
-        return TickResult(Ledger(self.epoch, (compaction,) * self.active.pop(0)), Plan())
+        return TickResult(Ledger(3, (compaction,) * self.active.pop(0)), Plan())
 
 
 @dataclass
-class SomeGuard:
+class SomeLeadership:
     notes: Notes
-    holder: str = "me"
 
-    def enter(self, *, take_over: bool) -> str | None:
-        self.notes.calls.append("enter")
-        return "the one before"
+    @contextmanager
+    def acquire(self, *, take_over: bool) -> Iterator[Term]:
+        self.notes.calls.append("acquires")
+        try:
+            yield Term(3, "the one before")
+        finally:
+            self.notes.calls.append("resigns")
 
-    def hold(self, epoch: int) -> None:
-        self.notes.calls.append(f"hold {epoch}")
-
-    def give_back(self) -> None:
-        self.notes.calls.append("gives back the lease")
+    def renew(self) -> None:
+        self.notes.calls.append("renews")
 
 
 def work(notes: Notes, *workers: SomeWorker) -> None:
     run_workers(cast("list[Worker]", list(workers)), notes, random.Random(1), OPTIONS)
 
 
-def coordinate(notes: Notes, active: list[bool], worker: SomeWorker | None = None) -> None:
+def coordinate(
+    notes: Notes,
+    active: list[bool],
+    worker: SomeWorker | None = None,
+    error: BaseException | None = None,
+    *,
+    is_refused: bool = False,
+) -> None:
     run_coordinator(
-        cast("Coordinator", SomeCoordinator(notes, active)),
-        SomeGuard(notes),
+        cast("Coordinator", SomeCoordinator(notes, active, is_refused, error)),
+        cast("Leadership", SomeLeadership(notes)),
         notes,
         random.Random(1),
         OPTIONS,
@@ -141,9 +171,9 @@ def test_a_busy_worker_looks_as_often_as_work_is_committed() -> None:
 def test_a_coordinator_holds_its_lease_and_looks_more_often_while_something_is_active() -> None:
     notes = Notes(4)
     coordinate(notes, [False, True, True, False])
-    rounds = ["hold 3", "tick", "wait"] * 4
-    start = ["enter", "starts after the one before", "hold 3"]
-    assert notes.calls == [*start, *rounds, "gives back the lease"]
+    rounds = ["renews", "tick", "wait"] * 4
+    start = ["acquires", "starts with epoch 3 after the one before"]
+    assert notes.calls == [*start, *rounds, "resigns"]
     expected = [50, 2, 2, 50]
     assert all(low <= wait_s <= low * 1.1 for low, wait_s in zip(expected, notes.waits_s, strict=True))
     assert all(len(set(pair)) == 2 for pair in ((notes.waits_s[0], notes.waits_s[3]), notes.waits_s[1:3]))
@@ -152,11 +182,85 @@ def test_a_coordinator_holds_its_lease_and_looks_more_often_while_something_is_a
 def test_an_embedded_worker_gives_back_before_the_lease_ends() -> None:
     notes = Notes(1)
     coordinate(notes, [False], SomeWorker(notes, "w"))
-    assert notes.calls[3:] == [
-        "hold 3",
+    assert notes.calls[2:] == [
+        "renews",
         "tick",
         "w ticks beside 0",
         "wait",
         "w gives back",
-        "gives back the lease",
+        "resigns",
     ]
+
+
+def test_a_coordinator_that_cannot_start_resigns() -> None:
+    notes = Notes(1)
+    with pytest.raises(Refused):
+        coordinate(notes, [], SomeWorker(notes, "w"), is_refused=True)
+    assert notes.calls[2:] == ["w gives back", "resigns"]
+
+
+FORESEEN = [
+    CorruptObject("manifest/1", "is damaged"),
+    Refused("no"),
+    StoreError("gone"),
+    LostOwnership("late"),
+]
+UNFORESEEN = [
+    OverflowError("int too large"),
+    KeyError("x"),
+    AssertionError(),
+    MemoryError(),
+    struct.error("short"),
+]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is said without asking for more."""
+    return [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG]
+
+
+@pytest.mark.parametrize("error", [*FORESEEN, *UNFORESEEN], ids=lambda error: type(error).__name__)
+def test_what_one_dataset_ends_a_round_with_does_not_keep_the_others(
+    error: Exception, defects: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = Notes(2)
+    work(notes, SomeWorker(notes, "a"), SomeWorker(notes, "b", error=error))
+    a, b = "a ticks beside 0", "b ticks beside 0"
+    assert notes.calls == [a, b, "wait", b, a, "wait", "a gives back", "b gives back"]
+    messages = told(caplog)
+    assert len(messages) == 3
+    if error in UNFORESEEN:
+        assert all("memory:///b" in message and type(error).__name__ in message for message in messages)
+    assert len(defects) == (3 if error in UNFORESEEN else 0)
+    assert all("Traceback" in text for text in defects)
+    defects.clear()
+
+
+@pytest.mark.parametrize("error", [*FORESEEN, *UNFORESEEN], ids=lambda error: type(error).__name__)
+def test_a_coordinator_tries_again_whatever_a_round_ends_with(
+    error: Exception, defects: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = Notes(4)
+    coordinate(notes, [False, True], error=error)
+    assert notes.calls[2:] == [*["renews", "tick", "wait"] * 4, "resigns"]
+    assert len(told(caplog)) == 2
+    assert len(defects) == (2 if error in UNFORESEEN else 0)
+    defects.clear()
+
+
+def test_a_fenced_coordinator_ends() -> None:
+    notes = Notes(4)
+    with pytest.raises(Fenced):
+        coordinate(notes, [], error=Fenced("another one"))
+    assert notes.calls[-2:] == ["tick", "resigns"]
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(3)], ids=lambda error: type(error).__name__
+)
+def test_an_interrupt_is_no_error_to_go_on_after(error: BaseException) -> None:
+    notes = Notes(2)
+    with pytest.raises(type(error)):
+        work(notes, SomeWorker(notes, "b", error=error))
+    with pytest.raises(type(error)):
+        coordinate(Notes(2), [], error=error)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from lithify.defects import contained
 from lithify.errors import LithifyError
 
 MIN_WAIT_S = 1.0
@@ -54,11 +55,9 @@ def _collect(collector: Collector, ended: threading.Event) -> None:
     wait_s = 0.0
     while not ended.wait(min(wait_s, threading.TIMEOUT_MAX)):
         try:
-            wait_s = collector.tick()
+            with contained("collecting garbage"):
+                wait_s = collector.tick()
         except LithifyError as error:
             _log.error("garbage was not collected: %s", error)
-            wait_s = collector.wait_s()
-        except Exception:
-            _log.exception("garbage was not collected")
             wait_s = collector.wait_s()
         wait_s = max(wait_s, MIN_WAIT_S)

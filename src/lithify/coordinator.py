@@ -1,6 +1,7 @@
 """The coordinator of one dataset: schedules, reclaims, commits. One tick, over ports.
 
-`start` fences older coordinators by taking the next epoch. Then each `tick`:
+The epoch it is given fences older coordinators (`lithify.coordination.leadership`); `start` puts it into the
+ledger. Then each `tick`:
 
 1. reads the ledger, then the snapshot (that order, so that the snapshot is at least as new);
 2. stops for good when the ledger carries another epoch than its own;
@@ -24,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from lithify import telemetry
 from lithify.clock import Clock
@@ -35,6 +35,7 @@ from lithify.compaction.journal import Attempt, recorded_ranges
 from lithify.compaction.model import Compaction, State
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.compaction.silence import SilenceWatch
+from lithify.coordination.leadership import Term
 from lithify.errors import Fenced
 from lithify.ids import Ids, Ulid
 from lithify.telemetry import Observer
@@ -62,30 +63,6 @@ class TickResult:
         """Nothing is active, nothing was proposed, and nothing has failed either: what fails frees
         its sources only after the planner was asked."""
         return not (self.ledger.active() or self.plan.proposals or self.refused or self.failed)
-
-
-class Guard(Protocol):
-    """Knows whether a coordinator may be alive, and announces this one."""
-
-    @property
-    def holder(self) -> str:
-        """The name of this process: also its worker's."""
-        ...
-
-    def enter(self, *, take_over: bool) -> str | None:
-        """Announce that this process is about to coordinate. `CoordinatorAlive`, before anything is
-        written, when another coordinator may be at work. Gives the name of an earlier run that
-        ended without giving back what it held."""
-        ...
-
-    def hold(self, epoch: int) -> None:
-        """Announce, and keep announcing, that this process is, or is about to be, the coordinator of
-        `epoch`."""
-        ...
-
-    def give_back(self) -> None:
-        """This process coordinates no longer."""
-        ...
 
 
 class Coordinator:
@@ -123,20 +100,16 @@ class Coordinator:
 
     @property
     def epoch(self) -> int:
-        """The epoch taken by `start`."""
+        """The epoch that `start` was given."""
         if self._epoch is None:
             raise AssertionError("the coordinator has not been started")
         return self._epoch
 
-    def start(
-        self, predecessor: str | None = None, announce: Callable[[int], None] = lambda epoch: None
-    ) -> None:
-        """Take the next epoch and clean up what an earlier coordinator left. What the worker
-        `predecessor`, known to be dead, was running is taken back at once. `announce` is told of an epoch
-        before it is written (`Guard.hold`)."""
-        self._epoch = self._dataset.take_epoch(announce)
-        epoch = self._epoch
-
+    def start(self, term: Term) -> None:
+        """Clean up what an earlier coordinator left. What the worker in the process of the predecessor,
+        known to be dead, was running is taken back at once."""
+        self._epoch = epoch = term.epoch
+        predecessor = term.predecessor
         held: list[AnyCompaction] = []
 
         def change(latest: AnyLedger) -> AnyLedger:

@@ -10,15 +10,23 @@ act:
 - `Fenced`, `LostOwnership`: another process took over; this one must stop.
 - `EngineError`, `Cancelled`: the data engine could not finish.
 - `DeadlineExceeded`: waiting ended, the work goes on.
+- `Unexpected`: what nobody foresaw, a defect of Lithify.
+
+No message shows a secret, whatever it was made of: it is masked when the error is made.
 """
 
 from __future__ import annotations
+
+from lithify.redaction import redact
 
 
 class LithifyError(Exception):
     """Root of all errors raised by Lithify."""
 
     exit_code = 1
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(redact(a) if isinstance(a, str) else a for a in arguments))
 
 
 class Refused(LithifyError):
@@ -102,3 +110,7 @@ class DeadlineExceeded(LithifyError):
     """What was waited for did not happen in time; it may still."""
 
     exit_code = 9
+
+
+class Unexpected(LithifyError):
+    """An exception nobody foresaw; `lithify.defects` makes it of that."""

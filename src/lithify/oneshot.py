@@ -2,8 +2,8 @@
 
 1. Read the ledger and the snapshot. With nothing active and nothing to propose the run ends here:
    nothing is written and no engine is started.
-2. Refuse when another coordinator may be alive (`guard`), unless told to take over.
-3. Take the epoch, which fences every older coordinator, and take back what a dead run still held.
+2. Acquire the leadership, which refuses when another coordinator may be alive, unless told to take over.
+3. Take back what a dead run still held.
 4. Turn coordinator and worker ticks until nothing is active and nothing is proposed. Work that
    another process's worker holds is waited for, until it finishes or falls silent and is reclaimed.
 5. A compaction whose ranges fail for good is tried again a bounded number of times (once, when its
@@ -28,9 +28,11 @@ from lithify.clock import Clock
 from lithify.compaction.contract import Dataset, Plan
 from lithify.compaction.model import Ledger
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
-from lithify.coordinator import Coordinator, Guard
+from lithify.coordination.leadership import Leadership
+from lithify.coordinator import Coordinator
+from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import CorruptObject, Refused
+from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.ids import Ids, Ulid
 from lithify.telemetry import Observer
 from lithify.worker import Worker, WorkerOptions
@@ -71,7 +73,7 @@ def run(
     engine: Engine,
     clock: Clock,
     ids: Ids,
-    guard: Guard,
+    leadership: Leadership,
     *,
     planner: Planner | None = None,
     take_over: bool = False,
@@ -89,7 +91,6 @@ def run(
     plan = plan_now(dataset.snapshot(), ledger if ledger is not None else Ledger())
     if not plan.proposals and not (ledger is not None and ledger.active()):
         return Result(started=False, plan=plan)
-    predecessor = guard.enter(take_over=take_over)
 
     shunned = _Shunned(dataset)
     coordinator = Coordinator(
@@ -102,18 +103,28 @@ def run(
     )
     # Nobody else is there to leave work to.
     alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)
-    worker = Worker(dataset, engine, clock, guard.holder, options=alone, observer=observer)
+    worker = Worker(dataset, engine, clock, leadership.holder, options=alone, observer=observer)
+    with leadership.acquire(take_over=take_over) as term:
+        try:
+            coordinator.start(term)
+            return _turn(coordinator, worker, clock, leadership, shunned)
+        except BaseException as error:
+            _release(worker, error)
+            raise
+
+
+def _release(worker: Worker, cause: BaseException) -> None:
+    """Give back what is unfinished. What cannot be is taken back by the next run."""
     try:
-        coordinator.start(predecessor, guard.hold)
-        return _turn(coordinator, worker, clock, guard, shunned)
-    except BaseException:
-        worker.release()
-        raise
-    finally:
-        guard.give_back()
+        with contained("giving back what is unfinished"):
+            worker.release()
+    except LithifyError as error:
+        cause.add_note(f"and what is unfinished could not be given back: {error}")
 
 
-def _turn(coordinator: Coordinator, worker: Worker, clock: Clock, guard: Guard, shunned: _Shunned) -> Result:
+def _turn(
+    coordinator: Coordinator, worker: Worker, clock: Clock, leadership: Leadership, shunned: _Shunned
+) -> Result:
     committed: list[Ulid] = []
     dropped: list[Failure] = []
     refused: list[Failure] = []
@@ -134,7 +145,7 @@ def _turn(coordinator: Coordinator, worker: Worker, clock: Clock, guard: Guard, 
                 shunned.add(tick.ledger.get(compaction_id))
                 coordinator.fail(compaction_id, str(error))
                 failures.append(Failure(compaction_id, str(error)))
-        guard.hold(coordinator.epoch)
+        leadership.renew()
         if worker.is_busy:
             worker.wait(WAIT_S)
         elif tick.is_idle:

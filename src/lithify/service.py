@@ -5,8 +5,9 @@ interval otherwise, spread by chance so that many processes do not read the stor
 
 When `stop` is set, a worker cancels its tasks and gives its compactions back at once, so that others
 need not wait for its heartbeats to time out. A coordinator just ends: all its state is in the ledger.
-A failure of the store is reported and the loop goes on after a pause; what was in progress is covered by
-the protocol. `Fenced` ends a coordinator for good.
+A round that fails, for whatever reason, is reported and the loop goes on after a pause: with the other
+datasets, and with this one when its turn comes again. What was in progress is covered by the protocol. What
+nobody foresaw is an error like any other here (`lithify.defects`). Only `Fenced` ends a coordinator for good.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from dataclasses import dataclass
 from threading import Event
 
 from lithify.collection import Collector, collecting
-from lithify.coordinator import Coordinator, Guard
-from lithify.errors import EngineError, StoreError
+from lithify.coordination.leadership import Leadership
+from lithify.coordinator import Coordinator
+from lithify.defects import contained
+from lithify.errors import Fenced, LithifyError
 from lithify.worker import Worker
 
 _log = logging.getLogger("lithify")
@@ -63,7 +66,7 @@ def run_workers(workers: Sequence[Worker], stop: Event, rng: random.Random, opti
 
 def run_coordinator(
     coordinator: Coordinator,
-    guard: Guard,
+    leadership: Leadership,
     stop: Event,
     rng: random.Random,
     options: LoopOptions,
@@ -76,20 +79,19 @@ def run_coordinator(
     embedded one, which takes turns with the coordinator in this thread; `collector` collects garbage in
     a thread of its own. `CoordinatorAlive` when another coordinator may be at work, unless told to
     `take_over`."""
-    predecessor = guard.enter(take_over=take_over)
-    try:
-        coordinator.start(predecessor, guard.hold)
-        with collecting(collector):
-            _coordinate(coordinator, guard, stop, rng, options, worker)
-    finally:
-        if worker is not None:
-            _release(worker)
-        guard.give_back()
+    with leadership.acquire(take_over=take_over) as term:
+        try:
+            coordinator.start(term)
+            with collecting(collector):
+                _coordinate(coordinator, leadership, stop, rng, options, worker)
+        finally:
+            if worker is not None:
+                _release(worker)
 
 
 def _coordinate(
     coordinator: Coordinator,
-    guard: Guard,
+    leadership: Leadership,
     stop: Event,
     rng: random.Random,
     options: LoopOptions,
@@ -98,10 +100,13 @@ def _coordinate(
     while not stop.is_set():
         wait_s = options.poll_interval_s
         try:
-            guard.hold(coordinator.epoch)
-            tick = coordinator.tick()
-        except StoreError as error:
-            _log.error("the coordinator could not reach the store and tries again: %s", error)
+            with contained("a round of the coordinator"):
+                leadership.renew()
+                tick = coordinator.tick()
+        except Fenced:
+            raise
+        except LithifyError as error:
+            _log.error("the coordinator could not finish a round and tries again: %s", error)
         else:
             if tick.ledger.active() or tick.refused:
                 wait_s = options.commit_compacted_interval_s
@@ -114,8 +119,9 @@ def _coordinate(
 
 def _tick_worker(worker: Worker, held_elsewhere: int = 0) -> bool:
     try:
-        changed = worker.tick(held_elsewhere)
-    except (StoreError, EngineError) as error:
+        with contained(f"a round over {worker.url}"):
+            changed = worker.tick(held_elsewhere)
+    except LithifyError as error:
         _log.error("worker %s could not finish a round and tries again: %s", worker.id, error)
         return False
     for compaction_id, cause in worker.take_failures():
@@ -126,6 +132,7 @@ def _tick_worker(worker: Worker, held_elsewhere: int = 0) -> bool:
 def _release(worker: Worker) -> None:
     """What cannot be given back is reclaimed when its heartbeats have timed out."""
     try:
-        worker.release()
-    except (StoreError, EngineError) as error:
+        with contained(f"giving back what is unfinished of {worker.url}"):
+            worker.release()
+    except LithifyError as error:
         _log.error("worker %s could not give back what it holds: %s", worker.id, error)

@@ -36,6 +36,7 @@ from lithify.compaction.journal import Attempt
 from lithify.compaction.pauses import GrowingPause
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.compaction.pulse import Pulse
+from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import LithifyError, LostOwnership, StoreError
 from lithify.ids import Ulid
@@ -110,6 +111,11 @@ class Worker:
     @property
     def id(self) -> str:
         return self._id
+
+    @property
+    def url(self) -> str:
+        """The dataset it works on."""
+        return self._dataset.url
 
     @property
     def is_busy(self) -> bool:
@@ -366,7 +372,8 @@ class Worker:
         self._running[compaction.id] = running
         try:
             # Read after the claim, so that the snapshot is at least as new as the compaction.
-            snapshot = self._dataset.snapshot()
+            with contained(f"reading {self.url}"):
+                snapshot = self._dataset.snapshot()
         except LithifyError as error:
             running.error = error
             return
@@ -385,10 +392,11 @@ class Worker:
         return future
 
     def _prepare(self, compaction: AnyCompaction, snapshot: object) -> Prepared:
-        job = self._dataset.prepare(compaction, snapshot)
-        if compaction.progress is None:
-            return Prepared(job)
-        return Prepared(job, self._dataset.journal.finished(compaction.id))
+        with contained(f"preparing compaction {compaction.id} of {self.url}"):
+            job = self._dataset.prepare(compaction, snapshot)
+            if compaction.progress is None:
+                return Prepared(job)
+            return Prepared(job, self._dataset.journal.finished(compaction.id))
 
     def _begin(self, running: Claim) -> None:
         """Run the open ranges, once they are known."""
@@ -396,7 +404,9 @@ class Worker:
             return
         compaction, url = running.compaction, self._dataset.url
         try:
-            works = running.begin(running.preparation.result(), self._dataset.output_name)
+            prepared = running.preparation.result()
+            with contained(f"taking up compaction {compaction.id} of {url}"):
+                works = running.begin(prepared, self._dataset.output_name)
         except LithifyError as error:
             running.preparation, running.error = None, error
             return

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from benchmarks.report import Target
+from benchmarks.cases import CASES
+from benchmarks.report import KernelSamples, Target
 
 from tests.judge.official import open_reader
 from tests.judge.rows import read_database, visible_rows
@@ -50,6 +52,26 @@ def test_measuring_leaves_the_database_as_it_was(folder: Path) -> None:
     with open_reader(database) as reader:
         assert dict(reader.scan()) == visible_rows(trees)
     assert not list((folder / "data").glob("run*"))
+
+
+@dataclass
+class Run:
+    """What a run took, as far as a ratio asks."""
+
+    cpu_s: float
+    system_cpu_s: float
+    output_bytes: int = 1
+
+
+@pytest.mark.parametrize(
+    ("official", "ours", "ratio"),
+    [((3.0, 1.0), (1.5, 0.5), 2.0), ((0.01, 0.0), (0.01, 0.01), None), ((0.01, 0.01), (0.01, 0.0), None)],
+)
+def test_a_run_too_short_to_tell_user_from_system_time_has_no_ratio(
+    official: tuple[float, float], ours: tuple[float, float], ratio: float | None
+) -> None:
+    samples = KernelSamples(CASES[0], [], [Run(*official)], [Run(*ours)])  # type: ignore[list-item]  # stand-ins
+    assert samples.user_cpu_ratio == ratio
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lithify.clock import SystemClock
-from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.coordination.leadership import Leadership
 from lithify.ids import RandomIds
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files
@@ -28,10 +28,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def coordinated_by_invoke(path: Path) -> None:
-    guard = CoordinatorGuard(dataset_at(path), SystemClock(), RandomIds())
-    guard.enter(take_over=True)
-    guard.hold(1)
-    guard.give_back()
+    with Leadership(dataset_at(path), SystemClock(), RandomIds()).acquire(take_over=True):
+        pass
 
 
 def test_the_life_of_a_submitted_compaction(path: Path) -> None:

@@ -13,6 +13,7 @@ import typer.main
 
 from lithify.cli.doctor import UNHEALTHY
 from lithify.cli.main import app
+from lithify.compaction.lease import Lease
 from tests.cli.invoking import invoke
 from tests.compacting import dataset_at
 from tests.datasets.iceberg.running import dataset_of
@@ -74,11 +75,9 @@ def test_documents_are_as_documented(place: Path, kind: str) -> None:
         wanted: list[str] = ["--chunk", "2025-01-01"]
     else:
         at, wanted = [place / "db"], ["--full"]
-        epoch = dataset_at(place / "db").snapshot().compactor_epoch
-        lease = {"holder": "lithify-1", "epoch": epoch, "base_epoch": epoch - 1, "expires_at_ms": 0}
-        file = place / "db" / "lithify" / "coordinator.json"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps(lease))
+        dataset = dataset_at(place / "db")
+        epoch = dataset.snapshot().compactor_epoch
+        dataset.lease.write(Lease("lithify-1", is_ended=True, taken=epoch))
     said = {name: run(name, *at) for name in ("plan", "status", "gc", "compact")}
     said["submit"] = run("submit", *at, *wanted)
     (compaction,) = said["submit"]["submitted"]

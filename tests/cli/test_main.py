@@ -15,7 +15,7 @@ from tests.judge.official import Put, compact_officially, open_db
 
 def lithify(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "lithify.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
 
 @pytest.fixture

@@ -42,3 +42,25 @@ def test_an_interrupt_has_its_own_exit_code(capsys: pytest.CaptureFixture[str]) 
         raise KeyboardInterrupt
     assert ended.value.exit_code == 130
     assert "the next run goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_nobody_foresaw_is_said_like_any_error(
+    as_json: bool, capsys: pytest.CaptureFixture[str], defects: list[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended, errors(as_json):
+        raise OverflowError("[int] too large")
+    assert ended.value.exit_code == tree.Unexpected.exit_code == 1
+    out, err = capsys.readouterr()
+    assert err.startswith("Unexpected: this command ended with OverflowError")
+    assert "[int] too large. This is a defect" in err
+    assert "Traceback" not in err
+    assert not as_json or json.loads(out)["error"] == "Unexpected"
+    assert len(defects) == 1
+    assert "Traceback" in defects.pop()
+
+
+@pytest.mark.parametrize("error", [typer.Exit(3), typer.Abort(), BrokenPipeError(), typer.BadParameter("x")])
+def test_what_the_command_line_deals_with_passes(error: Exception) -> None:
+    with pytest.raises(type(error)), errors(False):
+        raise error

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.invoking import invoke, invoke_json
 from tests.judge.official import Put, open_db
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 class Running:
@@ -62,7 +62,7 @@ def running(log: Path, *arguments: str | Path) -> Iterator[Running]:
 
 def scrape(url: str) -> dict[str, float]:
     """Sums of all samples, by name."""
-    with urlopen(url, timeout=10) as answer:
+    with urlopen(url, timeout=TIMEOUT_S) as answer:
         text = answer.read().decode()
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
@@ -87,7 +87,7 @@ def test_a_service_from_start_to_stop(tmp_path: Path) -> None:
         assert coordinator["presence"] == "alive"
 
         (compaction_id,) = invoke_json("submit", "--full", path)["submitted"]
-        waited = invoke("wait", "--timeout", "50s", path, compaction_id)
+        waited = invoke("wait", "--timeout", "200s", path, compaction_id)
         assert (waited.exit_code, waited.stdout) == (0, f"{compaction_id} completed\n")
         assert invoke("doctor", "--read-only", path).exit_code == 0
 

@@ -12,22 +12,28 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
+from lithify import telemetry
+from lithify.cli import building
+from lithify.cli.settings import load_settings
+from lithify.datasets.iceberg.ownership import mark_of
 from tests.cli.invoking import invoke, invoke_json
 from tests.datasets.iceberg.running import dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
     START,
     Row,
+    age_files,
     append,
     check,
     files_of,
     make_rows,
     new_catalog,
     new_table,
+    orphan_of,
 )
 
 URL = "iceberg://lake/db.events"
-PATIENCE_S = 90.0
+PATIENCE_S = 140.0
 
 
 def uri(folder: Path) -> str:
@@ -100,9 +106,7 @@ def test_run_compacts_until_stopped_and_the_rest_reports(table: Table, lake: lis
 
 
 def test_gc_lists_orphans_and_deletes_them_when_told_to(table: Table, lake: list[str]) -> None:
-    data = Path(table.location().removeprefix("file://")) / "data"
-    orphan = data / f"lithify-{'0' * 26}-00000-x-00000.parquet"
-    orphan.write_bytes(b"left behind")
+    orphan = orphan_of(table)
     other = orphan.with_name("somebody-elses.parquet")
     other.write_bytes(b"not ours")
     past = time.time() - 100
@@ -116,6 +120,66 @@ def test_gc_lists_orphans_and_deletes_them_when_told_to(table: Table, lake: list
     assert not invoke_json("gc", "--min-age", "60", "--delete", *lake)["dry_run"]
     assert not orphan.exists()
     assert other.exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "kept"),
+    [
+        ("compacted_options", "orphan"),
+        ("manifest_options", "manifest"),
+        ("compactions_options", "version"),
+        ("lithify_options", "staged"),
+    ],
+)
+@pytest.mark.parametrize("setting", ["dry_run=true", "min_age=1d", None])
+def test_a_coordinator_collects_as_the_settings_say(
+    table: Table, tmp_path: Path, section: str, kept: str, setting: str | None
+) -> None:
+    """Each of a table's kinds of garbage by its section, with the minimum age of tables where none is set."""
+    data = Path(table.location().removeprefix("file://"))
+    dataset = dataset_of(table)
+    for _ in range(12):
+        dataset.take_epoch()
+    orphan, ledgers = orphan_of(table), Path("/") / dataset.numbered_files[0].folder
+    garbage = {
+        "orphan": orphan,
+        "manifest": data / "metadata" / f"lithify-{mark_of(table.metadata)}-{'0' * 32}-m0.avro",
+        "version": ledgers / f"{1:020d}.json",
+        "staged": ledgers / f"{99:020d}.json#123",
+    }
+    for name in ("manifest", "staged"):
+        garbage[name].write_bytes(b"left behind")
+    sets = [] if setting is None else [f"garbage_collector_options.{section}.{setting}"]
+    config = load_settings(None, [*sets, f"store_options.uri={uri(tmp_path)}"]).config
+    collector = building.collector(building.open_any(URL, config), config, telemetry.ignore)
+    assert collector is not None
+    age_files(tmp_path, 1800)
+    collector.tick()
+    assert all(file.exists() for file in garbage.values()), "an hour is the minimum age of tables"
+    age_files(tmp_path, 7200)
+    collector = building.collector(building.open_any(URL, config), config, telemetry.ignore)
+    assert collector is not None
+    collector.tick()
+    there = {name for name, file in garbage.items() if file.exists()}
+    assert there == (set() if setting is None else {kept})
+
+
+def test_a_coordinator_that_is_to_collect_nothing(table: Table, tmp_path: Path) -> None:
+    sets = ["garbage_collector_options.enabled=false", f"store_options.uri={uri(tmp_path)}"]
+    config = load_settings(None, sets).config
+    assert building.collector(building.open_any(URL, config), config, telemetry.ignore) is None
+
+
+def test_gc_stops_before_it_deletes_too_much(table: Table, lake: list[str], tmp_path: Path) -> None:
+    orphan = orphan_of(table)
+    for number in range(1, 120):
+        orphan.with_name(orphan.name.replace("0" * 32, f"{number:032x}")).write_bytes(b"left behind")
+    age_files(tmp_path)
+    refused = invoke("gc", "--delete", *lake)
+    assert refused.exit_code == 2
+    assert "--max-percent" in refused.stderr
+    assert orphan.exists()
+    assert len(invoke_json("gc", "--delete", "--max-percent", "100", *lake)["garbage"]) == 120
 
 
 def test_commands_for_databases_only_say_so() -> None:

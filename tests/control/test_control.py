@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from lithify import control
 from lithify.clock import SystemClock
 from lithify.compaction.model import Ledger, State
+from lithify.coordination.leadership import Leadership
 from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.datasets.slatedb.model import Spec, TieredSpec
 from lithify.datasets.slatedb.request import spec_of
 from lithify.errors import Refused
@@ -35,10 +36,9 @@ class Set:
                 database.flush()
         self.path = path
         self.dataset = quiet(path)
-        guard = CoordinatorGuard(self.dataset, CLOCK, IDS)
+        self.leading = ExitStack()
         self.coordinator = Coordinator(self.dataset, CLOCK, IDS)
-        self.coordinator.start(guard.enter(take_over=False))
-        guard.hold(self.coordinator.epoch)
+        self.coordinator.start(self.leading.enter_context(Leadership(self.dataset, CLOCK, IDS).acquire()))
         self.engine = InlineEngine(stepped=True)
         self.worker = Worker(quiet(path), self.engine, CLOCK, "w")
 
@@ -157,8 +157,7 @@ def test_a_cancelled_compaction_stops_and_can_be_tried_again(db: Set) -> None:
 def test_what_was_cancelled_is_not_planned_again_at_once(tmp_path: Path) -> None:
     db = Set(tmp_path / "db", flushes=4)
     eager = Coordinator(dataset_at(db.path), CLOCK, IDS)
-    eager.start()
-    CoordinatorGuard(dataset_at(db.path), CLOCK, IDS).hold(eager.epoch)
+    eager.start(db.leading.enter_context(Leadership(db.dataset, CLOCK, IDS).acquire(take_over=True)))
     eager.tick()
     ledger = db.dataset.ledger()
     assert ledger is not None

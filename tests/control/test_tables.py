@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from lithify import control, oneshot
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.presence import Presence
+from lithify.coordination.leadership import Leadership
 from lithify.coordinator import Coordinator
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.guard import TableGuard
 from lithify.datasets.iceberg.request import request
 from lithify.errors import Refused
 from lithify.ids import RandomIds, Ulid
@@ -52,10 +53,9 @@ class Set:
         self.clock: ManualClock = a_clock()
         self.metrics = Metrics(self.clock, coordinates=True)
         dataset = metered(self.dataset(), self.metrics)
-        guard = TableGuard(dataset, self.clock, IDS)
+        self.leading = ExitStack()
         self.coordinator = Coordinator(dataset, self.clock, IDS, observer=self.metrics)
-        self.coordinator.start(guard.enter(take_over=False))
-        guard.hold(self.coordinator.epoch)
+        self.coordinator.start(self.leading.enter_context(Leadership(dataset, self.clock, IDS).acquire()))
         self.engine = InlineEngine(stepped=True)
         self.worker = Worker(self.dataset(), self.engine, self.clock, "w")
 
@@ -124,7 +124,7 @@ def test_one_run_compacts_what_is_held_and_ends(held: Set) -> None:
         InlineEngine(),
         held.clock,
         IDS,
-        TableGuard(dataset, held.clock, IDS),
+        Leadership(dataset, held.clock, IDS),
         planner=lambda state, ledger: request(state, ledger, now_us),
         take_over=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.compaction.journal import MAX_FAILURES, Attempt, Failure, Movement
-from lithify.datasets.journal import REPORT_INTERVAL_S, MovementReporter, ObjectJournal
-from lithify.ids import RandomIds
+from lithify.datasets.journal import MAX_NOTE_BYTES, REPORT_INTERVAL_S, MovementReporter, ObjectJournal
+from lithify.ids import MAX_ULID_MS, RandomIds
+from lithify.store.keys import join
 from lithify.testing import CountingStore, Fault, FaultyStore, ManualClock, MemoryStore, Verb
 
 CLOCK = ManualClock()
@@ -19,7 +21,7 @@ ID, OTHER = sorted(IDS.ulid(CLOCK.now_ms()) for _ in range(2))
 
 
 def journal_of(store: MemoryStore | CountingStore, root: str = "db") -> ObjectJournal:
-    return ObjectJournal(store, root, CLOCK, IDS)
+    return ObjectJournal(store, join(root, "lithify"), CLOCK, IDS)
 
 
 @pytest.mark.parametrize("root", ["", "db", "a/b"])
@@ -35,7 +37,7 @@ def test_entries_lie_under_the_folder_that_no_other_program_knows(root: str) -> 
     assert all(key.startswith(f"{root}/lithify/".lstrip("/")) for key in keys)
 
 
-@given(st.text(), st.text(), st.integers(0, 2**62))
+@given(st.text(), st.text(), st.integers(0, MAX_ULID_MS))
 def test_what_is_written_is_read(worker: str, reason: str, at_ms: int) -> None:
     store = MemoryStore()
     journal = journal_of(store)
@@ -111,6 +113,50 @@ def test_what_cannot_be_read_counts_as_absent(data: bytes) -> None:
     assert (journal.movements(ID), journal.finished(ID)) == ({}, frozenset())
     assert (journal.attempts(), journal.failures()) == ({}, ())
     assert journal.compactions() == {ID}
+
+
+NOTES = (
+    (
+        f"progress/{ID}/0-x.json",
+        {"index": 0, "worker": "w", "claimed_at_ms": 1, "bytes_read": 2, "bytes_written": 3, "at_ms": 4},
+    ),
+    (f"attempts/{ID}/x.json", {"worker": "w", "reason": "r", "at_ms": 1, "recorded": 0}),
+    (f"failures/{ID}.json", {"compaction": ID, "reason": "r", "attempts": 1, "at_ms": 1, "spec": "s"}),
+)
+NO_NUMBERS = ("1e999", "-1e999", "NaN", "-1", "1.5", '"1"', "true", "null", "[]", "9" * 300, str(1 << 63))
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS)
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [(name, field) for name, note in NOTES for field, value in note.items() if isinstance(value, int)],
+)
+def test_a_number_that_nobody_counts_to_makes_a_note_absent(name: str, field: str, number: str) -> None:
+    store = MemoryStore()
+    note = dict(NOTES)[name]
+    store.put(f"db/lithify/{name}", json.dumps(note).encode())
+    fresh = journal_of(store)
+    assert len(fresh.movements(ID)) + len(fresh.attempts()) + len(fresh.failures()) == 1
+    store.put(f"db/lithify/{name}", json.dumps(note | {field: "here"}).replace('"here"', number).encode())
+    fresh = journal_of(store)
+    assert (fresh.movements(ID), fresh.attempts(), fresh.failures()) == ({}, {}, ())
+
+
+def test_half_a_character_can_be_shown() -> None:
+    store = MemoryStore()
+    store.put(f"db/lithify/attempts/{ID}/x.json", rb'{"worker": "w", "reason": "\ud800", "at_ms": 1}')
+    ((attempt,),) = journal_of(store).attempts().values()
+    assert attempt.reason == "?"
+
+
+def test_a_huge_object_is_not_read() -> None:
+    store = CountingStore(MemoryStore())
+    journal = journal_of(store)
+    journal.add_attempt(ID, Attempt("w", "broke", 1))
+    store.put(f"db/lithify/attempts/{OTHER}/x.json", bytes(MAX_NOTE_BYTES + 1))
+    before = store.requests[Verb.GET]
+    assert list(journal.attempts()) == [ID]
+    assert store.requests[Verb.GET] == before + 1
 
 
 def test_movements_are_written_at_once_and_then_only_while_bytes_move() -> None:

@@ -12,15 +12,14 @@ from lithify import __version__
 from lithify.clock import SystemClock
 from lithify.compaction import protocol
 from lithify.compaction.journal import Attempt, Failure
+from lithify.compaction.lease import LEASE_MS, Lease
 from lithify.compaction.model import Compaction, Ledger, State
-from lithify.datasets.coordinating import lease_key
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.doctor import compactions, database, setup, storage
 from lithify.doctor.finding import Finding, Severity
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
-from lithify.store.leases import Lease, write_lease
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from lithify.testing.engine import Fault, InlineEngine
@@ -111,7 +110,7 @@ class Odd(WrappedStore):
 def test_stores(way: str, check: str | None, severity: Severity | None, says: str) -> None:
     clock = ManualClock()
     store = Odd(way, clock)
-    findings = by_check(storage.check_storage(store, "db", clock, IDS))
+    findings = by_check(storage.check_storage(store, "db/lithify", clock, IDS))
     assert worse_than_ok(findings.values()) == ({(check, severity)} if check is not None else set())
     if check is not None:
         assert says in findings[check].says
@@ -180,11 +179,9 @@ def examine(path: Path, now_ms: int | None = None, l0_max_ssts: int = L0_MAX_SST
     return list(database.check_database(dataset, at_ms, TIMEOUT_MS))
 
 
-def announce(dataset: SlateDataset, ends_in_ms: int) -> None:
-    """Lithify's coordinator of the present epoch, with a lease that ends then."""
-    epoch = dataset.snapshot().compactor_epoch
-    ends_ms = CLOCK.now_ms() + ends_in_ms
-    write_lease(dataset.store, lease_key(dataset.paths.root), Lease("lithify-1", epoch, epoch - 1, ends_ms))
+def announce(dataset: SlateDataset) -> None:
+    """Lithify's coordinator of the present epoch, with a lease written now."""
+    dataset.lease.write(Lease("lithify-1", taken=dataset.snapshot().compactor_epoch))
 
 
 def submitted(dataset: SlateDataset, step: Step | None = None) -> Ulid:
@@ -209,14 +206,21 @@ def test_nobody_coordinates(path: Path) -> None:
     assert worse_than_ok(examine(path)) == {("coordinator", Severity.PROBLEM)}
 
 
-@pytest.mark.parametrize(("ends_in_ms", "is_well"), [(5000, True), (-5000, False)])
-def test_a_coordinator_that_is_alive_or_was_killed(path: Path, ends_in_ms: int, is_well: bool) -> None:
+@pytest.mark.parametrize(
+    ("later_ms", "severity"),
+    [
+        (5_000, Severity.OK),
+        (LEASE_MS + 2_000, Severity.PROBLEM),
+        (-3_600_000, Severity.WARNING),  # this machine's clock is behind
+    ],
+)
+def test_a_coordinator_that_is_alive_or_was_killed(path: Path, later_ms: int, severity: Severity) -> None:
     dataset = dataset_at(path)
     dataset.take_epoch()
-    announce(dataset, ends_in_ms)
-    findings = by_check(examine(path))
-    assert (findings["coordinator"].severity is Severity.OK) == is_well
-    assert "lithify-1" in findings["coordinator"].says
+    announce(dataset)
+    finding = by_check(examine(path, CLOCK.now_ms() + later_ms))["coordinator"]
+    assert finding.severity is severity
+    assert "lithify-1" in finding.says
 
 
 def test_a_coordinator_of_slatedb_may_be_alive(path: Path) -> None:
@@ -233,7 +237,7 @@ def test_stale_heartbeats(path: Path, alive: bool, severity: Severity) -> None:
     dataset = dataset_at(path)
     submitted(dataset, claimed(CLOCK.now_ms() - 31_000))
     if alive:
-        announce(dataset, 5000)
+        announce(dataset)
     found = by_check(examine(path))["heartbeats"]
     assert found.severity is severity
     assert "slow-worker" in found.says
@@ -270,7 +274,7 @@ def test_stuck_compactions(
 def test_attempts_and_what_was_given_up(path: Path) -> None:
     dataset = dataset_at(path)
     compaction_id = submitted(dataset, claimed(CLOCK.now_ms()))
-    announce(dataset, 5000)
+    announce(dataset)
     dataset.journal.add_attempt(compaction_id, Attempt("w", "disk on fire", 1))
     gone = IDS.ulid(1)
     dataset.journal.add_failure(Failure(gone, "still on fire", 5, 1, ""))

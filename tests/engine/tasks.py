@@ -54,6 +54,13 @@ def fail_foreign(text: str) -> None:
     raise ValueError(text)
 
 
+def fail_with_cause(text: str) -> None:
+    try:
+        raise OSError(text)
+    except OSError as error:
+        raise StoreError(f"get object: {text}") from error
+
+
 class Unpicklable(LithifyError):
     """Cannot be pickled: it holds a lock."""
 
@@ -152,3 +159,9 @@ def daemon_has_numba(_: int) -> bool:
 def threading_hook() -> None:
     """A preload hook that must not be: its thread would be missing in every worker."""
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+
+
+def sleep_with_secret(argument: tuple[str, float, str]) -> None:
+    """`sleep_noted` with a secret among what travels to the task."""
+    folder, seconds, _secret = argument
+    sleep_noted((folder, seconds))

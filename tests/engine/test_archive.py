@@ -51,7 +51,7 @@ def use(cache: Path) -> str:
         [sys.executable, "-c", USE],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         env=child_environment() | {"LITHIFY_CACHE_DIR": str(cache)},
     )

@@ -35,7 +35,7 @@ def test_task_of_a_killed_executor_runs_again_elsewhere(tmp_path: Path) -> None:
             [sys.executable, "-c", PROGRAM, master, str(attempts)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
             env=child_environment(),
         )

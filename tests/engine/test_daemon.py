@@ -11,7 +11,7 @@ import pytest
 from lithify.engine.daemon import prefer_unpacked_pyspark
 from lithify.engine.spark import SparkEngine
 from tests.engine import tasks
-from tests.engine.waiting import child_environment
+from tests.engine.waiting import LIMIT_S, child_environment
 
 PRELOAD = "from lithify.engine.daemon import _output_kept_for_spark, preload\n"
 
@@ -21,7 +21,7 @@ def run(code: str) -> tuple[str, str]:
         [sys.executable, "-c", PRELOAD + code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=True,
         env=child_environment(),
     )
@@ -62,7 +62,7 @@ def test_hook_that_starts_threads_is_left_out_and_the_daemon_still_serves(hook: 
         [sys.executable, "-m", "lithify.engine.daemon", "pyspark.worker"],
         stdin=subprocess.DEVNULL,  # closed at once, which tells the daemon to end
         capture_output=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
         env=environment,
     )
@@ -82,9 +82,9 @@ def test_zipped_pyspark_is_left_out_only_beside_its_own_package(tmp_path: Path) 
 
 
 def test_workers_of_the_shared_session_are_forked_from_our_daemon(spark_engine: SparkEngine) -> None:
-    assert spark_engine.submit("daemon", tasks.daemon_has_numba, 0).result(60)
+    assert spark_engine.submit("daemon", tasks.daemon_has_numba, 0).result(LIMIT_S)
 
 
 def test_a_collection_after_a_task_spares_what_was_preloaded(spark_engine: SparkEngine) -> None:
-    walked, spared = spark_engine.submit("gc", tasks.objects_a_collection_walks_through, None).result(60)
+    walked, spared = spark_engine.submit("gc", tasks.objects_a_collection_walks_through, None).result(LIMIT_S)
     assert 0 < 10 * walked < spared

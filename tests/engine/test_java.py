@@ -162,7 +162,7 @@ def test_spark_runs_on_the_packaged_jdk_where_the_system_has_no_java(tmp_path: P
         capture_output=True,
         text=True,
         env=environment,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert (answer.returncode, answer.stderr) == (0, "")

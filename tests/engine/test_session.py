@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.waiting import child_environment, descendants, is_alive, noted_pids, wait_until
+from tests.engine.waiting import (
+    LIMIT_S,
+    child_environment,
+    descendants,
+    is_alive,
+    noted_pids,
+    settled_cache,
+    wait_until,
+)
 
 LONG_TASK = """
 import sys
@@ -65,7 +73,7 @@ def long_task(folder: Path) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=child_environment() | {"TMPDIR": str(scratch(folder))},
+        env=environment(folder),
     )
     try:
         wait_until(lambda: len(noted_pids(folder)) == 2)
@@ -76,9 +84,15 @@ def long_task(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def scratch(folder: Path) -> Path:
-    path = folder / "scratch"
-    path.mkdir(exist_ok=True)
-    return path
+    """The temporary folder of a process."""
+    return folder / "scratch"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """That of a process whose temporary folder holds nothing but what it puts there itself."""
+    scratch(folder).mkdir()
+    cache = settled_cache(folder / "cache")
+    return child_environment() | {"TMPDIR": str(scratch(folder)), "LITHIFY_CACHE_DIR": str(cache)}
 
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -86,9 +100,9 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
-        env=child_environment() | {"TMPDIR": str(scratch(folder))},
+        env=environment(folder),
     )
 
 
@@ -97,7 +111,7 @@ def test_interrupt_stops_the_tasks_and_closes_cleanly(tmp_path: Path) -> None:
         below = descendants(process.pid)
         assert len(below) >= 4  # the JVM, the daemon and two workers
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out, err) == (3, "interrupted\n", "")
     wait_until(lambda: not any(is_alive(pid) for pid in below))
     assert list(scratch(tmp_path).glob("lithify-*")) == []
@@ -111,7 +125,7 @@ def test_tasks_do_not_outlive_the_driver(tmp_path: Path, victim: str) -> None:
         subprocess.run(["kill", "-KILL", str(pid)], check=True)
         wait_until(lambda: not any(is_alive(task) for task in noted_pids(tmp_path)))
         if victim == "jvm":
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=LIMIT_S)
             assert "EngineError: a task of job failed: Spark's JVM has ended with exit code -9" in err
             assert "Exception occurred during processing" not in err
             assert "ERROR:root" not in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,22 @@ def test_store_error_is_raised_until_the_last_attempt(tmp_path: Path) -> None:
 
 def test_foreign_error_is_raised_until_the_last_attempt() -> None:
     request = encode_request(tasks.fail_foreign, "odd", LIMITS)
-    with pytest.raises(ValueError, match="odd"):
+    with pytest.raises(EngineError, match="ValueError: odd") as caught:
         run_attempt(request, 1)
+    assert any("fail_foreign" in note for note in caught.value.__notes__)
     outcome = run_attempt(request, 2)
     with pytest.raises(EngineError, match=r"^ValueError: odd"):
         decode_outcome(outcome)
+
+
+def test_what_spark_logs_of_a_failed_attempt_shows_no_secret() -> None:
+    """It writes the error with its causes and notes to the log of the executor."""
+    request = encode_request(tasks.fail_with_cause, "http://user:hunter2-canary@host", LIMITS)
+    with pytest.raises(StoreError, match="@host") as caught:
+        run_attempt(request, 0)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "fail_with_cause" in shown
+    assert "hunter2-canary" not in shown
 
 
 def local_function(value: int) -> int:

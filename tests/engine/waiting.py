@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-LIMIT_S = 30.0
+import pyspark
+
+from lithify.engine.archive import archive_path
+from lithify.engine.cache import cache_folder
+from lithify.engine.java import find_java
+
+LIMIT_S = 120.0
+"""Generous, because a busy machine may take many times as long; it only matters when a test fails."""
 
 
 def wait_until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
@@ -47,10 +54,26 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def settled_cache(folder: Path) -> Path:
+    """A cache folder in which the class archive was tried just now: no session that closes begins to make
+    it, which would go on in the background for a while."""
+    java, _ = find_java(os.environ, cache_folder(os.environ))
+    spark = Path(pyspark.__file__).parent
+    note = archive_path(folder, java, spark, pyspark.__version__).with_suffix(".attempt")
+    note.parent.mkdir(parents=True)
+    note.touch()
+    return folder
+
+
 def repository() -> Path:
     return Path(__file__).parents[2]
 
 
 def child_environment() -> dict[str, str]:
-    """The environment for a Python process that can import the tests."""
-    return {**os.environ, "PYTHONPATH": str(repository())}
+    """The environment for a Python process that can import the tests, and the same Lithify as this one."""
+    return {**os.environ, "PYTHONPATH": python_path()}
+
+
+def python_path() -> str:
+    """What `PYTHONPATH` must be for that."""
+    return os.pathsep.join(filter(None, (str(repository()), os.environ.get("PYTHONPATH"))))

@@ -1,1 +1,2 @@
-"""The foreign judge: what the official SlateDB client makes of our work, and how tests ask it."""
+"""The foreign judges: what the official SlateDB client and Java Iceberg make of our work, and how tests ask
+them."""

@@ -34,7 +34,7 @@ ResultT = TypeVar("ResultT")
 Target = str | Path
 MergeFunction = Callable[[bytes, bytes | None, bytes], bytes]
 
-DEFAULT_TIMEOUT_S = 20.0
+DEFAULT_TIMEOUT_S = 60.0
 SCAN_BATCH_ROWS = 4096
 MAX_RETRIES = 2
 DEFAULT_BLOCK_SIZE = 4096

@@ -13,6 +13,7 @@ from lithify import telemetry
 from lithify.clock import SystemClock
 from lithify.compaction.contract import Plan, Total
 from lithify.compaction.model import Compaction, Ledger, State, Worker
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
@@ -197,7 +198,7 @@ def test_a_coordinator_and_a_worker_at_work(tmp_path: Path) -> None:
     root = str(path).lstrip("/")
     dataset = metered(SlateDataset(store, root, clock, ids), metrics)
     coordinator = Coordinator(dataset, clock, ids, observer=metrics)
-    coordinator.start()
+    coordinator.start(Term(dataset.take_epoch()))
     worker = WorkerLoop(dataset, InlineEngine(), clock, "w", observer=metrics)
     for _ in range(3):
         coordinator.tick()

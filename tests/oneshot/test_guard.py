@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from lithify.datasets.coordinating import LEASE_MS, RENEW_AFTER_MS
-from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.errors import CoordinatorAlive, Fenced
-from lithify.ids import RandomIds
-from lithify.testing import Call, CountingStore, Crash, Fault, FaultyStore, ManualClock, Verb
+from lithify.testing import Call, Crash, Fault, FaultyStore, ManualClock
 from tests.compacting import compact, dataset_at
-from tests.judge.official import Admin, CloneSource, compact_officially, open_db
+from tests.engine.waiting import wait_until
+from tests.judge.official import (
+    Admin,
+    CloneSource,
+    Database,
+    compact_officially,
+    compactor_settings,
+    copy_database,
+    open_db,
+)
+
+WITH_COORDINATOR = {"compactor_options": compactor_settings()}
 
 
 @pytest.fixture
@@ -64,63 +73,6 @@ def test_a_clone_has_its_parents_epoch_but_no_coordinator(path: Path, tmp_path: 
         assert len(database.scan()) == 5
 
 
-def test_a_live_run_is_not_disturbed_and_a_dead_one_is_waited_for(path: Path) -> None:
-    clock, ids = ManualClock(), RandomIds()
-    first = dataset_at(path, clock=clock)
-    guard = CoordinatorGuard(first, clock, ids)
-    guard.hold(first.take_epoch())
-
-    second = CoordinatorGuard(dataset_at(path, clock=clock), clock, ids)
-    started_ms = clock.now_ms()
-    predecessor = second.enter(take_over=False)  # nobody renews the lease
-    assert clock.now_ms() - started_ms == LEASE_MS
-    assert predecessor == guard.holder
-    second.give_back()
-
-    class Renewing(ManualClock):
-        def sleep_s(self, duration_s: float) -> None:
-            clock.sleep_s(duration_s)
-            guard.hold(first.snapshot().compactor_epoch)
-
-        def now_ms(self) -> int:
-            return clock.now_ms()
-
-    guard.hold(first.snapshot().compactor_epoch)
-    third = CoordinatorGuard(dataset_at(path), Renewing(), ids)
-    with pytest.raises(CoordinatorAlive, match="right now"):
-        third.enter(take_over=False)
-    third.enter(take_over=True)
-
-    third.give_back()
-    before_ms = clock.now_ms()
-    assert second.enter(take_over=False) is None
-    assert clock.now_ms() == before_ms
-
-
-def test_a_lease_is_renewed_when_it_is_time_and_ended_only_by_its_holder(path: Path) -> None:
-    clock, ids = ManualClock(), RandomIds()
-    store = CountingStore(dataset_at(path).store)
-    first = CoordinatorGuard(dataset_at(path, clock=clock, wrap=lambda _: store), clock, ids)
-    first.hold(1)
-    store.reset()
-    for renewals in range(1, 4):
-        clock.advance_s((RENEW_AFTER_MS - 1) / 1000)
-        first.hold(1)
-        assert store.requests[Verb.PUT] == renewals - 1
-        clock.advance_s(0.001)
-        first.hold(1)
-        assert store.requests[Verb.PUT] == renewals
-    second = CoordinatorGuard(dataset_at(path, clock=clock), clock, ids)
-    second.hold(2)
-    lease = second.read()
-    first.give_back()
-    assert second.read() == lease
-    second.give_back()
-    ended = second.read()
-    assert ended is not None
-    assert not ended.is_live(clock.now_ms())
-
-
 def test_a_run_that_is_overtaken_stops_before_it_commits(path: Path) -> None:
     from lithify import telemetry
 
@@ -138,17 +90,47 @@ def test_a_run_that_is_overtaken_stops_before_it_commits(path: Path) -> None:
     assert len(result.committed) == 1
 
 
+def test_a_coordinator_that_opens_while_the_leadership_is_taken_is_not_closed(path: Path) -> None:
+    """It opens the database between the announcement and the epoch."""
+    opened: list[Database] = []
+
+    with ExitStack() as stack:
+
+        def open_meanwhile(_number: int, call: Call) -> None:
+            if call.method == "create" and call.key.endswith(".manifest") and not opened:
+                opened.append(stack.enter_context(open_db(path, settings=WITH_COORDINATOR)))
+                wait_until(lambda: dataset_at(path).snapshot().compactor_epoch == 1)
+
+        with pytest.raises(CoordinatorAlive, match="has just started"):
+            compact(dataset_at(path, wrap=lambda store: FaultyStore(store, open_meanwhile)))
+        goes_on(path, opened[0], 1)
+
+
+def goes_on(path: Path, database: Database, epoch: int) -> None:
+    """Nobody raised its epoch, which would close it, and it can be written."""
+    assert dataset_at(path).snapshot().compactor_epoch == epoch
+    database.put(b"later", b"v")
+    database.flush()
+    assert database.get(b"later") == b"v"
+
+
 @pytest.mark.parametrize("last", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_run_that_dies_after_a_lost_answer_is_recognised_by_the_next(path: Path, last: Fault) -> None:
-    """Files cannot tell whose write landed: the epoch behind the lost one is tried."""
-    faults = iter((Fault.FAIL_AFTER, last))
+def test_a_run_that_dies_beside_its_epoch_leaves_no_doubt(path: Path, tmp_path: Path, last: Fault) -> None:
+    """Whether its write landed shows; and whether it was its own."""
 
     def decide(_number: int, call: Call) -> Fault | None:
-        is_epoch = call.method == "create" and call.key.endswith(".manifest")
-        return next(faults) if is_epoch else None
+        return last if call.method == "create" and call.key.endswith(".manifest") else None
 
     clock = ManualClock(int(time.time() * 1000))
     with pytest.raises(Crash):
         compact(dataset_at(path, wrap=lambda store: FaultyStore(store, decide), clock=clock), clock=clock)
-    assert dataset_at(path).snapshot().compactor_epoch == (1 if last is Fault.CRASH_BEFORE else 2)
-    assert compact(dataset_at(path, clock=clock), clock=clock).committed
+    epoch = dataset_at(path).snapshot().compactor_epoch
+    assert epoch == (0 if last is Fault.CRASH_BEFORE else 1)
+    ours = copy_database(path, tmp_path / "ours")
+    assert compact(dataset_at(ours, clock=clock), clock=clock).committed
+    with open_db(path, settings=WITH_COORDINATOR) as database:
+        wait_until(lambda: dataset_at(path).snapshot().compactor_epoch == epoch + 1)
+        with pytest.raises(CoordinatorAlive):
+            compact(dataset_at(path, clock=clock), clock=clock)
+        goes_on(path, database, epoch + 1)
+    assert compact(dataset_at(path, clock=clock), clock=clock, take_over=True).committed

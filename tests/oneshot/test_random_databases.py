@@ -11,7 +11,7 @@ import pytest
 from lithify import oneshot
 from lithify.clock import SystemClock
 from lithify.compaction.contract import Plan, Proposal
-from lithify.datasets.slatedb.guard import CoordinatorGuard
+from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.ids import RandomIds, Ulid
 from lithify.testing.engine import InlineEngine
@@ -59,7 +59,7 @@ def compact_both(seed: int, folder: Path) -> None:
         InlineEngine(),
         clock,
         ids,
-        CoordinatorGuard(dataset, clock, ids),
+        Leadership(dataset, clock, ids),
         planner=planner,
         take_over=True,
     )

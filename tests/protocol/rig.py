@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from lithify import telemetry
 from lithify.compaction.model import State
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.datasets.journal import MovementReporter
 from lithify.datasets.slatedb.dataset import SlateDataset
@@ -129,7 +130,7 @@ class Rig:
             **options,
         )
         if start:
-            made.start()
+            made.start(Term(self.dataset().take_epoch()))
         return made
 
     def worker(

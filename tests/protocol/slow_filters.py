@@ -9,7 +9,7 @@ from pathlib import Path
 from lithify.datasets.slatedb.hooks import FilterDecision, Keep, Row
 
 SLOW_ROW_S = 0.004
-HELD_S = 60.0
+HELD_S = 200.0
 on_row: list[Callable[[], None]] = []
 """What to do for each row, in a test that runs the task itself."""
 

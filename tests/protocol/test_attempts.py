@@ -13,6 +13,7 @@ from lithify.compaction import protocol
 from lithify.compaction.failures import FAILURE_PAUSE
 from lithify.compaction.journal import MAX_FAILURES, Attempt, Failure
 from lithify.compaction.model import Ledger, State
+from lithify.coordination.leadership import Term
 from lithify.coordinator import MAX_ATTEMPTS, Coordinator
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
@@ -121,14 +122,14 @@ def test_workers_that_bring_it_on_before_they_die_use_up_no_attempts(
 def test_what_ends_the_process_of_an_embedded_worker_counts(rig: Rig) -> None:
     for life in range(MAX_ATTEMPTS):
         coordinator = rig.coordinator(start=False)
-        coordinator.start(predecessor=f"w{life - 1}")
+        coordinator.start(Term(rig.dataset().take_epoch(), f"w{life - 1}"))
         coordinator.tick()
         rig.clock.advance_s(3600)
         worker = rig.worker(f"w{life}")
         worker.tick()
         assert rig.owner() == f"w{life}"
     coordinator = rig.coordinator(start=False)
-    coordinator.start(predecessor=f"w{MAX_ATTEMPTS - 1}")
+    coordinator.start(Term(rig.dataset().take_epoch(), f"w{MAX_ATTEMPTS - 1}"))
     coordinator.tick()
     (failed,) = rig.seen(telemetry.Failed)
     assert "ended without giving it back" in failed.reason

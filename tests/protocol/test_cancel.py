@@ -9,12 +9,11 @@ import pytest
 from lithify import control
 from lithify.compaction.failures import CANCEL_PAUSE, FAILURE_PAUSE, given_up
 from lithify.compaction.journal import Failure
+from lithify.compaction.lease import Lease
 from lithify.compaction.model import State
-from lithify.datasets.coordinating import lease_key
 from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds, Ulid
 from lithify.status import status
-from lithify.store.leases import Lease, write_lease
 from lithify.store.objects import ObjectStore
 from lithify.testing import Call, FaultyStore
 from lithify.testing import Fault as StoreFault
@@ -29,7 +28,7 @@ def cancel(
     """Cancel it, as somebody does who sees that Lithify coordinates."""
     dataset = rig.dataset()
     epoch = dataset.snapshot().compactor_epoch
-    write_lease(dataset.store, lease_key(dataset.paths.root), Lease("lithify-1", epoch, epoch - 1, 0))
+    dataset.lease.write(Lease("lithify-1", is_ended=True, taken=epoch))
     control.cancel(rig.dataset(wrap), rig.clock, [compaction_id])
 
 

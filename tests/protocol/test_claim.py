@@ -248,7 +248,7 @@ def test_many_workers_at_once_run_each_compaction_once(segmented: Rig) -> None:
         stop.wait(0.02)
     stop.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     claimed = Counter(event.compaction for event in segmented.seen(telemetry.Claimed))
     committed = Counter(event.compaction for event in segmented.seen(telemetry.Committed))
     assert set(committed.values()) == {1}

@@ -11,6 +11,7 @@ import pytest
 
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.ids import RandomIds
 from lithify.testing.engine import InlineEngine
@@ -41,7 +42,7 @@ def test_nothing_of_a_slow_worker_is_collected(
     engine = InlineEngine(slots=10, stepped=True)
     slow = WorkerOptions(heartbeat_min_interval_ms=3_600_000)
     worker = Worker(dataset, engine, SystemClock(), "slow", options=slow)
-    coordinator.start()
+    coordinator.start(Term(dataset.take_epoch()))
     coordinator.tick()
     worker.tick()
     assert engine.waiting > 2

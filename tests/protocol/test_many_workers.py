@@ -15,6 +15,7 @@ import pytest
 from lithify import telemetry
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.hooks import Drop, FilterDecision, Keep, Row
@@ -33,7 +34,7 @@ from tests.protocol.rig import Template
 
 QUICK = LoopOptions(0.05, 0.05, 0.05)
 FILTER = f"{__name__}:no_multiples_of_three"
-LIMIT_S = 60.0
+LIMIT_S = 140.0
 
 
 def is_kept(key: bytes) -> bool:
@@ -76,7 +77,7 @@ def working(dataset_of: Callable[[], SlateDataset], engines: list[Engine]) -> It
 def coordinate_until_idle(dataset: SlateDataset) -> list[Event]:
     events: list[Event] = []
     coordinator = Coordinator(dataset, SystemClock(), RandomIds(), observer=events.append)
-    coordinator.start()
+    coordinator.start(Term(dataset.take_epoch()))
     deadline_s = time.monotonic() + LIMIT_S
     while not coordinator.tick().is_idle:
         assert time.monotonic() < deadline_s

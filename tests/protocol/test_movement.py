@@ -16,6 +16,7 @@ import pytest
 from lithify import telemetry
 from lithify.clock import SystemClock
 from lithify.compaction.journal import Movement
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.datasets.journal import REPORT_INTERVAL_S, ObjectJournal
 from lithify.datasets.slatedb.dataset import SlateDataset
@@ -36,7 +37,7 @@ FILTERED = replace(LAST_RUN, compaction_filter="tests.protocol.slow_filters:obse
 ROWS = 3000
 QUICK = LoopOptions(0.1, 0.1, 0.1)
 TIMEOUT_MS = 5_000
-LIMIT_S = 60.0
+LIMIT_S = 140.0
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def bench() -> Iterator[Bench]:
 
 
 def journal_of(bench: Bench) -> ObjectJournal:
-    return ObjectJournal(bench.store, "db", bench.clock, bench.ids)
+    return ObjectJournal(bench.store, "db/lithify", bench.clock, bench.ids)
 
 
 COMPACTION = RandomIds(random.Random(9)).ulid(1)
@@ -126,7 +127,7 @@ class Service:
             worker_heartbeat_timeout_ms=TIMEOUT_MS,
             observer=self.events.append,
         )
-        self.coordinator.start()
+        self.coordinator.start(Term(self._dataset().take_epoch()))
 
     def _dataset(self) -> SlateDataset:
         return dataset_at(self._path, compaction_filter=f"tests.protocol.slow_filters:{self._filter}")

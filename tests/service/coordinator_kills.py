@@ -13,6 +13,7 @@ from benchmarks.data import copy_for_a_run
 
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.ids import RandomIds
 from tests.compacting import check_state_files, dataset_at
@@ -72,5 +73,5 @@ def _dies(coordinator: Process) -> bool:
 def _finish(path: Path) -> None:
     """What the next coordinator does."""
     coordinator = Coordinator(dataset_at(path), SystemClock(), RandomIds())
-    coordinator.start()
+    coordinator.start(Term(dataset_at(path).take_epoch()))
     coordinator.tick()

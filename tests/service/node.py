@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from lithify.clock import SystemClock
+from lithify.coordination.leadership import Leadership
 from lithify.coordinator import Coordinator
-from lithify.datasets.slatedb.guard import CoordinatorGuard
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
@@ -133,9 +133,9 @@ def _coordinate(
     dataset, clock, ids = dataset_at(options.url, wrap=wrap), SystemClock(), RandomIds()
     timeout_ms = options.worker_heartbeat_timeout_ms
     coordinator = Coordinator(dataset, clock, ids, worker_heartbeat_timeout_ms=timeout_ms, observer=report)
-    guard = CoordinatorGuard(dataset, clock, ids)
+    leadership = Leadership(dataset, clock, ids)
     run_coordinator(
-        coordinator, guard, stop, random.Random(), loop, take_over=options.take_over, worker=worker
+        coordinator, leadership, stop, random.Random(), loop, take_over=options.take_over, worker=worker
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from tests.engine.waiting import child_environment, descendants, is_alive, wait_until
 from tests.service.node import NodeOptions
 
-STOP_LIMIT_S = 40.0
+STOP_LIMIT_S = 120.0
 Facts = dict[str, Any]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.ids import RandomIds
 from lithify.testing.engine import InlineEngine
@@ -31,7 +32,7 @@ def test_killed_at_each_write_of_a_commit(tmp_path: Path) -> None:
 
 def let_it_wait_for_its_commit(path: Path) -> None:
     coordinator = Coordinator(dataset_at(path), SystemClock(), RandomIds())
-    coordinator.start()
+    coordinator.start(Term(dataset_at(path).take_epoch()))
     coordinator.tick()
     worker = Worker(dataset_at(path), InlineEngine(), SystemClock(), "worker")
     worker.tick()

@@ -29,7 +29,7 @@ from tests.service.nodes import Nodes, nodes_in
 
 KEYS = 2_000
 VALUE_BYTES = 100
-LIMIT_S = 90.0
+LIMIT_S = 200.0
 DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 COORDINATORS = ("coordinator", "run", "compact --full")
 KEEPS_UP = 4
@@ -151,12 +151,12 @@ def test_embedded_in_the_process_that_holds_the_database(
     with open_db(path) as database, ThreadPoolExecutor(1) as thread:
         running = thread.submit(exec, lines, names)
         try:
-            wait_until(lambda: "guard" in names or running.done(), LIMIT_S)
+            wait_until(lambda: "leadership" in names or running.done(), LIMIT_S)
             model = write_throughout(database, path, bool)
         finally:
             names["stop"].set()
         running.result(LIMIT_S)
-    assert set(finishers(path).values()) == {names["guard"].holder}
+    assert set(finishers(path).values()) == {names["leadership"].holder}
     check(path, model)
 
 

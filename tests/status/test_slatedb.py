@@ -9,38 +9,53 @@ from pathlib import Path
 import pytest
 
 from lithify.compaction import protocol
+from lithify.compaction.lease import LEASE_MS, Lease, Taking
 from lithify.compaction.model import Progress, RangeProgress, State, Worker
 from lithify.compaction.presence import Presence
+from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger, SlateProgress
+from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import KeyRange, TieredSpec, Tree, View
-from lithify.datasets.slatedb.presence import judge
 from lithify.datasets.slatedb.pressure import pressure
 from lithify.ids import RandomIds, Ulid, ulid_ms
-from lithify.store.leases import Lease
+from lithify.testing import ManualClock
+from lithify.testing.memory import MemoryStore
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.trees import EMPTY, MB, Mint
 from tests.judge.official import open_db
 
 NOW_MS = 1_700_000_000_000
-LEASE = Lease("lithify-1", 7, 6, NOW_MS + 5000)
+LEASE = Lease("lithify-1", taken=7)
+ANNOUNCED = Lease("lithify-1", taken=6, taking=Taking(7, 2, "00" * 16))
 
 
 @pytest.mark.parametrize(
-    ("epoch", "lease", "presence", "is_alive"),
+    ("epoch", "lease", "later_ms", "presence", "is_alive"),
     [
-        (0, None, Presence.NEVER, False),
-        (7, LEASE, Presence.ALIVE, True),
-        (6, LEASE, Presence.ALIVE, True),
-        (7, replace(LEASE, expires_at_ms=0), Presence.STOPPED, False),
-        (7, replace(LEASE, expires_at_ms=NOW_MS - 1), Presence.LOST, False),
-        (8, LEASE, Presence.SLATEDB, None),
-        (1, None, Presence.SLATEDB, None),
+        (0, None, 0, Presence.NEVER, False),
+        (7, LEASE, LEASE_MS - 1, Presence.ALIVE, True),
+        (7, replace(LEASE, is_ended=True), 0, Presence.STOPPED, False),
+        (7, LEASE, LEASE_MS, Presence.LOST, False),
+        (7, LEASE, -LEASE_MS, Presence.ALIVE, True),
+        (7, LEASE, -LEASE_MS - 1, Presence.UNCLEAR, None),
+        (8, LEASE, 0, Presence.SLATEDB, None),
+        (6, LEASE, 0, Presence.SLATEDB, None),
+        (1, None, 0, Presence.SLATEDB, None),
+        (6, ANNOUNCED, 0, Presence.ALIVE, True),
+        (7, ANNOUNCED, 0, Presence.SLATEDB, None),
+        (0, ANNOUNCED, 0, Presence.NEVER, False),
     ],
 )
 def test_which_coordinator(
-    epoch: int, lease: Lease | None, presence: Presence, is_alive: bool | None
+    epoch: int, lease: Lease | None, later_ms: int, presence: Presence, is_alive: bool | None
 ) -> None:
-    found = judge(epoch, lease, NOW_MS)
+    clock = ManualClock(NOW_MS)
+    store = MemoryStore(clock)
+    store.create(f"db/manifest/{1:020}.manifest", encode_manifest(replace(EMPTY, compactor_epoch=epoch)))
+    dataset = SlateDataset(store, "db", clock, RandomIds())
+    if lease is not None:
+        dataset.lease.write(lease)
+    found = dataset.coordinator(NOW_MS + later_ms)
     assert found.presence is presence
     assert found.is_alive is is_alive
 

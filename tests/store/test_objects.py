@@ -59,6 +59,21 @@ def test_put_replaces_and_get_returns_the_whole_object(place: Place) -> None:
     assert place.names() == ["deep/er/object"]
 
 
+@pytest.mark.parametrize(
+    ("offset", "length"),
+    [(0, 11), (4, 1 << 40), (1 << 62, 1), (1 << 63, 1), (1 << 64, 1), (5, (1 << 64) - 1), (-1, 5), (5, -1)],
+)
+def test_a_range_that_the_object_does_not_have(place: Place, offset: int, length: int) -> None:
+    """Whatever the numbers are: they may come from a damaged file. No memory is taken for them."""
+    key = place.key("object")
+    place.store.put(key, b"ten bytes.")
+    with pytest.raises(StoreError):
+        place.store.get_range(key, offset, length)
+    if 0 < length < 100:
+        with pytest.raises(StoreError):
+            place.store.get_range_into(key, offset, memoryview(bytearray(length)))
+
+
 def test_an_empty_object_is_an_object(place: Place) -> None:
     place.store.create(place.key("empty"), b"")
     assert place.store.get(place.key("empty")) == b""

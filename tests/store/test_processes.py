@@ -18,7 +18,7 @@ from tests.store import writing
 
 PROCESSES = 4
 KILLS = 6
-START_LIMIT_S = 60
+START_LIMIT_S = 150
 _SPAWN = multiprocessing.get_context("spawn")
 _REPOSITORY = Path(__file__).parents[2]
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from lithify.collection import Collector
     from lithify.compaction.contract import Dataset
     from lithify.config.model import Config, DirectorySettings, SegmentSettings
-    from lithify.coordinator import Coordinator, Guard
+    from lithify.coordination.leadership import Leadership
+    from lithify.coordinator import Coordinator
     from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
     from lithify.datasets.slatedb.timeline import SegmentTimes
@@ -142,18 +143,13 @@ def preload(urls: Iterable[str]) -> str:
     return ",".join(hook for is_table, hook in _PRELOADS.items() if is_table in kinds)
 
 
-def guard(dataset: Dataset) -> Guard:
+def leadership(dataset: Dataset) -> Leadership:
     """What keeps two coordinators apart."""
     from lithify.clock import SystemClock
+    from lithify.coordination.leadership import Leadership
     from lithify.ids import RandomIds
 
-    if tables.is_table(dataset.url):
-        from lithify.datasets.iceberg.guard import TableGuard
-
-        return TableGuard(cast("IcebergDataset", dataset), SystemClock(), RandomIds())
-    from lithify.datasets.slatedb.guard import CoordinatorGuard
-
-    return CoordinatorGuard(cast("SlateDataset", dataset), SystemClock(), RandomIds())
+    return Leadership(dataset, SystemClock(), RandomIds())
 
 
 def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordinator:
@@ -219,21 +215,15 @@ def heartbeat_timeout_ms(config: Config) -> int:
 def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector | None:
     """What collects the garbage of `dataset`; `None` when the settings say that nothing does."""
     from lithify.clock import SystemClock
-    from lithify.datasets.slatedb.collector import (
-        DirectoryOptions,
-        GarbageCollector,
-        GarbageCollectorOptions,
-    )
+    from lithify.datasets.collecting import DirectoryOptions
+    from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
     from lithify.ids import RandomIds
 
     settings = config.garbage_collector_options
     if not settings.enabled:
         return None
     if tables.is_table(dataset.url):
-        from lithify.datasets.iceberg.garbage import TableCollector
-
-        interval_s = settings.lithify_options.interval.total_seconds()
-        return TableCollector(cast("IcebergDataset", dataset), SystemClock(), interval_s=interval_s)
+        return tables.collector(cast("IcebergDataset", dataset), settings, observer)
 
     def directory(of: DirectorySettings) -> DirectoryOptions:
         return DirectoryOptions(_ms(of.interval), _ms(of.min_age), of.dry_run)
@@ -247,7 +237,7 @@ def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector
         detach_options=directory(settings.detach_options),
         lithify_options=directory(settings.lithify_options),
     )
-    return GarbageCollector(
+    return garbage_collector(
         cast("SlateDataset", dataset), SystemClock(), RandomIds(), options=options, observer=observer
     )
 

@@ -94,7 +94,7 @@ def _examine_database(url: str, config: Config, read_only: bool) -> Iterable[Fin
     findings = list(check_database(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config)))
     yield from findings
     if not read_only and findings[0].severity is Severity.OK:
-        yield from check_storage(dataset.store, dataset.paths.root, clock, RandomIds())
+        yield from check_storage(dataset.store, dataset.paths.own_folder, clock, RandomIds())
 
 
 def _examine_table(url: str, config: Config, read_only: bool) -> Iterable[Finding]:
@@ -113,7 +113,7 @@ def _examine_table(url: str, config: Config, read_only: bool) -> Iterable[Findin
     yield from findings
     if not read_only and findings[0].severity is Severity.OK:
         dataset = open_table()
-        yield from check_storage(dataset.store, dataset.root, clock, RandomIds())
+        yield from check_storage(dataset.store, dataset.own_folder, clock, RandomIds())
 
 
 def _print(findings: list[Finding]) -> None:

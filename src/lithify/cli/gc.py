@@ -13,6 +13,7 @@ from lithify.cli import tables, text
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
+from lithify.errors import Refused
 
 if TYPE_CHECKING:
     from lithify.datasets.slatedb.garbage import Count, Report
@@ -49,6 +50,15 @@ def gc(
             "an old writer that is still alive could go on.",
         ),
     ] = False,
+    max_percent: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Of a table: delete nothing if it is more than this share of all files beside the table; "
+            "default: 50.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -67,9 +77,12 @@ def gc(
     with errors(as_json):
         tables.refuse(url, wal_fences=wal_fences)
         effective = settings(config, sets, store_option=store_option)
+        min_age_ms = None if min_age is None else round(min_age * 1000)
         if tables.is_table(url):
-            tables.gc(url, effective, delete, min_age, as_json)
+            tables.gc(url, effective, delete, min_age_ms, max_percent, as_json)
             return
+        if max_percent is not None:
+            raise Refused(f"{url} is a database, and --max-percent is for tables only")
         from lithify.clock import SystemClock
         from lithify.datasets.slatedb.garbage import (
             DEFAULT_KINDS,
@@ -82,8 +95,8 @@ def gc(
         from lithify.store.urls import open_store
 
         kinds = DEFAULT_KINDS | {Kind.WAL_FENCE} if wal_fences else DEFAULT_KINDS
-        min_age_ms = DEFAULT_MIN_AGE_MS if min_age is None else round(min_age * 1000)
-        options = GarbageOptions(min_age_ms=min_age_ms, dry_run=not delete, kinds=kinds)
+        age_ms = DEFAULT_MIN_AGE_MS if min_age_ms is None else min_age_ms
+        options = GarbageOptions(min_age_ms=age_ms, dry_run=not delete, kinds=kinds)
         store, root = open_store(url, effective.store_options)
         report = collect(store, DatabasePaths(root), SystemClock(), options)
         if as_json:

@@ -3,7 +3,8 @@
 1. Only Lithify's own logger speaks below WARNING. Libraries (py4j above all) keep silent.
 2. Lifecycle events are logged with their values as fields, at the level each event has; what happens for
    every range only at DEBUG.
-3. An event that ends an attempt also says how long the attempt took, how many ranges it finished, and
+3. Secrets are masked in all that is written (`secrets`).
+4. An event that ends an attempt also says how long the attempt took, how many ranges it finished, and
    how many bytes these read and wrote.
 """
 
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lithify import telemetry
+from lithify.cli.secrets import concealed
 from lithify.clock import Clock
 from lithify.telemetry import Event
 
@@ -52,7 +54,7 @@ class _TextFormatter(logging.Formatter):
         values = {name: value for name, value in _fields(record).items() if name != "event"}
         pairs = "".join(f" {name}={_text(value)}" for name, value in values.items())
         line = f"{_time(record)} {record.levelname} {record.getMessage()}{pairs}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return concealed(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
 
 
 class _JsonFormatter(logging.Formatter):
@@ -66,7 +68,15 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
-        return json.dumps(document, default=str)
+        return json.dumps(_concealed(document), default=lambda value: concealed(str(value)))
+
+
+def _concealed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _concealed(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_concealed(inner) for inner in value]
+    return concealed(value) if isinstance(value, str) else value
 
 
 def _text(value: object) -> str:

@@ -56,7 +56,7 @@ def compact_once(
                 engine,
                 clock,
                 RandomIds(),
-                building.guard(dataset),
+                building.leadership(dataset),
                 planner=planner,
                 take_over=take_over,
                 options=building.worker_options(config),

@@ -11,7 +11,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from lithify.cli.secrets import concealed
+from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
+
+_PASSED = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)
+"""What the command line itself deals with."""
 
 
 def pairs(options: list[str] | None) -> dict[str, str]:
@@ -20,7 +25,8 @@ def pairs(options: list[str] | None) -> dict[str, str]:
     for option in options or ():
         name, separator, value = option.partition("=")
         if not separator or not name:
-            raise Refused(f"{option!r} is not of the form KEY=VALUE")
+            # Not all of it, because what follows may be a secret.
+            raise Refused(f"{(option.split() or [option])[0]!r} is not of the form KEY=VALUE")
         found[name] = value
     return found
 
@@ -31,20 +37,25 @@ def print_json(document: Any) -> None:
 
 @contextmanager
 def errors(as_json: bool) -> Iterator[None]:
-    """Foreseen errors become one sentence on stderr (or a JSON document) and an exit code."""
+    """Errors become one sentence on stderr (or a JSON document) and an exit code, unforeseen ones too."""
     try:
         yield
     except LithifyError as error:
         _fail(error, as_json)
+    except _PASSED:
+        raise
+    except Exception as error:
+        _fail(unexpected("this command", error), as_json)
     except KeyboardInterrupt:
         Console(stderr=True).print("Stopped. What was finished is recorded; the next run goes on from there.")
         raise typer.Exit(130) from None
 
 
 def _fail(error: LithifyError, as_json: bool) -> NoReturn:
+    message = concealed(str(error))
     if as_json:
-        print_json({"error": type(error).__name__, "message": str(error)})
+        print_json({"error": type(error).__name__, "message": message})
     Console(stderr=True).print(
-        f"[red]{type(error).__name__}:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        f"[red]{type(error).__name__}:[/] {escape(message)}", highlight=False, soft_wrap=True
     )
     raise typer.Exit(error.exit_code) from error

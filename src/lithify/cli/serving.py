@@ -154,14 +154,14 @@ def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> No
     stop = building.stop_on_signals()
     with ExitStack() as stack:
         stack.enter_context(process)
-        worker, guard = None, building.guard(dataset)
+        worker, leadership = None, building.leadership(dataset)
         if works:
             engine = stack.enter_context(building.spark_engine(config, [url]))
             # Under the name in the lease: who starts after a crash takes back at once what it held.
-            worker = building.worker(dataset, engine, config, process.observe, guard.holder)
+            worker = building.worker(dataset, engine, config, process.observe, leadership.holder)
         run_coordinator(
             building.coordinator(dataset, config, process.observe),
-            guard,
+            leadership,
             stop,
             random.Random(),
             building.loop_options(config),

@@ -7,11 +7,14 @@ not given leaves the setting to the environment, the file, or its default.
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lithify.cli.logs import LOGGER, set_up_logs
 from lithify.cli.running import pairs
+from lithify.cli.secrets import conceal
+from lithify.redaction import is_secret
 
 if TYPE_CHECKING:
     from lithify.config.loading import Loaded
@@ -35,6 +38,8 @@ TABLES = {
     "spark_conf": ("--spark-conf", "spark.conf"),
 }
 """Options of the form KEY=VALUE: parameter of the command, option, table of settings."""
+_PROVIDERS = ("AWS_", "AZURE_", "GOOGLE_", "PYICEBERG_")
+"""What the environment variables of object stores and catalogs begin with."""
 
 
 def load_settings(config: Path | None, sets: list[str] | None, **given: object) -> Loaded:
@@ -52,7 +57,10 @@ def load_settings(config: Path | None, sets: list[str] | None, **given: object) 
         elif value is not None:
             option, name = SINGLE[parameter]
             flags[name] = (option, value)
-    return load(config, flags)
+    loaded = load(config, flags)
+    conceal(loaded.secrets())
+    conceal(value for name, value in os.environ.items() if name.startswith(_PROVIDERS) and is_secret(name))
+    return loaded
 
 
 def settings(

@@ -6,6 +6,7 @@ A URL `iceberg://CATALOG/NAMESPACE.TABLE` leads here. Options `--store-option` a
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
 
     from lithify.cli.progress import Totals
     from lithify.compaction.contract import Dataset, Total
-    from lithify.config.model import Config
+    from lithify.config.model import Config, DirectorySettings, GarbageCollectorSettings
+    from lithify.datasets.collecting import PeriodicCollector
     from lithify.datasets.iceberg.dataset import IcebergDataset
+    from lithify.datasets.iceberg.garbage import Kind
     from lithify.datasets.iceberg.model import ChunkSpec, TableState
     from lithify.metrics import Metrics
     from lithify.oneshot import Result
     from lithify.status import Status
     from lithify.store.objects import ObjectStore
+    from lithify.telemetry import Observer
 
 SCHEME = "iceberg://"
 
@@ -153,17 +157,62 @@ def spec_json(spec: ChunkSpec) -> dict[str, Any]:
     return {"kind": "chunks", "task": spec.task, "snapshot_id": spec.snapshot_id, "inputs": list(spec.inputs)}
 
 
-def gc(url: str, config: Config, delete: bool, min_age_s: float | None, as_json: bool) -> None:
+def collector(
+    dataset: IcebergDataset, settings: GarbageCollectorSettings, observer: Observer
+) -> PeriodicCollector[Kind]:
+    """What collects the garbage of a table. Its files are compacted ones, manifests, and versions of a list
+    of compactions, as those of a database are, so the same settings say how; a minimum age that nobody has
+    set is that of tables."""
+    from lithify.clock import SystemClock
+    from lithify.datasets.collecting import DirectoryOptions
+    from lithify.datasets.iceberg.garbage import DEFAULT_MIN_AGE_MS, Kind, table_collector
+
+    millisecond = timedelta(milliseconds=1)
+
+    def directory(of: DirectorySettings) -> DirectoryOptions:
+        is_set = "min_age" in of.model_fields_set
+        min_age_ms = of.min_age // millisecond if is_set else DEFAULT_MIN_AGE_MS
+        return DirectoryOptions(of.interval // millisecond, min_age_ms, of.dry_run)
+
+    options = {
+        Kind.DATA: directory(settings.compacted_options),
+        Kind.MANIFEST: directory(settings.manifest_options),
+        Kind.VERSION: directory(settings.compactions_options),
+        Kind.NOTE: directory(settings.lithify_options),
+        Kind.STAGED: directory(settings.lithify_options),
+    }
+    return table_collector(dataset, SystemClock(), options, observer)
+
+
+def gc(
+    url: str, config: Config, delete: bool, min_age_ms: int | None, max_percent: int | None, as_json: bool
+) -> None:
     """Show what nothing needs any more, and delete it when told to."""
     from lithify.clock import SystemClock
-    from lithify.datasets.iceberg.garbage import DEFAULT_MIN_AGE_MS, collect
+    from lithify.datasets.iceberg.garbage import (
+        DEFAULT_MAX_PERCENT,
+        DEFAULT_MIN_AGE_MS,
+        GarbageOptions,
+        collect,
+    )
 
+    options = GarbageOptions(
+        min_age_ms=DEFAULT_MIN_AGE_MS if min_age_ms is None else min_age_ms,
+        dry_run=not delete,
+        max_percent=DEFAULT_MAX_PERCENT if max_percent is None else max_percent,
+    )
     dataset = open_table(url, config)
-    min_age_ms = DEFAULT_MIN_AGE_MS if min_age_s is None else round(min_age_s * 1000)
-    report = collect(dataset, SystemClock(), min_age_ms=min_age_ms, dry_run=not delete)
+    report = collect(dataset, SystemClock(), options)
     if as_json:
         garbage = [{"kind": g.kind.value, "path": g.path, "size_bytes": g.size_bytes} for g in report.garbage]
-        print_json({"url": dataset.url, "dry_run": report.dry_run, "garbage": garbage})
+        print_json(
+            {
+                "url": dataset.url,
+                "dry_run": report.dry_run,
+                "garbage": garbage,
+                "notes": list(report.notes),
+            }
+        )
         return
     console = Console()
     shown = Table(title="Would delete (dry run)" if report.dry_run else "Deleted", title_justify="left")
@@ -173,6 +222,7 @@ def gc(url: str, config: Config, delete: bool, min_age_s: float | None, as_json:
     for found in report.garbage:
         shown.add_row(found.kind.value, found.path, text.size(found.size_bytes))
     console.print(shown if report.garbage else "There is no garbage.")
+    _print_notes(console, report.notes)
     if report.dry_run and report.garbage:
         console.print("Nothing was deleted; add --delete to do it.")
 

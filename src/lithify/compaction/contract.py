@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from lithify.compaction.history import History
 from lithify.compaction.journal import Journal
+from lithify.compaction.lease import Lease, LeaseFile, Permit, Taking
 from lithify.compaction.presence import CoordinatorStatus
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.ids import Ulid
@@ -127,9 +128,32 @@ class Dataset(Protocol):
         on each conflict. Publishes nothing when `change` returns its argument."""
         ...
 
-    def take_epoch(self, announce: Callable[[int], None]) -> int:
-        """Fence every older coordinator; returns the new epoch. Creates the ledger if absent. Each epoch
-        that is tried is told to `announce` before it is written: the answer may be lost."""
+    # Leadership; `lithify.coordination.leadership` puts these together.
+
+    @property
+    def lease(self) -> LeaseFile:
+        """The lease of Lithify's coordinator."""
+        ...
+
+    def epoch(self) -> int:
+        """The newest coordinator's epoch, 0 when none ever ran. `Refused` and `CorruptObject` where no
+        coordinator may start."""
+        ...
+
+    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
+        """Why somebody who is not Lithify may hold `epoch`, and what to do; `None` when nobody can."""
+        ...
+
+    def take_epoch(self, permit: Permit, confirm: Callable[[int], None]) -> int:
+        """Fence every older coordinator; returns the new epoch. Creates the ledger if absent. `permit` is
+        asked before each try, and refused is what `epoch` refuses before it is asked. A try that landed
+        though its answer was lost is found out and not made again. `confirm` is told of the epoch once it
+        is taken, before anything else is done."""
+        ...
+
+    def has_taken(self, taking: Taking) -> bool:
+        """Whether the version that was announced is there with its mark: its author took the epoch. False
+        too when it has been collected since."""
         ...
 
     @property

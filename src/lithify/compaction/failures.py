@@ -22,7 +22,7 @@ from lithify.compaction.journal import Failure
 from lithify.compaction.model import State
 from lithify.compaction.pauses import GrowingPause
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
-from lithify.errors import CorruptObject
+from lithify.errors import CorruptObject, Unsupported
 from lithify.ids import Ulid
 
 FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=3_600_000)
@@ -113,7 +113,7 @@ class Failures:
     def _sources_of(self, failure: Failure) -> frozenset[str]:
         try:
             return self._dataset.sources(self._dataset.decode_spec(failure.spec))
-        except CorruptObject:
+        except (CorruptObject, Unsupported):
             return frozenset()
 
 

@@ -13,6 +13,7 @@ class Presence(Enum):
     ALIVE = "Lithify's, alive"
     STOPPED = "Lithify's, stopped"
     LOST = "Lithify's, silent: killed, or hanging"
+    UNCLEAR = "Lithify's; the store's clock is ahead of this machine's, so nothing tells whether it is alive"
     SLATEDB = "SlateDB's, if its process is still open"
 
 
@@ -25,11 +26,11 @@ class CoordinatorStatus:
     holder: str | None = None
     """The name of Lithify's process."""
     lease_ends_ms: int | None = None
-    """When its lease ends, or ended; wall-clock milliseconds."""
+    """When its lease ends, or ended; milliseconds of the store's clock."""
 
     @property
     def is_alive(self) -> bool | None:
         """`None` when that cannot be known."""
-        if self.presence is Presence.SLATEDB:
+        if self.presence in (Presence.SLATEDB, Presence.UNCLEAR):
             return None
         return self.presence is Presence.ALIVE

@@ -34,7 +34,7 @@ from typing import Any
 
 from lithify.compaction.model import Compaction, Ledger, Progress, State, Worker
 from lithify.errors import Fenced, LithifyError, LostOwnership
-from lithify.ids import Ulid, ulid_ms
+from lithify.ids import MAX_ULID_MS, Ulid, ulid_ms
 
 AnyCompaction = Compaction[Any, Any, Any]
 AnyLedger = Ledger[Any, Any, Any]
@@ -110,7 +110,9 @@ def heartbeat(
     one, even if the worker's clock stands still: that is what a coordinator looks for."""
     compaction = _require_owner(ledger, compaction_id, worker_id)
     assert compaction.worker is not None
-    beat = Worker(worker_id, max(now_ms, compaction.worker.last_heartbeat_ms + 1))
+    last_ms = compaction.worker.last_heartbeat_ms
+    # A time that no id could carry is no clock's, and need not be passed.
+    beat = Worker(worker_id, max(now_ms, last_ms + 1) if last_ms < MAX_ULID_MS else now_ms)
     recorded = compaction.progress
     if progress is not None:
         if recorded is not None:

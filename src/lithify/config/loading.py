@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 
 from lithify.config.model import ENV_DELIMITER, ENV_PREFIX, MILLISECONDS, Config, options, plain, section_of
 from lithify.errors import Refused
+from lithify.redaction import is_secret, shown
 
 FILE_VARIABLE = "LITHIFY_CONFIG"
-_SECRET = re.compile(r"secret|password|token|account_key|access_key$|sas_|credential", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,14 @@ class Loaded:
     def settings(self) -> tuple[Setting, ...]:
         """Every setting, in the order of the sections."""
         return tuple(
-            Setting(path, _shown(path[-1], value), self.origins.get(".".join(path), "default"))
+            Setting(path, shown(path[-1], plain(value)), self.origins.get(".".join(path), "default"))
             for path, value in _leaves(self.config)
         )
+
+    def secrets(self) -> frozenset[str]:
+        """The values that no setting shows."""
+        leaves = _leaves(self.config)
+        return frozenset(value for path, value in leaves if isinstance(value, str) and is_secret(path[-1]))
 
 
 def load(file: Path | None = None, flags: Mapping[str, tuple[str, object]] | None = None) -> Loaded:
@@ -233,7 +237,3 @@ def _leaves(model: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
             yield from (((*path, name, key), inner) for key, inner in value.items())
         else:
             yield (*path, name), value
-
-
-def _shown(name: str, value: object) -> object:
-    return "********" if _SECRET.search(name) and value else plain(value)

@@ -27,7 +27,7 @@ def _to_text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, str | int | float):
         return str(value)
-    raise ValueError(f"must be text or a number, not {value!r}")
+    raise ValueError(f"must be text or a number, not {type(value).__name__}")  # the value may be a secret
 
 
 Text = Annotated[str, BeforeValidator(_to_text)]

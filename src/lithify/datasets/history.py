@@ -1,7 +1,7 @@
 """What the versions of a ledger that are still there tell of the past (`compaction.history`).
 
 The age of a version is when it was written. Versions are deleted by garbage collection after some minutes,
-so every answer may be "not known".
+and an old one may be damaged, so every answer may be "not known".
 
 `arrival` looks backwards from the latest version in steps that double until it finds one in which the
 compaction was in another state or at another worker, and then halves the interval: few reads, however
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from lithify.compaction.history import Arrival
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
-from lithify.errors import ObjectNotFound
+from lithify.errors import CorruptObject, ObjectNotFound, Unsupported
 from lithify.ids import Ulid
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.versions import format_id, parse_key
@@ -78,7 +78,8 @@ class LedgerHistory:
         if key not in self._read:
             try:
                 self._read[key] = self._decode(self._store.get(key), key)
-            except ObjectNotFound:  # collected since it was listed
+            except (ObjectNotFound, CorruptObject, Unsupported):
+                # Collected since it was listed, or of no use: the latest version is what counts.
                 self._read[key] = None
         ledger = self._read[key]
         return ledger.get(compaction_id) if ledger is not None else None

@@ -1,11 +1,14 @@
 """The journal as objects beside a dataset, for every kind of dataset.
 
-| object, under `<root>/lithify/`                | value                          |
+| object, under Lithify's own folder             | value                          |
 |------------------------------------------------|--------------------------------|
 | `progress/<compaction>/<index>-<unique>.json`  | `Movement`, rewritten in place |
 | `progress/<compaction>/finished-<worker>.json` | names of last outputs          |
 | `attempts/<compaction>/<unique>.json`          | `Attempt`, written once        |
 | `failures/<compaction>.json`                   | `Failure`, written once        |
+
+Anybody may have written there, so an object that is no such value, in every number, or larger than
+`MAX_NOTE_BYTES`, counts as absent.
 
 A worker's name is free text, so in a key it is the hash of it. The `<unique>` of an attempt or movement
 is a ULID. Objects written once are read once.
@@ -27,11 +30,14 @@ from typing import Any, TypeVar
 from lithify.clock import Clock
 from lithify.compaction.journal import MAX_FAILURES, Attempt, Failure, Movement, in_vain
 from lithify.errors import ObjectNotFound, StoreError
-from lithify.ids import Ids, Ulid, parse_ulid
+from lithify.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
 from lithify.store.keys import join
-from lithify.store.objects import ObjectStore
+from lithify.store.objects import ObjectMeta, ObjectStore
 
 REPORT_INTERVAL_S = 2.0
+MAX_NOTE_BYTES = 16 << 20
+"""Many times the names of ten thousand ranges."""
+_MAX_COUNT = (1 << 63) - 1
 _MAX_REASON_CHARS = 4000
 _FINISHED = "finished-"
 _SUFFIX = ".json"
@@ -40,15 +46,15 @@ ValueT = TypeVar("ValueT")
 
 
 class ObjectJournal:
-    """The journal of the dataset under the key `root` of `store` (`lithify.compaction.journal`)."""
+    """The journal of the dataset whose own folder is `folder` of `store` (`lithify.compaction.journal`)."""
 
-    def __init__(self, store: ObjectStore, root: str, clock: Clock, ids: Ids) -> None:
+    def __init__(self, store: ObjectStore, folder: str, clock: Clock, ids: Ids) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._progress = join(root, "lithify", "progress")
-        self._attempts = join(root, "lithify", "attempts")
-        self._failures = join(root, "lithify", "failures")
+        self._progress = join(folder, "progress")
+        self._attempts = join(folder, "attempts")
+        self._failures = join(folder, "failures")
         self._known: dict[str, dict[str, Any]] = {}
         """What objects that are written once contain, by folder and key."""
 
@@ -74,14 +80,14 @@ class ObjectJournal:
         for meta in self._store.list(join(self._progress, compaction_id)):
             name = _name(meta.key)
             if not name.startswith(_FINISHED):
-                movement = self._read(meta.key, _movement)
+                movement = self._read(meta, _movement)
                 if movement is not None:
                     found[name] = movement
         return found
 
     def finished(self, compaction_id: Ulid) -> frozenset[str]:
         notes = [
-            self._read(meta.key, _names)
+            self._read(meta, _names)
             for meta in self._store.list(join(self._progress, compaction_id))
             if _name(meta.key).startswith(_FINISHED)
         ]
@@ -130,15 +136,19 @@ class ObjectJournal:
     def _read_once(self, folder: str, parse: Callable[[Any], ValueT]) -> dict[str, ValueT]:
         """The values under a folder by key; only those not read before are read."""
         before: dict[str, ValueT | None] = self._known.get(folder, {})
-        keys = [meta.key for meta in self._store.list(folder)]
-        now = {key: before[key] if key in before else self._read(key, parse) for key in keys}
+        now = {
+            meta.key: before[meta.key] if meta.key in before else self._read(meta, parse)
+            for meta in self._store.list(folder)
+        }
         self._known[folder] = now
         return {key: value for key, value in now.items() if value is not None}
 
-    def _read(self, key: str, parse: Callable[[Any], ValueT]) -> ValueT | None:
+    def _read(self, meta: ObjectMeta, parse: Callable[[Any], ValueT]) -> ValueT | None:
         """The value, or `None` when it is gone or nobody wrote it as here."""
+        if meta.size > MAX_NOTE_BYTES:
+            return None
         try:
-            return parse(json.loads(self._store.get(key)))
+            return parse(json.loads(self._store.get(meta.key)))
         except (ObjectNotFound, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
@@ -204,30 +214,47 @@ def _compaction_of(key: str, folder: str) -> Ulid | None:
 
 def _movement(fields: Any) -> Movement:
     return Movement(
-        int(fields["index"]),
-        str(fields["worker"]),
-        int(fields["claimed_at_ms"]),
-        max(0, int(fields["bytes_read"])),
-        max(0, int(fields["bytes_written"])),
-        int(fields["at_ms"]),
+        _count(fields["index"]),
+        _text(fields["worker"]),
+        _time_ms(fields["claimed_at_ms"]),
+        _count(fields["bytes_read"]),
+        _count(fields["bytes_written"]),
+        _time_ms(fields["at_ms"]),
     )
 
 
 def _attempt(fields: Any) -> Attempt:
-    recorded = int(fields.get("recorded", 0))
-    return Attempt(str(fields["worker"]), str(fields["reason"]), int(fields["at_ms"]), recorded)
+    recorded = _count(fields.get("recorded", 0))
+    return Attempt(_text(fields["worker"]), _text(fields["reason"]), _time_ms(fields["at_ms"]), recorded)
 
 
 def _failure(fields: Any) -> Failure:
     return Failure(
-        parse_ulid(fields["compaction"]),
-        str(fields["reason"]),
-        int(fields["attempts"]),
-        int(fields["at_ms"]),
-        str(fields["spec"]),
+        parse_ulid(_text(fields["compaction"])),
+        _text(fields["reason"]),
+        _count(fields["attempts"]),
+        _time_ms(fields["at_ms"]),
+        _text(fields["spec"]),
         bool(fields.get("is_cancelled", False)),
     )
 
 
 def _names(fields: Any) -> tuple[str, ...]:
-    return tuple(map(str, fields["last_outputs"]))
+    return tuple(map(_text, fields["last_outputs"]))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    # JSON can hold half a character, which can be written nowhere.
+    return value.encode(errors="replace").decode()
+
+
+def _count(value: Any, most: int = _MAX_COUNT) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r} is no whole number from 0 to {most}")
+    return value
+
+
+def _time_ms(value: Any) -> int:
+    return _count(value, MAX_ULID_MS)

@@ -53,6 +53,13 @@ def check_coordinator(found: Status) -> Iterator[Finding]:
             "was killed, or it hangs",
             f"{start}; it takes over by itself and loses nothing",
         )
+    elif coordinator.presence is Presence.UNCLEAR:
+        yield warning(
+            check,
+            f"whether the coordinator {coordinator.holder} is alive cannot be seen: by the store's clock its "
+            "sign of life is from the future",
+            "set this machine's clock (NTP)",
+        )
     elif waiting:
         yield problem(check, "there is something to compact, and no coordinator is running", start)
     else:

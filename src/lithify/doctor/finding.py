@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from lithify.redaction import redact
+
 
 class Severity(Enum):
     """How bad a finding is."""
@@ -27,6 +29,9 @@ class Finding:
     """One sentence."""
     do: str = ""
     """What to do; empty only when nothing is to be done."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "says", redact(self.says))
 
 
 def ok(check: str, says: str) -> Finding:

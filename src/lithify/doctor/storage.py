@@ -5,7 +5,7 @@ With a probe object under `lithify/doctor/`, which is removed again:
 1. It can be created, and creating it once more is refused (create-if-absent): else two coordinators
    could both publish the same version, and one commit would be lost.
 2. An overwrite with a wrong etag is refused (needed by garbage collection).
-3. The store's clock and this machine's agree: heartbeats and leases are compared across machines.
+3. The store's clock and this machine's agree: status judges heartbeats and leases by it.
 4. It can be deleted.
 """
 
@@ -29,9 +29,9 @@ _WRITE = (
 )
 
 
-def check_storage(store: ObjectStore, root: str, clock: Clock, ids: Ids) -> Iterator[Finding]:
+def check_storage(store: ObjectStore, folder: str, clock: Clock, ids: Ids) -> Iterator[Finding]:
     """Write, read and delete the probe."""
-    key = join(root, "lithify", "doctor", f"{ids.uuid().hex}.probe")
+    key = join(folder, "doctor", f"{ids.uuid().hex}.probe")
     try:
         store.create(key, b"probe")
     except StoreError as error:
@@ -40,7 +40,7 @@ def check_storage(store: ObjectStore, root: str, clock: Clock, ids: Ids) -> Iter
     yield ok("write", "objects can be created")
     try:
         yield _check_create(store, key)
-        yield _check_replace(store, join(root, "lithify", "doctor", "etag.probe"))
+        yield _check_replace(store, join(folder, "doctor", "etag.probe"))
         yield _check_clock(store, key, clock)
     finally:
         yield _check_delete(store, key)
@@ -102,7 +102,7 @@ def _check_clock(store: ObjectStore, key: str, clock: Clock) -> Finding:
     return warning(
         "clock",
         f"this machine's clock is {skew_ms / 1000:.1f} s {word} the store's",
-        "synchronise it (NTP): heartbeats and leases are compared across machines; beside SlateDB's "
+        "synchronise it (NTP): `lithify status` judges heartbeats and leases by it; beside SlateDB's "
         "coordinator, a worker whose clock is behind by more than the heartbeat timeout loses its work",
     )
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from lithify.engine import session
 from lithify.engine.task import Limits, encode_request
+from lithify.scratch import Scratch
 
 _DUMP_LIMIT_S = 300
 _LOWEST_PRIORITY = 19
@@ -24,8 +24,8 @@ _LOWEST_PRIORITY = 19
 
 def build(path: Path) -> None:
     """Make the archive `path`."""
-    with tempfile.TemporaryDirectory(prefix="lithify-archive-") as folder:
-        classes = Path(folder) / "classes"
+    with Scratch() as scratch:
+        classes = scratch.path / "classes"
         java_home, class_path = _record(classes)
         path.parent.mkdir(parents=True, exist_ok=True)
         for left_behind in path.parent.glob(f"{path.stem}.*.staged"):

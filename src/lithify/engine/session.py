@@ -5,15 +5,17 @@ A classic session starts like this:
 1. Find Java, make a private temporary folder, and decide all settings (`settings`, pure).
 2. Start the JVM through Spark's own launcher, with its output in a file of the folder, in a process
    group of its own, so that Ctrl-C in a terminal reaches only this process. It ends by itself when
-   this process does, because it reads its standard input to the end.
+   this process does, because it reads its standard input to the end. Settings and the JVM's options
+   are told in files that only this user can read, because a command line can be read by anybody.
 3. Wait, for a limited time, for the port it listens on, and make the context. If the JVM ends
-   before, try once more without the class archive; then fail with the last lines of its log.
+   before, try once more without the class archive; then fail with the last lines of its log. Either way
+   those files are removed.
 
 Closing stops the context, ends the JVM and removes the folder; each step has a time limit.
 
 Invariants: nothing is written to standard output or standard error. Only one classic session is
 open in a process, because PySpark allows no second one. `os.environ` is changed only while the
-context is made.
+context is made. What travels to a task is never in a file, because there may be secrets in it.
 """
 
 from __future__ import annotations
@@ -26,11 +28,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from lithify.engine.failure import essential_cause
 from lithify.engine.java import Java, find_java
 from lithify.engine.task import OUTCOME_SCHEMA, run_request, run_request_in_arrow
 from lithify.errors import EngineError
+from lithify.scratch import Scratch
 
 START_LIMIT_S = 120
 STOP_LIMIT_S = 15
@@ -49,7 +50,10 @@ CONNECT_LIMIT_S = 10
 LOG_TAIL_LINES = 15
 _POLL_S = 0.02
 _REAP_LIMIT_S = 2
+_CHUNK_BYTES = 64 * 1024
 _OUTPUT_FILE = "jvm.log"
+_TOLD_FOLDER = "told"
+"""What the JVM is told at its start."""
 
 _process_lock = threading.Lock()
 """Held while a context is made or unmade: PySpark keeps it in class attributes."""
@@ -140,8 +144,8 @@ class ClassicSession:
     ) -> None:
         self.java_home = java_home
         self._wanted_archive = wanted_archive
-        self._folder = Path(tempfile.mkdtemp(prefix="lithify-"))
-        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._scratch = Scratch()
+        self._folder = self._scratch.path
         self._process: subprocess.Popen[bytes] | None = None
         self._close_lock = threading.Lock()
         local = settings.parse_local(master, settings.usable_cpus())
@@ -157,7 +161,7 @@ class ClassicSession:
                 archive.discard(used_archive)  # the JVM has left it out; the builder makes another
         except BaseException:
             self._end_process()
-            self._remove_folder()
+            self._scratch.close()
             raise
 
     @property
@@ -175,7 +179,7 @@ class ClassicSession:
             context.setLocalProperty("spark.job.description", description)
             context.addJobTag(tag)
             try:
-                outcomes: list[bytes] = context.parallelize([request], 1).map(run_request).collect()
+                outcomes: list[bytes] = _one_row(context, request).map(run_request).collect()
             finally:
                 context.removeJobTag(tag)
         return outcomes[0]
@@ -195,7 +199,7 @@ class ClassicSession:
     def close(self) -> None:
         """Stop the context, end the JVM, remove the folder, and see to the class archive."""
         with self._close_lock:
-            if not self._remove_folder.alive:
+            if not self._scratch.is_open:
                 return
             with _process_lock:
                 stopping = threading.Thread(target=self._stop, daemon=True)
@@ -203,7 +207,7 @@ class ClassicSession:
                 stopping.join(STOP_LIMIT_S)
                 self._end_process()
                 _forget_context()
-            self._remove_folder()
+            self._scratch.close()
         if self._wanted_archive is not None:
             archive.build_in_background(self._wanted_archive)
 
@@ -270,15 +274,17 @@ class ClassicSession:
             message = f"Spark did not start on {conf['spark.master']}: {cause}\n{self.log_tail()}".rstrip()
             ended = self._process is not None and self._process.poll() is not None
             raise (_JvmEndedError if ended else EngineError)(message) from error
+        finally:
+            shutil.rmtree(self._folder / _TOLD_FOLDER, ignore_errors=True)
 
     def _launch(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> tuple[int, str]:
         """Start the JVM and wait until it says where it listens: its port and its secret."""
         from pyspark.find_spark_home import _find_spark_home
 
-        answer = self._folder / "gateway"
+        told = self._folder / _TOLD_FOLDER
+        answer = told / "gateway"
         command = [str(Path(_find_spark_home()) / "bin" / "spark-submit")]
-        for name, value in conf.items():
-            command += ["--conf", f"{name}={value}"]
+        command += ["--properties-file", str(_tell(told, conf)), "--load-spark-defaults"]
         command += shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         with (self._folder / _OUTPUT_FILE).open("wb") as output:
             self._process = subprocess.Popen(
@@ -398,6 +404,40 @@ def _archive_path(cache: Path, java: Java) -> Path:
     from pyspark.find_spark_home import _find_spark_home
 
     return archive.archive_path(cache, java, Path(_find_spark_home()), pyspark.__version__)
+
+
+def _tell(folder: Path, conf: Mapping[str, str]) -> Path:
+    """Write the settings and the JVM's options to files in a new folder; the file of settings."""
+    folder.mkdir(0o700)
+    launching = dict(conf)
+    for name in settings.JVM_OPTIONS & conf.keys():
+        options = folder / name
+        _write_privately(options, settings.quote_options(shlex.split(conf[name])))
+        launching[name] = settings.quote_options([f"@{options}"])
+    file = folder / "settings"
+    _write_privately(file, settings.properties(launching))
+    return file
+
+
+def _write_privately(path: Path, text: str) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _one_row(context: Any, request: bytes) -> Any:
+    """An RDD of one partition with the request as its only element. It reaches the JVM through a socket, as
+    it does in PySpark's own `parallelize` where files have to be encrypted; else that would write a file."""
+    from pyspark.core.rdd import RDD
+    from pyspark.serializers import ChunkedStream, NoOpSerializer
+    from pyspark.util import local_connect_and_auth
+
+    serializer = NoOpSerializer()
+    server = context._jvm.PythonParallelizeServer(context._jsc.sc(), 1)
+    stream, _ = local_connect_and_auth(server.connInfo(), server.secret())
+    chunks = ChunkedStream(stream, _CHUNK_BYTES)
+    serializer.dump_stream([request], chunks)
+    chunks.close()
+    return RDD(server.getResult(), context, serializer)
 
 
 def _parse_gateway(answer: bytes) -> tuple[int, str]:

@@ -18,10 +18,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lithify.redaction import SPARK_REGEX
+
 DEFAULT_ATTEMPTS = 4
 DAEMON_MODULE = "lithify.engine.daemon"
 PRELOAD_VARIABLE = "LITHIFY_PRELOAD"
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+JVM_OPTIONS = frozenset({DRIVER_OPTIONS, "spark.driver.defaultJavaOptions"})
+"""Settings with options of the driver's JVM."""
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _LOCAL = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*(\d+)\s*)?\])?")
 _LOOPBACK_HOST = re.compile(r"\w+://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?(?:[/,;].*)?")
@@ -127,6 +131,7 @@ def driver_settings(
         "spark.python.daemon.module": DAEMON_MODULE,
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.task.killTimeout": "100ms",
+        "spark.redaction.regex": SPARK_REGEX,
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
     }
     if preload is not None:
@@ -163,6 +168,18 @@ def launch_environment(
     if is_loopback(master):
         variables["SPARK_LOCAL_IP"] = _LOOPBACK
     return variables
+
+
+def properties(conf: Mapping[str, str]) -> str:
+    """Settings as a file of Java properties, in ASCII."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items())
+
+
+def _escaped(text: str) -> str:
+    units = memoryview(text.encode("utf-16-be", "surrogatepass")).cast("B")
+    codes = [units[i] << 8 | units[i + 1] for i in range(0, len(units), 2)]
+    plain = re.compile(r"[A-Za-z0-9.,/_\[\]*$@+-]")
+    return "".join(chr(code) if plain.match(chr(code)) else f"\\u{code:04x}" for code in codes)
 
 
 def quote_options(options: list[str]) -> str:

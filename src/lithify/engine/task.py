@@ -26,6 +26,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import EngineError, LithifyError, StoreError
+from lithify.redaction import redact
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +103,9 @@ def run_attempt(request: bytes, attempt: int) -> bytes:
     except Exception as error:
         is_final = isinstance(error, LithifyError) and not isinstance(error, _RETRIED)
         if not is_final and attempt + 1 < call.limits.max_attempts:
-            raise
+            again = _portable(error)
+            again.add_note(f"In the task:\n{_trace(error)}")
+            raise again from None  # Spark logs it with its causes, and these may show secrets
         outcome = _Outcome(error=_portable(error), trace=_trace(error))
     return _encode_outcome(outcome, _name(call.function))
 
@@ -157,7 +160,7 @@ def _portable(error: Exception) -> LithifyError:
 
 
 def _trace(error: Exception) -> str:
-    return "".join(traceback.format_exception(error, limit=-8)).strip()
+    return redact("".join(traceback.format_exception(error, limit=-8)).strip())
 
 
 @contextlib.contextmanager

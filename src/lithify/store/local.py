@@ -42,6 +42,7 @@ from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, Sto
 from lithify.store.direct import DirectFile
 from lithify.store.keys import check_key, is_leftover_name, is_object_name, unstaged
 from lithify.store.objects import ObjectMeta
+from lithify.store.ranges import check_range
 
 _STAGING_DIGITS = 18
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -66,11 +67,17 @@ class LocalStore:
             return file.read(), _meta(key, os.fstat(file.fileno()))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
+        check_range(key, offset, length)
+        # Asked before memory is taken for it.
+        missing = offset + length - self.head(key).size
+        if missing > 0:
+            raise _too_short(key, min(missing, length), offset + length)
         data = bytearray(length)
         self.get_range_into(key, offset, memoryview(data))
         return bytes(data)
 
     def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
+        check_range(key, offset, target.nbytes)
         rest = target.cast("B")
         with _failures("get", key):
             fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
@@ -78,7 +85,7 @@ class LocalStore:
                 while rest:
                     count = os.preadv(fd, [rest], offset)
                     if not count:
-                        raise StoreError(f"get {key}: it ends {len(rest)} bytes before {offset + len(rest)}")
+                        raise _too_short(key, len(rest), offset + len(rest))
                     rest = rest[count:]
                     offset += count
             finally:
@@ -192,6 +199,10 @@ class LocalWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abort()
+
+
+def _too_short(key: str, missing: int, end: int) -> StoreError:
+    return StoreError(f"get {key}: it ends {missing} bytes before {end}")
 
 
 def _meta(key: str, stat: os.stat_result) -> ObjectMeta:

@@ -26,6 +26,7 @@ from obstore.store import GCSStore
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.objects import ObjectMeta
+from lithify.store.ranges import check_range
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
@@ -60,9 +61,11 @@ class ObstoreStore:
             return answer.bytes().to_bytes(), self._meta(answer.meta, put_id)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
+        check_range(key, offset, length)
         return self._range(key, offset, length).to_bytes() if length else b""
 
     def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
+        check_range(key, offset, target.nbytes)
         if target.nbytes:
             target.cast("B")[:] = memoryview(self._range(key, offset, target.nbytes))
 

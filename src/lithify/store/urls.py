@@ -13,7 +13,8 @@ A store is rooted at the bucket, not at the dataset, because a dataset may point
 Options are obstore's configuration names (`aws_endpoint`, `aws_region`, `google_service_account`,
 `azure_storage_account_key`, …), its client options (`allow_http`, `timeout`, …, with or without the
 provider's prefix), and `max_retries` and `retry_timeout_s`. What is not given is taken from the usual
-environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …).
+environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …). An endpoint that is
+written as `http://…` needs no `allow_http` (`endpoints`).
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
 from obstore.exceptions import BaseError
-from obstore.store import MemoryStore, from_url
+from obstore.store import MemoryStore, S3Store, from_url
 
 from lithify.errors import Refused, StoreError
+from lithify.store.endpoints import allow_http, find_endpoint, take_endpoint
 from lithify.store.keys import check_key
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
@@ -103,6 +105,22 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[Obje
     return _remote(f"{scheme}://{parts.netloc}", provider, options or {}), _prefix(url, path)
 
 
+def settled_endpoint(url: str, options: Mapping[str, str]) -> str | None:
+    """The endpoint that the options or the environment name for the provider of `url`. `Refused` when the
+    options do not allow their own; one of the environment that is not allowed may be nobody's concern, so
+    it is left to `open_store`."""
+    provider = _PROVIDER_PREFIXES[url.partition("://")[0]]
+    config = {name.lower(): value for name, value in options.items()}
+    endpoint = find_endpoint(provider, config, os.environ)
+    try:
+        allow_http(endpoint, _client_options(provider, dict(config)).get("allow_http"))
+    except Refused:
+        if endpoint is not None and endpoint.name in config:
+            raise
+        return None
+    return endpoint.url if endpoint is not None else None
+
+
 def _prefix(url: str, path: str) -> str:
     prefix = path.strip("/")
     try:
@@ -136,15 +154,24 @@ def _remote(root: str, provider: str, options: Mapping[str, str]) -> ObjectStore
             "max_retries": int(config.pop("max_retries", MAX_RETRIES)),
             "retry_timeout": timedelta(seconds=float(config.pop("retry_timeout_s", RETRY_TIMEOUT_S))),
         }
+        endpoint = find_endpoint(provider, config, os.environ)
         client = _client_options(provider, config)
-        backend = from_url(root, config=cast(Any, config), client_options=client, retry_config=retries)
+        if (allowed := allow_http(endpoint, client.get("allow_http"))) is not None:
+            client["allow_http"] = allowed
+        take_endpoint(provider, config, endpoint)
+        given: dict[str, Any] = {"config": config, "retry_config": retries}
+        given["client_options"] = cast("ClientConfig", client) if client else None
+        if provider == "aws_":  # `from_url` does not know the option that wins over every variable
+            return ObstoreStore(root, S3Store(urlsplit(root).netloc, **given))
+        return ObstoreStore(root, from_url(root, **given))
+    except Refused as error:
+        raise Refused(f"{root}: {error}") from error
     except (BaseError, ValueError, OverflowError) as error:
         cause = str(error).partition("\n\nDebug source")[0]
         raise Refused(f"{root}: the store cannot be opened with these options: {cause}") from error
-    return ObstoreStore(root, backend)
 
 
-def _client_options(provider: str, config: dict[str, str]) -> ClientConfig | None:
+def _client_options(provider: str, config: dict[str, str]) -> dict[str, str]:
     """Take the client's options out of `config`, or from the environment.
 
     obstore reads the environment only when it is given no client options at all; so both are
@@ -156,4 +183,4 @@ def _client_options(provider: str, config: dict[str, str]) -> ClientConfig | Non
         value = config.pop(name, prefixed)
         if value is not None:
             client[name] = value
-    return cast("ClientConfig", client) if client else None
+    return client

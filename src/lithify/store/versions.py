@@ -56,7 +56,7 @@ from lithify.errors import (
     VersionConflict,
 )
 from lithify.ids import Ids, RandomIds
-from lithify.store.objects import ObjectStore
+from lithify.store.objects import ObjectMeta, ObjectStore
 
 __all__ = ["Version", "VersionConflict", "VersionedFiles"]
 
@@ -134,15 +134,27 @@ class VersionedFiles:
         """The object key of a version."""
         return f"{self.folder}/{format_id(version_id)}{self._suffix}"
 
+    def listed(self) -> list[tuple[int, ObjectMeta]]:
+        """The versions that exist, with what the listing says of them, oldest first."""
+        numbered = ((parse_key(m.key, self.folder, self._suffix), m) for m in self._store.list(self.folder))
+        return sorted((version_id, meta) for version_id, meta in numbered if version_id is not None)
+
     def ids(self) -> list[int]:
         """The numbers of all versions that are listed, ascending, whatever the boundary says."""
-        keys = (meta.key for meta in self._store.list(self.folder))
-        found = (parse_key(key, self.folder, self._suffix) for key in keys)
-        return sorted(version_id for version_id in found if version_id is not None)
+        return [version_id for version_id, _ in self.listed()]
 
     def read(self, version_id: int) -> bytes:
         """The bytes of one version (of a checkpoint, for example), whatever the boundary says."""
         return self._store.get(self.key(version_id))
+
+    def has_mark(self, version_id: int, mark: bytes) -> bool:
+        """Whether a version is there, counts, and contains `mark`. One that came after a collection had
+        deleted its number does not count, however it looks; nor can it be told from one that was there
+        before."""
+        try:
+            return mark in self.read(version_id) and version_id > self.boundary()
+        except ObjectNotFound:
+            return False
 
     def latest(self) -> Version | None:
         """The latest version; `None` when there is none at all."""
@@ -172,6 +184,11 @@ class VersionedFiles:
         unknown: what was written may still become the next version.
         """
         version = Version(base.id + 1 if base is not None else 1, data)
+        if version.id > MAX_VERSION_ID:
+            raise CorruptObject(
+                self.key(version.id - 1),
+                "no number is left for the next version; nobody counted so far, so move this object away",
+            )
         put_id = self._ids.uuid().hex
         try:
             self._store.create(self.key(version.id), data, put_id)

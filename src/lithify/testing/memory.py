@@ -11,6 +11,7 @@ from lithify.clock import Clock, SystemClock
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.keys import check_key
 from lithify.store.objects import ObjectMeta
+from lithify.store.ranges import check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class MemoryStore:
         return found.data, found.meta
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
+        check_range(key, offset, length)
         data = self._read(key).data[offset : offset + length]
         if len(data) < length:
             raise StoreError(f"get {key}: it has no {length} bytes at {offset}")

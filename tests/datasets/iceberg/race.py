@@ -33,11 +33,12 @@ from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError
 
 from lithify.clock import SystemClock
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.garbage import Kind, collect
+from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
 from lithify.errors import Fenced, StoreError
 from lithify.ids import RandomIds
 from lithify.testing.engine import InlineEngine
@@ -46,6 +47,7 @@ from tests.datasets.iceberg.tables import (
     DAY,
     NAME,
     START,
+    age_files,
     append,
     delete_positions,
     fresh,
@@ -54,6 +56,7 @@ from tests.datasets.iceberg.tables import (
     new_table,
     read,
     read_by_duckdb,
+    read_by_java,
 )
 
 Role = Callable[[Path, float, int], None]
@@ -195,7 +198,7 @@ def _coordinator(folder: Path, seconds: float, seed: int) -> None:
             dataset = IcebergDataset(new_catalog(folder), TableUrl("test", NAME), clock, ids)
             coordinator = Coordinator(dataset, clock, ids, worker_heartbeat_timeout_ms=2000)
             worker = Worker(dataset, InlineEngine(), clock, f"lithify-{ids.ulid(clock.now_ms())}")
-            coordinator.start()
+            coordinator.start(Term(dataset.take_epoch()))
             try:
                 while not end.has_come():
                     with suppress(StoreError):
@@ -253,12 +256,12 @@ def race(folder: Path, seconds: float, seed: int, *, in_processes: bool) -> Outc
     committed, refused, fenced = (sum(counts) for counts in zip(*coordinated, strict=True))
     expected = sorted(set(appended) - set(deleted))
     found = [row[1] for row in read(table)]
-    by_duckdb = [row[1] for row in read_by_duckdb(table)]
+    by_others = [[row[1] for row in reader(table)] for reader in (read_by_duckdb, read_by_java)]
     dataset = IcebergDataset(table.catalog, TableUrl("test", NAME), SystemClock(), RandomIds())
     dataset.update_ledger(lambda ledger: type(ledger)(ledger.epoch, ()))  # whatever was cut off is over
-    time.sleep(0.01)
-    report = collect(dataset, SystemClock(), min_age_ms=0, dry_run=False)
-    again = collect(dataset, SystemClock(), min_age_ms=0)
+    age_files(folder)
+    report = collect(dataset, SystemClock(), GarbageOptions(dry_run=False))
+    again = collect(dataset, SystemClock())
     files = (Kind.DATA, Kind.MANIFEST)
     summaries = [s.summary for s in fresh(table).snapshots()]
     return Outcome(
@@ -274,7 +277,7 @@ def race(folder: Path, seconds: float, seed: int, *, in_processes: bool) -> Outc
         fenced=fenced,
         rows=len(found),
         expected=len(expected),
-        is_exact=found == by_duckdb == expected == [row[1] for row in read(table)],
+        is_exact=found == expected == [row[1] for row in read(table)] and by_others == [expected, expected],
         orphans_collected=len([g for g in report.garbage if g.kind in files]),
         orphans_left=len([g for g in again.garbage if g.kind in files]),
     )

@@ -11,10 +11,10 @@ from pyiceberg.table import Table
 from lithify import oneshot, telemetry
 from lithify.clock import Clock
 from lithify.compaction.model import State
+from lithify.coordination.leadership import Leadership, Term
 from lithify.coordinator import Coordinator, TickResult
 from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.guard import TableGuard
 from lithify.engine.ports import Engine
 from lithify.ids import RandomIds
 from lithify.oneshot import Result
@@ -55,7 +55,7 @@ def compact(
         engine if engine is not None else InlineEngine(),
         clock,
         ids,
-        TableGuard(dataset, clock, ids),
+        Leadership(dataset, clock, ids),
         observer=observer,
     )
 
@@ -68,7 +68,7 @@ class Steps:
         self.clock = clock if clock is not None else a_clock()
         self.coordinator = Coordinator(dataset, self.clock, RandomIds())
         self.worker = Worker(dataset, InlineEngine(), self.clock, name)
-        self.coordinator.start()
+        self.coordinator.start(Term(dataset.take_epoch()))
 
     def schedule(self) -> TickResult:
         """Plan and schedule."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lithify.datasets.iceberg.catalogs import store_options
-from lithify.datasets.iceberg.garbage import Kind, collect
+from lithify.datasets.iceberg.catalogs import open_catalog, store_options
+from lithify.errors import Refused
 from lithify.store.urls import open_store
 from tests.datasets.iceberg.rest import serve_rest
-from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
+from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     NAME,
     append,
@@ -74,11 +75,126 @@ def test_a_table_on_s3(s3: S3, tmp_path: Path) -> None:
 
     store, root = open_store(table.location(), store_options(table.location(), properties))
     names = {meta.key.removeprefix(f"{root}/").partition("/")[0] for meta in store.list(root)}
-    assert names == {"data", "lithify", "metadata"}
-    orphan = f"{root}/data/lithify-{'0' * 26}-00000-x-00000.parquet"
-    store.put(orphan, b"left behind")
-    later = a_clock()
-    later.advance_s(7200)
-    report = collect(dataset, later, dry_run=False)
-    assert [g.path for g in report.garbage if g.kind == Kind.DATA] == [f"s3://{bucket}/{orphan}"]
-    assert read(catalog.load_table(NAME)) == by_id(rows)
+    assert names == {"data", "_lithify", "metadata"}
+
+
+S3_PROPERTIES = {"s3.endpoint": "http://host:9000", "s3.access-key-id": "id", "s3.secret-access-key": "key"}
+
+
+@pytest.mark.parametrize(
+    ("location", "properties", "expected"),
+    [
+        (
+            "s3://bucket/t",
+            {**S3_PROPERTIES, "s3.session-token": "token", "s3.region": "r", "gcs.service.host": "no"},
+            {
+                "aws_endpoint": "http://host:9000",
+                "aws_access_key_id": "id",
+                "aws_secret_access_key": "key",
+                "aws_session_token": "token",
+                "aws_region": "r",
+            },
+        ),
+        ("s3a://bucket/t", {"s3.endpoint": "host:9000"}, {"aws_endpoint": "https://host:9000"}),
+        (
+            "s3://bucket/t",
+            {"client.access-key-id": "id", "client.secret-access-key": "key", "client.region": "r"},
+            {"aws_access_key_id": "id", "aws_secret_access_key": "key", "aws_region": "r"},
+        ),
+        ("s3://bucket/t", {"s3.region": "one", "client.region": "other"}, {"aws_region": "one"}),
+        (
+            "s3://bucket/t",
+            {"s3.anonymous": "true", "s3.force-virtual-addressing": "true", "s3.proxy-uri": "http://proxy"},
+            {
+                "aws_skip_signature": "true",
+                "aws_virtual_hosted_style_request": "true",
+                "proxy_url": "http://proxy",
+            },
+        ),
+        (
+            "s3://bucket/t",
+            {"s3.connect-timeout": "1.5", "s3.request-timeout": "20"},
+            {"connect_timeout": "1500ms", "timeout": "20000ms"},
+        ),
+        ("s3://bucket/t", {"allow_http": "false"}, {"allow_http": "false"}),
+        ("gs://bucket/t", {"gcs.service.host": "http://gcs"}, {"google_base_url": "http://gcs"}),
+        (
+            "abfss://container@account.dfs.core.windows.net/t",
+            {
+                "adls.account-name": "account",
+                "adls.account-key": "a2V5",
+                "adls.blob-storage-authority": "127.0.0.1:10000",
+                "adls.blob-storage-scheme": "http",
+            },
+            {
+                "azure_storage_account_name": "account",
+                "azure_storage_account_key": "a2V5",
+                "azure_storage_endpoint": "http://127.0.0.1:10000/account",
+            },
+        ),
+        (
+            "abfss://container@account.dfs.core.windows.net/t",
+            {"adls.account-name": "account", "adls.blob-storage-authority": ".blob.local"},
+            {
+                "azure_storage_account_name": "account",
+                "azure_storage_endpoint": "https://account.blob.local",
+            },
+        ),
+        ("file:///t", S3_PROPERTIES, {}),
+    ],
+)
+def test_settings_of_file_access_reach_lithifys_own_store(
+    location: str, properties: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert store_options(location, properties) == expected
+    open_store(location, expected)  # the store knows all these names
+
+
+def test_options_of_databases_are_properties_of_catalogs_too(tmp_path: Path) -> None:
+    """One process may work for databases and tables, with one set of options."""
+    options = {
+        "aws_endpoint": "http://127.0.0.1:9000",
+        "AWS_SECRET_ACCESS_KEY": "key",
+        "google_base_url": "http://127.0.0.1:4443",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+    }
+    catalog = open_catalog("some", options)
+    expected = {
+        "s3.endpoint": "http://127.0.0.1:9000",
+        "s3.secret-access-key": "key",
+        "gcs.service.host": "http://127.0.0.1:4443",
+    }
+    assert expected.items() <= catalog.properties.items()
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        {"s3.endpoint": "http://127.0.0.1:1"},
+        {"aws_endpoint": "http://127.0.0.1:1"},
+        {"gcs.service.host": "http://127.0.0.1:1"},
+        {
+            "adls.account-name": "a",
+            "adls.blob-storage-authority": "127.0.0.1:1",
+            "adls.blob-storage-scheme": "http",
+        },
+    ],
+)
+def test_an_explicit_no_to_http_is_refused_before_the_table_is_read(
+    tmp_path: Path, endpoint: dict[str, str]
+) -> None:
+    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", **endpoint}
+    open_catalog("some", properties)
+    with pytest.raises(Refused, match=r"catalog some: .*allow_http=false forbids"):
+        open_catalog("some", {**properties, "allow_http": "false"})
+
+
+@pytest.mark.parametrize("endpoint", ["no-url", "http://127.0.0.1:1"])
+def test_an_endpoint_in_the_environment_is_nothing_to_a_table_elsewhere(
+    catalog: SqlCatalog, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_table(catalog)
+    monkeypatch.setenv("AWS_ENDPOINT", endpoint)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "false")
+    opened = open_catalog("test", {"uri": catalog.properties["uri"]})
+    assert opened.load_table(NAME).location().startswith("file:")

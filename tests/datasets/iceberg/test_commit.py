@@ -19,7 +19,6 @@ from pyiceberg.typedef import Record
 
 from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
-from lithify.datasets.iceberg.garbage import referenced
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane
 from lithify.errors import Fenced, StoreError
 from lithify.ids import RandomIds
@@ -38,6 +37,7 @@ from tests.datasets.iceberg.tables import (
     files_of,
     fresh,
     make_rows,
+    named_paths,
     new_table,
 )
 
@@ -85,7 +85,7 @@ class World:
         store = self.steps.dataset.store
         root = f"{self.steps.dataset.root}/metadata"
         there = {f"{folder}/{meta.key.rpartition('/')[2]}" for meta in store.list(root)}
-        return {path for path in there if "/lithify-" in path} - set(referenced(table))
+        return {path for path in there if "/lithify-" in path} - named_paths(table)
 
 
 def appended(world: World) -> None:

@@ -33,6 +33,7 @@ from tests.datasets.iceberg.tables import (
     new_table,
     read,
     read_by_duckdb,
+    read_by_java,
     rewrite_without,
 )
 
@@ -212,6 +213,7 @@ NAMED = pytest.mark.parametrize("case", CASES, ids=[case.event.__name__ for case
 
 def check_world(world: World, case: Case) -> None:
     rows = by_id((*row[: case.columns], *[None] * case.extra_columns) for row in world.rows)
+    assert read_by_java(world.table) == rows
     assert read_by_duckdb(world.table) == rows
     if case.by_pyiceberg:
         assert read(world.table) == rows

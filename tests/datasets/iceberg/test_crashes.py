@@ -15,8 +15,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from lithify.datasets.iceberg.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.garbage import collect
-from lithify.datasets.iceberg.replace import FILE_PREFIX
+from lithify.datasets.iceberg.garbage import GarbageOptions, collect
+from lithify.datasets.iceberg.ownership import FILE_PREFIX
 from lithify.errors import LithifyError
 from lithify.ids import RandomIds
 from lithify.testing import ManualClock
@@ -28,6 +28,7 @@ from tests.datasets.iceberg.tables import (
     NAME,
     START,
     Row,
+    age_files,
     append,
     by_id,
     check,
@@ -35,12 +36,11 @@ from tests.datasets.iceberg.tables import (
     files_of,
     fresh,
     make_rows,
+    named_paths,
     new_catalog,
     new_table,
     read,
 )
-
-HOUR_MS = 3_600_000
 
 
 class Template:
@@ -118,11 +118,10 @@ def judge(template: Template, site: str) -> None:
         assert len(after) == 2, site
         assert done <= after, f"{site}: a day that was done is not done again"
         check(table, template.rows)
-        later = a_clock()
-        later.advance_s(3 * HOUR_MS / 1000)
+        age_files(template.folder)
         dataset = dataset_of(table)
-        report = collect(dataset, later, min_age_ms=HOUR_MS, dry_run=False)
-        again = collect(dataset, later, min_age_ms=HOUR_MS)
+        report = collect(dataset, a_clock(), GarbageOptions(dry_run=False))
+        again = collect(dataset, a_clock())
         assert not again.garbage, site
         assert read(table) == by_id(template.rows), site
         for found in report.garbage:
@@ -138,14 +137,8 @@ def unreferenced(template: Template, metadata_location: str) -> list[str]:
     try:
         table = fresh(catalog.load_table(NAME))
         assert table.metadata_location == metadata_location
-        named = set()
-        for snapshot in table.snapshots():
-            named.add(snapshot.manifest_list)
-            for manifest in snapshot.manifests(table.io):
-                named.add(manifest.manifest_path)
-                named |= {e.data_file.file_path for e in manifest.fetch_manifest_entry(table.io)}
         there = {p.as_uri() for p in template.folder.rglob("*") if p.suffix in (".parquet", ".avro")}
-        return sorted(there - named)
+        return sorted(there - named_paths(table))
     finally:
         catalog.close()
 

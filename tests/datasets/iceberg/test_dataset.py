@@ -23,6 +23,7 @@ from tests.datasets.iceberg.tables import (
     new_table,
     read,
     read_by_duckdb,
+    read_by_java,
 )
 
 
@@ -41,7 +42,7 @@ def test_small_files_become_one_for_each_day(catalog: Catalog) -> None:
     assert not result.failures
     assert len(files_of(table)) == 3
     check(table, rows)
-    for reader in (read, read_by_duckdb):
+    for reader in (read, read_by_duckdb, read_by_java):
         assert reader(table, before.snapshot_id) == by_id(rows), "the snapshot before is as it was"
     after = fresh(table).current_snapshot()
     assert after is not None

@@ -10,6 +10,7 @@ from pyiceberg.table import Table
 
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Ledger
+from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.planning.timeline.model import Status, TimelinePlan
 from lithify.planning.timeline.state import ChunkStates, State
@@ -121,7 +122,7 @@ def test_what_the_queue_does_not_hold_is_deferred_and_comes_back(catalog: Catalo
     totals = timeline_of(dataset).totals
     assert totals[Status.DEFERRED].chunks == 4
     assert sum(amount.rows for amount in totals.values()) == len(rows)
-    steps.coordinator.start()
+    steps.coordinator.start(Term(dataset.take_epoch()))
     compact(dataset_of(table))
     assert len(files_of(table)) == 6
     check(table, rows)

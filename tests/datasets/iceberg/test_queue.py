@@ -107,7 +107,7 @@ def test_deletes_of_several_files_are_not_counted_for_each(catalog: Catalog) -> 
 
 def damage(table: Table, damaged: bytes) -> Path:
     """Put these bytes in place of what is remembered."""
-    folder = Path(fresh(table).location().removeprefix("file://")) / "lithify" / "chunks"
+    folder = Path("/") / dataset_of(table).own_folder / "chunks"
     newest = max(folder.glob("*.json"))
     newest.write_bytes(damaged or newest.read_bytes()[:-7])
     return newest

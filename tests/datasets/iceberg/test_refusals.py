@@ -44,7 +44,7 @@ def refuse(table: Table, pattern: str) -> None:
     with pytest.raises(Refused, match=pattern):
         compact(dataset_of(table))
     assert fresh(table).metadata_location == before
-    assert not list(Path(table.location().removeprefix("file://")).rglob("lithify/*"))
+    assert not list(Path(table.location().removeprefix("file://")).rglob("_lithify/*"))
 
 
 @pytest.mark.parametrize(

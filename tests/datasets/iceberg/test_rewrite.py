@@ -55,6 +55,7 @@ from tests.datasets.iceberg.tables import (
     make_rows,
     new_table,
     read_by_duckdb,
+    read_by_java,
 )
 
 BIG = 40_000
@@ -215,7 +216,8 @@ def test_dates_as_times(catalog: Catalog) -> None:
         data = pa.table({"day": days[n::4], "id": pa.array(range(n, 20, 4), pa.int64())})
         fresh(table).append(data)
     compact(dataset_of(table))
-    assert read_by_duckdb(table) == [(day, n) for n, day in enumerate(days)]
+    rows = [(day, n) for n, day in enumerate(days)]
+    assert read_by_java(table) == read_by_duckdb(table) == rows
     assert len(files_of(table)) == 4  # the first week begins on a Wednesday
     assert is_stable(table)
 
@@ -256,12 +258,13 @@ def test_columns_that_changed_are_written_as_the_table_has_them_now(catalog: Cat
         update.add_column("added", DoubleType())
     for n in range(2, 4):
         fresh(table).append(data(n))
-    before = fresh(table).scan().to_arrow().to_pylist()
+    before, before_by_java = fresh(table).scan().to_arrow().to_pylist(), read_by_java(table)
     compact(dataset_of(table))
     (file,) = files_of(table)
     after = fresh(table).scan().to_arrow().to_pylist()
     key = lambda row: row["id"]  # noqa: E731
     assert sorted(after, key=key) == sorted(before, key=key)
+    assert read_by_java(table) == before_by_java
     assert [row[1] for row in read_by_duckdb(table)] == [0, 1, 2, 3]
     ids = [int(f.metadata[b"PARQUET:field_id"]) for f in stored(file.file_path).schema]
     assert ids == [1, 2, 4, 5, 9]

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import Table
 
 from lithify.datasets.iceberg.model import TimeRange
+from lithify.datasets.iceberg.projection import Projection
 from lithify.datasets.iceberg.reader import RangeReader
 from lithify.datasets.iceberg.task import RewriteTask
 from tests.datasets.iceberg.running import Steps, dataset_of
@@ -76,26 +76,25 @@ def test_rows_of_a_range(catalog: Catalog, first: int | None, last: int | None, 
     assert sorted(found["id"].to_pylist()) == sorted(row[1] for row in rows if belongs(row))
 
 
-def test_which_files_go_through_pyiceberg(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_files_are_projected(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     table = new_table(catalog)
     append(table, make_rows(ROWS))
     append_with_deletes(table, make_rows(ROWS), [3])
     with fresh(table).update_schema() as update:
         update.rename_column("device", "unit")
     fresh(table).append(pa.table({"id": [1], "event_time": [START], "unit": ["x"]}))
-    projected: list[str] = []
-    scan = ArrowScan._record_batches_from_scan_tasks_and_deletes
+    projected: list[int] = []
+    apply = Projection.apply
 
-    def note(self, tasks, deletes):  # type: ignore[no-untyped-def]  # what PyIceberg's has
-        projected.extend(task.file.file_path for task in tasks)
-        return scan(self, tasks, deletes)
+    def note(self: Projection, batch: pa.RecordBatch) -> pa.RecordBatch:
+        projected.append(batch.num_rows)
+        return apply(self, batch)
 
-    monkeypatch.setattr(ArrowScan, "_record_batches_from_scan_tasks_and_deletes", note)
+    monkeypatch.setattr(Projection, "apply", note)
     task = task_of(table)
 
     found = read(task)
 
     assert found.num_rows == 2 * ROWS
     assert found.schema.names == ["event_time", "id", "unit"]
-    direct = {source.file.file_path for source in task.sources} - set(projected)
-    assert [s.file.record_count for s in task.sources if s.file.file_path in direct] == [1]
+    assert sorted(projected) == [ROWS - 1, ROWS]

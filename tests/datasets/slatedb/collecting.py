@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from lithify.clock import Clock, SystemClock
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, Report, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
-from lithify.store.objects import ObjectStore
+from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.urls import open_store
+from lithify.store.wrapped import WrappedStore
 from lithify.testing import ManualClock
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Database, Put, open_db
@@ -20,12 +22,15 @@ HOUR_MS = 3_600_000
 Model = dict[bytes, bytes]
 
 
-def write(database: Database, batches: int, tag: bytes, keys: int = 50) -> Model:
-    """So many overlapping L0 SSTs; what a scan of them shows."""
+def write(database: Database, batches: int, tag: bytes, keys: int = 50, *, wal_first: bool = False) -> Model:
+    """So many overlapping L0 SSTs; what a scan of them shows. With `wal_first` no object of the WAL outlives
+    its batch; otherwise the last one may, depending on the client's timer."""
     model: Model = {}
     for batch in range(batches):
         rows = {b"k%03d" % n: b"%s-%d" % (tag, batch) for n in range(batch, keys)}
         database.write_batch([Put(k, v) for k, v in rows.items()])
+        if wal_first:
+            database.flush_wal()
         database.flush()
         model |= rows
     return model
@@ -39,12 +44,23 @@ def gc(
     store: ObjectStore | None = None,
 ) -> Report:
     opened, root = open_store(str(path))
-    return collect(
-        store if store is not None else opened,
-        DatabasePaths(root),
-        clock if clock is not None else SystemClock(),
-        options,
-    )
+    paths = DatabasePaths(root)
+    inner = store if store is not None else opened
+    if clock is None:
+        return collect(inner, paths, SystemClock(), options)
+    return collect(StoreInTime(inner, clock), paths, clock, options)
+
+
+class StoreInTime(WrappedStore):
+    """A store whose own clock shows the time of `clock`; what was written keeps its times."""
+
+    def __init__(self, inner: ObjectStore, clock: Clock) -> None:
+        super().__init__(inner)
+        self._clock = clock
+
+    def head(self, key: str) -> ObjectMeta:
+        meta = super().head(key)
+        return replace(meta, last_modified_ms=self._clock.now_ms()) if key.endswith("lithify/now") else meta
 
 
 def in_an_hour() -> ManualClock:
@@ -53,7 +69,8 @@ def in_an_hour() -> ManualClock:
 
 
 def names(path: Path, folder: str) -> set[str]:
-    return {p.name for p in (path / folder).iterdir()}
+    """The objects in a folder of a database. A store knows no folders: one without objects may be missing."""
+    return {p.name for p in (path / folder).iterdir()} if (path / folder).exists() else set()
 
 
 def compact_well(dataset: SlateDataset) -> None:

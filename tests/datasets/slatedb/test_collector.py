@@ -7,21 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from lithify.datasets.slatedb.collector import (
-    DirectoryOptions,
-    GarbageCollector,
-    GarbageCollectorOptions,
-    due_kinds,
-    until_due_s,
-)
-from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, GarbageOptions, Kind
+from lithify.datasets.collecting import DirectoryOptions, Due, due_kinds, until_due_s
+from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
+from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, Kind
 from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds
 from lithify.store.wrapped import Call
 from lithify.telemetry import Event, GarbageCollected
 from lithify.testing import Fault, FaultyStore, ManualClock
 from tests.compacting import dataset_at
-from tests.datasets.slatedb.collecting import HOUR_MS, aged_database, check, names
+from tests.datasets.slatedb.collecting import HOUR_MS, StoreInTime, aged_database, check, names
 
 SOON = DirectoryOptions(interval_ms=1_000, min_age_ms=0)
 
@@ -29,7 +24,7 @@ SOON = DirectoryOptions(interval_ms=1_000, min_age_ms=0)
 def test_defaults_are_one_collection_of_everything_but_fences_every_ten_minutes() -> None:
     options = GarbageCollectorOptions().by_kind()
     assert due_kinds(options, {}, 5.0) == (
-        GarbageOptions(300_000, dry_run=False, kinds=DEFAULT_KINDS - {Kind.CHECKPOINT}),
+        Due(300_000, dry_run=False, kinds=DEFAULT_KINDS - {Kind.CHECKPOINT}),
     )
     began_s = dict.fromkeys(options, 5.0)
     assert due_kinds(options, began_s, 604.9) == ()
@@ -47,9 +42,9 @@ def test_each_kind_has_its_interval_its_age_and_its_switch() -> None:
         lithify_options=None,
     ).by_kind()
     began_s = dict.fromkeys(options, 10.0)
-    both = GarbageOptions(0, dry_run=False, kinds=frozenset({Kind.MANIFEST, Kind.COMPACTIONS}))
-    dry = GarbageOptions(0, dry_run=True, kinds=frozenset({Kind.WAL}))
-    fences = GarbageOptions(60_000, dry_run=False, kinds=frozenset({Kind.WAL_FENCE}))
+    both = Due(0, dry_run=False, kinds=frozenset({Kind.MANIFEST, Kind.COMPACTIONS}))
+    dry = Due(0, dry_run=True, kinds=frozenset({Kind.WAL}))
+    fences = Due(60_000, dry_run=False, kinds=frozenset({Kind.WAL_FENCE}))
     assert set(due_kinds(options, began_s, 11.0)) == {both, dry}
     assert set(due_kinds(options, began_s, 15.0)) == {both, dry, fences}
     assert until_due_s(options, began_s, 10.75) == 0.25
@@ -75,8 +70,8 @@ def test_ticks_collect_what_is_due_and_tell_it(tmp_path: Path) -> None:
     options = GarbageCollectorOptions(
         manifest_options=DirectoryOptions(3_000), compacted_options=DirectoryOptions(2_000, dry_run=True)
     )
-    dataset = dataset_at(path)
-    collector = GarbageCollector(dataset, clock, RandomIds(), options=options, observer=events.append)
+    dataset = dataset_at(path, wrap=lambda store: StoreInTime(store, clock))
+    collector = garbage_collector(dataset, clock, RandomIds(), options=options, observer=events.append)
     ssts = names(path, "compacted")
     # A commit that took long has pinned its inputs twice.
     expired = sum(
@@ -115,8 +110,8 @@ def test_what_fails_is_told_and_tried_again_after_its_interval(tmp_path: Path) -
         is_boundary = call.key.endswith("manifest.boundary") and call.method in ("create", "replace")
         return Fault.FAIL_BEFORE if broken and is_boundary else None
 
-    dataset = dataset_at(path, wrap=lambda store: FaultyStore(store, fail_manifests))
-    collector = GarbageCollector(dataset, clock, RandomIds())
+    dataset = dataset_at(path, wrap=lambda store: FaultyStore(StoreInTime(store, clock), fail_manifests))
+    collector = garbage_collector(dataset, clock, RandomIds())
     ssts, manifests = names(path, "compacted"), names(path, "manifest")
     with pytest.raises(StoreError, match="injected"):
         collector.tick()

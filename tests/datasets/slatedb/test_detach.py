@@ -27,10 +27,10 @@ from tests.datasets.slatedb.collecting import (
 from tests.judge.official import Admin, CloneSource, open_db, open_reader
 
 
-def family(folder: Path) -> Model:
-    """A parent and a clone of it, `folder/parent` and `folder/clone`."""
+def family(folder: Path, *, wal_first: bool = False) -> Model:
+    """A parent and a clone of it, `folder/parent` and `folder/clone`, which has no WAL if `wal_first`."""
     with open_db(folder / "parent") as database:
-        model = write(database, 3, b"v")
+        model = write(database, 3, b"v", wal_first=wal_first)
     compact_well(dataset_at(folder / "parent", checkpoint_lifetime_s=0))
     Admin(folder / "clone").clone_from(CloneSource(folder / "parent"))
     return model
@@ -64,9 +64,11 @@ def test_a_clone_that_has_rewritten_everything_is_untied(tmp_path: Path) -> None
     check(clone, model)
 
 
-def test_the_official_collector_unties_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wal_first", [False, True])
+def test_the_official_collector_unties_the_same(tmp_path: Path, wal_first: bool) -> None:
     place, ours, before = tmp_path / "place", tmp_path / "ours", tmp_path / "before"
-    family(place)
+    family(place, wal_first=wal_first)
+    assert names(place / "clone", "wal") == set() or not wal_first
     compact_well(dataset_at(place / "clone", checkpoint_lifetime_s=0))
     shutil.copytree(place, before)
     gc(place / "clone")

@@ -23,8 +23,9 @@ from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.versions import VersionedFiles
+from lithify.store.wrapped import Call
 from lithify.telemetry import Event
-from lithify.testing import FaultyStore, ManualClock, MemoryStore, crash_at_every_call
+from lithify.testing import Fault, FaultyStore, ManualClock, MemoryStore, crash_at_every_call
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.datasets.slatedb.collecting import (
     AT_ONCE,
@@ -246,6 +247,64 @@ def test_one_who_slept_through_a_collection_takes_no_collected_number(path: Path
     check(path, model)
 
 
+def test_what_cannot_be_read_ends_the_run_before_anything_is_written(path: Path) -> None:
+    aged_database(path)
+    ledger = max((path / "compactions").iterdir())
+    ledger.write_bytes(b"no ledger")
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with pytest.raises(Refused, match="format version"):
+        gc(path, clock=in_an_hour())
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+
+
+def test_no_database_is_refused_before_anything_is_written(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(Refused, match="no SlateDB database"):
+        gc(path)
+    assert not list(path.iterdir())
+
+
+def test_a_clock_that_is_ahead_takes_no_checkpoint_from_a_reader(path: Path) -> None:
+    model = aged_database(path)
+    checkpoint = Admin(path).create_checkpoint(lifetime_ms=600_000)
+    with open_db(path) as database:
+        write(database, 4, b"newer")
+        compact_well(dataset_at(path, checkpoint_lifetime_s=0))
+        write(database, 2, b"newest")
+        store, root = open_store(str(path))
+        collect(store, DatabasePaths(root), in_an_hour(), AT_ONCE)
+        with open_reader(path, checkpoint=checkpoint) as reader:
+            assert dict(reader.scan()) == model
+
+
+def test_what_is_needed_again_just_before_it_is_deleted_stops_its_kind(path: Path) -> None:
+    """Whatever brings it back: an old manifest that somebody put in place as the newest."""
+    with open_db(path) as database:
+        model = write(database, 4, b"old")
+        early = max((path / "manifest").iterdir())
+        compact_well(dataset_at(path, checkpoint_lifetime_s=0))
+        model |= write(database, 1, b"new")
+    is_restored = False
+
+    def restore(_number: int, call: Call) -> Fault | None:
+        nonlocal is_restored
+        if call.method == "list" and call.key.endswith("compacted") and not is_restored:
+            is_restored = True
+            newest = int(max((path / "manifest").iterdir()).stem)
+            (path / "manifest" / f"{newest + 1:020d}.manifest").write_bytes(early.read_bytes())
+        return None
+
+    ssts = names(path, "compacted")
+    store, _ = open_store(str(path))
+    clock = in_an_hour()
+    with pytest.raises(Refused, match="brought it back"):
+        gc(path, clock=clock, store=FaultyStore(store, restore))
+    assert is_restored
+    assert names(path, "compacted") == ssts
+    with open_reader(path) as reader:
+        assert dict(reader.scan()) == model
+
+
 def test_a_crash_at_any_store_call_loses_nothing_and_the_next_run_finishes(
     path: Path, tmp_path: Path
 ) -> None:
@@ -257,9 +316,11 @@ def test_a_crash_at_any_store_call_loses_nothing_and_the_next_run_finishes(
     }
 
     def make_store() -> ObjectStore:
-        store = MemoryStore(ManualClock(now_ms - 1))
+        clock = ManualClock(now_ms - 1)
+        store = MemoryStore(clock)
         for key, data in objects.items():
             store.put(key, data)
+        clock.jump_s(0.001)
         return store
 
     def run(store: ObjectStore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import struct
 import subprocess
 import sys
 import zlib
@@ -26,7 +27,7 @@ from lithify.datasets.slatedb.kernel.libraries import Codecs
 from lithify.datasets.slatedb.kernel.rows_v1 import transcode_block, transcoded_size
 from lithify.datasets.slatedb.model import Codec
 from tests.datasets.slatedb.merging import delete, merge, put
-from tests.datasets.slatedb.reference_model import COMPRESS, encode_block_v1, encode_row
+from tests.datasets.slatedb.reference_model import COMPRESS, encode_block_v1, encode_row, encode_row_v1
 from tests.datasets.slatedb.reference_model import varint as plain_varint
 
 WORDS = b"the quick brown fox jumps over the lazy dog ".split()
@@ -143,6 +144,15 @@ def test_a_tiny_block_cannot_claim_gigabytes(codec: Codec, stored: bytes) -> Non
     tools = Codecs({codec}, Codec.NONE)
     assert unpacked(codec, tools, stored) == Status.BAD_SIZE
     tools.close()
+
+
+def test_a_block_of_the_old_format_cannot_grow_to_gigabytes() -> None:
+    """Thousands of rows that share a long first key; a writer cannot say where they start."""
+    first, other = encode_row_v1(put(b"k" * 60_000, 1), 0), encode_row_v1(put(b"k" * 60_000, 1), 60_000)
+    rows = first + other * 30_000
+    block = rows + bytes(2 * 30_001) + struct.pack(">H", 30_001)
+    memory = bytes_of(block)
+    assert transcoded_size(memory.ctypes.data, len(block)) == -Status.BAD_RESTARTS
 
 
 def test_zstd_frames_without_a_size_are_read() -> None:

@@ -13,13 +13,16 @@ from typing import Any
 from unittest import mock
 
 from lithify.compaction import protocol
+from lithify.compaction.lease import Lease
 from lithify.compaction.model import State
 from lithify.compaction.protocol import AnyCompaction, AnyLedger, IllegalTransition
 from lithify.compaction.pulse import Pulse
 from lithify.compaction.silence import SilenceWatch
+from lithify.coordination import leadership
 from lithify.datasets.journal import ObjectJournal
 from lithify.datasets.slatedb import commit, garbage, prepare, retention, transform, validate
 from lithify.datasets.slatedb.commit import Commit
+from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.retention import Cutoff
 from lithify.datasets.slatedb.task import MergeTask, RowRules
@@ -149,6 +152,10 @@ def _no_pins(self: Any, latest: Manifest) -> Mapping[int, Manifest]:
     return {}
 
 
+def _proves_what_it_announces(self: Lease, epoch: int, _: object) -> bool:
+    return epoch in (self.taken, self.taking.epoch if self.taking is not None else None)
+
+
 MUTANTS = (
     Mutant(
         "tombstones go although older runs lie below",
@@ -267,6 +274,21 @@ MUTANTS = (
         "checkpoints go before their time",
         (rules.KEPT,),
         ((retention, "without_expired_checkpoints", lambda manifest, _: replace(manifest, checkpoints=())),),
+    ),
+    Mutant(
+        "every epoch counts as Lithify's",
+        (rules.UNASKED,),
+        ((SlateDataset, "why_held", _accept),),
+    ),
+    Mutant(
+        "an epoch that was announced counts as taken",
+        (rules.UNASKED,),
+        ((Lease, "proves", _proves_what_it_announces),),
+    ),
+    Mutant(
+        "an epoch that was taken meanwhile is not looked at",
+        (rules.UNASKED,),
+        ((leadership, "_follows", lambda *_: True),),
     ),
     Mutant(
         "nobody is ever silent",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pyiceberg
 from pyiceberg.catalog import Catalog, load_catalog
@@ -24,7 +24,7 @@ from pyiceberg.typedef import Properties
 from lithify.datasets.iceberg.foreign import translated
 from lithify.errors import Refused
 from lithify.store.objects import ObjectStore
-from lithify.store.urls import open_store
+from lithify.store.urls import open_store, settled_endpoint
 
 SCHEME = "iceberg://"
 TESTED_PYICEBERG = "0.12."
@@ -36,6 +36,9 @@ _STORE_OPTIONS = {
     "s3.secret-access-key": "aws_secret_access_key",
     "s3.session-token": "aws_session_token",
     "s3.region": "aws_region",
+    "s3.anonymous": "aws_skip_signature",
+    "s3.force-virtual-addressing": "aws_virtual_hosted_style_request",
+    "s3.proxy-uri": "proxy_url",
     "gcs.service.host": "google_base_url",
     "adls.account-name": "azure_storage_account_name",
     "adls.account-key": "azure_storage_account_key",
@@ -45,6 +48,15 @@ _STORE_OPTIONS = {
     "adls.client-secret": "azure_storage_client_secret",
 }
 """PyIceberg's settings of file access, and obstore's names for them."""
+_FALLBACKS = {
+    "s3.access-key-id": "client.access-key-id",
+    "s3.secret-access-key": "client.secret-access-key",
+    "s3.session-token": "client.session-token",
+    "s3.region": "client.region",
+}
+"""What PyIceberg takes instead, for the file access and the catalog alike."""
+_TIMES_S = {"s3.connect-timeout": "connect_timeout", "s3.request-timeout": "timeout"}
+_ALLOW_HTTP = ("allow_http", "aws_allow_http", "google_allow_http", "azure_allow_http")
 _PREFIXES = {"s3": "s3.", "s3a": "s3.", "gs": "gcs.", "az": "adls.", "abfs": "adls.", "abfss": "adls."}
 
 
@@ -71,7 +83,8 @@ def parse_url(url: str) -> TableUrl:
 
 
 def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
-    """The catalog of that name in PyIceberg's configuration."""
+    """The catalog of that name in PyIceberg's configuration. `properties` win over that; they may go by the
+    names that options of databases have (`aws_endpoint`)."""
     if not pyiceberg.__version__.startswith(TESTED_PYICEBERG):
         raise Refused(
             f"PyIceberg {pyiceberg.__version__} is installed, but Lithify was tested with "
@@ -79,12 +92,26 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
         )
     try:
         with translated(f"catalog {name}"):
-            return load_catalog(name, **dict(properties or {}))
+            catalog = load_catalog(name, **_as_properties(properties or {}))
+        _settle_endpoints(catalog)
+        return catalog
     except (ValueError, NoSuchPropertyException) as error:
         raise Refused(
             f"catalog {name} cannot be opened; describe it in .pyiceberg.yaml, in PYICEBERG_CATALOG__"
             f"{re.sub('[^A-Z0-9]', '_', name.upper())}__URI, or give its properties: {error}"
         ) from error
+
+
+def _settle_endpoints(catalog: Catalog) -> None:
+    """Make PyIceberg and Lithify's own store use the same endpoints, and none that is forbidden, before
+    the first object is read: PyIceberg knows neither the variables nor `allow_http`."""
+    for root, key in (("s3://-", "s3.endpoint"), ("gs://-", "gcs.service.host"), ("az://-", None)):
+        try:
+            endpoint = settled_endpoint(root, store_options(root, catalog.properties))
+        except Refused as error:
+            raise Refused(f"catalog {catalog.name}: {error}") from error
+        if key is not None and endpoint is not None:
+            catalog.properties.setdefault(key, endpoint)
 
 
 def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
@@ -95,8 +122,19 @@ def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
 
 def store_of(table: Table) -> tuple[ObjectStore, str]:
     """Lithify's own view of the place where the table lies, and the key of its root there."""
-    location = table.location()
-    return open_store(location, store_options(location, table.io.properties))
+    return open_place(table.location(), table.io.properties)
+
+
+def open_place(location: str, properties: Properties) -> tuple[ObjectStore, str]:
+    """The store that holds a location of a table, and the location's key in it.
+
+    Iceberg's locations are no URLs: a percent sign in one is a percent sign.
+    """
+    if "?" in location or "#" in location:
+        raise Refused(f"{location}: PyIceberg cuts a location off at '?' and '#'; move the table to another")
+    scheme, separator, rest = location.partition("://")
+    url = f"{scheme}://{quote(rest, safe='/@:')}" if separator else location
+    return open_store(url, store_options(location, properties))
 
 
 def store_options(location: str, properties: Properties) -> dict[str, str]:
@@ -104,11 +142,40 @@ def store_options(location: str, properties: Properties) -> dict[str, str]:
     prefix = _PREFIXES.get(urlsplit(location).scheme)
     if prefix is None:
         return {}
+
+    def value(key: str) -> str | None:
+        found = properties.get(key) or properties.get(_FALLBACKS.get(key, ""))
+        return str(found) if found else None
+
     options = {
-        name: str(properties[key])
+        name: given
         for key, name in _STORE_OPTIONS.items()
-        if key.startswith(prefix) and properties.get(key)
+        if key.startswith(prefix) and (given := value(key)) is not None
     }
-    if options.get("aws_endpoint", "").startswith("http://"):
-        options["aws_allow_http"] = "true"
+    options |= {
+        name: f"{round(float(given) * 1000)}ms"
+        for key, name in _TIMES_S.items()
+        if key.startswith(prefix) and (given := value(key)) is not None
+    }
+    options |= {name: str(properties[name]) for name in _ALLOW_HTTP if properties.get(name)}
+    if prefix == "adls." and (endpoint := _azure_endpoint(properties)) is not None:
+        options["azure_storage_endpoint"] = endpoint
+    if "://" not in options.get("aws_endpoint", "://"):
+        options["aws_endpoint"] = f"https://{options['aws_endpoint']}"  # as PyIceberg reads it
     return options
+
+
+def _azure_endpoint(properties: Properties) -> str | None:
+    """Where PyIceberg (Arrow, that is) sends what it asks of Azure, if not to Azure."""
+    authority, account = properties.get("adls.blob-storage-authority"), properties.get("adls.account-name")
+    if not authority:
+        return None
+    scheme = properties.get("adls.blob-storage-scheme") or "https"
+    path = f"{account}{authority}" if authority.startswith(".") else f"{authority}/{account}"
+    return f"{scheme}://{path}"
+
+
+def _as_properties(options: Mapping[str, str]) -> dict[str, str]:
+    """Options of a database's store by the names that PyIceberg has for them; others as they are."""
+    names = {name: key for key, name in _STORE_OPTIONS.items()}
+    return {names.get(name.lower(), name): value for name, value in options.items()}

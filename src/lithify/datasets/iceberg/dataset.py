@@ -1,8 +1,9 @@
 """An Iceberg table as a dataset.
 
-The table belongs to its catalog; what Lithify needs besides lies under the table's location:
+The table belongs to its catalog; what Lithify needs besides lies under the table's location, in a folder with
+the table's UUID: tables that share a location, or follow each other there, share nothing.
 
-| object, under `<location>/lithify/` | value |
+| object, under `<location>/_lithify/<uuid>/` | value |
 |---|---|
 | `ledger/<number>.json` | the ledger, numbered files |
 | `chunks/<number>.json` | what is remembered of chunks, numbered files |
@@ -28,15 +29,17 @@ from pyiceberg.table import Table
 
 from lithify.clock import Clock
 from lithify.compaction.contract import Job, Plan, Pressure, RangeOutcome, RangeWork
+from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
 from lithify.compaction.model import Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
-from lithify.datasets.coordinating import judge_lease, lease_key
+from lithify.coordination.leases import ObjectLease
 from lithify.datasets.history import LedgerHistory
 from lithify.datasets.iceberg import documents, validate
 from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, store_options
 from lithify.datasets.iceberg.commit import Committer, committed_ids
 from lithify.datasets.iceberg.execute import execute_rewrite
 from lithify.datasets.iceberg.footers import Footers
+from lithify.datasets.iceberg.lineage import Lineage
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.model import (
     ChunkSpec,
@@ -46,12 +49,12 @@ from lithify.datasets.iceberg.model import (
     TableState,
     TimeRange,
 )
+from lithify.datasets.iceberg.ownership import data_prefix, mark_of
 from lithify.datasets.iceberg.plan import plan_table, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.queue import TaskQueue
 from lithify.datasets.iceberg.refusals import check_table
 from lithify.datasets.iceberg.repeating import repeating_columns
-from lithify.datasets.iceberg.replace import FILE_PREFIX
 from lithify.datasets.iceberg.sorting import sort_fields
 from lithify.datasets.iceberg.sources import sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
@@ -66,10 +69,11 @@ from lithify.planning.timeline.model import TimelinePlan
 from lithify.planning.timeline.plan import remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.store.keys import join
-from lithify.store.leases import read_lease
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 
+OWN_FOLDER = "_lithify"
+"""Under a table's location. Iceberg's removal of orphan files leaves names with an underscore alone."""
 _SUFFIX = ".json"
 
 
@@ -106,17 +110,23 @@ class IcebergDataset:
         self._rng = rng if rng is not None else random.Random()
         self._options = dict(options or {})
         table = load_table(catalog, url.identifier)
-        self._location = table.location()
+        self._location, self._uuid = table.location(), table.metadata.table_uuid
         self.store, self.root = open_place(table)
         self._store_options = store_options(self._location, table.io.properties)
-        folder = join(self.root, "lithify")
+        self.own_folder = folder = join(self.root, OWN_FOLDER, str(self._uuid))
+        """What no other program reads or writes."""
+        self.time_key = join(folder, "now")
+        """An object for asking the store what time it is."""
         self._ledgers = VersionedFiles(
             self.store, join(folder, "ledger"), _SUFFIX, join(folder, "ledger.boundary"), ids
         )
         self._chunks = VersionedFiles(
             self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
         )
-        self._journal = ObjectJournal(self.store, self.root, clock, ids)
+        self.lineage = Lineage(self.store, join(folder, "lineage.json"))
+        self._ids = ids
+        self._journal = ObjectJournal(self.store, folder, clock, ids)
+        self.lease = ObjectLease(self.store, folder)
         self._cache = ManifestCache()
         self._footers = Footers()
         self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
@@ -148,6 +158,8 @@ class IcebergDataset:
         table = load_table(self._catalog, self._url.identifier)
         if table.location() != self._location:
             raise Refused(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
+        if table.metadata.table_uuid != self._uuid:
+            raise Refused(f"{self.url}: the table was dropped and another has its name now; start again")
         return table
 
     def snapshot(self) -> TableState:
@@ -190,23 +202,6 @@ class IcebergDataset:
         return cached[1]
 
     # Publishing
-
-    def take_epoch(self, announce: Callable[[int], None] = lambda epoch: None) -> int:
-        """Fence every older coordinator, and make sure there is a ledger."""
-        self.snapshot()  # refuses what cannot be compacted, before anything is written
-        taken = 0
-
-        def raise_epoch(version: Version | None) -> bytes:
-            nonlocal taken
-            ledger: IcebergLedger = Ledger()
-            if version is not None:
-                ledger = self._decode(self._ledgers, version, documents.decode_ledger)
-            taken = ledger.epoch + 1
-            announce(taken)
-            return documents.encode_ledger(Ledger(taken, ledger.compactions))
-
-        self._ledgers.update(raise_epoch, self._clock, self._rng)
-        return taken
 
     def update_ledger(self, change: Callable[[IcebergLedger], IcebergLedger]) -> IcebergLedger:
         """Apply `change` to the latest ledger and publish it; see the contract."""
@@ -266,6 +261,7 @@ class IcebergDataset:
         """Our own commit is no change that has to be analysed. Where a part of it was dropped, a chunk has
         other files than these, which shows."""
         table, state = self.load(), self.snapshot()
+        self.lineage.advance(table)
         column = find_time_column(table.metadata, state.policy.time_column, self.url)
         states = state.states
         for spec, files in published:
@@ -280,6 +276,51 @@ class IcebergDataset:
         policy = parse_policy(table.metadata.properties, self.url, self._options)
         return check_table(table.metadata, policy.branch, self.url)
 
+    # Leadership
+
+    def epoch(self) -> int:
+        """The epoch of the ledger."""
+        self.snapshot()  # refuses what cannot be compacted
+        ledger = self.ledger()
+        return self._next_epoch(ledger) - 1
+
+    def _next_epoch(self, ledger: IcebergLedger | None) -> int:
+        return next_epoch(ledger.epoch if ledger is not None else 0, self._ledgers.folder)
+
+    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
+        """Only Lithify coordinates a table, so its lease alone tells who is alive."""
+        return None
+
+    def take_epoch(
+        self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
+    ) -> int:
+        """Fence every older coordinator, and make sure there is a ledger."""
+        self.snapshot()  # refuses what cannot be compacted, before anything is written
+        mark = self._ids.uuid().hex
+        tries: list[Taking] = []
+
+        def raise_epoch(version: Version | None) -> bytes | None:
+            if tries and self.has_taken(tries[-1]):
+                return None  # only the answer was lost
+            ledger: IcebergLedger | None = None
+            if version is not None:
+                ledger = self._decode(self._ledgers, version, documents.decode_ledger)
+            number = version.id + 1 if version is not None else 1
+            taking = Taking(self._next_epoch(ledger), number, mark)
+            permit(taking)
+            tries.append(taking)
+            compactions = ledger.compactions if ledger is not None else ()
+            return documents.encode_ledger(Ledger(taking.epoch, compactions), mark)
+
+        self._ledgers.update(raise_epoch, self._clock, self._rng)
+        epoch = tries[-1].epoch
+        confirm(epoch)
+        return epoch
+
+    def has_taken(self, taking: Taking) -> bool:
+        """Whether the version of the ledger that was announced is there with its mark."""
+        return self._ledgers.has_mark(taking.version, taking.mark.encode())
+
     # Looking
 
     def history(self) -> LedgerHistory:
@@ -288,10 +329,10 @@ class IcebergDataset:
     def coordinator(self, now_ms: int) -> CoordinatorStatus:
         ledger = self.ledger()
         epoch = ledger.epoch if ledger is not None else 0
-        lease = read_lease(self.store, lease_key(self.root))
-        if lease is None:
+        found = self.lease.read()
+        if found is None or found.lease is None:
             return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
-        return judge_lease(epoch, lease, now_ms)
+        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
 
     def pressure(self, snapshot: TableState, now_ms: int) -> tuple[Pressure, ...]:
         """Nobody waits for a table to be compacted."""
@@ -393,7 +434,7 @@ class IcebergDataset:
                 sort_order_id=spec.sort_order_id,
                 target_bytes=target_bytes,
                 buffer_bytes=self.buffer_bytes,
-                name_prefix=f"{FILE_PREFIX}{compaction.id}-{index:05d}",
+                name_prefix=data_prefix(mark_of(metadata), compaction.id, index),
                 repeating=repeating,
                 done=done,
                 reporting=None

@@ -12,6 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from lithify.compaction.lease import MAX_EPOCH
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.datasets.iceberg.model import (
     ChunkSpec,
@@ -33,9 +34,11 @@ Fields = Mapping[str, Any]
 ValueT = TypeVar("ValueT")
 
 
-def encode_ledger(ledger: IcebergLedger) -> bytes:
-    """The ledger as bytes."""
-    return _encode({"epoch": ledger.epoch, "compactions": [_of_compaction(c) for c in ledger.compactions]})
+def encode_ledger(ledger: IcebergLedger, mark: str = "") -> bytes:
+    """The ledger as bytes. Nobody reads or keeps the `mark` beside it."""
+    marked = {"mark": mark} if mark else {}
+    compactions = [_of_compaction(c) for c in ledger.compactions]
+    return _encode({"epoch": ledger.epoch, "compactions": compactions, **marked})
 
 
 def decode_ledger(data: bytes, name: str) -> IcebergLedger:
@@ -84,7 +87,10 @@ def _of_compaction(compaction: IcebergCompaction) -> Fields:
 
 def _ledger(fields: Fields) -> IcebergLedger:
     compactions = [_compaction(entry) for entry in fields["compactions"]]
-    return Ledger(int(fields["epoch"]), tuple(sorted(compactions, key=lambda c: c.id)))
+    epoch = fields["epoch"]
+    if type(epoch) is not int or not 0 <= epoch <= MAX_EPOCH:
+        raise ValueError("the epoch is not a number of 64 bits")
+    return Ledger(epoch, tuple(sorted(compactions, key=lambda c: c.id)))
 
 
 def _compaction(fields: Fields) -> IcebergCompaction:

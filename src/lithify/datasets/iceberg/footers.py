@@ -1,7 +1,10 @@
-"""The times of data files whose manifest entries have no bounds, from the footers of the files.
+"""What the footers of data files tell that their manifest entries do not.
 
-A table whose metrics are switched off for the time column has no bounds in its manifests, but Parquet
-keeps them anyway. A footer that was read is remembered, since data files never change.
+- The times of a file whose entry has no bounds of the time column: a table may have its metrics switched
+  off, but Parquet keeps them anyway.
+- Whether a file may be rewritten (`columns.why_unfit`). One that is damaged, gone or encrypted may not.
+
+A footer that was read is remembered, since data files never change.
 """
 
 from __future__ import annotations
@@ -10,14 +13,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
 
+from lithify.datasets.iceberg.columns import columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.foreign import translated
 from lithify.datasets.iceberg.timecolumn import MICROSECONDS_PER_DAY
 from lithify.planning.timeline.model import Bucket, Interval
@@ -28,48 +33,65 @@ MAX_READERS = 16
 """Footers read at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What is remembered of a file."""
+
+    times: Interval | Bucket
+    """What the time column covers; `Bucket.UNKNOWN` when the footer does not say."""
+    unfit: str | None = None
+    """Why the file must not be rewritten ("they …")."""
+
+
 class Footers:
-    """The times of files by path. Safe to share between threads."""
+    """Footers by path. Safe to share between threads."""
 
     def __init__(self, max_cached: int = MAX_CACHED) -> None:
         self._max_cached = max_cached
-        self._kept: OrderedDict[tuple[str, int], Interval | Bucket] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int, int], Footer] = OrderedDict()
         self._lock = threading.Lock()
 
-    def times(
-        self, io: FileIO, paths: Iterable[str], field_id: int, names: NameMapping | None
-    ) -> dict[str, Interval | Bucket]:
-        """What the column `field_id` covers in each of the files; `Bucket.UNKNOWN` when the footer does
-        not say."""
-        wanted = list(paths)
+    def read(
+        self, io: FileIO, paths: Iterable[str], schema: Schema, field_id: int, names: NameMapping | None
+    ) -> dict[str, Footer]:
+        """The footers of these files of a table with this schema and name mapping; `field_id` is that of
+        the time column."""
+        keys = {path: (path, field_id, schema.schema_id) for path in paths}
         with self._lock:
-            found = {path: self._kept[path, field_id] for path in wanted if (path, field_id) in self._kept}
-        missing = [path for path in wanted if path not in found]
+            found = {path: self._kept[key] for path, key in keys.items() if key in self._kept}
+        missing = [path for path in keys if path not in found]
         if missing:
             with ThreadPoolExecutor(min(MAX_READERS, len(missing))) as pool:
-                read = pool.map(lambda path: read_times(io, path, field_id, names), missing)
+                read = pool.map(lambda path: read_footer(io, path, schema, field_id, names), missing)
                 found |= dict(zip(missing, read, strict=True))
         with self._lock:
-            for path in wanted:
-                self._kept[path, field_id] = found[path]
-                self._kept.move_to_end((path, field_id))
+            for path, key in keys.items():
+                self._kept[key] = found[path]
+                self._kept.move_to_end(key)
             while len(self._kept) > self._max_cached:
                 self._kept.popitem(last=False)
         return found
 
 
-def read_times(io: FileIO, path: str, field_id: int, names: NameMapping | None) -> Interval | Bucket:
-    """What the statistics of the row groups say about one column."""
-    with translated(f"reading the footer of {path}"), io.new_input(path).open() as stream:
-        file = pq.ParquetFile(stream)
-        schema, metadata = file.schema_arrow, file.metadata
-    try:
-        name = pyarrow_to_schema(schema, names, downcast_ns_timestamp_to_us=True).find_column_name(field_id)
-    except ValueError:  # neither ids in the file nor a mapping of names
-        return Bucket.UNKNOWN
-    if name is None:  # the column was added after the file was written
-        return Bucket.NULL
-    return interval_of(metadata, schema, range(metadata.num_row_groups), name)
+def read_footer(io: FileIO, path: str, schema: Schema, field_id: int, names: NameMapping | None) -> Footer:
+    """The footer of one file."""
+    with translated(f"reading the footer of {path}"):
+        try:
+            with io.new_input(path).open() as stream:
+                file = open_file(stream)
+        except FileNotFoundError:
+            return Footer(Bucket.UNKNOWN, "do not exist any more")
+        except pa.ArrowInvalid as error:
+            return Footer(Bucket.UNKNOWN, f"cannot be read: {error}")
+    unfit = why_unfit(file, schema, names)
+    if unfit is not None:
+        return Footer(Bucket.UNKNOWN, unfit)
+    columns = columns_of(file.schema_arrow, names)
+    name = next((column.name for column in columns if column.field_id == field_id), None)
+    if name is None:  # the column was added after the file was written, or is that of its partition
+        return Footer(Bucket.NULL)
+    metadata = file.metadata
+    return Footer(interval_of(metadata, file.schema_arrow, range(metadata.num_row_groups), name))
 
 
 def interval_of(

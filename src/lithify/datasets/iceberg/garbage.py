@@ -1,43 +1,71 @@
-"""Garbage beside a table: what Lithify wrote and nothing refers to any more. One collection.
+"""Garbage beside a table: files that Lithify wrote for it and that nothing refers to. One collection.
 
-1. Read the ledger. What a compaction that has not ended may yet publish is needed.
-2. List the files that have Lithify's names, under the table's places for data and for metadata.
-3. Read the table, and the manifests of every snapshot it has. What any of them names is needed.
-4. Everything else of these files is garbage once it is older than the minimum age. That age protects
-   what was written after step 1, and the manifests of a commit that is under way; a commit takes seconds.
-5. Old versions of the ledger and of the memory of chunks are garbage too, the newest `KEPT_VERSIONS`
-   apart, and so are notes about compactions that have ended.
+1. Ask the store what time it is. Ages are told by its clock alone.
+2. Read what is known of the table's lineage.
+3. List the table's places for data and metadata. A file is a candidate if its name proves that Lithify wrote
+   it for this very table (`ownership`), if it is older than the minimum age (a manifest: also than any commit
+   takes), and if its compaction is active neither in the ledger read before the listing nor in the one read
+   after it.
+4. Load the table. Stop (`Refused`) if it does not continue what was known of it (`lineage`), or if it may not
+   know all its snapshots. Read the manifests of every snapshot it has; a candidate that any of them names is
+   needed.
+5. Stop if more than a share of all that was listed would go: that much garbage is more likely a mistake.
+6. Before every batch of deletions, load the table again. Stop if a snapshot that was not there before names
+   one of the candidates.
+7. In the folder that is this table's alone, old versions of the ledger and of the memory of chunks are
+   garbage, the newest `KEPT_VERSIONS` apart, notes about compactions that have ended, and what killed writers
+   left half written.
 
-Only names that Lithify gives are looked at: what other programs leave behind is for them to clean up. A data
-file that a snapshot named and none names now, because it expired, is unreachable for everybody.
+Where the table says that its files are not to be deleted (`gc.enabled`), steps 3 to 6 find nothing: data
+files and manifests stay.
 
-Invariant: the ledger is read before the listing and the table after it, so a file that is published or
-planned meanwhile is either too young or found to be needed.
+Invariants: what has no proof of ownership stays, whatever it is called; the lineage and the ledgers are read
+before the table, so what is published or planned meanwhile is found to be needed; an error of any kind ends
+the collection before it deletes anything more. A dry run decides the same, by this machine's clock, and
+writes nothing.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from enum import StrEnum
-from urllib.parse import unquote, urlsplit
 
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
+from lithify import telemetry
 from lithify.clock import Clock
-from lithify.datasets.iceberg.catalogs import store_options
+from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.listing import ManifestCache, list_snapshot
-from lithify.datasets.iceberg.replace import FILE_PREFIX
+from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.lineage import Known, continues
+from lithify.datasets.iceberg.listing import MAX_READERS
+from lithify.datasets.iceberg.manifests import live_entries, manifests_of
+from lithify.datasets.iceberg.ownership import OwnName, mark_of, parse_name
 from lithify.errors import Refused
+from lithify.ids import Ulid
+from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.urls import open_store
+from lithify.store.times import store_now_ms
 from lithify.store.versions import VersionedFiles
+from lithify.telemetry import GarbageCollected, Observer
 
 DEFAULT_MIN_AGE_MS = 3_600_000
+DEFAULT_MAX_PERCENT = 50
+"""Of all files that were listed; more than this is not deleted."""
+ALWAYS_FEW = 100
+"""So many files may be deleted whatever their share."""
 KEPT_VERSIONS = 10
-_COMPACTION_OF = re.compile(rf"{FILE_PREFIX}([0-9A-Z]{{26}})-")
+MIN_MANIFEST_AGE_MS = 600_000
+"""Manifests of a commit that is under way are named by nothing yet, and no ledger knows them. A commit takes
+seconds; with a slow catalog, minutes."""
+BATCH_FILES = 500
+"""Files deleted before the table is looked at again."""
+MAX_DELETES_IN_FLIGHT = 8
 
 
 class Kind(StrEnum):
@@ -47,6 +75,23 @@ class Kind(StrEnum):
     MANIFEST = "manifests"
     VERSION = "versions of the ledger and of the memory of chunks"
     NOTE = "notes about ended compactions"
+    STAGED = "half-written files"
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageOptions:
+    """What one collection does."""
+
+    min_age_ms: int = DEFAULT_MIN_AGE_MS
+    dry_run: bool = True
+    kinds: frozenset[Kind] = frozenset(Kind)
+    max_percent: int = DEFAULT_MAX_PERCENT
+
+    def __post_init__(self) -> None:
+        if self.min_age_ms < 0:
+            raise Refused(f"the minimum age is {self.min_age_ms} ms; it cannot be negative")
+        if not 0 <= self.max_percent <= 100:
+            raise Refused(f"the largest share to delete is {self.max_percent} %; it must be from 0 to 100")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,111 +109,268 @@ class Report:
 
     dry_run: bool
     garbage: tuple[Garbage, ...]
+    found: Mapping[Kind, int]
+    """How many objects of Lithify's there were, by kind."""
+    notes: tuple[str, ...] = ()
+    """What was left alone as a whole, and why."""
+
+    def count(self, kind: Kind) -> int:
+        """How many objects of a kind are garbage."""
+        return sum(found.kind is kind for found in self.garbage)
 
 
-def collect(
-    dataset: IcebergDataset, clock: Clock, *, min_age_ms: int = DEFAULT_MIN_AGE_MS, dry_run: bool = True
-) -> Report:
-    """Find what nothing needs, and delete it unless told otherwise."""
-    if min_age_ms < 0:
-        raise Refused(f"the minimum age is {min_age_ms} ms; it cannot be negative")
-    before_ms = clock.now_ms() - min_age_ms
-    found: list[Garbage] = []
-    for kind, store, meta in _files(dataset, before_ms):
-        found.append(Garbage(kind, _path(store, meta), meta.size))
-        if not dry_run:
-            store.delete(meta.key)
-    for files in dataset.numbered_files:
-        found += _versions(dataset.store, files, before_ms, dry_run)
-    found += _notes(dataset, dry_run)
-    return Report(dry_run, tuple(found))
+def collect(dataset: IcebergDataset, clock: Clock, options: GarbageOptions | None = None) -> Report:
+    """Find what nothing needs, and delete it unless told otherwise.
+
+    `Refused` when nothing may be deleted because something contradicts itself; see the module.
+    """
+    return _Collection(dataset, clock, options if options is not None else GarbageOptions()).run()
 
 
-class TableCollector:
-    """Collects the garbage of one table again and again, beside a coordinator."""
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A file with a name of Lithify's."""
 
-    def __init__(self, dataset: IcebergDataset, clock: Clock, *, interval_s: float = 3600.0) -> None:
+    kind: Kind
+    own: OwnName
+    store: ObjectStore
+    meta: ObjectMeta
+
+
+@dataclass(slots=True)
+class _Named:
+    """The names of Lithify's files in the snapshots read so far."""
+
+    snapshots: set[int] = field(default_factory=set)
+    manifests: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+
+
+class _Collection:
+    """One run."""
+
+    def __init__(self, dataset: IcebergDataset, clock: Clock, options: GarbageOptions) -> None:
         self._dataset = dataset
-        self._clock = clock
-        self._interval_s = interval_s
+        self._options = options
+        self._store = dataset.store
+        self._now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
+        self._before_ms = self._now_ms - options.min_age_ms
+        self._garbage: list[Garbage] = []
+        self._found: dict[Kind, int] = {}
+        self._notes: list[str] = []
 
-    def tick(self) -> float:
-        """Collect; seconds until the next time."""
-        collect(self._dataset, self._clock, dry_run=False)
-        return self._interval_s
+    def run(self) -> Report:
+        kinds = self._options.kinds
+        if kinds & {Kind.DATA, Kind.MANIFEST}:
+            self._collect_files()
+        if Kind.VERSION in kinds:
+            for files in self._dataset.numbered_files:
+                self._collect_versions(files)
+        if Kind.NOTE in kinds:
+            self._collect_notes()
+        if Kind.STAGED in kinds:
+            self._collect_staged()
+        return Report(self._options.dry_run, tuple(self._garbage), self._found, tuple(self._notes))
 
-    def wait_s(self) -> float:
-        """Seconds until the next time."""
-        return self._interval_s
+    # Data files and manifests
+
+    def _collect_files(self) -> None:
+        known = self._dataset.lineage.read()
+        active = self._active()
+        table = self._dataset.load()
+        if not _may_delete(table):
+            self._notes.append(
+                "data files and manifests are kept: the table's property gc.enabled is not true, "
+                "so other tables may use them"
+            )
+            return
+        listed, all_files = self._list(table)
+        for kind in (Kind.DATA, Kind.MANIFEST):
+            self._found[kind] = sum(one.kind is kind for one in listed)
+        mark, active = mark_of(table.metadata), active | self._active()
+        candidates = [one for one in listed if self._is_candidate(one, mark, active)]
+        if candidates:
+            self._remove_unnamed(known, candidates, all_files)
+        if not self._options.dry_run:
+            self._dataset.lineage.advance(table)
+
+    def _remove_unnamed(self, known: Known | None, candidates: Sequence[_Listed], all_files: int) -> None:
+        named = _Named()
+        self._read_named(known, named)
+        garbage = [one for one in candidates if one.own.name not in named.names]
+        self._check_share(len(garbage), all_files)
+        for batch in _batches(garbage):
+            if not self._options.dry_run:
+                self._check_again(known, named, batch)
+                _delete([(one.store, one.meta) for one in batch])
+            self._garbage += [
+                Garbage(one.kind, _path(one.store, one.meta.key), one.meta.size) for one in batch
+            ]
+
+    def _is_candidate(self, one: _Listed, mark: str, active: frozenset[Ulid]) -> bool:
+        before_ms = self._before_ms
+        if one.kind is Kind.MANIFEST:
+            before_ms = min(before_ms, self._now_ms - MIN_MANIFEST_AGE_MS)
+        is_old = one.meta.last_modified_ms < before_ms
+        return is_old and one.own.mark == mark and one.own.compaction not in active
+
+    def _list(self, table: Table) -> tuple[list[_Listed], int]:
+        """Files with Lithify's names, and how many files of any name there are."""
+        listed: dict[tuple[str, str], _Listed] = {}
+        seen: set[tuple[str, str]] = set()
+        for place in _places(table):
+            store, prefix = open_place(place, table.io.properties)
+            for meta in store.list(prefix):
+                where = (store.url, meta.key)
+                seen.add(where)
+                own = parse_name(meta.key)
+                if own is None:
+                    continue
+                kind = Kind.MANIFEST if own.compaction is None else Kind.DATA
+                if kind in self._options.kinds:
+                    listed[where] = _Listed(kind, own, store, meta)
+        return list(listed.values()), len(seen)
+
+    def _read_named(self, known: Known | None, named: _Named) -> None:
+        """Add the names in all snapshots that were not read before."""
+        table = self._dataset.load()
+        _check_whole(table, known, self._dataset)
+        new = [s for s in table.metadata.snapshots if s.snapshot_id not in named.snapshots]
+        with translated(f"reading the snapshots of {self._dataset.url}"):
+            _add_names(table, new, named)
+
+    def _check_share(self, deletable: int, listed: int) -> None:
+        if deletable > ALWAYS_FEW and deletable * 100 > listed * self._options.max_percent:
+            raise Refused(
+                f"{self._dataset.url}: {deletable} of {listed} files beside the table would be deleted, "
+                f"more than {self._options.max_percent} %, so nothing was; look at `lithify gc` without "
+                "--delete, and if that is right, allow it with --max-percent"
+            )
+
+    def _check_again(self, known: Known | None, named: _Named, batch: Sequence[_Listed]) -> None:
+        self._read_named(known, named)
+        needed = next((one for one in batch if one.own.name in named.names), None)
+        if needed is not None:
+            raise Refused(
+                f"{self._dataset.url}: {_path(needed.store, needed.meta.key)} was named by no snapshot "
+                "and is now, so it and what was to be deleted with it was kept; find out who added it"
+            )
+
+    # What is this table's alone
+
+    def _active(self) -> frozenset[Ulid]:
+        ledger = self._dataset.ledger()
+        return frozenset(c.id for c in ledger.active()) if ledger is not None else frozenset()
+
+    def _collect_versions(self, files: VersionedFiles) -> None:
+        listed = files.listed()
+        old = [(number, m) for number, m in listed[:-KEPT_VERSIONS] if m.last_modified_ms < self._before_ms]
+        if old and not self._options.dry_run:
+            files.advance_boundary(old[-1][0])
+        self._found[Kind.VERSION] = self._found.get(Kind.VERSION, 0) + len(listed)
+        self._remove(Kind.VERSION, [meta for _, meta in old], self._store.delete)
+
+    def _collect_notes(self) -> None:
+        noted = self._dataset.journal.compactions()
+        ended = sorted(noted - self._active())
+        if not self._options.dry_run:
+            for compaction_id in ended:
+                self._dataset.journal.clear(compaction_id)
+        self._found[Kind.NOTE] = len(noted)
+        self._garbage += [Garbage(Kind.NOTE, compaction_id, 0) for compaction_id in ended]
+
+    def _collect_staged(self) -> None:
+        listed = list(self._store.list_staged(self._dataset.own_folder))
+        self._found[Kind.STAGED] = len(listed)
+        old = [meta for meta in listed if meta.last_modified_ms < self._before_ms]
+        self._remove(Kind.STAGED, old, self._store.delete_staged)
+
+    def _remove(self, kind: Kind, metas: Iterable[ObjectMeta], delete: Callable[[str], None]) -> None:
+        for meta in metas:
+            if not self._options.dry_run:
+                delete(meta.key)
+            self._garbage.append(Garbage(kind, _path(self._store, meta.key), meta.size))
 
 
-def _files(dataset: IcebergDataset, before_ms: int) -> Iterator[tuple[Kind, ObjectStore, ObjectMeta]]:
-    ledger = dataset.ledger()
-    active = {c.id for c in ledger.active()} if ledger is not None else set()
-    locations = dataset.load().location_provider()
-    places = {Kind.DATA: locations.data_path, Kind.MANIFEST: locations.metadata_path}
-    listed: list[tuple[Kind, ObjectStore, str, ObjectMeta]] = []
-    for kind, place in places.items():
-        store, prefix = open_store(place, store_options(place, dataset.load().io.properties))
-        for meta in store.list(prefix):
-            owner = _owner_of(meta.key)
-            if owner is not None and meta.last_modified_ms < before_ms and owner not in active:
-                listed.append((kind, store, urlsplit(place).netloc, meta))
-    needed = {_place_of(path) for path in referenced(dataset.load())} if listed else set()
-    for kind, store, bucket, meta in listed:
-        if (bucket, meta.key) not in needed:
-            yield kind, store, meta
+def table_collector(
+    dataset: IcebergDataset,
+    clock: Clock,
+    options: Mapping[Kind, DirectoryOptions],
+    observer: Observer = telemetry.ignore,
+) -> PeriodicCollector[Kind]:
+    """What collects the garbage of one table, again and again, each kind as its options say."""
+
+    def collect_due(due: Due[Kind]) -> GarbageCollected:
+        report = collect(dataset, clock, GarbageOptions(due.min_age_ms, due.dry_run, due.kinds))
+        counts = {kind: report.count(kind) for kind in report.found}
+        return GarbageCollected(
+            dataset.url,
+            report.dry_run,
+            {kind.value: count for kind, count in counts.items()},
+            {kind.value: report.found[kind] - count for kind, count in counts.items()},
+            sum(found.size_bytes for found in report.garbage),
+        )
+
+    return PeriodicCollector(options, collect_due, clock, observer)
 
 
-def referenced(table: Table) -> Iterator[str]:
-    """Paths of all manifest lists, manifests, data and delete files that any snapshot names."""
-    cache = ManifestCache()
-    for snapshot in table.metadata.snapshots:
-        yield snapshot.manifest_list
-        for manifest, entries in list_snapshot(table, snapshot, cache).manifests:
-            yield manifest.manifest_path
-            yield from (entry.data_file.file_path for entry in entries)
+def _may_delete(table: Table) -> bool:
+    """As Iceberg's own maintenance reads the property."""
+    return table.metadata.properties.get("gc.enabled", "true").lower() == "true"
 
 
-def _owner_of(key: str) -> str | None:
-    """The compaction that a file of Lithify's belongs to, empty for manifests; `None` for others' files.
-
-    Some locations have a hash and a dash before the name."""
-    name = key.rpartition("/")[2]
-    position = name.find(FILE_PREFIX)
-    if position < 0 or (position > 0 and name[position - 1] != "-"):
-        return None
-    match = _COMPACTION_OF.match(name, position)
-    return match[1] if match is not None else ""
+def _places(table: Table) -> tuple[str, ...]:
+    """Where Lithify's files may lie: where new ones go, and where they go by default."""
+    locations, root = table.location_provider(), table.location().rstrip("/")
+    chosen = (locations.data_path, locations.metadata_path, join(root, "data"), join(root, "metadata"))
+    return tuple(dict.fromkeys(chosen))
 
 
-def _path(store: ObjectStore, meta: ObjectMeta) -> str:
+def _check_whole(table: Table, known: Known | None, dataset: IcebergDataset) -> None:
+    """`Refused` unless the table surely knows everything that is its own."""
+    mode = table.catalog.properties.get("snapshot-loading-mode", "all")
+    if mode.lower() != "all":
+        raise Refused(
+            f"{dataset.url}: the catalog shows some of the table's snapshots only (snapshot-loading-mode="
+            f"{mode}), so nobody can tell what the others need; collect garbage without that property"
+        )
+    if not continues(known, table):
+        assert known is not None
+        raise Refused(
+            f"{dataset.url}: this table is not the one that Lithify saw last, {known.metadata_location}; it "
+            "may be registered in a second catalog, or its catalog was restored, so its files may be needed "
+            f"elsewhere and nothing is deleted; if this one alone is in use, delete {dataset.lineage.key}"
+        )
+
+
+def _add_names(table: Table, snapshots: Sequence[Snapshot], named: _Named) -> None:
+    def names_in(manifest: ManifestFile) -> list[str]:
+        paths = (entry.data_file.file_path for entry in live_entries(table.io, manifest))
+        return [own.name for path in paths if (own := parse_name(path)) is not None]
+
+    with ThreadPoolExecutor(MAX_READERS, thread_name_prefix="lithify-gc") as pool:
+        lists = pool.map(lambda snapshot: manifests_of(table.io, snapshot), snapshots)
+        manifests = {
+            m.manifest_path: m for found in lists for m in found if m.manifest_path not in named.manifests
+        }
+        for names in pool.map(names_in, manifests.values()):
+            named.names.update(names)
+    paths = (*manifests, *(snapshot.manifest_list for snapshot in snapshots))
+    named.names.update(own.name for path in paths if (own := parse_name(path)) is not None)
+    named.manifests.update(manifests)
+    named.snapshots.update(snapshot.snapshot_id for snapshot in snapshots)
+
+
+def _batches(files: Sequence[_Listed]) -> Iterator[Sequence[_Listed]]:
+    return (files[start : start + BATCH_FILES] for start in range(0, len(files), BATCH_FILES))
+
+
+def _delete(files: Iterable[tuple[ObjectStore, ObjectMeta]]) -> None:
+    with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-gc") as pool:
+        for _ in pool.map(lambda file: file[0].delete(file[1].key), files):
+            pass  # the first failure is raised here
+
+
+def _path(store: ObjectStore, key: str) -> str:
     root = store.url
-    return f"{root}{'' if root.endswith('/') else '/'}{meta.key}"
-
-
-def _place_of(path: str) -> tuple[str, str]:
-    parts = urlsplit(path)
-    return parts.netloc, unquote(parts.path).strip("/")
-
-
-def _versions(store: ObjectStore, files: VersionedFiles, before_ms: int, dry_run: bool) -> Iterable[Garbage]:
-    ids = files.ids()[:-KEPT_VERSIONS]
-    aged = [(version_id, store.head(files.key(version_id))) for version_id in ids]
-    old = [(version_id, meta) for version_id, meta in aged if meta.last_modified_ms < before_ms]
-    if old and not dry_run:
-        files.advance_boundary(old[-1][0])
-        for _, meta in old:
-            store.delete(meta.key)
-    return [Garbage(Kind.VERSION, _path(store, m), m.size) for _, m in old]
-
-
-def _notes(dataset: IcebergDataset, dry_run: bool) -> Iterable[Garbage]:
-    noted = dataset.journal.compactions()
-    ledger = dataset.ledger()
-    active = {c.id for c in ledger.active()} if ledger is not None else set()
-    ended = sorted(noted - active)
-    if not dry_run:
-        for compaction_id in ended:
-            dataset.journal.clear(compaction_id)
-    return [Garbage(Kind.NOTE, compaction_id, 0) for compaction_id in ended]
+    return f"{root}{'' if root.endswith('/') else '/'}{key}"

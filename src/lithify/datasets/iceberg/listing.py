@@ -29,7 +29,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from lithify.datasets.iceberg.foreign import translated
-from lithify.datasets.iceberg.manifests import live_entries
+from lithify.datasets.iceberg.manifests import live_entries, manifests_of, referenced_data_file
 
 MAX_CACHED_ENTRIES = 100_000
 """Manifest entries kept between listings; each takes a few kilobytes."""
@@ -147,6 +147,8 @@ class Listing:
 
 def referenced_path(delete_file: DataFile) -> str | None:
     """The only data file a position delete file refers to; `None` when there may be several."""
+    if (path := referenced_data_file(delete_file)) is not None:
+        return path
     low = (delete_file.lower_bounds or {}).get(PATH_FIELD_ID)
     high = (delete_file.upper_bounds or {}).get(PATH_FIELD_ID)
     return low.decode() if low is not None and low == high else None
@@ -189,6 +191,6 @@ def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | N
 def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
     """The live entries of one snapshot."""
     with translated(f"listing {'.'.join(table.name())}"):
-        manifests = snapshot.manifests(table.io)
+        manifests = manifests_of(table.io, snapshot)
         entries = cache.read(table.io, manifests)
     return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))

@@ -2,13 +2,21 @@
 
 PyIceberg works out anew for every manifest how entries of its Avro schema are read, which takes ten times as
 long as reading a small one. All manifests that one program wrote for one table schema have the same, so
-that is remembered here by the text of the schema. Everything else is PyIceberg's.
+that is remembered here by the text of the schema. Everything else is PyIceberg's, except that
+
+- entries have the fields of format version 3: some of these may be in manifests of version 2 too, and must
+  not be lost when such a manifest is written anew;
+- a type of fixed length that is defined once and named where it comes up again, as Java does for partition
+  fields, is spelled out, because PyIceberg knows no such names.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any, Final
 
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.file import AvroFile
@@ -16,7 +24,7 @@ from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
-    DEFAULT_READ_VERSION,
+    DATA_FILE_TYPE,
     MANIFEST_ENTRY_SCHEMAS,
     DataFile,
     DataFileContent,
@@ -26,22 +34,49 @@ from pyiceberg.manifest import (
     ManifestFile,
     _inherit_from_manifest,
 )
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from lithify.errors import CorruptObject
+from lithify.errors import CorruptObject, LithifyError
 
+ENTRY_VERSION: Final = 3
+"""Of the fields that entries and their data files have in memory; those a manifest does not have are null."""
+_REFERENCED = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields].index(143)
 MAX_SCHEMAS = 64
 """Schemas remembered, the least recently used forgotten first."""
 
 
+def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
+    """The manifests of a snapshot. `CorruptObject` when its list does not decode."""
+    with _decoding(snapshot.manifest_list):
+        return snapshot.manifests(io)
+
+
 def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """The entries of a manifest that are not deleted."""
-    with _EntriesFile(io.new_input(manifest.manifest_path)) as entries:
+    """The entries of a manifest that are not deleted. `CorruptObject` when it does not decode."""
+    with _decoding(manifest.manifest_path), _EntriesFile(io.new_input(manifest.manifest_path)) as entries:
         return [
             _inherit_from_manifest(entry, manifest)
             for entry in entries
             if entry.status != ManifestEntryStatus.DELETED
         ]
+
+
+def referenced_data_file(delete_file: DataFile) -> str | None:
+    """The data file whose rows are deleted, where the entry of the delete file names one."""
+    path: str | None = delete_file._data[_REFERENCED]
+    return path
+
+
+@contextmanager
+def _decoding(path: str) -> Iterator[None]:
+    """PyIceberg checks little of what it reads, so damaged bytes end in errors of any class."""
+    try:
+        yield
+    except (LithifyError, OSError):
+        raise
+    except Exception as error:
+        raise CorruptObject(path, f"does not decode: {type(error).__name__}: {error}") from error
 
 
 class _EntriesFile(AvroFile[ManifestEntry]):
@@ -60,8 +95,22 @@ class _EntriesFile(AvroFile[ManifestEntry]):
 def _reader_of(schema: str) -> Reader:
     """How to read entries that were written with this Avro schema. Readers have no state."""
     return resolve_reader(
-        AvroSchemaConversion().avro_to_iceberg(json.loads(schema)),
-        MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
+        AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})),
+        MANIFEST_ENTRY_SCHEMAS[ENTRY_VERSION],
         {-1: ManifestEntry, 2: DataFile},
         {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     )
+
+
+def _spelled_out(kind: Any, known: dict[str, Any]) -> Any:
+    """An Avro type in which no type of fixed length is named that was defined before."""
+    if isinstance(kind, str):
+        return known.get(kind, kind)
+    if isinstance(kind, list):
+        return [_spelled_out(option, known) for option in kind]
+    if kind["type"] == "fixed":
+        known[kind["name"]] = kind
+    whole = {part: _spelled_out(kind[part], known) for part in ("type", "items", "values") if part in kind}
+    if "fields" in kind:
+        whole["fields"] = [{**field, "type": _spelled_out(field["type"], known)} for field in kind["fields"]]
+    return {**kind, **whole}

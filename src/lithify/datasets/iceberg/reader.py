@@ -1,54 +1,47 @@
 """Reading the rows of a range, as batches of the schema in which they will be written.
 
-1. A file that has no deletes, and whose columns are the outputs' in every respect (`stored`), is read as it
-   is: for a small file the way through PyIceberg takes longer than decoding it.
-2. Of every other file PyIceberg applies the position deletes, projects old schemas and partition values
-   onto the current schema, and filters. Its public scan holds all batches of a file at once; the
-   generator below it, which is used here, does not.
+1. A file that must not be rewritten (`columns.why_unfit`) is refused. The planner leaves those alone that it
+   knows of.
+2. A file that has no deletes, and whose columns are the outputs' in every respect (`stored`), is read as it
+   is.
+3. Of every other file the rows deleted by position are left out, and the rest is projected onto the current
+   schema, with the values of its partition where the file does not have them (`projection`).
 
-Field ids go with the columns, so that outputs have them. Texts that repeat stay the dictionaries that
-they are in the files.
+Row groups without a row of the range are left out where their statistics tell. Field ids go with the columns,
+so that outputs have them. Texts that repeat stay the dictionaries that they are in the files.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Set
-from typing import Any, cast
+from collections.abc import Iterator, Set
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.expressions import (
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    GreaterThanOrEqual,
-    IsNull,
-    LessThan,
-    Or,
-)
-from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import (
-    ArrowScan,
+    _get_column_projection_values,
     _read_all_delete_files,
-    _to_requested_schema,
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
-from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import FileScanTask
 
+from lithify.datasets.iceberg.columns import Column, columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.foreign import translated
 from lithify.datasets.iceberg.model import TimeRange
-from lithify.datasets.iceberg.stored import batches_in_range, has_columns, with_small_offsets
+from lithify.datasets.iceberg.projection import Projection
+from lithify.datasets.iceberg.stored import (
+    BATCH_ROWS,
+    batches_in_range,
+    has_columns,
+    may_meet,
+    rows_in_range,
+    with_small_offsets,
+)
 from lithify.datasets.iceberg.task import RewriteTask, SourceFile
-from lithify.datasets.iceberg.timecolumn import to_literal
-
-# Typed by hand: PyIceberg's models hide their own constructors from type checkers.
-_AT_LEAST: Callable[[str, int], BooleanExpression] = cast(Any, GreaterThanOrEqual)
-_BEFORE: Callable[[str, int], BooleanExpression] = cast(Any, LessThan)
-_IS_NULL: Callable[[str], BooleanExpression] = cast(Any, IsNull)
+from lithify.errors import Unsupported
 
 _FIELD_ID = b"PARQUET:field_id"
 _DICTIONARY = pa.dictionary(pa.int32(), pa.string())
@@ -69,7 +62,7 @@ class RangeReader:
         self.arrow_schema = pa.schema([_with_dictionaries(field, repeating) for field in plain])
         paths = parquet_path_to_id_mapping(self.file_schema)
         self._dictionaries = tuple(path for path, field_id in paths.items() if field_id in task.repeating)
-        self._model = FileFormatFactory.get(FileFormat.PARQUET)
+        self._names = task.metadata.name_mapping()
 
     def column_name(self, field_id: int) -> str:
         """The name of a top-level column in the outputs."""
@@ -78,56 +71,59 @@ class RangeReader:
     def batches(self, source: SourceFile) -> Iterator[pa.RecordBatch]:
         """The rows of one source that belong to the range, deletes applied."""
         path = source.file.file_path
-        with translated(f"reading {path}"):
-            if source.delete_files:
-                yield from self._projected(source)
-                return
-            with self._task.io.new_input(path).open() as stream:
-                footer = pq.ParquetFile(stream)
-                if has_columns(footer, self._stored):
-                    file = pq.ParquetFile(
-                        stream, metadata=footer.metadata, read_dictionary=self._dictionaries, pre_buffer=True
-                    )
-                    wanted = None if source.is_inside else self._task.range
-                    time_name = self.column_name(self._task.time_field_id)
-                    yield from batches_in_range(file, self.arrow_schema, time_name, wanted)
-                    return
-            yield from self._projected(source)
+        with translated(f"reading {path}"), self._task.io.new_input(path).open() as stream:
+            file = open_file(stream)
+            reason = why_unfit(file, self._schema, self._names)
+            if reason is not None:
+                raise Unsupported(f"{path} cannot be rewritten; such files {reason}")
+            is_stored = not source.delete_files and has_columns(file, self._stored)
+            file = open_file(stream, self._dictionaries, file.metadata)
+            wanted = None if source.is_inside else self._task.range
+            if is_stored:
+                time_name = self.column_name(self._task.time_field_id)
+                yield from batches_in_range(file, self.arrow_schema, time_name, wanted)
+            else:
+                yield from self._projected(file, source, wanted)
 
-    def _projected(self, source: SourceFile) -> Iterator[pa.RecordBatch]:
-        """The same, by PyIceberg."""
-        task = self._task
-        row_filter = AlwaysTrue() if source.is_inside else self._filter(task.range)
-        scan = ArrowScan(
-            task.metadata, task.io, self._schema, row_filter, dictionary_columns=self._dictionaries
-        )
-        scan_task = FileScanTask(source.file, delete_files=set(source.delete_files))
-        deletes = _read_all_delete_files(task.io, [scan_task])
-        for batch in scan._record_batches_from_scan_tasks_and_deletes([scan_task], deletes):
-            yield self._to_output(batch)
+    def _projected(
+        self, file: pq.ParquetFile, source: SourceFile, wanted: TimeRange | None
+    ) -> Iterator[pa.RecordBatch]:
+        columns = columns_of(file.schema_arrow, self._names)
+        projection = self._projection(columns, source)
+        time_id, deleted = self._task.time_field_id, self._deleted(source)
+        time_in_file = next((column.name for column in columns if column.field_id == time_id), None)
+        time_name = self.column_name(time_id)
+        start = 0
+        for group in range(file.num_row_groups):
+            end = start + file.metadata.row_group(group).num_rows
+            if wanted is None or time_in_file is None or may_meet(file, group, time_in_file, wanted):
+                for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
+                    kept = _without(batch, deleted, start)
+                    start += batch.num_rows
+                    yield from rows_in_range(projection.apply(kept), time_name, wanted)
+            start = end
 
-    def _to_output(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        projected = _to_requested_schema(
-            self.file_schema, self._schema, batch, include_field_ids=True, format_model=self._model
-        )
-        if projected.schema.equals(self.arrow_schema, check_metadata=True):
-            return projected
-        table = pa.Table.from_batches([projected]).cast(self.arrow_schema).combine_chunks()
-        return table.to_batches()[0]
+    def _projection(self, columns: tuple[Column, ...], source: SourceFile) -> Projection:
+        ids = {column.field_id for column in columns if column.field_id is not None}
+        spec = self._task.metadata.specs()[self._task.spec_id]
+        constants = _get_column_projection_values(source.file, self._schema, self._schema, spec, ids)
+        return Projection(columns, self.arrow_schema, constants, source.file.file_path)
 
-    def _filter(self, wanted: TimeRange) -> BooleanExpression:
-        column = self._schema.find_field(self._task.time_field_id)
-        time = column.name
-        terms: list[BooleanExpression] = []
-        if wanted.start_us is not None:
-            literal = to_literal(column.field_type, wanted.start_us)
-            terms.append(_AT_LEAST(time, literal))
-        if wanted.end_us is not None:
-            terms.append(_BEFORE(time, to_literal(column.field_type, wanted.end_us)))
-        if not terms:
-            return AlwaysTrue()
-        inside = And(*terms) if len(terms) > 1 else terms[0]
-        return Or(inside, _IS_NULL(time)) if wanted.with_nulls else inside
+    def _deleted(self, source: SourceFile) -> npt.NDArray[np.int64]:
+        """Positions of deleted rows, ascending, each once."""
+        task = FileScanTask(source.file, delete_files=set(source.delete_files))
+        chunks = _read_all_delete_files(self._task.io, [task]).get(source.file.file_path, [])
+        return np.unique(np.concatenate([np.empty(0, np.int64), *(chunk.to_numpy() for chunk in chunks)]))
+
+
+def _without(batch: pa.RecordBatch, deleted: npt.NDArray[np.int64], start: int) -> pa.RecordBatch:
+    """The rows of a batch that begins at position `start` of its file, but for those at deleted positions."""
+    first, last = np.searchsorted(deleted, [start, start + batch.num_rows])
+    if first == last:
+        return batch
+    keep = np.ones(batch.num_rows, np.bool_)
+    keep[deleted[first:last] - start] = False
+    return batch.filter(pa.array(keep))
 
 
 def _with_dictionaries(field: pa.Field, field_ids: Set[int]) -> pa.Field:
@@ -139,11 +135,3 @@ def _with_dictionaries(field: pa.Field, field_ids: Set[int]) -> pa.Field:
         if int(element.metadata[_FIELD_ID]) in field_ids:
             return field.with_type(pa.list_(element.with_type(_DICTIONARY)))
     return field
-
-
-def _is_of_interest(record: logging.LogRecord) -> bool:
-    """Dictionaries are meant here; PyIceberg would say for every file that it has no such type."""
-    return "does not have a dictionary type" not in record.getMessage()
-
-
-logging.getLogger("pyiceberg.io.pyarrow").addFilter(_is_of_interest)

@@ -30,7 +30,6 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
     ManifestWriter,
-    ManifestWriterV2,
     write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
@@ -49,12 +48,11 @@ from pyiceberg.typedef import Record
 
 from lithify.datasets.iceberg.foreign import translated
 from lithify.datasets.iceberg.listing import Listing, referenced_path
+from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWriter
+from lithify.datasets.iceberg.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.model import NewFile
+from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.summary import replace_summary
-from lithify.datasets.iceberg.writeoptions import write_options
-
-FILE_PREFIX = "lithify-"
-"""Of the names of everything Lithify writes beside a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +83,10 @@ class Prepared:
     """Paths of its manifests and its manifest list."""
 
 
-class DeleteManifestWriter(ManifestWriterV2):
-    """A manifest of delete files."""
-
-    def content(self) -> ManifestContent:
-        return ManifestContent.DELETES
-
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "deletes"}
-
-
 def data_file_of(new: NewFile, spec_id: int, partition: Record) -> DataFile:
     """A task's output as a manifest names it."""
     file = DataFile.from_args(
+        ENTRY_VERSION,
         content=DataFileContent.DATA,
         file_path=new.path,
         file_format=FileFormat.PARQUET,
@@ -190,7 +178,7 @@ def write(
             snapshot_id=writer.snapshot_id,
             parent_snapshot_id=head.snapshot.snapshot_id,
             sequence_number=sequence_number,
-            avro_compression=writer.compression,
+            avro_compression=COMPRESSION,
         ) as manifest_list:
             manifest_list.add_manifests(manifests)
     snapshot = Snapshot.model_validate(
@@ -248,9 +236,8 @@ class _Writer:
         self._table = table
         self._metadata = table.metadata
         self._locations = table.location_provider()
-        self._name = f"{FILE_PREFIX}{uuid.uuid4().hex}"
+        self._name = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
         self.snapshot_id = table.metadata.new_snapshot_id()
-        self.compression = write_options(table.metadata.properties).avro_codec
         self.written: list[str] = []
 
     def new_path(self, suffix: str) -> str:
@@ -303,8 +290,8 @@ class _Writer:
         return writer.to_manifest_file()
 
     def _open(self, content: ManifestContent, spec: PartitionSpec, output: OutputFile) -> ManifestWriter:
-        kind = ManifestWriterV2 if content == ManifestContent.DATA else DeleteManifestWriter
-        return kind(spec, self._metadata.schema(), output, self.snapshot_id, self.compression)
+        schema = self._metadata.schema()
+        return SpecManifestWriter(content, spec, schema, output, self.snapshot_id)
 
 
 def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:

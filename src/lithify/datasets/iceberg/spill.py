@@ -13,7 +13,6 @@ Rows without a time belong to the first piece, and to its first table.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from lithify.datasets.iceberg.timecolumn import Times, times_us
+from lithify.scratch import Scratch
 
 SAMPLE_TIMES_PER_BATCH = 128
 MAX_DEPTH = 8
@@ -86,8 +86,8 @@ class Pieces:
         self._time_name = time_name
         self._buffer_bytes = buffer_bytes
         self._depth = depth
-        self._folder = tempfile.TemporaryDirectory(prefix="lithify-")
-        self._pieces = [Piece(Path(self._folder.name) / str(n)) for n in range(len(cuts) + 1)]
+        self._scratch = Scratch()
+        self._pieces = [Piece(self._scratch.path / str(n)) for n in range(len(cuts) + 1)]
         self._held_bytes = 0
         self.spilled_bytes = 0
 
@@ -99,7 +99,7 @@ class Pieces:
     ) -> None:
         for piece in self._pieces:
             piece.drop()
-        self._folder.cleanup()
+        self._scratch.close()
 
     @property
     def rows(self) -> int:

@@ -2,8 +2,10 @@
 
 1. The time interval of each data file is that of its bounds. Where the manifest has none (the table's
    metrics are off for the column), it is taken from the footer of the file.
-2. A file in which no row has a time goes to the bucket of such files.
-3. A file that cannot be rewritten (`refusals`), or is listed more than once, counts as one of unknown times:
+2. Where the table has a name mapping, it may have files that were not written for Iceberg. Their footers
+   are read in any case: they say whether a rewrite can be right.
+3. A file in which no row has a time goes to the bucket of such files.
+4. A file that cannot be rewritten (`refusals`), or is listed more than once, counts as one of unknown times:
    the planner leaves it alone and still counts it, so that the totals are those of the table.
 """
 
@@ -21,6 +23,7 @@ from pyiceberg.types import NestedField
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.listing import Listing
 from lithify.datasets.iceberg.model import Lane, NewFile, TableState
+from lithify.datasets.iceberg.ownership import parse_name
 from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.datasets.iceberg.refusals import count_notes, table_notes, why_left_alone
@@ -52,7 +55,7 @@ def draw_state(
             path: why_left_alone(entry.data_file, table.metadata, listing.equality_deletes.apply_to(entry))
             for path, entry in listing.data.items()
         }
-        times = _times(table, listing, reasons, time_column, footers)
+        times = _times(table, listing, reasons, time_column, footers)  # and more reasons
         lanes = _Lanes(table)
         for path, entry in listing.data.items():
             reason = reasons[path]
@@ -124,22 +127,30 @@ def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedF
 def _times(
     table: Table,
     listing: Listing,
-    reasons: Mapping[str, str | None],
+    reasons: dict[str, str | None],
     column: NestedField,
     footers: Footers,
 ) -> Mapping[str, Interval | Bucket]:
-    """The times of all files; unknown for those that there is a reason to leave alone."""
+    """The times of all files; unknown for those that there is a reason to leave alone. Reasons that
+    footers give are added."""
     known = {
         path: Bucket.UNKNOWN if reasons[path] is not None else times_of(entry.data_file, column)
         for path, entry in listing.data.items()
     }
-    unknown = [p for p, times in known.items() if times is Bucket.UNKNOWN and reasons[p] is None]
     names = table.metadata.name_mapping()
-    read = footers.times(table.io, unknown, column.field_id, names)
-    return known | {
-        path: bounded(times.start_us, times.end_us) if isinstance(times, Interval) else times
-        for path, times in read.items()
-    }
+    asked = [
+        path
+        for path, times in known.items()
+        if reasons[path] is None
+        and (times is Bucket.UNKNOWN or (names is not None and parse_name(path) is None))
+    ]
+    found = footers.read(table.io, asked, table.metadata.schema(), column.field_id, names)
+    for path, footer in found.items():
+        reasons[path] = footer.unfit
+        if footer.unfit is not None or known[path] is Bucket.UNKNOWN:
+            times = footer.times
+            known[path] = bounded(times.start_us, times.end_us) if isinstance(times, Interval) else times
+    return known
 
 
 def times_of(file: DataFile, column: NestedField) -> Interval | Bucket:

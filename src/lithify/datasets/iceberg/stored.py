@@ -59,24 +59,30 @@ def batches_in_range(
     file: pq.ParquetFile, schema: pa.Schema, time_name: str, wanted: TimeRange | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows whose time lies in the range, or all; `schema` is that of the batches."""
-    time_index = file.schema_arrow.get_field_index(time_name)
     groups = [
         group
         for group in range(file.num_row_groups)
-        if wanted is None or _may_meet(file, group, time_name, wanted)
+        if wanted is None or may_meet(file, group, time_name, wanted)
     ]
     for group in groups:
         for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
-            whole = batch.cast(schema)
-            if wanted is None:
-                yield whole
-                continue
-            chosen = _is_in(times_us(whole.column(time_index)), wanted)
-            if chosen.any():
-                yield whole if chosen.all() else whole.filter(pa.array(chosen))
+            yield from rows_in_range(batch.cast(schema), time_name, wanted)
 
 
-def _may_meet(file: pq.ParquetFile, group: int, time_name: str, wanted: TimeRange) -> bool:
+def rows_in_range(
+    batch: pa.RecordBatch, time_name: str, wanted: TimeRange | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows whose time lies in the range, or all; nothing where there are none."""
+    chosen = None if wanted is None else _is_in(times_us(batch.column(time_name)), wanted)
+    if chosen is None or chosen.all():
+        if batch.num_rows:
+            yield batch
+    elif chosen.any():
+        yield batch.filter(pa.array(chosen))
+
+
+def may_meet(file: pq.ParquetFile, group: int, time_name: str, wanted: TimeRange) -> bool:
+    """Whether a row group may have rows of the range; `time_name` is the time column's in the file."""
     if wanted.with_nulls:
         return True
     times = interval_of(file.metadata, file.schema_arrow, [group], time_name)

@@ -92,11 +92,6 @@ def bound_us(kind: Any, bound: bytes | None) -> int | None:
     return value * MICROSECONDS_PER_DAY if isinstance(kind, DateType) else value
 
 
-def to_literal(kind: Any, at_us: int) -> int:
-    """The least value of the column's type that is not before `at_us`."""
-    return -(-at_us // MICROSECONDS_PER_DAY) if isinstance(kind, DateType) else at_us
-
-
 def times_us(column: pa.Array) -> Times:
     """The values of a time column in microseconds, `NO_TIME` for nulls."""
     if pa.types.is_date(column.type):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.avro.codecs import KNOWN_CODECS, AvroCompressionCodec
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.table import TableProperties
@@ -25,19 +24,6 @@ from lithify.errors import Refused, Unsupported
 MAX_NUMBER = (1 << 31) - 1
 """Numbers in these properties are Java's ints."""
 _PARQUET_CODECS = ("zstd", "gzip", "snappy", "lz4", "brotli")
-_AVRO_CODECS: Mapping[str, AvroCompressionCodec] = {
-    "gzip": "deflate",
-    "zstd": "zstandard",
-    "snappy": "snappy",
-    "uncompressed": "null",
-    "deflate": "deflate",
-    "zstandard": "zstandard",
-    "bzip2": "bzip2",
-    "null": "null",
-}
-_DEFAULT_AVRO_CODEC: AvroCompressionCodec = "deflate"
-_INTEGERS = (TableProperties.METADATA_PREVIOUS_VERSIONS_MAX, TableProperties.WRITE_PARTITION_SUMMARY_LIMIT)
-_BOOLEANS = (TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED, TableProperties.OBJECT_STORE_ENABLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +33,6 @@ class WriteOptions:
     parquet: Mapping[str, Any]
     """Arguments of Arrow's Parquet writer."""
     row_group_rows: int
-    avro_codec: AvroCompressionCodec
 
 
 def write_options(properties: Mapping[str, str]) -> WriteOptions:
@@ -73,7 +58,7 @@ def write_options(properties: Mapping[str, str]) -> WriteOptions:
     row_group_rows = _number(
         properties, TableProperties.PARQUET_ROW_GROUP_LIMIT, TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT
     )
-    return WriteOptions(parquet, row_group_rows, _avro_codec(properties))
+    return WriteOptions(parquet, row_group_rows)
 
 
 def check_writing(metadata: TableMetadata, url: str) -> None:
@@ -149,17 +134,3 @@ def _number(properties: Mapping[str, str], key: str, default: int) -> int:
     if not 1 <= value <= MAX_NUMBER:
         raise Refused(f"{key} is {text!r}; it must be a whole number from 1 to {MAX_NUMBER}")
     return value
-
-
-def _avro_codec(properties: Mapping[str, str]) -> AvroCompressionCodec:
-    """Of manifests. The property is about data files first; a codec that only others have is no obstacle."""
-    key = TableProperties.WRITE_AVRO_COMPRESSION
-    name = properties.get(key, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT).lower()
-    codec = _AVRO_CODECS.get(name, _DEFAULT_AVRO_CODEC)
-    compression = KNOWN_CODECS[codec]
-    try:
-        if compression is not None:
-            compression.compress(b"x")
-    except ImportError:
-        return _DEFAULT_AVRO_CODEC
-    return codec

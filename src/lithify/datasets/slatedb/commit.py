@@ -24,6 +24,7 @@ from lithify.clock import Clock
 from lithify.compaction.model import Ledger, State
 from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.datasets.slatedb.manifest import manifest_problem
 from lithify.datasets.slatedb.model import Checkpoint, Manifest, TieredSpec
 from lithify.datasets.slatedb.transform import apply_compaction, apply_trivial_move, with_checkpoint
 from lithify.datasets.slatedb.validate import validate
@@ -106,6 +107,7 @@ def _judge(
 ) -> tuple[dict[Ulid, str | None], Manifest | None]:
     """Validate each compaction against the manifest as the earlier ones of the batch leave it.
 
+    Refused is also what would make a manifest that clients cannot use: a worker's outputs may be anything.
     Gives why each was refused (`None`: it is in) and the new manifest (`None`: nothing to publish).
     """
     verdicts: dict[Ulid, str | None] = {}
@@ -115,9 +117,12 @@ def _judge(
             verdicts[compaction.id] = None
             continue
         refusal = validate(compaction, manifest, Ledger(0, (compaction,)))
-        verdicts[compaction.id] = refusal
         if refusal is None:
-            manifest = result = _apply(manifest, compaction)
+            changed = _apply(manifest, compaction)
+            refusal = manifest_problem(changed)
+            if refusal is None:
+                manifest = result = changed
+        verdicts[compaction.id] = refusal
     return verdicts, result
 
 

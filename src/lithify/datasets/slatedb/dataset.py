@@ -14,9 +14,10 @@ from dataclasses import asdict, replace
 
 from lithify.clock import Clock
 from lithify.compaction.contract import Job, Plan, Pressure, RangeOutcome
+from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
 from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.presence import CoordinatorStatus
-from lithify.datasets.coordinating import lease_key
+from lithify.compaction.presence import CoordinatorStatus, Presence
+from lithify.coordination.leases import ObjectLease
 from lithify.datasets.history import LedgerHistory
 from lithify.datasets.journal import ObjectJournal, Reporting
 from lithify.datasets.slatedb.commit import Commit, is_committed
@@ -32,7 +33,6 @@ from lithify.datasets.slatedb.model import (
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.plan import FullRequest, propose, propose_full
-from lithify.datasets.slatedb.presence import judge as judge_coordinator
 from lithify.datasets.slatedb.pressure import pressure
 from lithify.datasets.slatedb.sources import source_views
 from lithify.datasets.slatedb.task import TaskResult
@@ -43,7 +43,6 @@ from lithify.datasets.slatedb.transform import (
 from lithify.datasets.slatedb.validate import validate
 from lithify.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
-from lithify.store.leases import read_lease
 from lithify.store.objects import ObjectStore
 
 MAX_MANIFESTS = 64
@@ -77,7 +76,8 @@ class SlateDataset:
         self._files = DatabaseFiles(
             store, self.paths, self.url, clock, ids, rng if rng is not None else random.Random()
         )
-        self._journal = ObjectJournal(store, root, clock, ids)
+        self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids)
+        self.lease = ObjectLease(store, self.paths.own_folder)
 
     @property
     def url(self) -> str:
@@ -116,32 +116,6 @@ class SlateDataset:
 
     # Publishing
 
-    def take_epoch(self, announce: Callable[[int], None] = lambda epoch: None) -> int:
-        """Fence every older coordinator, and make sure there is a ledger."""
-        ledger = self.ledger()
-        taken = 0
-
-        def raise_epoch(_: int, manifest: Manifest) -> Manifest:
-            nonlocal taken
-            if not manifest.initialized:
-                raise Refused(
-                    f"{self.url} is a clone that is not initialized yet; "
-                    "open it with SlateDB once, then try again"
-                )
-            taken = manifest.compactor_epoch + 1
-            if ledger is not None and ledger.epoch >= taken:
-                raise CorruptObject(
-                    self.paths.compactions_folder,
-                    f"its epoch {ledger.epoch} is ahead of the manifest's {taken - 1}; "
-                    "was the manifest restored from a backup without it?",
-                )
-            announce(taken)
-            return replace(manifest, compactor_epoch=taken)
-
-        self._files.update_manifest(raise_epoch)
-        self._files.ensure_ledger()
-        return taken
-
     def update_ledger(self, change: Callable[[SlateLedger], SlateLedger]) -> SlateLedger:
         """Apply `change` to the latest ledger and publish it; see the contract."""
         return self._files.update_ledger(change)
@@ -156,14 +130,96 @@ class SlateDataset:
         lifetime_s = self.options.checkpoint_lifetime_s
         return Commit(self._files, self._clock, self._ids, epoch, lifetime_s).publish(compactions)
 
+    # Leadership
+
+    def epoch(self) -> int:
+        """The compactor epoch of the manifest."""
+        ledger, manifest = self.ledger(), self.snapshot()
+        self._next_epoch(manifest, ledger)
+        return manifest.compactor_epoch
+
+    def _next_epoch(self, manifest: Manifest, ledger: SlateLedger | None) -> int:
+        """The epoch behind the manifest's; refuses a database on which no coordinator may start."""
+        if not manifest.initialized:
+            raise Refused(
+                f"{self.url} is a clone that is not initialized yet; "
+                "open it with SlateDB once, then try again"
+            )
+        epoch = manifest.compactor_epoch
+        if ledger is not None and ledger.epoch > epoch:
+            raise CorruptObject(
+                self.paths.compactions_folder,
+                f"its epoch {ledger.epoch} is ahead of the manifest's {epoch}; "
+                "was the manifest restored from a backup without it?",
+            )
+        return next_epoch(epoch, self.paths.manifest_folder)
+
+    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
+        """Raising the epoch closes a SlateDB process that has a coordinator inside, and at rest that one
+        writes nothing, so looking cannot show that there is none. Nobody of theirs holds
+
+        1. epoch 0: no coordinator has ever run;
+        2. an epoch that Lithify took, by what its lease proves: older ones are fenced already;
+        3. the epoch of a clone without a compactions file: it is its parent's. The first thing a
+           coordinator does with the next is to make that file; the oldest manifest shows that none has
+           been stopped just between.
+        """
+        if epoch == 0 or (lease is not None and lease.proves(epoch, self.has_taken)):
+            return None
+        if self._has_its_parents(epoch):
+            return None
+        return (
+            f"a SlateDB coordinator has run on {self.url} (epoch {epoch}) and may still be running. "
+            "If the process that holds the database was opened without compactor_options, or is closed, "
+            f"run again with --take-over; if it may be alive, help it instead: lithify worker {self.url}"
+        )
+
+    def _has_its_parents(self, epoch: int) -> bool:
+        """Whether this is a clone whose epoch no coordinator has raised yet."""
+        if not self.snapshot().external_dbs or self.ledger() is not None:
+            return False
+        try:
+            return self.manifest(self.manifest_ids()[0]).compactor_epoch == epoch
+        except ObjectNotFound:  # collected since it was listed, and with it what it could show
+            return False
+
+    def take_epoch(
+        self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
+    ) -> int:
+        """Fence every older coordinator, and make sure there is a ledger."""
+        ledger = self.ledger()
+        mark = self._ids.uuid().bytes
+        tries: list[Taking] = []
+
+        def raise_epoch(manifest_id: int, manifest: Manifest) -> Manifest | None:
+            if tries and self.has_taken(tries[-1]):
+                return None  # only the answer was lost
+            taking = Taking(self._next_epoch(manifest, ledger), manifest_id + 1, mark.hex())
+            permit(taking)
+            tries.append(taking)
+            return replace(manifest, compactor_epoch=taking.epoch)
+
+        self._files.update_manifest(raise_epoch, mark)
+        epoch = tries[-1].epoch
+        confirm(epoch)
+        self._files.ensure_ledger()
+        return epoch
+
+    def has_taken(self, taking: Taking) -> bool:
+        """Whether the manifest that was announced is there with its mark."""
+        return self._files.has_mark(taking.version, bytes.fromhex(taking.mark))
+
     # Looking
 
     def history(self) -> LedgerHistory:
         return LedgerHistory(self.store, self.paths.compactions_folder, COMPACTIONS_SUFFIX, decode_ledger)
 
     def coordinator(self, now_ms: int) -> CoordinatorStatus:
+        found = self.lease.read()
         epoch = self.snapshot().compactor_epoch
-        return judge_coordinator(epoch, read_lease(self.store, lease_key(self.paths.root)), now_ms)
+        if found is None or found.lease is None or not found.lease.proves(epoch, self.has_taken):
+            return CoordinatorStatus(Presence.NEVER if epoch == 0 else Presence.SLATEDB, epoch)
+        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
 
     def pressure(self, snapshot: Manifest, now_ms: int) -> tuple[Pressure, ...]:
         return pressure(snapshot, now_ms, self.options.l0_max_ssts)

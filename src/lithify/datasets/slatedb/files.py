@@ -49,6 +49,10 @@ class DatabaseFiles:
         """One version of the manifest, as a checkpoint pins it."""
         return decode_manifest(self._manifests.read(manifest_id), self._manifests.key(manifest_id))
 
+    def has_mark(self, manifest_id: int, mark: bytes) -> bool:
+        """Whether a version of the manifest is there, counts, and was written with `mark`."""
+        return self._manifests.has_mark(manifest_id, mark)
+
     def manifest_ids(self) -> list[int]:
         """The numbers of all manifests that exist, ascending."""
         return self._manifests.ids()
@@ -62,13 +66,13 @@ class DatabaseFiles:
         version = self._ledgers.latest()
         return None if version is None else self._ledger_of(version)
 
-    def update_manifest(self, change: Callable[[int, Manifest], Manifest | None]) -> None:
-        """Publish what `change` makes of the latest manifest, which it gets with its id; nothing if it gives
-        `None`."""
+    def update_manifest(self, change: Callable[[int, Manifest], Manifest | None], mark: bytes = b"") -> None:
+        """Publish what `change` makes of the latest manifest, which it gets with its id, with `mark`; nothing
+        if it gives `None`."""
 
         def apply(version: Version | None) -> bytes | None:
             changed = change(*self._manifest_of(version))
-            return None if changed is None else encode_manifest(changed)
+            return None if changed is None else encode_manifest(changed, mark)
 
         self._manifests.update(apply, self._clock, self._rng)
 

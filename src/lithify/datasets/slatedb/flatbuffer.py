@@ -44,8 +44,9 @@ RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
 
 MAX_BUFFER_BYTES = (1 << 31) - 1
 """Offsets are 32 bits, and the format stops at 2 GiB."""
-SHARING_FACTOR = 16
-"""How many times the buffer's size its value may be, by references that share bytes."""
+SHARING_FACTOR = 2
+"""How many times the buffer's size its value may be, by references that share bytes. No client's writer makes
+any; each value takes many times its bytes in memory."""
 SHARING_ALLOWANCE_BYTES = 1 << 16
 
 _REF_BYTES = 4

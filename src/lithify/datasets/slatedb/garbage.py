@@ -1,12 +1,13 @@
 """Garbage collection of a SlateDB database (SlateDB format: garbage collection): one collection.
 
 1. List what Lithify noted about compactions. (Before the ledger is read: see `retention`.)
-2. Take expired checkpoints out of the manifest.
-3. Read the ledger, then the latest manifest, then every manifest that a checkpoint pins. A pinned
-   manifest that is missing ends the run: nobody knows then what it needs.
-4. Of each kind asked for, list what there is and delete what `retention` does not need. Before a
-   numbered file is deleted the folder's boundary is raised to the highest such number, so that a client
-   that slept meanwhile does not take a number again.
+2. Read the ledger, then the latest manifest, then every manifest that a checkpoint pins. What cannot be read
+   or is missing ends the run before anything is written: nobody knows then what is needed.
+3. Take expired checkpoints out of the manifest; if there were any, read again what is left.
+4. Of each kind asked for, list what there is and delete what `retention` does not need. Before SSTs and files
+   of the write-ahead log are deleted the latest manifest is read again: should one need what the earlier one
+   did not, nothing of that kind is deleted. Before a numbered file is deleted the folder's boundary is raised
+   to the highest such number, so that a client that slept meanwhile does not take a number again.
 5. Untie the database from those it was cloned from and of which it reads nothing any more (`detach`).
 6. Delete what killed writers left half written, if nothing was added to it for the minimum age.
 
@@ -14,7 +15,10 @@ Invariants: an object is deleted only if it was listed under exactly the name th
 to it; numbered files from the latest that was read on stay; the run may die anywhere, and the next
 one goes on. The kinds do not depend on each other: when one fails the others are still collected, and
 then the first failure is raised. A dry run decides the same and writes nothing; only the version that
-step 2 would have published is not there to be counted.
+step 3 would have published is not there to be counted.
+
+It is as late as both this machine's clock and the store's say, whichever is behind: with a clock that is an
+hour ahead, checkpoints of live readers would have expired.
 
 The SSTs of other databases that a clone reads are never touched. Zero-byte files of the write-ahead
 log, by which a writer fences older ones, are a kind of their own that has to be asked for, as in
@@ -27,7 +31,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lithify.clock import Clock
@@ -44,11 +48,12 @@ from lithify.datasets.slatedb.paths import (
     parse_sst_key,
     parse_wal_key,
 )
-from lithify.datasets.slatedb.retention import Cutoff, Numbered
+from lithify.datasets.slatedb.retention import Cutoff
 from lithify.errors import CorruptObject, LithifyError, ObjectNotFound, Refused
 from lithify.ids import Ids, RandomIds
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.versions import Version, VersionedFiles, parse_key
+from lithify.store.times import store_now_ms
+from lithify.store.versions import Version, VersionedFiles
 
 DEFAULT_MIN_AGE_MS = 300_000
 MAX_DELETES_IN_FLIGHT = 8
@@ -161,7 +166,6 @@ class _Collection:
         self._ids = ids
         self._rng = rng if rng is not None else random.Random()
         self._now_ms = clock.now_ms()
-        self._written_before_ms = self._now_ms - options.min_age_ms
         self._manifests = VersionedFiles(
             store, paths.manifest_folder, MANIFEST_SUFFIX, paths.manifest_boundary, ids
         )
@@ -170,10 +174,18 @@ class _Collection:
         )
         self._counts: dict[Kind, Count] = {}
 
+    @property
+    def _written_before_ms(self) -> int:
+        return self._now_ms - self._options.min_age_ms
+
     def run(self) -> Report:
         notes = {kind: self._listed_notes(kind) for kind in (Kind.PROGRESS, Kind.ATTEMPTS)}
-        self._counts[Kind.CHECKPOINT] = self._expire_checkpoints()
         state = self._read_state()
+        if not self._options.dry_run:
+            self._now_ms = min(self._now_ms, store_now_ms(self._store, self._paths.time_key))
+        self._counts[Kind.CHECKPOINT] = self._expire_checkpoints()
+        if self._counts[Kind.CHECKPOINT].deletable and not self._options.dry_run:
+            state = self._read_state()
         steps: Sequence[tuple[Kind, Callable[[], Count]]] = (
             (Kind.COMPACTED, lambda: self._collect_ssts(state)),
             (Kind.WAL, lambda: self._collect_wal(state, lambda size_bytes: size_bytes > 0)),
@@ -258,10 +270,6 @@ class _Collection:
             return []
         return [meta for meta in self._store.list(folder) if parse_note_key(meta.key)]
 
-    def _listed(self, files: VersionedFiles, suffix: str) -> list[Numbered]:
-        listed = ((parse_key(m.key, files.folder, suffix), m) for m in self._store.list(files.folder))
-        return [(version_id, meta) for version_id, meta in listed if version_id is not None]
-
     # Collecting
 
     def _expire_checkpoints(self) -> Count:
@@ -279,9 +287,13 @@ class _Collection:
         return count
 
     def _collect_ssts(self, state: _State) -> Count:
-        live = retention.live_ssts((state.latest, *state.pinned.values()))
         listed = [m for m in self._store.list(self._paths.compacted_folder) if parse_sst_key(m.key)]
-        garbage = retention.deletable_ssts(listed, self._paths, live, state.cutoff)
+
+        def deletable(at: _State) -> Sequence[ObjectMeta]:
+            live = retention.live_ssts((at.latest, *at.pinned.values()))
+            return retention.deletable_ssts(listed, self._paths, live, at.cutoff)
+
+        garbage = self._confirmed(deletable, state)
         self._delete(garbage)
         return _count(listed, garbage)
 
@@ -292,24 +304,42 @@ class _Collection:
             for wal_id, meta in numbered
             if wal_id is not None and meta.key == self._paths.wal(wal_id) and is_kind(meta.size)
         ]
-        garbage = retention.deletable_wal(
-            listed, state.latest, state.pinned.values(), self._written_before_ms
-        )
+
+        def deletable(at: _State) -> Sequence[ObjectMeta]:
+            return retention.deletable_wal(listed, at.latest, at.pinned.values(), self._written_before_ms)
+
+        garbage = self._confirmed(deletable, state)
         self._delete(garbage)
         return _count(listed, garbage)
 
+    def _confirmed(
+        self, deletable: Callable[[_State], Sequence[ObjectMeta]], state: _State
+    ) -> Sequence[ObjectMeta]:
+        """What is deletable, once the latest manifest has been read again."""
+        garbage = deletable(state)
+        if not garbage or self._options.dry_run:
+            return garbage
+        manifest_id, latest = self._latest_manifest()
+        if manifest_id == state.manifest_id:
+            return garbage
+        now = replace(state, manifest_id=manifest_id, latest=latest, pinned=self._pinned_manifests(latest))
+        still = {meta.key for meta in deletable(now)}
+        revived = next((meta.key for meta in garbage if meta.key not in still), None)
+        if revived is not None:
+            raise Refused(
+                f"{revived}: manifest {state.manifest_id} did not need it and manifest {manifest_id} does, "
+                "so nothing of its kind was deleted; find out who brought it back"
+            )
+        return garbage
+
     def _collect_manifests(self, state: _State) -> Count:
-        return self._collect_versions(
-            self._manifests, MANIFEST_SUFFIX, state.manifest_id, frozenset(state.pinned)
-        )
+        return self._collect_versions(self._manifests, state.manifest_id, frozenset(state.pinned))
 
     def _collect_ledgers(self, state: _State) -> Count:
-        return self._collect_versions(self._ledgers, COMPACTIONS_SUFFIX, state.ledger_id, frozenset())
+        return self._collect_versions(self._ledgers, state.ledger_id, frozenset())
 
-    def _collect_versions(
-        self, files: VersionedFiles, suffix: str, latest_id: int, pinned: frozenset[int]
-    ) -> Count:
-        listed = self._listed(files, suffix)
+    def _collect_versions(self, files: VersionedFiles, latest_id: int, pinned: frozenset[int]) -> Count:
+        listed = files.listed()
         garbage = retention.deletable_versions(listed, latest_id, pinned, self._written_before_ms)
         if garbage and not self._options.dry_run:
             files.advance_boundary(max(version_id for version_id, _ in garbage))

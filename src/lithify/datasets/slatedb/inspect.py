@@ -7,7 +7,7 @@ from typing import Any
 
 from lithify.datasets.slatedb.index import decode_index
 from lithify.datasets.slatedb.sst import read_info, unseal
-from lithify.datasets.slatedb.stats import decode_stats
+from lithify.datasets.slatedb.stats import decode_stats, max_stats_bytes
 from lithify.store.objects import ObjectStore
 
 
@@ -29,7 +29,10 @@ def inspect_sst(store: ObjectStore, key: str) -> dict[str, Any]:
     if info.stats_len:
         stats = decode_stats(
             unseal(
-                store.get_range(key, info.stats_offset, info.stats_len), info.compression, f"{key} (stats)"
+                store.get_range(key, info.stats_offset, info.stats_len),
+                info.compression,
+                f"{key} (stats)",
+                limit=max_stats_bytes(len(index)),
             ),
             key,
         )

@@ -248,12 +248,13 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
     return manifest
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
-    """The file of a manifest, in version 2. A manifest on which clients would crash or lose data is a
-    `ValueError`: nothing in Lithify may make one."""
+def encode_manifest(manifest: Manifest, mark: bytes = b"") -> bytes:
+    """The file of a manifest, in version 2. `mark` comes behind it, where no client looks and which none
+    keeps. A manifest on which clients would crash or lose data is a `ValueError`: nothing in Lithify may
+    make one."""
     if problem := manifest_problem(manifest):
         raise ValueError(problem)
-    return _VERSION.pack(WRITTEN_VERSION) + write(_MANIFEST_V2, _manifest_record(manifest))
+    return _VERSION.pack(WRITTEN_VERSION) + write(_MANIFEST_V2, _manifest_record(manifest)) + mark
 
 
 # --------------------------------------------------------------------------------------- checks

@@ -21,6 +21,11 @@ from lithify.ids import Ulid
 
 I64_MIN = -(1 << 63)
 U64_MAX = (1 << 64) - 1
+MAX_SST_BYTES = 1 << 48
+"""No store holds a larger object."""
+MAX_METADATA_BYTES = 256 << 20
+"""No filter, index or stats block is larger, stored or unpacked: the index of a million blocks is below
+100 MB."""
 
 
 class Codec(IntEnum):
@@ -108,6 +113,21 @@ class SstInfo:
     def data_end(self) -> int:
         """Where the data blocks end."""
         return self.filter_offset if self.filter_len else self.index_offset
+
+
+def layout_problem(info: SstInfo) -> str | None:
+    """Why no SST can be as `info` says; `None` when one can. To be asked before its numbers are used. (A
+    manifest or ledger is read whatever they say: one wrong description must not hurt other compactions.)"""
+    for what, offset, length in (
+        ("filter", info.filter_offset, info.filter_len),
+        ("index", info.index_offset, info.index_len),
+        ("stats", info.stats_offset, info.stats_len),
+    ):
+        if offset > MAX_SST_BYTES or length > MAX_METADATA_BYTES:
+            return f"its {what} cannot have {length} bytes at {offset}"
+    if not info.index_len:
+        return "it has no index"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

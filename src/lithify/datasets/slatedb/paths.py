@@ -50,6 +50,11 @@ class DatabasePaths:
         return self._under("lithify")
 
     @property
+    def time_key(self) -> str:
+        """An object for asking the store what time it is."""
+        return f"{self.own_folder}/now"
+
+    @property
     def progress_folder(self) -> str:
         """`<compaction id>/<range>`: how far a running range has come."""
         return f"{self.own_folder}/progress"

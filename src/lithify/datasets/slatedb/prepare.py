@@ -59,7 +59,10 @@ class Preparation:
     ) -> Job:
         """All ranges of the compaction; `reporting` says where the task of a range reports its movements."""
         spec = compaction.spec
-        assert isinstance(spec, TieredSpec)
+        if not isinstance(spec, TieredSpec):
+            raise Refused(
+                f"compaction {compaction.id} drains a segment, which the coordinator does by itself"
+            )
         tree, sources = self._sources(compaction, spec, manifest)
         if not sources:
             return Job(())

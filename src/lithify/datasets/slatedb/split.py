@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 from lithify.datasets.slatedb.index import BlockIndex
 from lithify.datasets.slatedb.kernel.inputs import held_range, read_index
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange
-from lithify.datasets.slatedb.sst import CHECKSUM_BYTES, unseal
-from lithify.datasets.slatedb.stats import decode_stats
+from lithify.datasets.slatedb.sst import CHECKSUM_BYTES, MAX_MULTI_ROW_BLOCK_BYTES, unseal
+from lithify.datasets.slatedb.stats import decode_stats, max_stats_bytes
 from lithify.datasets.slatedb.task import DEFAULT_BLOCK_SIZE, SourceSst, SstOptions
+from lithify.errors import CorruptObject
 from lithify.store.objects import ObjectStore
 
 MAX_RANGES = 10_000
@@ -157,7 +158,8 @@ def _multi_row_block_sizes(store: ObjectStore, part: SourceSst, index: BlockInde
         return np.empty(0, np.int64)
     name = f"{part.key} (stats)"
     stored = store.get_range(part.key, info.stats_offset, info.stats_len)
-    stats = decode_stats(unseal(stored, info.compression, name), name)
+    most = max_stats_bytes(len(index))
+    stats = decode_stats(unseal(stored, info.compression, name, limit=most), name)
     rows = stats.block_puts + stats.block_deletes + stats.block_merges
     chosen = np.flatnonzero(rows[: len(index) - 1] > 1)
     if info.compression is Codec.NONE:
@@ -165,6 +167,13 @@ def _multi_row_block_sizes(store: ObjectStore, part: SourceSst, index: BlockInde
     sizes = []
     for block in chosen[:_BLOCKS_LOOKED_AT]:
         start, end = int(index.offsets[block]), int(index.offsets[block + 1])
-        raw = unseal(store.get_range(part.key, start, end - start), info.compression, f"{part.key} (data)")
-        sizes.append(len(raw))
+        sizes.append(_unpacked_bytes(store, part, start, end, f"{part.key} (block {block})"))
     return np.array(sizes, np.int64)
+
+
+def _unpacked_bytes(store: ObjectStore, part: SourceSst, start: int, end: int, name: str) -> int:
+    """The uncompressed size of a block with several rows, from byte `start` to `end` of its SST."""
+    if end - start > 2 * MAX_MULTI_ROW_BLOCK_BYTES:  # no codec adds as much
+        raise CorruptObject(name, f"{end - start} bytes are too many for a block with several rows")
+    stored = store.get_range(part.key, start, end - start)
+    return len(unseal(stored, part.sst.info.compression, name, limit=MAX_MULTI_ROW_BLOCK_BYTES))

@@ -9,8 +9,9 @@ format version (`u16`); the numbers are big-endian.
 3. Clients take info and format version from the manifest; those in the file are for tools, and for us
    when there is no manifest to ask.
 
-Invariants: no length or offset of the file is used unchecked, and unsealing never makes more than
-`MAX_BLOCK_BYTES`, whatever the stored bytes claim to hold.
+Invariants: no length or offset of the file is used unchecked, and unsealing takes no more memory than a block
+of that kind can need (`unpacked_limit`), whatever the stored bytes claim to hold: what declares its size is
+asked for it first, what does not is unpacked in small pieces.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import zstandard
 
 from lithify.datasets.slatedb import wire
 from lithify.datasets.slatedb.flatbuffer import read, write
-from lithify.datasets.slatedb.model import Codec, SstInfo
+from lithify.datasets.slatedb.model import MAX_METADATA_BYTES, Codec, SstInfo
 from lithify.errors import CorruptObject, Unsupported
 from lithify.store.objects import ObjectStore
 
@@ -34,8 +35,12 @@ Checksum = Callable[[memoryview], int]
 
 WRITTEN_FORMAT_VERSION = 2
 CHECKSUM_BYTES = 4
-MAX_BLOCK_BYTES = 1 << 30
-"""No uncompressed metadata block is larger: the index of a million blocks is below 100 MB."""
+MAX_MULTI_ROW_BLOCK_BYTES = 64 << 10
+"""A data block with several rows is no larger unpacked: its offsets have 16 bits."""
+SMALL_METADATA_BYTES = 64 << 20
+MAX_METADATA_RATIO = 16
+"""Metadata blocks larger than that unpack to no more than so many times their stored size: the offsets of
+blocks are all different."""
 MAX_INFO_BYTES = 64 << 20
 """Mostly the first and the last key."""
 
@@ -50,6 +55,7 @@ _ZLIB_LEVEL = 6
 _ZSTD_LEVEL = 3
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27
 _ZSTD_PIECE_BYTES = 1 << 10
+_ZLIB_PIECE_BYTES = 1 << 14
 """What is fed at a time: it grows to tens of megabytes at most."""
 
 
@@ -62,16 +68,29 @@ def seal(raw: bytes, codec: Codec) -> bytes:
     return stored + _CHECKSUM.pack(zlib.crc32(stored))
 
 
-def unseal(stored: BytesLike, codec: Codec, name: str, crc32: Checksum = zlib.crc32) -> BytesLike:
+def unpacked_limit(stored_bytes: int) -> int:
+    """The most bytes that a metadata block of `stored_bytes` holds."""
+    return min(MAX_METADATA_BYTES, max(SMALL_METADATA_BYTES, MAX_METADATA_RATIO * stored_bytes))
+
+
+def unseal(
+    stored: BytesLike,
+    codec: Codec,
+    name: str,
+    crc32: Checksum = zlib.crc32,
+    limit: int | None = None,
+) -> BytesLike:
     """The raw bytes of a stored block; a view of `stored`, which may be large, when it is not compressed.
-    `name` says in errors which block of which object it is."""
+    `name` says in errors which block of which object it is. `limit` is the most bytes that it can hold, where
+    that is known better than by `unpacked_limit`."""
     body = check_seal(stored, name, crc32)
+    most = unpacked_limit(len(stored)) if limit is None else limit
     try:
-        raw = _decompress(body, codec)
+        raw = _decompress(body, codec, most)
     except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, lz4.block.LZ4BlockError) as error:
         raise CorruptObject(name, f"does not decompress as {codec.name.lower()}: {error}") from error
     if raw is None:
-        raise CorruptObject(name, f"claims to hold more than it can, or than {MAX_BLOCK_BYTES} bytes")
+        raise CorruptObject(name, f"claims to hold more than it can, or than {most} bytes")
     return raw
 
 
@@ -101,45 +120,47 @@ def _compress(raw: bytes, codec: Codec) -> bytes:
             return bytes(zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(raw))
 
 
-def _decompress(body: memoryview, codec: Codec) -> BytesLike | None:
-    """`None` when the result would exceed what is allowed."""
+def _decompress(body: memoryview, codec: Codec, limit: int) -> BytesLike | None:
+    """`None` when the result would exceed `limit`."""
     match codec:
         case Codec.NONE:
             return body
         case Codec.SNAPPY:
             size = int(cramjam.snappy.decompress_raw_len(body))
-            return (
-                bytes(cramjam.snappy.decompress_raw(body))
-                if _plausible(size, body, _SNAPPY_MAX_RATIO)
-                else None
-            )
+            if not _plausible(size, body, _SNAPPY_MAX_RATIO, limit):
+                return None
+            return memoryview(cramjam.snappy.decompress_raw(body))
         case Codec.ZLIB:
-            return _decompress_zlib(body)
+            return _decompress_zlib(body, limit)
         case Codec.LZ4:
             if len(body) < _LZ4_SIZE.size:
                 return None
             (size,) = _LZ4_SIZE.unpack_from(body)
-            return bytes(lz4.block.decompress(body)) if _plausible(size, body, _LZ4_MAX_RATIO) else None
+            if not _plausible(size, body, _LZ4_MAX_RATIO, limit):
+                return None
+            return bytes(lz4.block.decompress(body))
         case Codec.ZSTD:
-            return _decompress_zstd(body)
+            return _decompress_zstd(body, limit)
 
 
-def _plausible(size: int, body: memoryview, max_ratio: int) -> bool:
+def _plausible(size: int, body: memoryview, max_ratio: int, limit: int) -> bool:
     """Whether `body` can hold that much. Checked before memory is taken for it."""
-    return size <= min(MAX_BLOCK_BYTES, len(body) * max_ratio + _RATIO_ALLOWANCE_BYTES)
+    return size <= min(limit, len(body) * max_ratio + _RATIO_ALLOWANCE_BYTES)
 
 
-def _decompress_zlib(body: memoryview) -> bytes | None:
+def _decompress_zlib(body: memoryview, limit: int) -> memoryview | None:
     decompressor = zlib.decompressobj()
-    raw = decompressor.decompress(body, MAX_BLOCK_BYTES)
-    if decompressor.unconsumed_tail:
-        return None
-    if not decompressor.eof:
-        raise zlib.error("the stream is cut short")
-    return raw
+    raw = bytearray()
+    for position in range(0, len(body), _ZLIB_PIECE_BYTES):
+        raw += decompressor.decompress(body[position : position + _ZLIB_PIECE_BYTES])
+        if len(raw) > limit:
+            return None
+        if decompressor.eof:
+            return memoryview(raw)
+    raise zlib.error("the stream is cut short")
 
 
-def _decompress_zstd(body: memoryview) -> bytes | None:
+def _decompress_zstd(body: memoryview, limit: int) -> memoryview | None:
     """Frames may lack their size or lie about it, so the result grows as small pieces are fed."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
     raw = bytearray()
@@ -151,10 +172,10 @@ def _decompress_zstd(body: memoryview) -> bytes | None:
             if not piece:
                 raise zstandard.ZstdError("the frame is cut short")
             raw += frame.decompress(piece)
-            if len(raw) > MAX_BLOCK_BYTES:
+            if len(raw) > limit:
                 return None
             position += len(piece) - len(frame.unused_data)
-    return bytes(raw)
+    return memoryview(raw)
 
 
 # ----------------------------------------------------------------------------------------- info

@@ -20,6 +20,8 @@ from lithify.errors import CorruptObject, Unsupported
 _COUNT = struct.Struct("<I")
 _BLOCK_BYTES_MAX = 32
 """Of one block in the buffer: table, reference, vtable and padding."""
+_FOREIGN_BLOCK_BYTES_MAX = 64
+"""Where no two blocks share a vtable."""
 _ROOT_BYTES_MAX = 128
 _U16_MAX = (1 << 16) - 1
 _I64_MAX = (1 << 63) - 1
@@ -60,6 +62,11 @@ class SstStats:
         return np.ascontiguousarray(
             np.stack((self.block_puts, self.block_deletes, self.block_merges), axis=1), dtype=np.int64
         )
+
+
+def max_stats_bytes(blocks: int) -> int:
+    """The most bytes of the raw stats of an SST with so many data blocks, whoever wrote them."""
+    return _ROOT_BYTES_MAX + _FOREIGN_BLOCK_BYTES_MAX * blocks
 
 
 def encode_stats(stats: SstStats) -> bytes:

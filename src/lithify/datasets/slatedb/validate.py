@@ -17,8 +17,8 @@ against the latest manifest when it is Compacted:
 6. Only segments can be drained, never the root.
 7. While Submitted, a merge shares no source and no destination with a compaction under way. SlateDB
    leaves that to its scheduler; a submission by hand would waste the work, or stop its workers.
-8. When Compacted, the outputs are in key order and do not overlap, and none is older than the
-   compaction: SlateDB closes a database whose manifest got such an SST.
+8. When Compacted, the outputs are in key order and do not overlap, none is described as no SST can be, and
+   none is older than the compaction: SlateDB closes a database whose manifest got such an SST.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ from itertools import pairwise
 
 from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
-from lithify.datasets.slatedb.model import DrainSpec, Manifest, Spec, Sst, TieredSpec, Tree, tree_label
+from lithify.datasets.slatedb.model import (
+    DrainSpec,
+    Manifest,
+    Spec,
+    Sst,
+    TieredSpec,
+    Tree,
+    layout_problem,
+    tree_label,
+)
 from lithify.ids import ulid_ms
 
 _UNDER_WAY = (State.SCHEDULED, State.RUNNING)
@@ -146,6 +155,8 @@ def _bad_outputs(compaction: SlateCompaction) -> Iterator[str]:
         if first is None or last is None or last < first:
             yield f"its output {sst.id} does not say its first and last key"
             return
+        if problem := layout_problem(sst.info):
+            yield f"its output {sst.id} is described as none can be: {problem}"
     for before, after in pairwise(outputs):
         if _first(after) < _last(before):
             yield f"its output {after.id} starts before the end of output {before.id}"

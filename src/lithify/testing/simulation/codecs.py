@@ -24,12 +24,14 @@ class Codecs:
         self._values: dict[bytes, Any] = {}
         self._tokens: dict[Any, bytes] = {}
 
-    def encode_manifest(self, manifest: Manifest) -> bytes:
+    def encode_manifest(self, manifest: Manifest, mark: bytes = b"") -> bytes:
         if self._is_real:
-            return encode_manifest(manifest)
+            return encode_manifest(manifest, mark)
         if problem := manifest_problem(manifest):
             raise ValueError(problem)
-        return self._token(manifest)
+        token = self._token(manifest) + mark
+        self._values[token] = manifest
+        return token
 
     def decode_manifest(self, data: bytes, name: str = "manifest") -> Manifest:
         value = self._values.get(data)

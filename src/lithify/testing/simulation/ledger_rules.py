@@ -24,7 +24,7 @@ from lithify.datasets.slatedb.model import Sst, TieredSpec
 from lithify.ids import Ulid, ulid_ms
 from lithify.testing.simulation import rules
 from lithify.testing.simulation.scenario import HEARTBEAT_TIMEOUT_MS, MAX_SKEW_MS
-from lithify.testing.simulation.world import Process, World
+from lithify.testing.simulation.world import COORDINATORS, Process, World
 
 _UNDER_WAY = (State.SCHEDULED, State.RUNNING, State.COMPACTED)
 _COORDINATOR, _OWNER, _FREE = "coordinator", "its worker", "any worker"
@@ -79,7 +79,7 @@ class LedgerRules:
             self._fail(rules.EPOCHS, process, f"sets the ledger's epoch from {was} back to {new.epoch}")
         if new.epoch > manifest_epoch:
             self._fail(rules.EPOCHS, process, f"sets the ledger's epoch {new.epoch} beyond the manifest's")
-        if new.epoch != was and process.kind != "coordinator":
+        if new.epoch != was and process.kind not in COORDINATORS:
             self._fail(rules.OWNERS, process, "sets the ledger's epoch and is no coordinator")
 
     def _vanished(
@@ -100,7 +100,7 @@ class LedgerRules:
                 self._fail(rules.STATES, process, f"{name}, and no newer finished one is there")
             if compaction.state.is_terminal:
                 continue
-            if process.kind != "coordinator":
+            if process.kind not in COORDINATORS:
                 self._fail(rules.OWNERS, process, f"{name}: only a coordinator may finish it")
             self._check_coordinator(process, compaction, None, new, name)
             self._finished[compaction.id] = State.FAILED
@@ -139,7 +139,7 @@ class LedgerRules:
         for role in who:
             if role == _ANYONE or (role == _PERSON and process.kind == "person"):
                 return role
-            if role == _COORDINATOR and process.kind == "coordinator" and not _is_release(process, old):
+            if role == _COORDINATOR and process.kind in COORDINATORS and not _is_release(process, old):
                 return role
             if role == _FREE and _is_worker(process, new) and old is not None and old.worker is None:
                 return role

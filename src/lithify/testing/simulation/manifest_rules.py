@@ -3,7 +3,8 @@
 Each version is compared with the one before it:
 
 1. Epochs, sequence numbers, the clock and the horizon only grow; the writer's part is changed by a
-   writer of the newest epoch, the compactor's by the coordinator of the newest epoch.
+   writer of the newest epoch, the compactor's by the coordinator of the newest epoch. Whoever takes that
+   epoch and was not told to take over closes no process of SlateDB's that is alive.
 2. L0 SSTs are added in front by the writer, with ids not older than any before. Everything else that
    changes in a tree is explained by Compacted compactions of the ledger, taken whole: their sources go,
    their outputs come at their destination, the marker moves to their newest L0 SST. Each of them is
@@ -37,7 +38,7 @@ from lithify.testing.simulation.rows import (
     visible_value,
 )
 from lithify.testing.simulation.scenario import MAX_SKEW_MS
-from lithify.testing.simulation.world import ROOT, Process, World
+from lithify.testing.simulation.world import COORDINATORS, ROOT, Process, World
 
 _PATHS = DatabasePaths(ROOT)
 _WRITERS_FIELDS = (
@@ -57,6 +58,8 @@ class ManifestRules:
         self._contents: dict[Ulid, Versions] = {}
         self.commits: Counter[Ulid] = Counter()
         """How often each compaction was committed."""
+        self._holder: Process | None = None
+        """Who took the newest compactor epoch."""
 
     def check(
         self, process: Process, number: int, old: Manifest, new: Manifest, ledger: SlateLedger | None
@@ -72,9 +75,9 @@ class ManifestRules:
             before, after = getattr(old, name), getattr(new, name)
             if after < before:
                 self._fail(rules.EPOCHS, process, f"sets {name} from {before} back to {after}")
-            owner = "coordinator" if name == "compactor_epoch" else "writer"
-            if after != before and process.kind != owner:
-                self._fail(rules.OWNERS, process, f"changes {name} and is no {owner}")
+            owners = COORDINATORS if name == "compactor_epoch" else ("writer",)
+            if after != before and process.kind not in owners:
+                self._fail(rules.OWNERS, process, f"changes {name} and is no {owners[0]}")
         if new.writer_epoch == old.writer_epoch and process.kind == "writer":
             if process.writer_epoch != new.writer_epoch:
                 self._fail(rules.EPOCHS, process, "writes a manifest and is fenced")
@@ -82,6 +85,15 @@ class ManifestRules:
             self._fail(rules.EPOCHS, process, f"takes writer epoch {new.writer_epoch}")
         if new.compactor_epoch not in (old.compactor_epoch, old.compactor_epoch + 1):
             self._fail(rules.EPOCHS, process, f"takes compactor epoch {new.compactor_epoch}")
+        if new.compactor_epoch != old.compactor_epoch:
+            self._check_closed(process)
+
+    def _check_closed(self, process: Process) -> None:
+        """Who takes an epoch closes who took the one before."""
+        holder, self._holder = self._holder, process
+        is_alive = holder is not None and holder.kind == "slatedb" and not holder.is_dead
+        if is_alive and process.kind == "coordinator" and not process.takes_over:
+            self._fail(rules.UNASKED, process, f"closes {holder.name if holder is not None else ''}")
 
     def _checkpoints(self, process: Process, number: int, old: Manifest, new: Manifest) -> None:
         after = {c.id: c for c in new.checkpoints}

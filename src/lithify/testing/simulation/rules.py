@@ -14,6 +14,8 @@
 |                         | Completed are exactly those                                                  |
 | KEPT                    | nothing is deleted that a manifest, a checkpoint, a reader, a compaction or a |
 |                         | writer still needs                                                           |
+| UNASKED                 | a coordinator of SlateDB's that is alive is closed by nobody who was not told |
+|                         | to take over                                                                 |
 | DRAINED                 | once nothing goes wrong any more, everything comes to rest in time           |
 | CLEAN                   | in the end nothing is left that nobody needs                                 |
 | SOUND                   | no process ends by an error of its own                                       |
@@ -29,8 +31,9 @@ STATES = "compactions follow their states"
 DISJOINT = "compactions under way are disjoint"
 ONCE = "each compaction is committed once"
 KEPT = "nothing needed is deleted"
+UNASKED = "nobody is closed unasked"
 DRAINED = "everything comes to rest"
 CLEAN = "nothing is left over"
 SOUND = "no process ends by its own error"
 
-ALL = (ROWS, NUMBERS, OWNERS, EPOCHS, STATES, DISJOINT, ONCE, KEPT, DRAINED, CLEAN, SOUND)
+ALL = (ROWS, NUMBERS, OWNERS, EPOCHS, STATES, DISJOINT, ONCE, KEPT, UNASKED, DRAINED, CLEAN, SOUND)

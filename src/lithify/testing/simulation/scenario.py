@@ -82,6 +82,8 @@ class Scenario:
     gc_min_age_ms: int
     gc_pause_ms: int
     """Mean time between two collections."""
+    slatedb_pause_ms: int
+    """Mean time between two processes of SlateDB's that have a coordinator inside; 0: there are none."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scenario:
@@ -102,6 +104,7 @@ class Scenario:
             max_task_ms=rng.choice((300, 3_000, 6_000)),
             gc_pause_ms=rng.choice((500, 5_000, 5_000)),
             gc_min_age_ms=rng.choice((0, 2_000, MAX_GC_MIN_AGE_MS)),
+            slatedb_pause_ms=0 if is_calm else rng.choice((0, 0, 2_000, 8_000)),
         )
 
 

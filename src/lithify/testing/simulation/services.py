@@ -1,15 +1,23 @@
-"""Lithify's own processes: coordinators, workers and garbage collectors, run by their real loops."""
+"""Lithify's own processes: coordinators, workers and garbage collectors, run by their real loops.
+
+These loops survive whatever a round ends with. Here a round may only end with what a faulty store, another
+coordinator or the engine can cause: anything else is a violation.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lithify import telemetry
-from lithify.coordinator import Coordinator
+from lithify.coordination.leadership import Leadership
+from lithify.coordinator import Coordinator, TickResult
 from lithify.datasets.slatedb.garbage import GarbageOptions, collect
-from lithify.datasets.slatedb.guard import CoordinatorGuard
-from lithify.errors import CorruptObject, StoreError
+from lithify.errors import CorruptObject, EngineError, Fenced, LithifyError, StoreError, Unexpected
+from lithify.ids import Ulid
 from lithify.service import LoopOptions, run_coordinator, run_workers
+from lithify.testing.simulation import rules
 from lithify.testing.simulation.engine import SimulatedEngine
 from lithify.testing.simulation.replaced import simulated_dataset
 from lithify.testing.simulation.scenario import (
@@ -72,12 +80,52 @@ def _observer(process: Process) -> telemetry.Observer:
     return observe
 
 
+@contextmanager
+def _sound(process: Process, *legal: type[LithifyError]) -> Iterator[None]:
+    """A block that may end with `legal` errors only."""
+    try:
+        yield
+    except legal:
+        raise
+    except Exception as error:
+        raise process.world.fail(rules.SOUND, f"{process.name}: {type(error).__name__}: {error}") from error
+
+
+class _SoundWorker(Worker):
+    """Its rounds, and its attempts, end with nothing unforeseen."""
+
+    process: Process
+
+    def tick(self, held_elsewhere: int = 0) -> bool:
+        with _sound(self.process, StoreError, EngineError):
+            return super().tick(held_elsewhere)
+
+    def take_failures(self) -> tuple[tuple[Ulid, Exception], ...]:
+        failures = super().take_failures()
+        for _, error in failures:
+            if isinstance(error, Unexpected):
+                raise self.process.world.fail(rules.SOUND, f"{self.process.name}: {error}") from error
+        return failures
+
+
+class _SoundCoordinator(Coordinator):
+    """Its rounds end with nothing unforeseen."""
+
+    process: Process
+
+    def tick(self) -> TickResult:
+        with _sound(self.process, StoreError, Fenced):
+            return super().tick()
+
+
 def _worker(process: Process, engine: SimulatedEngine) -> Worker:
     dataset = simulated_dataset(process)
     process.worker_ids.add(engine.worker_id)
-    return Worker(
+    worker = _SoundWorker(
         dataset, engine, process.clock, engine.worker_id, options=_WORKER, observer=_observer(process)
     )
+    worker.process = process
+    return worker
 
 
 def run_worker_process(process: Process) -> None:
@@ -89,24 +137,26 @@ def run_worker_process(process: Process) -> None:
 
 def run_coordinator_process(process: Process, *, take_over: bool) -> None:
     """A coordinator, perhaps with an embedded worker, until it is killed, fenced or told to stop."""
+    process.takes_over = take_over
     dataset = simulated_dataset(process)
-    guard = CoordinatorGuard(dataset, process.clock, process.ids)
-    coordinator = Coordinator(
+    leadership = Leadership(dataset, process.clock, process.ids)
+    coordinator = _SoundCoordinator(
         dataset,
         process.clock,
         process.ids,
         worker_heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS,
         observer=_observer(process),
     )
+    coordinator.process = process
     worker = None
     if process.world.scenario.embedded_worker:
         engine = SimulatedEngine(process.world, process)
-        engine.worker_id = guard.holder
+        engine.worker_id = leadership.holder
         process.on_death = engine.kill
         worker = _worker(process, engine)
     process.coordinator = coordinator
     run_coordinator(
-        coordinator, guard, _stop(process), process.rng, _LOOPS, take_over=take_over, worker=worker
+        coordinator, leadership, _stop(process), process.rng, _LOOPS, take_over=take_over, worker=worker
     )
 
 

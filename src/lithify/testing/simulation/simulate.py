@@ -38,6 +38,7 @@ from lithify.testing.simulation.services import (
     run_coordinator_process,
     run_worker_process,
 )
+from lithify.testing.simulation.slatedb import run_slatedb_process
 from lithify.testing.simulation.visitor import (
     forgive_failures,
     remove_eternal_checkpoints,
@@ -52,6 +53,7 @@ SETTLE_MS = 300_000
 """So soon everything must have come to rest once nothing goes wrong any more: the longest pause, the
 heartbeat timeout, the pause after two failures of the same work, and some time to work."""
 _LOOK_MS = 1_000
+_MAX_REFUSALS = 3
 _MAX_RESTART_MS = 4_000
 _COLLECT_MS = CHECKPOINT_LIFETIME_S * 1000 + MAX_GC_MIN_AGE_MS + 12_000
 
@@ -118,6 +120,16 @@ def _take_seats(world: World) -> None:
     _seat(world, "reader", run_reader)
     if world.scenario.meddling:
         _seat(world, "person", run_person)
+    if world.scenario.slatedb_pause_ms:
+        world.scheduler.spawn(lambda: _open_slatedb(world))
+
+
+def _open_slatedb(world: World) -> None:
+    """Somebody opens the database with a coordinator inside, now and then, as long as things go wrong."""
+    while not world.is_calm:
+        world.scheduler.sleep_ms(world.rng.randint(1, 2 * world.scenario.slatedb_pause_ms))
+        if not world.is_calm:
+            _live(world.process("slatedb"), run_slatedb_process)
 
 
 def _seat(world: World, kind: str, body: Callable[[Process], None]) -> None:
@@ -153,8 +165,13 @@ def _take_over(process: Process) -> None:
 
 
 def _coordinate(process: Process) -> None:
-    """Whatever happened to earlier ones: none leaves an epoch behind that looks like a stranger's."""
-    run_coordinator_process(process, take_over=False)
+    """Once some have refused to start, a person who sees that nothing of SlateDB's is open says so."""
+    world = process.world
+    is_open = any(other.kind == "slatedb" and not other.is_dead for other in world.processes)
+    take_over = world.refusals >= _MAX_REFUSALS and not is_open
+    if take_over:
+        world.count("event: coordinator told to take over")
+    run_coordinator_process(process, take_over=take_over)
 
 
 _REPLACED: dict[str, Callable[[Process], None]] = {"coordinator": _take_over, "writer": _write}
@@ -168,6 +185,10 @@ def _live(process: Process, body: Callable[[Process], None]) -> None:
         process.log("dies")
     except (Fenced, StoreError, CoordinatorAlive) as error:
         process.world.count(f"event: {process.kind} ended by {type(error).__name__}")
+        if isinstance(error, CoordinatorAlive):
+            process.world.refusals += 1
+        elif process.kind == "coordinator":
+            process.world.refusals = 0
         process.log(f"ends: {error}")
     except Violation:
         raise

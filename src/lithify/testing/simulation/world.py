@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lithify.coordinator import Coordinator
 from lithify.ids import RandomIds, Ulid
 from lithify.store.objects import ObjectMeta, ObjectStore, ObjectWriter
 from lithify.store.wrapped import Call
@@ -29,6 +28,8 @@ from lithify.testing.simulation.model import Model
 from lithify.testing.simulation.scenario import MAX_PAUSE_MS, SLOW_LATENCY_MS, Faults, Scenario
 
 ROOT = "db"
+COORDINATORS = ("coordinator", "slatedb")
+"""Kinds of processes that take epochs: Lithify's coordinators and SlateDB's."""
 _MIN_DELAY_MS, _MAX_DELAY_MS = 300, 4_000
 _MIN_PAUSE_MS = 5_000
 
@@ -43,6 +44,13 @@ class Violation(BaseException):
 
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
         return type(self), (self.rule, self.text)
+
+
+class HasEpoch(Protocol):
+    """A coordinator, as far as it is judged by others."""
+
+    @property
+    def epoch(self) -> int: ...
 
 
 class Watcher(Protocol):
@@ -91,6 +99,8 @@ class World:
         """Nobody puts rows any more."""
         self.keeps_eternal_checkpoints = True
         """Nobody has removed the checkpoints without an end yet."""
+        self.refusals = 0
+        """How many coordinators in a row refused to start because another may be alive."""
         self.watcher: Watcher | None = None
         self.violation: Violation | None = None
         self._trace = trace
@@ -149,7 +159,9 @@ class Process:
         self.clock = FiberClock(world.scheduler, world.rng.randint(-skew_ms, skew_ms))
         self.ids = RandomIds(world.rng)
         self.is_dead = False
-        self.coordinator: Coordinator | None = None
+        self.coordinator: HasEpoch | None = None
+        self.takes_over = False
+        """It was told to close whatever coordinator may be alive."""
         self.worker_ids: set[str] = set()
         """The names by which a worker in this process goes."""
         self.writer_epoch: int | None = None

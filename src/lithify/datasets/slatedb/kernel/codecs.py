@@ -3,11 +3,11 @@
 `unpack_block` decompresses one input block into the source's own buffer:
 
 1. Read the uncompressed size where the format declares one (snappy, LZ4 as SlateDB frames it, zstd
-   frames). A size that the stored length cannot reach by the format's greatest ratio is refused, so
-   that a tiny block cannot make the kernel allocate gigabytes.
+   frames). A size that the stored length cannot reach by the format's greatest ratio is refused, and so
+   is more than `MAX_UNPACKED_BYTES`, so that a tiny block cannot make the kernel allocate gigabytes.
 2. If the buffer is too short, ask for more and be called again.
 3. Where no size is declared (zlib, some zstd frames), try; when the library says that the buffer is
-   too short, ask for four times as much, up to what the greatest ratio allows.
+   too short, ask for four times as much, up to the same limit.
 
 `pack_block` compresses an output block into the scratch buffer. snappy is compiled code; zstd, zlib
 and LZ4's compressor are functions of libraries, called by address with the libraries' own signatures.
@@ -30,6 +30,9 @@ from lithify.datasets.slatedb.model import Codec
 TARGET_TOO_SHORT = -70
 """What zstd (and our wrapper of zlib) answers when the output does not fit."""
 LZ4_SIZE_BYTES = 4
+
+MAX_UNPACKED_BYTES = 256 << 20
+"""What is compressed is no larger: a block of many rows has at most 64 KiB, a longer one is a single row."""
 
 _ZLIB_MAX_RATIO = 1032
 _GROWTH = 4
@@ -94,7 +97,7 @@ def _decompress(
 def unpack_block(source: Record, codecs: Record, address: int, length: int) -> tuple[int, int, int]:
     """Decompress a block: status, address and length of the result."""
     codec = source.codec
-    limit = _size_limit(codec, length)
+    limit = min(_size_limit(codec, length), MAX_UNPACKED_BYTES)
     declared = _declared_size(codec, address, length)
     if declared > limit or (declared < 0 and codec in (_SNAPPY, _LZ4)):
         return _BAD_SIZE, 0, 0
@@ -103,7 +106,9 @@ def unpack_block(source: Record, codecs: Record, address: int, length: int) -> t
         source.needed = max(declared, 1)
         return _NEED_UNPACK_SPACE, 0, 0
     size = _decompress(codec, codecs, address, length, source.unpacked, capacity, declared)
-    if size == TARGET_TOO_SHORT and capacity < limit:
+    if size == TARGET_TOO_SHORT and capacity >= limit:
+        return _BAD_SIZE, 0, 0
+    if size == TARGET_TOO_SHORT:
         source.needed = min(limit, _GROWTH * max(capacity, 1))
         return _NEED_UNPACK_SPACE, 0, 0
     if size < 0 or size > capacity or (declared >= 0 and size != declared):

@@ -26,8 +26,8 @@ from lithify.datasets.slatedb.kernel.crc32 import crc32_of
 from lithify.datasets.slatedb.kernel.layout import CHECKSUM_BYTES, REASONS, Status
 from lithify.datasets.slatedb.kernel.memory import SLACK
 from lithify.datasets.slatedb.kernel.windows import Windows, window_bytes
-from lithify.datasets.slatedb.model import KeyRange
-from lithify.datasets.slatedb.sst import MAX_BLOCK_BYTES, unseal
+from lithify.datasets.slatedb.model import KeyRange, layout_problem
+from lithify.datasets.slatedb.sst import unseal
 from lithify.datasets.slatedb.task import SourceSst
 from lithify.errors import CorruptObject
 from lithify.store.objects import ObjectStore
@@ -96,8 +96,8 @@ def read_blocks(store: ObjectStore, source: SourceSst, bounds: Bounds) -> tuple[
     """The part of an SST's block index that has all blocks inside the bounds, and its first block."""
     info = source.sst.info
     name = f"{source.key} (index)"
-    if not CHECKSUM_BYTES < info.index_len <= MAX_BLOCK_BYTES:
-        raise CorruptObject(name, f"its length of {info.index_len} bytes is impossible")
+    if problem := layout_problem(info):
+        raise CorruptObject(source.key, problem)
     memory = new_bytes(info.index_len)[: info.index_len]
     store.get_range_into(source.key, info.index_offset, memory.data)
     raw = unseal(memory.data.toreadonly(), info.compression, name, crc32_of)

@@ -76,7 +76,7 @@ class Status(IntEnum):
 REASONS = {
     Status.BAD_CHECKSUM: "the checksum does not match",
     Status.BAD_COMPRESSION: "the block does not decompress",
-    Status.BAD_SIZE: "the block declares an impossible size",
+    Status.BAD_SIZE: "the block unpacks to more than it can hold, or than the 256 MiB that one row may have",
     Status.BAD_RESTARTS: "the restart points do not fit into the block",
     Status.BAD_LENGTH: "a row is longer than the rest of the block",
     Status.BAD_SHARED: "a row shares more of the previous key than there is",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import lz4.block
@@ -29,6 +29,7 @@ from lithify.datasets.slatedb.model import Codec
 ZSTD_LEVEL = 3
 ZLIB_LEVEL = 6
 _FAILED = -1
+_PIECE_BYTES = 1 << 14
 
 _Decompressor = ctypes.CFUNCTYPE(
     ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t
@@ -77,55 +78,57 @@ def find_library(modules: Iterable[str], symbols: Iterable[str]) -> ctypes.CDLL 
 
 
 def _guarded(
-    work: Callable[[bytes], bytes | None], target: int, capacity: int, source: int, length: int
+    work: Callable[[bytes], Iterable[bytes]], target: int, capacity: int, source: int, length: int
 ) -> int:
-    """Run a codec of Python on memory. Nothing may be raised through compiled code."""
+    """Run a codec of Python on memory, which gives its result in pieces. Nothing may be raised through
+    compiled code."""
+    size = 0
     try:
-        result = work(ctypes.string_at(source, length))
+        for piece in work(ctypes.string_at(source, length)):
+            if len(piece) > capacity - size:
+                return TARGET_TOO_SHORT
+            ctypes.memmove(target + size, piece, len(piece))
+            size += len(piece)
     except Exception:
         return _FAILED
-    if result is None or len(result) > capacity:
-        return TARGET_TOO_SHORT
-    ctypes.memmove(target, result, len(result))
-    return len(result)
+    return size
 
 
-def _inflate(data: bytes, capacity: int) -> bytes | None:
-    """At most `capacity` bytes; `None` when there are more."""
+def _inflate(data: bytes) -> Iterator[bytes]:
+    """The content in pieces of some megabytes at most."""
     stream = zlib.decompressobj()
-    result = stream.decompress(data, capacity)
-    if stream.eof:
-        return result
-    if len(result) < capacity:
-        raise ValueError("the stream is cut short")
-    return None
+    for position in range(0, len(data), _PIECE_BYTES):
+        yield stream.decompress(data[position : position + _PIECE_BYTES])
+        if stream.eof:
+            return
+    raise ValueError("the stream is cut short")
 
 
 def _zlib_decompress(_context: int, target: int, capacity: int, source: int, length: int) -> int:
-    return _guarded(lambda data: _inflate(data, capacity), target, capacity, source, length)
+    return _guarded(_inflate, target, capacity, source, length)
 
 
 def _zlib_compress(_context: int, target: int, capacity: int, source: int, length: int, level: int) -> int:
-    return _guarded(lambda data: zlib.compress(data, level), target, capacity, source, length)
+    return _guarded(lambda data: [zlib.compress(data, level)], target, capacity, source, length)
 
 
 def _zstd_decompress(_context: int, target: int, capacity: int, source: int, length: int) -> int:
-    def work(data: bytes) -> bytes:
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=capacity)
+    def work(data: bytes) -> list[bytes]:
+        return [zstandard.ZstdDecompressor().decompress(data, max_output_size=capacity)]
 
     return _guarded(work, target, capacity, source, length)
 
 
 def _zstd_compress(_context: int, target: int, capacity: int, source: int, length: int, level: int) -> int:
-    def work(data: bytes) -> bytes:
-        return zstandard.ZstdCompressor(level=level).compress(data)
+    def work(data: bytes) -> list[bytes]:
+        return [zstandard.ZstdCompressor(level=level).compress(data)]
 
     return _guarded(work, target, capacity, source, length)
 
 
 def _lz4_compress(source: int, target: int, length: int, capacity: int) -> int:
-    def work(data: bytes) -> bytes:
-        return bytes(lz4.block.compress(data, store_size=False))
+    def work(data: bytes) -> list[bytes]:
+        return [bytes(lz4.block.compress(data, store_size=False))]
 
     return _guarded(work, target, capacity, source, length)
 

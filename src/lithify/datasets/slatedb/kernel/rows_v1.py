@@ -4,7 +4,8 @@ A row of format 1 shares a prefix with the *first* row of its block and puts its
 format 1 ends with the offset of every row and their count.
 
 1. `transcoded_size` walks the rows once, checks every length against the block and adds up what the
-   block takes in format 2, where no row shares anything with another.
+   block takes in format 2, where no row shares anything with another. Rows start in the first 64 KiB, as
+   their offsets have 16 bits: else a long first key shared by thousands could make gigabytes of a megabyte.
 2. `transcode_block` writes that block. It trusts the walk.
 
 The expiry time of a tombstone is dropped, as SlateDB's reader does. The block written has a single
@@ -37,6 +38,7 @@ _KEY_LENGTHS_BYTES = 4
 _SEQ_BYTES = 8
 _VALUE_LEN_BYTES = 4
 _TRAILER_BYTES = 4
+_MAX_ROW_OFFSET = (1 << 16) - 1
 
 _BAD_RESTARTS = int(Status.BAD_RESTARTS)
 _BAD_LENGTH = int(Status.BAD_LENGTH)
@@ -99,6 +101,8 @@ def transcoded_size(address: int, length: int) -> int:
     first_key_len = 0
     total = _TRAILER_BYTES
     for row in range(row_count):
+        if position - address > _MAX_ROW_OFFSET:
+            return -_BAD_RESTARTS
         size, size_v2 = _row_sizes(position, end, first_key_len)
         if size < 0:
             return size

@@ -9,7 +9,6 @@ a process forked beside threads may hang.
 from __future__ import annotations
 
 import struct
-import tempfile
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from lithify.datasets.slatedb.model import Codec, KeyRange, Sst, SstInfo
 from lithify.datasets.slatedb.sst import encode_tail, seal
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
 from lithify.ids import RandomIds, Ulid
+from lithify.scratch import Scratch
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 
@@ -29,8 +29,8 @@ _KEY = b"k"
 
 def warm_up() -> None:
     """Compile the kernel, or load it from the cache; further calls in a process cost next to nothing."""
-    with tempfile.TemporaryDirectory(prefix="lithify-warm-up-") as path:
-        store, folder = open_store(path)
+    with Scratch() as scratch:
+        store, folder = open_store(str(scratch.path))
         sources = tuple((_one_row_sst(store, folder, seq),) for seq in (2, 1))
         result = run_merge(_task(folder, sources), store, RandomIds(), SystemClock())
         resumed = _task(folder, sources, result.outputs)

@@ -1,0 +1,156 @@
+"""The lease of a dataset's coordinator: what it says, and what can be told from it. Pure.
+
+A lease is one small object that its holder writes again and again. It says two things:
+
+1. *Is its holder alive?* A live holder writes it anew (`renewals`). Who watches a lease that stays the same
+   for `LEASE_MS`, by its own monotonic clock, knows that its holder does not run, whatever the clocks of
+   the two machines show. One look only tells when it was written, by the store's clock (`judge_lease`).
+2. *Was an epoch taken by Lithify?* Only with proof (`Lease.proves`): either the holder has said so after it
+   took the epoch (`taken`), or it announced before which version of the dataset's numbered files would carry
+   the epoch and a mark that nobody else writes (`taking`), and that version has the mark.
+
+No data depend on a lease: an older coordinator is fenced by the epoch. But raising an epoch that is not
+Lithify's closes a program that may be alive, so what a lease does not prove is not known. One that cannot be
+read proves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from lithify.compaction.presence import CoordinatorStatus, Presence
+from lithify.errors import CorruptObject
+
+LEASE_MS = 10_000
+"""A lease that stays the same for so long has no live holder."""
+MAX_EPOCH = (1 << 64) - 1
+MARK_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """The announcement of an epoch: the version of the numbered files that is to carry it."""
+
+    epoch: int
+    version: int
+    mark: str
+    """Hexadecimal; chance bytes that stand in the version where no reader looks."""
+
+
+Permit = Callable[[Taking], None]
+"""Is asked before a version is written that carries a new epoch. What it raises, it forbids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a lease says."""
+
+    holder: str
+    """The name of a process."""
+    renewals: int = 0
+    """How often it has been written."""
+    is_ended: bool = False
+    """The holder has resigned."""
+    taken: int | None = None
+    """The newest epoch known to have been taken by a Lithify process."""
+    taking: Taking | None = None
+    """What the holder was about to take when it wrote this."""
+
+    def proves(self, epoch: int, has_taken: Callable[[Taking], bool]) -> bool:
+        """Whether `epoch` was taken by Lithify; `has_taken` looks whether a version has its mark."""
+        if self.taken == epoch:
+            return True
+        return self.taking is not None and self.taking.epoch == epoch and has_taken(self.taking)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLease:
+    """A lease object as it was found."""
+
+    lease: Lease | None
+    """`None`: it cannot be read."""
+    etag: str | None
+    """Changes with every write."""
+    written_ms: int
+    """When it was written, by the store's clock."""
+
+
+class LeaseFile(Protocol):
+    """Where a dataset's lease is kept."""
+
+    def read(self) -> FoundLease | None:
+        """The lease as it is, whoever holds it; `None` when there is none."""
+        ...
+
+    def write(self, lease: Lease) -> None:
+        """Replace the lease."""
+        ...
+
+
+def next_epoch(epoch: int, name: str) -> int:
+    """The epoch behind the one that the object `name` carries. `CorruptObject` when there is none."""
+    if not 0 <= epoch < MAX_EPOCH:
+        raise CorruptObject(
+            name,
+            f"its coordinator's epoch is {epoch}, and none comes after it (the last is {MAX_EPOCH - 1}); no "
+            "program counts so far, so it is damaged: restore an older version of it",
+        )
+    return epoch + 1
+
+
+def judge_lease(epoch: int, lease: Lease, written_ms: int, now_ms: int) -> CoordinatorStatus:
+    """What one look at a lease tells of Lithify's coordinator, which took `epoch`."""
+    if lease.is_ended:
+        return CoordinatorStatus(Presence.STOPPED, epoch, lease.holder)
+    ends_ms = written_ms + LEASE_MS
+    if now_ms >= ends_ms:
+        presence = Presence.LOST
+    elif now_ms >= written_ms - LEASE_MS:
+        presence = Presence.ALIVE
+    else:
+        presence = Presence.UNCLEAR
+    return CoordinatorStatus(presence, epoch, lease.holder, ends_ms)
+
+
+def encode_lease(lease: Lease) -> bytes:
+    """The lease as JSON."""
+    return json.dumps(asdict(lease)).encode()
+
+
+def decode_lease(data: bytes) -> Lease | None:
+    """The lease in these bytes, which anybody may have written; `None` when it is none."""
+    try:
+        fields = json.loads(data)
+        taking = fields["taking"]
+        return Lease(
+            holder=_text(fields["holder"]),
+            renewals=_number(fields["renewals"]),
+            is_ended=fields["is_ended"] is True,
+            taken=None if fields["taken"] is None else _number(fields["taken"]),
+            taking=None if taking is None else _taking(taking),
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _taking(fields: Any) -> Taking:
+    taking = Taking(_number(fields["epoch"]), _number(fields["version"]), _text(fields["mark"]))
+    if len(bytes.fromhex(taking.mark)) != MARK_BYTES or taking.version < 1:
+        raise ValueError("a mark or version that nobody writes")
+    return taking
+
+
+def _number(value: Any) -> int:
+    """Floats, also infinite ones, and truth values are none."""
+    if type(value) is not int or not 0 <= value <= MAX_EPOCH:
+        raise ValueError("not a number of 64 bits")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value

@@ -1,0 +1,1 @@
+"""What keeps several processes on one dataset apart, for all kinds."""

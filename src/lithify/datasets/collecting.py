@@ -1,0 +1,109 @@
+"""When which garbage of a dataset is collected, for all kinds (SlateDB's garbage collector options).
+
+Each kind of garbage has an interval and a minimum age of its own. A tick collects what is due; kinds that are
+due at the same time and are treated alike are collected together, so that the dataset's state is read once.
+With the defaults that is one collection per interval, the first one at the first tick.
+
+A failed collection is due again after its interval, like a successful one: what is wrong rarely goes away
+within seconds, and garbage can wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from lithify import telemetry
+from lithify.clock import Clock
+from lithify.errors import LithifyError, Refused
+from lithify.telemetry import Observer
+
+DEFAULT_INTERVAL_MS = 600_000
+
+KindT = TypeVar("KindT")
+"""The kinds of garbage of one kind of dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryOptions:
+    """How one kind of garbage is collected."""
+
+    interval_ms: int = DEFAULT_INTERVAL_MS
+    min_age_ms: int = 300_000
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.interval_ms < 1:
+            raise Refused(f"the garbage collection interval is {self.interval_ms} ms; it must be at least 1")
+        if self.min_age_ms < 0:
+            raise Refused(f"the minimum age of garbage is {self.min_age_ms} ms; it cannot be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Due(Generic[KindT]):
+    """Kinds that are to be collected together now."""
+
+    min_age_ms: int
+    dry_run: bool
+    kinds: frozenset[KindT]
+
+
+def due_kinds(
+    options: Mapping[KindT, DirectoryOptions], began_s: Mapping[KindT, float], now_s: float
+) -> tuple[Due[KindT], ...]:
+    """The collections that are due when each kind was last begun at `began_s`, if ever."""
+    together: dict[tuple[int, bool], set[KindT]] = {}
+    for kind, kind_options in options.items():
+        if kind not in began_s or now_s >= began_s[kind] + kind_options.interval_ms / 1000:
+            together.setdefault((kind_options.min_age_ms, kind_options.dry_run), set()).add(kind)
+    return tuple(
+        Due(min_age_ms, dry_run, frozenset(kinds)) for (min_age_ms, dry_run), kinds in together.items()
+    )
+
+
+def until_due_s(
+    options: Mapping[KindT, DirectoryOptions], began_s: Mapping[KindT, float], now_s: float
+) -> float:
+    """How long nothing is due; infinite when nothing ever is collected."""
+    next_s = (
+        began_s[kind] + o.interval_ms / 1000 if kind in began_s else now_s for kind, o in options.items()
+    )
+    return max(0.0, min(next_s, default=float("inf")) - now_s)
+
+
+class PeriodicCollector(Generic[KindT]):
+    """Collects the garbage of one dataset, again and again. `collect` carries out one collection and says
+    what came of it."""
+
+    def __init__(
+        self,
+        options: Mapping[KindT, DirectoryOptions],
+        collect: Callable[[Due[KindT]], telemetry.GarbageCollected],
+        clock: Clock,
+        observer: Observer = telemetry.ignore,
+    ) -> None:
+        self._options = options
+        self._collect = collect
+        self._clock = clock
+        self._observe = observer
+        self._began_s: dict[KindT, float] = {}
+
+    def tick(self) -> float:
+        """Collect what is due; seconds until something is again. Of several collections that fail, the
+        others are done first and the first failure is raised."""
+        now_s = self._clock.monotonic_s()
+        failures: list[LithifyError] = []
+        for due in due_kinds(self._options, self._began_s, now_s):
+            self._began_s.update(dict.fromkeys(due.kinds, now_s))
+            try:
+                self._observe(self._collect(due))
+            except LithifyError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return self.wait_s()
+
+    def wait_s(self) -> float:
+        """Seconds until something is due; infinite when nothing ever is."""
+        return until_due_s(self._options, self._began_s, self._clock.monotonic_s())

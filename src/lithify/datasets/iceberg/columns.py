@@ -1,0 +1,219 @@
+"""Which columns of a Parquet file are which of the table's, and whether all readers find the same in them.
+
+1. Columns are known by the field ids in the file. A file without any is read by the table's name mapping.
+   What has no id is nobody's column.
+2. For each leaf of a column of the table, compare how it is stored with the ways that Iceberg's specification
+   names, those of earlier types of the column included (`_is_standard`). A file that was not written for
+   Iceberg may store it in others. Readers take these for different values, so that no rewrite could keep
+   what everybody sees: milliseconds and nanoseconds, which some take for microseconds; numbers without a
+   sign; decimals of another scale; texts that are not marked as such.
+3. Timestamps of the old type INT96 are read alike by all that read them at all, but only if they are
+   not taken for nanoseconds, of which 64 bits hold 600 years. So they are read as microseconds (`open_file`);
+   what is finer is cut off towards the past, as Java does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import MappedField, NameMapping
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+_FIELD_ID = b"PARQUET:field_id"
+_INT96 = "INT96"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a file, or a part of one."""
+
+    name: str
+    type: pa.DataType
+    field_id: int | None
+    children: tuple[Column, ...] = ()
+    """Fields of a struct; the element of a list; key and value of a map."""
+
+    def leaves(self) -> Iterator[Column]:
+        """What values are stored for, in the order in which the file has them."""
+        if not self.children:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+
+def open_file(stream: Any, dictionaries: Sequence[str] = (), metadata: Any = None) -> pq.ParquetFile:
+    """A Parquet file, with INT96 as microseconds, and with dictionaries in the columns of these paths."""
+    return pq.ParquetFile(
+        stream,
+        metadata=metadata,
+        read_dictionary=dictionaries,
+        coerce_int96_timestamp_unit="us",
+        pre_buffer=True,
+    )
+
+
+def columns_of(schema: pa.Schema, names: NameMapping | None) -> tuple[Column, ...]:
+    """The top-level columns of a file, in its order."""
+    if any(_has_id(field) for field in schema):
+        return tuple(_column(field, None) for field in schema)
+    mapped = _by_name(names.root if names is not None else ())
+    return tuple(_column(field, mapped.get(field.name), by_name=True) for field in schema)
+
+
+def why_unfit(file: pq.ParquetFile, schema: Schema, names: NameMapping | None) -> str | None:
+    """Why a file must not be rewritten (of several of its kind: "they …"); `None` when it may."""
+    fields: pa.Schema = file.schema_arrow
+    has_ids = any(_has_id(field) for field in fields)
+    if not has_ids and names is None:
+        return "have no field ids, and the table has no name mapping (schema.name-mapping.default)"
+    if has_ids and not all(_all_have_ids(field) for field in fields):
+        return "have field ids on some columns only"
+    if len(set(fields.names)) < len(fields.names):
+        return "have two columns of one name"
+    leaves = [leaf for column in columns_of(fields, names) for leaf in column.leaves()]
+    if len(leaves) != len(file.schema):
+        return "have columns that cannot be told apart"
+    for number, leaf in enumerate(leaves):
+        if leaf.field_id is None or leaf.field_id not in schema.field_ids:
+            continue
+        stored = _Stored.of(file.schema.column(number))
+        if not _is_standard(stored, schema.find_type(leaf.field_id)):
+            name = schema.find_column_name(leaf.field_id)
+            return f"store {name} ({schema.find_type(leaf.field_id)}) as {stored}, which not all read alike"
+    return None
+
+
+def _has_id(field: pa.Field) -> bool:
+    return _FIELD_ID in (field.metadata or {}) or any(_has_id(child) for child in _children(field.type))
+
+
+def _all_have_ids(field: pa.Field) -> bool:
+    return _FIELD_ID in (field.metadata or {}) and all(_all_have_ids(c) for c in _children(field.type))
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [kind.value_field]
+    return list(kind) if pa.types.is_struct(kind) else []
+
+
+def _column(field: pa.Field, mapped: MappedField | None, *, by_name: bool = False) -> Column:
+    if by_name:
+        field_id = mapped.field_id if mapped is not None else None
+    else:
+        own = (field.metadata or {}).get(_FIELD_ID)
+        field_id = int(own) if own is not None else None
+    inner = _by_name(mapped.fields if mapped is not None else ())
+    names = [child.name for child in _children(field.type)]
+    if pa.types.is_map(field.type):
+        names = ["key", "value"]
+    elif not pa.types.is_struct(field.type):
+        names = ["element"] * len(names)
+    children = zip(names, _children(field.type), strict=True)
+    parts = tuple(_column(child, inner.get(name), by_name=by_name) for name, child in children)
+    return Column(field.name, field.type, field_id, parts)
+
+
+def _by_name(fields: Sequence[MappedField]) -> Mapping[str, MappedField]:
+    return {name: field for field in fields for name in field.names}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """How a leaf is stored."""
+
+    physical: str
+    length: int
+    logical: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, column: pq.ColumnSchema) -> _Stored:
+        return cls(column.physical_type, column.length, json.loads(column.logical_type.to_json()))
+
+    @property
+    def kind(self) -> str:
+        return str(self.logical["Type"])
+
+    def __str__(self) -> str:
+        details = [str(value) for key, value in self.logical.items() if key in _TOLD]
+        return self.physical if self.kind == "None" else f"{self.physical} {self.kind}({', '.join(details)})"
+
+
+_TOLD = ("timeUnit", "bitWidth", "isSigned", "precision", "scale")
+
+
+def _is_standard(stored: _Stored, wanted: IcebergType) -> bool:
+    return any(_is_stored(stored, kind) for kind in (wanted, *_earlier(wanted)))
+
+
+def _earlier(wanted: IcebergType) -> tuple[IcebergType, ...]:
+    """Types that a column of this one may have had before."""
+    if isinstance(wanted, LongType):
+        return (IntegerType(),)
+    if isinstance(wanted, DoubleType):
+        return (FloatType(),)
+    return ()
+
+
+def _is_stored(stored: _Stored, wanted: IcebergType) -> bool:
+    """Whether the specification stores the type so (Appendix A, Parquet), or all read it so."""
+    physical, kind, logical = stored.physical, stored.kind, stored.logical
+    match wanted:
+        case BooleanType():
+            return (physical, kind) == ("BOOLEAN", "None")
+        case IntegerType():
+            return physical == "INT32" and (kind == "None" or (kind == "Int" and logical["isSigned"]))
+        case LongType():
+            return physical == "INT64" and (kind == "None" or (kind == "Int" and logical["isSigned"]))
+        case FloatType():
+            return (physical, kind) == ("FLOAT", "None")
+        case DoubleType():
+            return (physical, kind) == ("DOUBLE", "None")
+        case DecimalType():
+            return (
+                kind == "Decimal"
+                and int(logical["scale"]) == wanted.scale
+                and int(logical["precision"]) <= wanted.precision
+            )
+        case DateType():
+            return (physical, kind) == ("INT32", "Date")
+        case TimeType():
+            return (physical, kind) == ("INT64", "Time") and logical["timeUnit"] == "microseconds"
+        case TimestampType() | TimestamptzType():
+            is_micros = kind == "Timestamp" and logical["timeUnit"] == "microseconds"
+            return physical == _INT96 or (physical == "INT64" and is_micros)
+        case StringType():
+            return physical == "BYTE_ARRAY" and kind in ("String", "Enum", "JSON")
+        case UUIDType():
+            return (physical, stored.length) == ("FIXED_LEN_BYTE_ARRAY", 16) and kind in ("None", "UUID")
+        case FixedType():
+            is_long_enough = (physical, stored.length) == ("FIXED_LEN_BYTE_ARRAY", len(wanted))
+            return is_long_enough and kind == "None"
+        case BinaryType():
+            return (physical, kind) == ("BYTE_ARRAY", "None")
+        case _:
+            return False

@@ -1,0 +1,80 @@
+"""Whether a table is still the one that Lithify knew: proof that nobody else owns its files.
+
+A catalog that was restored from a backup, and a second catalog in which the same table is registered, show a
+table that looks whole and does not know the files of its other self. Garbage for the one is data of the
+other.
+
+1. `lineage.json` beside the table names the newest metadata file that Lithify saw, after each of its commits
+   and at each collection.
+2. A table continues that one if it is at that metadata file or has it in its metadata log. Where the log does
+   not reach back so far, it must at least be newer.
+3. A table that does not continue it never replaces the record, and nothing beside it is collected.
+
+Invariant: the record is read before the table, so an honest table is at least as new.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from pyiceberg.table import Table
+
+from lithify.errors import CorruptObject, ObjectNotFound
+from lithify.store.objects import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A state of a table."""
+
+    metadata_location: str
+    last_updated_ms: int
+    """By the clock of who wrote it."""
+
+
+class Lineage:
+    """The record of one table, in the object `key`."""
+
+    def __init__(self, store: ObjectStore, key: str) -> None:
+        self._store = store
+        self.key = key
+
+    def read(self) -> Known | None:
+        """The newest state that Lithify saw; `None` when it saw none."""
+        try:
+            fields = json.loads(self._store.get(self.key))
+            return Known(str(fields["metadata_location"]), int(fields["last_updated_ms"]))
+        except ObjectNotFound:
+            return None
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            raise CorruptObject(
+                self.key, f"does not decode: {error}; delete it if the table is right"
+            ) from error
+
+    def advance(self, table: Table) -> None:
+        """Put the table on record if it continues what is there. A damaged record stays until somebody has
+        looked: it stops collections, and nothing else."""
+        try:
+            known = self.read()
+        except CorruptObject:
+            return
+        now = state_of(table)
+        if now != known and continues(known, table):
+            self._store.put(self.key, json.dumps(asdict(now)).encode())
+
+
+def state_of(table: Table) -> Known:
+    """The state of a table as it was loaded."""
+    return Known(table.metadata_location, table.metadata.last_updated_ms)
+
+
+def continues(known: Known | None, table: Table) -> bool:
+    """Whether the table is a later state of what was known, or the same (pure)."""
+    if known is None:
+        return True
+    log = table.metadata.metadata_log
+    if known.metadata_location in (table.metadata_location, *(entry.metadata_file for entry in log)):
+        return True
+    reaches_back_to_ms = min((entry.timestamp_ms for entry in log), default=table.metadata.last_updated_ms)
+    return known.last_updated_ms < reaches_back_to_ms

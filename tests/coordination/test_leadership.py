@@ -1,0 +1,525 @@
+"""Leadership: what is taken for Lithify's, how long anybody waits, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from lithify.compaction.lease import LEASE_MS, MAX_EPOCH, Lease, Taking
+from lithify.coordination.leadership import RENEW_AFTER_MS, Leadership
+from lithify.datasets.slatedb.model import ExternalDb
+from lithify.errors import CoordinatorAlive, CorruptObject, Fenced, Refused, StoreError
+from lithify.ids import RandomIds
+from lithify.store.objects import ObjectStore
+from lithify.testing import (
+    Call,
+    CountingStore,
+    Crash,
+    CrashSite,
+    Fault,
+    FaultyStore,
+    ManualClock,
+    Verb,
+    crash_at_every_call,
+)
+from tests.coordination.worlds import LEASE_KEY, Database, TableWorld, lead
+from tests.datasets.slatedb.trees import EMPTY
+from tests.protocol.rig import Interposed, manifest_write
+
+HOUR_MS = 3_600_000
+
+
+def fails_at(matches: Callable[[Call], bool], *faults: Fault) -> Callable[[ObjectStore], ObjectStore]:
+    """The first calls that match fail so."""
+    left = list(faults)
+
+    def decide(_number: int, call: Call) -> Fault | None:
+        return left.pop(0) if left and matches(call) else None
+
+    return lambda store: FaultyStore(store, decide)
+
+
+# ------------------------------------------------------------------------- whose an epoch is
+
+
+def untouched() -> Database:
+    return Database(keeps_put_ids=False)
+
+
+def led_before() -> Database:
+    """Lithify took its epoch, and stopped."""
+    world = untouched()
+    lead(world.leadership())
+    return world
+
+
+def died_before() -> Database:
+    """A run of Lithify's took its epoch and died before it could say so."""
+    world = untouched()
+    with pytest.raises(Crash):
+        lead(world.leadership(fails_at(manifest_write, Fault.CRASH_AFTER)))
+    return world
+
+
+def deaths(world: Database, *, take_over: bool = False) -> list[tuple[CrashSite, Database]]:
+    """A run that dies at each of its calls, before and after, and what each leaves behind."""
+    copies: list[Database] = []
+
+    def make_store() -> ObjectStore:
+        copies.append(world.copy())
+        return copies[-1].memory
+
+    def run(store: ObjectStore) -> None:
+        lead(copies[-1].leadership(lambda _: store), take_over=take_over)
+
+    return [(site, copies[-1]) for site, _ in crash_at_every_call(make_store, run)]
+
+
+@pytest.mark.parametrize("before", [untouched, led_before, died_before])
+def test_wherever_a_run_dies_the_next_recognises_what_is_lithifys(before: Callable[[], Database]) -> None:
+    left = deaths(before())
+    assert len(left) > 20
+    for site, world in left:
+        was = world.manifest.compactor_epoch
+        world.flush()  # the writer goes on
+        assert lead(world.leadership()) == was + 1, site
+
+
+@pytest.mark.parametrize("before", [untouched, led_before, died_before])
+def test_wherever_a_run_dies_a_coordinator_that_opens_afterwards_is_not_closed(
+    before: Callable[[], Database],
+) -> None:
+    for site, world in deaths(before()):
+        epoch = world.open_with_coordinator()
+        for _ in range(2):
+            with pytest.raises(CoordinatorAlive, match="--take-over"):
+                lead(world.leadership())
+            assert world.manifest.compactor_epoch == epoch, site
+            world.flush()
+        assert lead(world.leadership(), take_over=True) == epoch + 1
+
+
+def test_a_run_that_was_told_to_take_over_and_dies_before_it_does_hands_nothing_on() -> None:
+    """SlateDB's coordinator, which it was about to replace, lives on."""
+    world = untouched()
+    epoch = world.open_with_coordinator()
+    for site, left in deaths(world, take_over=True):
+        if left.manifest.compactor_epoch == epoch:
+            with pytest.raises(CoordinatorAlive):
+                lead(left.leadership())
+        else:
+            assert lead(left.leadership()) == epoch + 2, site
+
+
+@pytest.mark.parametrize("keeps_put_ids", [True, False])
+@pytest.mark.parametrize("fault", [Fault.FAIL_AFTER, Fault.FAIL_BEFORE])
+def test_an_epoch_whose_answer_was_lost_is_taken_once(keeps_put_ids: bool, fault: Fault) -> None:
+    world = Database(keeps_put_ids=keeps_put_ids)
+    wrap = fails_at(manifest_write, fault)
+    if fault is Fault.FAIL_BEFORE:  # whether it will still land is unknown
+        with pytest.raises(StoreError, match="unknown"):
+            lead(world.leadership(wrap))
+    assert lead(world.leadership(wrap)) == 1
+    assert world.manifest.compactor_epoch == 1
+
+
+def test_an_epoch_whose_answer_was_lost_is_found_under_what_others_wrote_since() -> None:
+    world = untouched()
+
+    class Busy(FaultyStore):
+        """The writer publishes as soon as the epoch is there; the answer comes later, and is lost."""
+
+        def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+            try:
+                super().create(key, data, put_id)
+            finally:
+                if key.endswith(".manifest"):
+                    world.flush()
+
+    faults = iter([Fault.FAIL_AFTER])
+
+    def decide(_number: int, call: Call) -> Fault | None:
+        return next(faults, None) if manifest_write(call) else None
+
+    assert lead(world.leadership(lambda store: Busy(store, decide))) == 1
+    assert world.manifest.compactor_epoch == 1
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+def test_a_coordinator_that_opens_between_the_look_and_the_epoch(take_over: bool) -> None:
+    world = untouched()
+
+    def wrap(store: ObjectStore) -> ObjectStore:
+        return Interposed(store, manifest_write, world.open_with_coordinator)
+
+    if take_over:
+        assert lead(world.leadership(wrap), take_over=True) == 2
+        return
+    with pytest.raises(CoordinatorAlive, match="has just started"):
+        lead(world.leadership(wrap))
+    assert world.manifest.compactor_epoch == 1
+    found = world.dataset().lease.read()
+    assert found is not None
+    assert found.lease is not None
+    assert found.lease.is_ended
+    with pytest.raises(CoordinatorAlive, match="--take-over"):
+        lead(world.leadership())
+
+
+def test_a_number_that_was_collected_before_it_was_written_proves_nothing() -> None:
+    """The run slept between the announcement and the epoch. Meanwhile SlateDB took that epoch, went on, and
+    collected the number, under which the run then finds nobody."""
+    world = untouched()
+
+    def meanwhile() -> None:
+        number = world.numbers[-1] + 1
+        world.open_with_coordinator()
+        world.flush()
+        world.memory.put("db/gc/manifest.boundary", b"%d" % number)
+        for old in world.numbers[:-1]:
+            world.memory.delete(f"db/manifest/{old:020}.manifest")
+
+    dies = fails_at(manifest_write, Fault.CRASH_AFTER)
+    with pytest.raises(Crash):
+        lead(world.leadership(lambda store: dies(Interposed(store, manifest_write, meanwhile))))
+    assert world.numbers[0] == 2, "it was created again, with the mark"
+    with pytest.raises(CoordinatorAlive):
+        lead(world.leadership())
+
+
+def test_a_proof_that_was_collected_is_missing() -> None:
+    """Then nobody knows; that costs `--take-over`, and nothing else."""
+    world = died_before()
+    world.flush()
+    world.memory.put("db/gc/manifest.boundary", b"%d" % (world.numbers[-1] - 1))
+    for old in world.numbers[:-1]:
+        world.memory.delete(f"db/manifest/{old:020}.manifest")
+    with pytest.raises(CoordinatorAlive):
+        lead(world.leadership())
+    lead(world.leadership(), take_over=True)
+    lead(world.leadership())
+
+
+def clone(world: Database) -> None:
+    """As SlateDB makes one of a database whose epoch is 5."""
+    parent = ExternalDb("parent", uuid4(), uuid4(), ())
+    for number in world.numbers:
+        world.memory.delete(f"db/manifest/{number:020}.manifest")
+    world.publish(replace(EMPTY, compactor_epoch=5, external_dbs=(parent,)))
+
+
+def test_the_epoch_of_a_clone_is_its_parents_until_a_coordinator_takes_the_next() -> None:
+    world = untouched()
+    clone(world)
+    world.flush()
+    assert lead(world.copy().leadership()) == 6
+    # One that stopped, perhaps for a moment only, before it made its ledger.
+    world.publish(replace(world.manifest, compactor_epoch=6))
+    with pytest.raises(CoordinatorAlive):
+        lead(world.leadership())
+
+
+def test_an_epoch_of_a_table_whose_answer_was_lost_is_taken_once(tmp_path: Path) -> None:
+    world = TableWorld(tmp_path, keeps_put_ids=False)
+    assert lead(world.leadership()) == 1
+
+    def ledger_write(call: Call) -> bool:
+        return call.method == "create" and "/ledger/" in call.key
+
+    assert lead(world.leadership(fails_at(ledger_write, Fault.FAIL_AFTER))) == 2
+
+
+def test_two_runs_that_start_at_the_same_time_do_not_fence_each_other() -> None:
+    world = untouched()
+    other = world.leadership()
+    with pytest.raises(CoordinatorAlive):
+        lead(world.leadership(lambda store: Interposed(store, manifest_write, lambda: lead(other))))
+    assert world.manifest.compactor_epoch == 1
+
+
+# ----------------------------------------------------------------------------- nothing is left
+
+
+def is_not_initialized(world: Database) -> None:
+    world.publish(replace(world.manifest, initialized=False))
+
+
+def has_the_last_epoch(world: Database) -> None:
+    world.publish(replace(world.manifest, compactor_epoch=MAX_EPOCH))
+
+
+def has_a_ledger_ahead(world: Database) -> None:
+    world.open_with_coordinator()
+    world.publish(replace(world.manifest, compactor_epoch=0))
+
+
+def has_a_newer_manifest(world: Database) -> None:
+    world.memory.create(f"db/manifest/{world.numbers[-1] + 1:020}.manifest", b"\x00\x09")
+
+
+def has_a_newer_ledger(world: Database) -> None:
+    world.memory.create(f"db/compactions/{1:020}.compactions", b"\x00\x09")
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        is_not_initialized,
+        has_the_last_epoch,
+        has_a_ledger_ahead,
+        has_a_newer_manifest,
+        has_a_newer_ledger,
+    ],
+)
+def test_what_is_refused_writes_nothing(spoil: Callable[[Database], None], take_over: bool) -> None:
+    world = untouched()
+    spoil(world)
+    store = CountingStore(world.memory)
+    with pytest.raises((Refused, CorruptObject)) as error:
+        lead(world.leadership(lambda _: store), take_over=take_over)
+    assert not isinstance(error.value, CoordinatorAlive)
+    assert not store.requests[Verb.PUT]
+
+
+@pytest.mark.parametrize("spoil", ["another format", "the last epoch", "a newer ledger", "a huge epoch"])
+def test_what_is_refused_of_a_table_writes_nothing(tmp_path: Path, spoil: str) -> None:
+    properties = {"write.format.default": "orc"} if spoil == "another format" else None
+    world = TableWorld(tmp_path, properties=properties)
+    if spoil == "the last epoch":
+        world.publish(MAX_EPOCH)
+    elif spoil != "another format":
+        epoch, version = ("1e999", "1") if spoil == "a huge epoch" else ("1", "2")
+        text = f'{{"version": {version}, "epoch": {epoch}, "compactions": []}}'
+        world.memory.create(f"db/lithify/ledger/{1:020}.json", text.encode())
+    store = CountingStore(world.memory)
+    with pytest.raises((Refused, CorruptObject)):
+        lead(world.leadership(lambda _: store), take_over=True)
+    assert not store.requests[Verb.PUT]
+
+
+def test_whatever_ends_the_leadership_ends_the_lease() -> None:
+    world = untouched()
+
+    def is_ended() -> bool:
+        found = world.dataset().lease.read()
+        return found is not None and found.lease is not None and found.lease.is_ended
+
+    def interrupted() -> None:
+        with world.leadership().acquire():
+            assert not is_ended()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert is_ended()
+    with pytest.raises(StoreError):
+        lead(world.leadership(fails_at(manifest_write, Fault.FAIL_BEFORE)))
+    assert is_ended()
+    puts = iter([None, Fault.FAIL_BEFORE])  # the announcement, the confirmation
+
+    def decide(_number: int, call: Call) -> Fault | None:
+        return next(puts, None) if call.method == "put" else None
+
+    with pytest.raises(StoreError):
+        lead(world.leadership(lambda store: FaultyStore(store, decide)))
+    assert is_ended()
+    started_ms = world.clock.now_ms()
+    assert lead(world.leadership()) == 3, "the one that could not be confirmed was taken"
+    assert world.clock.now_ms() == started_ms, "nobody has to be waited for"
+
+
+def test_a_lease_that_cannot_be_ended_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    world = untouched()
+    lost = False
+    store = FaultyStore(world.memory, lambda _, call: Fault.FAIL_BEFORE if lost else None)
+    with world.leadership(lambda _: store).acquire():
+        lost = True
+    assert "could not be ended" in caplog.text
+
+
+def test_nothing_is_written_over_the_lease_of_a_successor() -> None:
+    world = untouched()
+    first, second = world.leadership(), world.leadership()
+    with first.acquire(), second.acquire(take_over=True):
+        pass
+    found = world.dataset().lease.read()
+    assert found is not None
+    assert found.lease is not None
+    assert (found.lease.holder, found.lease.taken) == (second.holder, 2)
+
+
+# ------------------------------------------------------------------------------- signs of life
+
+
+def test_a_dead_run_is_waited_for_and_named(tmp_path: Path) -> None:
+    for world in (untouched(), TableWorld(tmp_path)):
+        dead = world.leadership()
+        never_left = dead.acquire()
+        assert never_left.__enter__().predecessor is None
+        started_ms = world.clock.now_ms()
+        with world.leadership().acquire() as term:
+            assert term.predecessor == dead.holder
+        assert world.clock.now_ms() - started_ms == LEASE_MS
+        started_ms = world.clock.now_ms()
+        with world.leadership().acquire() as term:
+            assert term.predecessor is None
+        assert world.clock.now_ms() == started_ms
+
+
+class Skewed(ManualClock):
+    """The same time by a clock that is off; others renew while this one sleeps."""
+
+    def __init__(self, clock: ManualClock, skew_ms: int, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._skew_ms = skew_ms
+        self._meanwhile = meanwhile
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self._skew_ms
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s() + self._skew_ms / 1000
+
+    def sleep_s(self, duration_s: float) -> None:
+        self._clock.sleep_s(duration_s)
+        self._meanwhile()
+
+
+@pytest.mark.parametrize("skew_ms", [-HOUR_MS, 0, HOUR_MS])
+def test_clocks_that_are_an_hour_off_keep_nobody_waiting_and_disturb_nobody(skew_ms: int) -> None:
+    world = untouched()
+    holder = world.leadership(clock=Skewed(world.clock, skew_ms, lambda: None))
+    with holder.acquire():
+        started_ms = world.clock.now_ms()
+        with pytest.raises(CoordinatorAlive, match="right now"):
+            lead(world.leadership(clock=Skewed(world.clock, 0, holder.renew)))
+        assert world.clock.now_ms() - started_ms == RENEW_AFTER_MS, "the first renewal tells"
+        started_ms = world.clock.now_ms()
+        assert lead(world.leadership()) == 2  # it does not renew any more
+        assert world.clock.now_ms() - started_ms == LEASE_MS
+
+
+@pytest.mark.parametrize("jump_s", [-3600, 0, 3600])
+def test_a_lease_is_renewed_when_it_is_time_whatever_the_wall_clock_shows(jump_s: int) -> None:
+    world = untouched()
+    store = CountingStore(world.memory)
+    leadership = world.leadership(lambda _: store)
+    with leadership.acquire():
+        world.clock.jump_s(jump_s)
+        store.reset()
+        for renewals in range(1, 4):
+            world.clock.advance_s((RENEW_AFTER_MS - 1) / 1000)
+            leadership.renew()
+            assert store.requests[Verb.PUT] == renewals - 1
+            world.clock.advance_s(0.001)
+            leadership.renew()
+            assert store.requests[Verb.PUT] == renewals
+        assert not store.requests[Verb.GET], "a renewal reads nothing"
+
+
+def test_who_slept_through_its_lease_does_not_write_over_its_successors() -> None:
+    world = untouched()
+    sleeper, second = world.leadership(), world.leadership()
+    with sleeper.acquire():
+        world.clock.advance_s(LEASE_MS / 1000)
+        sleeper.renew()  # nobody came
+        with second.acquire():
+            before = world.dataset().lease.read()
+            world.clock.advance_s(LEASE_MS / 1000)
+            with pytest.raises(Fenced):
+                sleeper.renew()
+            assert world.dataset().lease.read() == before
+
+
+# ------------------------------------------------------------------------- what is not a lease
+
+JUNK = (
+    b"",
+    b"\x00\xff" * 50,
+    b"[" * 100_000,
+    b'{"a":' * 100_000,
+    b" " * 1_000_000,
+    b"null",
+    b"[]",
+    b"7",
+    b'{"holder": "lithify-1", "epoch": 3, "base_epoch": 2, "expires_at_ms": 99999999999999}',
+    *(
+        b'{"holder": "x", "renewals": 0, "is_ended": true, "taken": %s, "taking": null}' % number
+        for number in (b"1e999", b"-1", b"3.0", b"NaN", b"Infinity", b"true", b'"3"', b"[3]", b"1" * 5_000)
+    ),
+    *(
+        b'{"holder": "x", "renewals": 0, "is_ended": true, "taken": null, "taking": %s}' % taking
+        for taking in (
+            b"3",
+            b"[]",
+            b"{}",
+            b'{"epoch": 3, "version": 1, "mark": ""}',
+            b'{"epoch": 3, "version": 1, "mark": "00"}',
+            b'{"epoch": 3, "version": 0, "mark": "%s"}' % (b"00" * 16),
+            b'{"epoch": 3, "version": 1e999, "mark": "%s"}' % (b"00" * 16),
+            b'{"epoch": 3, "version": 1, "mark": "%s"}' % (b"zz" * 16),
+            b'{"epoch": 3, "version": 18446744073709551616, "mark": "%s"}' % (b"00" * 16),
+            b'{"epoch": 3, "version": 1, "mark": "%s"}' % (b"ab" * 16),
+            b'{"epoch": 3, "version": 18446744073709551615, "mark": "%s"}' % (b"ab" * 16),
+        )
+    ),
+    b'{"holder": 7, "renewals": 0, "is_ended": true, "taken": 3, "taking": null}',
+)
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk[:60]))
+def test_what_cannot_be_read_proves_nothing_and_costs_one_lease_at_most(junk: bytes) -> None:
+    world = untouched()
+    world.memory.put(LEASE_KEY, junk)
+    started_ms = world.clock.now_ms()
+    assert lead(world.leadership()) == 1
+    assert world.clock.now_ms() - started_ms in (0, LEASE_MS)
+
+    world.memory.put(LEASE_KEY, junk)
+    while world.open_with_coordinator() < 3:
+        pass
+    assert world.dataset().coordinator(world.clock.now_ms()).is_alive is None
+    store = CountingStore(world.memory)
+    with pytest.raises(CoordinatorAlive):
+        lead(world.leadership(lambda _: store))
+    assert not store.requests[Verb.PUT]
+    assert lead(world.leadership(), take_over=True) == 4
+
+
+def test_what_is_no_lease_keeps_no_table_from_being_coordinated(tmp_path: Path) -> None:
+    world = TableWorld(tmp_path)
+    for epoch, junk in enumerate(JUNK, start=1):
+        world.memory.put(LEASE_KEY, junk)
+        world.dataset().coordinator(world.clock.now_ms())
+        assert lead(world.leadership()) == epoch
+
+
+def test_what_is_no_lease_but_changes_is_alive(tmp_path: Path) -> None:
+    """A program of another version, perhaps."""
+    world = TableWorld(tmp_path)
+    world.memory.put(LEASE_KEY, b"one")
+
+    class Busy(ManualClock):
+        def sleep_s(self, duration_s: float) -> None:
+            super().sleep_s(duration_s)
+            world.memory.put(LEASE_KEY, b"another")
+
+    with pytest.raises(CoordinatorAlive, match="right now"):
+        lead(Leadership(world.dataset(), Busy(), RandomIds()))
+
+
+def test_a_lease_reads_as_it_was_written() -> None:
+    world = untouched()
+    lease = Lease("lithify-1", 7, False, MAX_EPOCH - 1, Taking(MAX_EPOCH, MAX_EPOCH, "ab" * 16))
+    world.dataset().lease.write(lease)
+    found = world.dataset().lease.read()
+    assert found is not None
+    assert found.lease == lease
+    assert json.loads(world.memory.get(LEASE_KEY))["taken"] == MAX_EPOCH - 1

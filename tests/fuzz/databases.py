@@ -1,0 +1,489 @@
+"""SlateDB databases for the harness.
+
+Sound ones, made once:
+
+- `fresh`: L0 SSTs and a sorted run, of one codec each; its ledger has a finished compaction.
+- `busy`: segments. One compaction runs, with recorded ranges and notes beside the ledger, one waits, one is
+  done but not committed, one has failed; a lease, and boundary files.
+- `old`: written by SlateDB 0.15.
+- `sound`: waits for a worker. It is never damaged.
+
+Damage, to one object or to what it says:
+
+1. Bytes of any object, also cut to nothing, gone, or another object's.
+2. Records of a manifest or ledger, written anew as sound FlatBuffers.
+3. Blocks of an SST, with checksums and descriptions that fit.
+4. JSON beside the database; boundary files; names of objects.
+5. Many junk entries in the ledger.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lithify.clock import SystemClock
+from lithify.compaction import protocol
+from lithify.compaction.journal import Attempt, Failure
+from lithify.compaction.lease import Lease
+from lithify.compaction.model import Compaction, State
+from lithify.coordination.leadership import Term
+from lithify.coordinator import Coordinator
+from lithify.datasets.slatedb import ledger as ledger_codec
+from lithify.datasets.slatedb import manifest as manifest_codec
+from lithify.datasets.slatedb.flatbuffer import TableType, read, write
+from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.model import Codec, DrainSpec, Manifest, Sst, SstInfo, TieredSpec
+from lithify.datasets.slatedb.sst import encode_tail, seal, unseal
+from lithify.errors import LithifyError
+from lithify.ids import RandomIds, ulid_ms
+from lithify.testing.engine import InlineEngine
+from lithify.worker import Worker, WorkerOptions
+from tests.compacting import compact, dataset_at
+from tests.fuzz.damage import HOSTILE_NUMBERS, damaged, damaged_json, damaged_record
+from tests.fuzz.family import Command, Damaged
+from tests.judge.official import Put, copy_database, open_db
+from tests.judge.old import kept_old_database
+from tests.judge.rows import read_database, visible_rows
+
+_SOUND = "sound"
+_KEYS = 60
+_SMALL_SST_BYTES = 1500
+_JUNK_ENTRIES = 200
+Damage = Callable[[Path, random.Random], str]
+
+
+# ------------------------------------------------------------------------------- sound databases
+
+
+def _write(path: Path, prefixes: bytes = b"", flushes: int = 3, codec: str | None = None) -> None:
+    heads = [bytes([prefix]) for prefix in prefixes] or [b"k"]
+    settings = {} if codec is None else {"compression_codec": codec}
+    with open_db(
+        path, segment_prefix_len=1 if prefixes else None, block_size=1024, settings=settings
+    ) as database:
+        for flush in range(flushes):
+            for head in heads:
+                rows = [
+                    Put(head + b"%04d" % n, b"%d-%d " % (flush, n) + b"x" * 30)
+                    for n in range(flush % 2, _KEYS, 2)
+                ]
+                database.write_batch(rows)
+            database.flush()
+
+
+def make_fresh(path: Path, codec: str | None) -> None:
+    _write(path, codec=codec)
+    compact(dataset_at(path, max_sst_size=_SMALL_SST_BYTES), take_over=True)
+    _write(path, codec=codec)
+
+
+def make_busy(path: Path) -> None:
+    """Each of the four segments is in another state."""
+    _write(path, b"abcd", flushes=4)
+    dataset, clock, ids = dataset_at(path, max_sst_size=_SMALL_SST_BYTES), SystemClock(), RandomIds()
+    coordinator = Coordinator(dataset, clock, ids)
+    coordinator.start(Term(dataset.take_epoch()))
+    coordinator.tick()
+    done = Worker(dataset, InlineEngine(), clock, "done", options=WorkerOptions(max_concurrent_compactions=1))
+    done.tick()  # claims and finishes
+    done.tick()  # says so
+    half = InlineEngine(slots=1, stepped=True)
+    options = WorkerOptions(
+        max_concurrent_compactions=1, heartbeat_interval_ms=0, heartbeat_min_interval_ms=0
+    )
+    running = Worker(dataset, half, clock, "running", options=options)
+    running.tick()
+    half.step()
+    running.tick()
+    ledger = dataset.ledger()
+    assert ledger is not None
+    waiting = [c for c in ledger.compactions if c.state is State.SCHEDULED]
+    failed = waiting[-1]
+    dataset.journal.add_attempt(failed.id, Attempt("w", "it broke", clock.now_ms()))
+    spec = dataset.encode_spec(failed.spec)
+    dataset.journal.add_failure(Failure(failed.id, "it broke", 5, clock.now_ms(), spec))
+    dataset.update_ledger(lambda latest: protocol.fail(latest, failed.id))
+    dataset.lease.write(Lease("lithify-x", is_ended=True, taken=coordinator.epoch))
+    (path / "gc").mkdir(exist_ok=True)
+    for name in ("manifest", "compactions"):
+        (path / "gc" / f"{name}.boundary").write_text("1", encoding="utf-8")
+
+
+def make_sound(path: Path) -> None:
+    _write(path, flushes=4)
+    dataset = dataset_at(path)
+    coordinator = Coordinator(dataset, SystemClock(), RandomIds())
+    coordinator.start(Term(dataset.take_epoch()))
+    coordinator.tick()
+
+
+# ------------------------------------------------------------------------------------ damage
+
+
+def _files(root: Path, *folders: str) -> list[Path]:
+    return sorted(
+        path for folder in folders or (".",) for path in (root / folder).rglob("*") if path.is_file()
+    )
+
+
+def _pick(rng: random.Random, paths: Sequence[Path], root: Path) -> Path:
+    return rng.choice(paths or [root / "manifest" / "nothing"])
+
+
+def _latest(root: Path, folder: str) -> Path:
+    return max((root / folder).glob(f"*.{folder}"))
+
+
+def _state_file(root: Path, rng: random.Random) -> Path:
+    """The latest manifest or ledger, seldom an older one."""
+    folder = rng.choice(("manifest", "compactions"))
+    files = sorted((root / folder).glob(f"*.{folder}"))
+    return rng.choice(files) if rng.random() < 0.2 else files[-1]
+
+
+def damage_state_bytes(root: Path, rng: random.Random) -> str:
+    path = _state_file(root, rng)
+    path.write_bytes(damaged(path.read_bytes(), rng, rng.choice(_files(root)).read_bytes()))
+    return f"bytes of {path.relative_to(root)}"
+
+
+def damage_any_bytes(root: Path, rng: random.Random) -> str:
+    path = rng.choice(_files(root))
+    path.write_bytes(damaged(path.read_bytes(), rng, rng.choice(_files(root)).read_bytes()))
+    return f"bytes of {path.relative_to(root)}"
+
+
+def damage_objects(root: Path, rng: random.Random) -> str:
+    """One is gone, empty, another one's, a folder, or under a name that nothing has."""
+    path = rng.choice(_files(root))
+    name = str(path.relative_to(root))
+    match rng.randrange(5):
+        case 0:
+            path.unlink()
+            return f"{name} is gone"
+        case 1:
+            path.write_bytes(b"")
+            return f"{name} is empty"
+        case 2:
+            other = rng.choice(_files(root))
+            path.write_bytes(other.read_bytes())
+            return f"{name} is a copy of {other.relative_to(root)}"
+        case 3:
+            path.unlink()
+            (path / "inside").mkdir(parents=True)
+            return f"{name} is a folder"
+        case _:
+            stem = rng.choice(
+                ("1", "0" * 21 + "1", "18446744073709551615", "18446744073709551616", "x", "-1")
+            )
+            odd = path.with_name(stem.zfill(rng.choice((0, 20))) + path.suffix)
+            odd.write_bytes(path.read_bytes())
+            return f"{odd.relative_to(root)} is a copy of {name}"
+
+
+def _shape_of(path: Path, version: int) -> TableType[Any]:
+    if path.suffix == ".compactions":
+        return ledger_codec._LEDGER
+    return manifest_codec._MANIFEST_V1 if version == 1 else manifest_codec._MANIFEST_V2
+
+
+def damage_record(root: Path, rng: random.Random) -> str:
+    path = _state_file(root, rng)
+    data = path.read_bytes()
+    (version,) = struct.unpack(">H", data[:2])
+    shape = _shape_of(path, version)
+    record = read(data[2:], shape, "sound")
+    for _ in range(50):
+        changed = record
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            changed = damaged_record(changed, rng)
+        try:
+            path.write_bytes(data[:2] + write(shape, changed))
+        except (ValueError, TypeError, AttributeError, LookupError, struct.error, OverflowError):
+            continue  # the format cannot say this
+        break
+    return f"record of {path.relative_to(root)}"
+
+
+_NUMBERS = ("index_offset", "index_len", "filter_offset", "filter_len", "stats_offset", "stats_len")
+
+
+def _change_sst(root: Path, sst_id: str, change: Callable[[SstInfo], SstInfo]) -> None:
+    """Describe an SST anew in the latest manifest."""
+    path = _latest(root, "manifest")
+    manifest = manifest_codec.decode_manifest(path.read_bytes(), "sound")
+
+    def changed(sst: Sst) -> Sst:
+        return replace(sst, info=change(sst.info)) if sst.id == sst_id else sst
+
+    def tree_of(tree: Any) -> Any:
+        def view_of(view: Any) -> Any:
+            return replace(view, sst=changed(view.sst))
+
+        runs = tuple(replace(run, views=tuple(map(view_of, run.views))) for run in tree.runs)
+        return replace(tree, l0=tuple(map(view_of, tree.l0)), runs=runs)
+
+    new = replace(manifest, root=tree_of(manifest.root), segments=tuple(map(tree_of, manifest.segments)))
+    path.write_bytes(manifest_codec.encode_manifest(new))
+
+
+def _ssts(root: Path) -> list[Sst]:
+    manifest = manifest_codec.decode_manifest(_latest(root, "manifest").read_bytes(), "sound")
+    return [view.sst for tree in manifest.trees() for view in tree.views()]
+
+
+def damage_description(root: Path, rng: random.Random) -> str:
+    """Numbers of one SST in the manifest."""
+    sst = rng.choice(_ssts(root))
+    field = rng.choice(_NUMBERS)
+    before = getattr(sst.info, field)
+    value = rng.choice((rng.choice(HOSTILE_NUMBERS), before + rng.randrange(-20, 21))) & ((1 << 64) - 1)
+    numbers: dict[str, Any] = {field: value}
+    _change_sst(root, sst.id, lambda info: replace(info, **numbers))
+    return f"{field} of SST {sst.id} is {value}"
+
+
+def damage_sst(root: Path, rng: random.Random) -> str:
+    """One section of an SST, with a checksum and a description that fit."""
+    sst = rng.choice(_ssts(root))
+    path, info = root / "compacted" / f"{sst.id}.sst", sst.info
+    data = path.read_bytes()
+    ends = {"data": info.data_end, "filter": info.filter_offset + info.filter_len}
+    ends |= {"index": info.index_offset + info.index_len, "stats": info.stats_offset + info.stats_len}
+    starts = {"data": 0, "filter": info.filter_offset, "index": info.index_offset, "stats": info.stats_offset}
+    parts = {name: data[starts[name] : end] for name, end in ends.items() if end > starts[name]}
+    what = rng.choice(("index", "index", "stats", "data"))
+    if what not in parts:
+        return "nothing"
+    if what == "data":
+        parts[what] = _damaged_blocks(data, sst, rng)
+    else:
+        parts[what] = _damaged_seal(parts[what], info.compression, rng)
+    _assemble(root, path, sst, parts)
+    return f"{what} of SST {sst.id}"
+
+
+def _damaged_seal(stored: bytes, codec: Codec, rng: random.Random) -> bytes:
+    """A sealed block with damage before or after compression."""
+    if rng.random() < 0.5:
+        raw = bytes(unseal(stored, codec, "sound"))
+        return seal(damaged(raw, rng) if rng.random() < 0.8 else bytes(rng.choice((0, 1, 1 << 20))), codec)
+    body = damaged(stored[:-4], rng)
+    return body + struct.pack(">I", zlib.crc32(body))
+
+
+def _damaged_blocks(data: bytes, sst: Sst, rng: random.Random) -> bytes:
+    """The data blocks with one damaged in place: it keeps its length, so that the index holds."""
+    from lithify.datasets.slatedb.index import decode_index
+
+    info = sst.info
+    raw = unseal(data[info.index_offset : info.index_offset + info.index_len], info.compression, "sound")
+    index = decode_index(raw, info, "sound")
+    block = rng.randrange(len(index))
+    start, end = int(index.offsets[block]), int(index.offsets[block + 1])
+    body = damaged(data[start : end - 4], rng)[: end - start - 4].ljust(end - start - 4, b"\0")
+    return data[:start] + body + struct.pack(">I", zlib.crc32(body)) + data[end : info.data_end]
+
+
+def _assemble(root: Path, path: Path, sst: Sst, parts: dict[str, bytes]) -> None:
+    position, places = 0, {}
+    for name in ("data", "filter", "index", "stats"):
+        places[name] = (position, len(parts.get(name, b"")))
+        position += places[name][1]
+    info = replace(
+        sst.info,
+        filter_offset=places["filter"][0],
+        filter_len=places["filter"][1],
+        index_offset=places["index"][0],
+        index_len=places["index"][1],
+        stats_offset=places["stats"][0] if places["stats"][1] else 0,
+        stats_len=places["stats"][1],
+    )
+    path.write_bytes(b"".join(parts.get(name, b"") for name in places) + encode_tail(info, position))
+    _change_sst(root, sst.id, lambda _: info)
+
+
+def damage_notes(root: Path, rng: random.Random) -> str:
+    """JSON beside the database, or more of it."""
+    notes = _files(root, "lithify")
+    if not notes:
+        return "nothing"
+    path = rng.choice(notes)
+    changed = damaged_json(path.read_bytes(), rng)
+    if rng.random() < 0.5:
+        path.write_bytes(changed)
+    else:
+        path.with_name(f"{rng.randrange(10)}-{path.name}").write_bytes(changed)
+    return f"JSON of {path.relative_to(root)}"
+
+
+def damage_boundary(root: Path, rng: random.Random) -> str:
+    name = rng.choice(("manifest", "compactions"))
+    text = rng.choice(
+        ("", " ", "x", "-1", "1.5", "1e3", "٣", "0" * 30, "9" * 5000, *map(str, HOSTILE_NUMBERS))
+    )
+    (root / "gc").mkdir(exist_ok=True)
+    (root / "gc" / f"{name}.boundary").write_text(text, encoding="utf-8")
+    return f"{name}.boundary is {text[:40]!r}"
+
+
+def add_junk(root: Path, rng: random.Random) -> str:
+    """Entries in the ledger that nobody asked for, in any state."""
+    path = _latest(root, "compactions")
+    ledger = ledger_codec.decode_ledger(path.read_bytes(), "sound")
+    manifest = manifest_codec.decode_manifest(_latest(root, "manifest").read_bytes(), "sound")
+    count = rng.choice((1, 3, _JUNK_ENTRIES))
+    junk = [_junk(manifest, rng) for _ in range(count)]
+    path.write_bytes(_encoded(replace(ledger, compactions=(*ledger.compactions, *junk))))
+    return f"{count} junk entries in {path.relative_to(root)}"
+
+
+def _junk(manifest: Manifest, rng: random.Random) -> Compaction[Any, Any, Any]:
+    tree = rng.choice(manifest.trees())
+    views = [view.id for view in tree.l0]
+    runs = [run.id for run in tree.runs]
+    chosen = tuple(views[rng.randrange(len(views) + 1) :])
+    ids = RandomIds(random.Random(rng.random()))
+    new_id = ids.ulid(rng.choice((0, (1 << 48) - 1, *(ulid_ms(view) for view in views))))
+    state = rng.choice(tuple(State))
+    outputs: tuple[Sst, ...] = ()
+    if state in (State.COMPACTED, State.COMPLETED):
+        found = [view.sst for view in tree.views()]
+        outputs = tuple(rng.sample(found, rng.randrange(len(found) + 1)))
+    run_ids = tuple(rng.sample([*runs, 0, 7, (1 << 32) - 1], rng.randrange(len(runs) + 2)))
+    spec: Any = TieredSpec(tree.prefix, chosen, run_ids, rng.choice((0, 1, 9, (1 << 32) - 1)))
+    if rng.random() < 0.3:
+        spec = DrainSpec(tree.prefix, chosen, run_ids)
+    return Compaction(new_id, spec, state, outputs)
+
+
+def _encoded(ledger: SlateLedger) -> bytes:
+    unique = {c.id: c for c in ledger.compactions}
+    return ledger_codec.encode_ledger(
+        replace(ledger, compactions=tuple(unique[compaction_id] for compaction_id in sorted(unique)))
+    )
+
+
+_DAMAGES: tuple[tuple[Damage, int], ...] = (
+    (damage_state_bytes, 3),
+    (damage_any_bytes, 2),
+    (damage_objects, 2),
+    (damage_record, 6),
+    (damage_description, 3),
+    (damage_sst, 4),
+    (damage_notes, 3),
+    (damage_boundary, 1),
+    (add_junk, 2),
+)
+
+
+# ---------------------------------------------------------------------------------- the commands
+
+
+def _on_it(*before: str, after: Sequence[str] = ()) -> Callable[[Damaged, random.Random], Sequence[str]]:
+    return lambda damaged_one, _: [*before, *after, damaged_one.url]
+
+
+def _with_ids(command: str) -> Callable[[Damaged, random.Random], Sequence[str]]:
+    return lambda it, rng: [command, it.url, *rng.sample(it.ids, min(len(it.ids), rng.choice((1, 1, 2))))]
+
+
+def _wait(it: Damaged, rng: random.Random) -> Sequence[str]:
+    ids = rng.sample(it.ids, rng.randrange(2))
+    return ["wait", "--timeout", "20s", *rng.choice(([], ["--json"])), it.url, *ids]
+
+
+def _options(command: str, *choices: Sequence[str]) -> Callable[[Damaged, random.Random], Sequence[str]]:
+    """The command with one of these lists of options."""
+    return lambda it, rng: [*command.split(), *rng.choice(choices), it.url]
+
+
+def _inspect_sst(it: Damaged, rng: random.Random) -> Sequence[str]:
+    return ["inspect", "sst", *rng.choice(([], ["--json"])), rng.choice(it.objects)]
+
+
+_JSON = ("--json",)
+_TIMES = ("--set", "compactor_options.segments.pattern={u64:ms}")
+_MOVES = ("--set", "compactor_options.enable_trivial_move=true")
+
+COMMANDS: tuple[Command, ...] = (
+    Command("plan", _options("plan", (), ("--full",), _JSON, ("--full", "--json"), _TIMES), reads_only=True),
+    Command(
+        "compact",
+        _options("compact", (), ("--full",), ("--full", "--take-over"), ("--take-over", *_JSON), _MOVES),
+        weight=5,
+    ),
+    Command("status", _options("status", (), _JSON, _TIMES), reads_only=True, weight=2),
+    Command("inspect manifest", _options("inspect manifest", (), _JSON, ("--id", "2")), reads_only=True),
+    Command("inspect compactions", _options("inspect compactions", (), _JSON), reads_only=True),
+    Command("inspect sst", _inspect_sst, reads_only=True),
+    Command("gc", _options("gc", (), _JSON, ("--min-age", "0"), ("--wal-fences",)), reads_only=True),
+    Command(
+        "gc --delete", _options("gc --delete", ("--min-age", "0"), ("--min-age", "0", "--wal-fences"), _JSON)
+    ),
+    Command("doctor", _options("doctor --read-only", (), _JSON), reads_only=True),
+    Command("submit", _options("submit", ("--full",), ("--l0", "all"), ("--full", *_JSON), ("--run", "0"))),
+    Command("wait", _wait, reads_only=True),
+    Command("cancel", _with_ids("cancel")),
+    Command("retry", _with_ids("retry")),
+    Command("coordinator", _options("coordinator", (), ("--take-over",)), weight=2),
+    Command("run", _options("run", ("--take-over",), ("--metrics-port", "0"), _MOVES), weight=3),
+    Command("worker", _on_it("worker"), weight=3, helps=_SOUND),
+)
+
+
+def _ledgers(root: Path) -> list[bytes]:
+    return [path.read_bytes() for path in _files(root, "compactions")]
+
+
+class Databases:
+    """The family."""
+
+    name = "databases"
+    commands = COMMANDS
+
+    def prepare(self, folder: Path) -> None:
+        for codec in (None, "Zstd", "Zlib", "Lz4", "Snappy"):
+            make_fresh(folder / f"fresh-{codec}".lower(), codec)
+        make_busy(folder / "busy")
+        copy_database(kept_old_database("slatedb-0.15.0"), folder / "old")
+        make_sound(folder / _SOUND)
+
+    def damage(self, prepared: Path, folder: Path, rng: random.Random) -> Damaged:
+        names = sorted(path.name for path in prepared.iterdir() if path.name != _SOUND)
+        name = rng.choice((*names, "busy", "busy"))
+        shutil.copytree(prepared / name, folder)
+        ledger = dataset_at(folder).ledger()
+        ids = [c.id for c in ledger.compactions] if ledger is not None else []
+        ids += [RandomIds(random.Random(rng.random())).ulid(0)]
+        objects = tuple(str(path) for path in _files(folder, "compacted"))
+        chosen = rng.choices(_DAMAGES, [weight for _, weight in _DAMAGES], k=rng.choice((1, 1, 1, 2)))
+        what = []
+        for damage, _ in chosen:
+            try:
+                what.append(damage(folder, rng))
+            except (LithifyError, ValueError, FileNotFoundError):
+                what.append("nothing more")  # the first damage was enough
+        # Who writes the ledger can have anything committed.
+        is_forged = _ledgers(folder) != _ledgers(prepared / name)
+        return Damaged(str(folder), folder, f"{name}: {'; '.join(what)}", tuple(ids), objects, is_forged)
+
+    def seen(self, damaged: Damaged) -> Any:
+        try:
+            return visible_rows(read_database(damaged.url))
+        except (AssertionError, Exception):
+            return None  # whatever the foreign reader has against it
+
+    def add_sound(self, prepared: Path, folder: Path) -> None:
+        shutil.copytree(prepared / _SOUND, folder)
+
+    def was_helped(self, folder: Path) -> bool:
+        ledger = dataset_at(folder).ledger()
+        return ledger is not None and [c.state for c in ledger.compactions] == [State.COMPACTED]

@@ -1,0 +1,104 @@
+"""One command in this process.
+
+1. Time is virtual as far as Lithify waits for it: sleeping moves the clock. More than `MAX_WAITS_S` of
+   waiting is a command that never ends.
+2. Ranges run in this process at once (`lithify.testing.engine`).
+3. Services are told to stop after `ROUNDS` rounds.
+
+Everything else is the command as it is: settings, options, messages, exit codes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from typer.testing import CliRunner, Result
+
+from lithify.cli.main import app
+from lithify.clock import SystemClock
+from lithify.testing.engine import InlineEngine
+from tests.cli.invoking import logging_as_before
+
+ROUNDS = 6
+MAX_WAITS_S = 7200.0
+
+
+class Endless(BaseException):
+    """The command waits and waits."""
+
+
+class QuickClock(SystemClock):
+    """All of one process move together."""
+
+    waited_s = 0.0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + round(QuickClock.waited_s * 1000)
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + QuickClock.waited_s
+
+    def sleep_s(self, duration_s: float) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0)
+            return
+        if duration_s < 0:
+            raise ValueError("a negative time to sleep")
+        QuickClock.waited_s += duration_s
+        if QuickClock.waited_s > MAX_WAITS_S:
+            raise Endless
+
+
+class StopSoon(threading.Event):
+    """A stop signal that comes after some rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = ROUNDS
+
+    def is_set(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        QuickClock().sleep_s(timeout or 0.0)
+        return False
+
+
+class Engine(InlineEngine):
+    """As the commands use Spark."""
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _engine(*_: Any) -> Engine:
+    return Engine()
+
+
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """Commands that are run inside do not wait and start no Spark."""
+    QuickClock.waited_s = 0.0
+    with (
+        mock.patch("lithify.clock.SystemClock", QuickClock),
+        mock.patch("lithify.cli.once.SystemClock", QuickClock),
+        mock.patch("lithify.cli.building.spark_engine", _engine),
+        mock.patch("lithify.cli.building.stop_on_signals", StopSoon),
+        logging_as_before(),
+    ):
+        yield
+
+
+def run(arguments: Sequence[str]) -> Result:
+    """Run `lithify` with these arguments. What it does not foresee is raised."""
+    with without_waiting():
+        return CliRunner().invoke(app, list(arguments), catch_exceptions=False)

