@@ -445,8 +445,14 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
-def _ledgers(root: Path) -> list[bytes]:
-    return [path.read_bytes() for path in _files(root, "compactions")]
+def _claimed(root: Path) -> list[bytes]:
+    """What a coordinator takes as it is: the ledger, and SSTs that no manifest names yet."""
+    try:
+        named = {sst.id for sst in _ssts(root)}
+    except (LithifyError, ValueError):
+        named = set()
+    outputs = [path for path in _files(root, "compacted") if path.stem not in named]
+    return [path.read_bytes() for path in (*_files(root, "compactions"), *outputs)]
 
 
 class Databases:
@@ -478,8 +484,8 @@ class Databases:
                 what.append(damage(folder, rng))
             except (LithifyError, ValueError, FileNotFoundError):
                 what.append("nothing more")  # the first damage was enough
-        # Who writes the ledger can have anything committed.
-        is_forged = _ledgers(folder) != _ledgers(prepared / name)
+        # Who writes the ledger, or what it calls an output, can have anything committed.
+        is_forged = _claimed(folder) != _claimed(prepared / name)
         return Damaged(str(folder), folder, f"{name}: {'; '.join(what)}", tuple(ids), objects, is_forged)
 
     def seen(self, damaged: Damaged) -> Any:

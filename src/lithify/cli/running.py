@@ -14,6 +14,7 @@ from rich.markup import escape
 from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
 
+MAX_ERROR_CHARS = 10_000
 _PASSED = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)
 """What the command line itself deals with."""
 
@@ -50,9 +51,10 @@ def errors(as_json: bool) -> Iterator[None]:
 
 
 def _fail(error: LithifyError, as_json: bool) -> NoReturn:
+    text = str(error)[:MAX_ERROR_CHARS]  # a damaged object can hold very long keys
     if as_json:
-        print_json({"error": type(error).__name__, "message": str(error)})
+        print_json({"error": type(error).__name__, "message": text})
     Console(stderr=True).print(
-        f"[red]{type(error).__name__}:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        f"[red]{type(error).__name__}:[/] {escape(text)}", highlight=False, soft_wrap=True
     )
     raise typer.Exit(error.exit_code) from error

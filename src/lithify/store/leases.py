@@ -42,7 +42,7 @@ def read_lease(store: ObjectStore, key: str) -> Lease | None:
             int(fields["base_epoch"]),
             int(fields["expires_at_ms"]),
         )
-    except (ObjectNotFound, ValueError, TypeError, KeyError):
+    except (ObjectNotFound, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 
