@@ -13,6 +13,7 @@ from lithify.cli import tables, text
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
+from lithify.errors import Refused
 
 if TYPE_CHECKING:
     from lithify.datasets.slatedb.garbage import Count, Report
@@ -66,6 +67,7 @@ def gc(
     """
     with errors(as_json):
         tables.refuse(url, wal_fences=wal_fences)
+        _check_age(min_age)
         effective = settings(config, sets, store_option=store_option)
         if tables.is_table(url):
             tables.gc(url, effective, delete, min_age, as_json)
@@ -90,6 +92,15 @@ def gc(
             print_json({"url": url, **asdict(report)})
         else:
             _print_report(Console(), report)
+
+
+def _check_age(min_age_s: float | None) -> None:
+    from lithify.config.durations import milliseconds_of
+
+    try:
+        milliseconds_of(min_age_s or 0.0)
+    except ValueError as error:
+        raise Refused(f"--min-age: {error}") from None
 
 
 def _print_report(console: Console, report: Report) -> None:

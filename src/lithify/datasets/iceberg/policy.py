@@ -33,6 +33,8 @@ from lithify.errors import Refused
 PREFIX = "lithify."
 MIB = 1024 * 1024
 GRANULARITIES = ("hour", "day", "week", "month", "year")
+MAX_NUMBER = 1 << 53
+MAX_SECONDS = 100 * 365 * 86_400
 DEFAULT_TARGET_BYTES = 512 * MIB
 _ICEBERG_TARGET = "write.target-file-size-bytes"
 
@@ -106,10 +108,11 @@ def parse_policy(
 
 
 def _number(key: str, text: str, least: int, url: str) -> int:
+    most = MAX_SECONDS if key.endswith("-seconds") else MAX_NUMBER
     try:
         value = int(text)
     except ValueError:
         value = -1
-    if value < least:
-        raise Refused(f"{url}: {key} is {text!r}; it must be a whole number from {least}")
+    if not least <= value <= most:
+        raise Refused(f"{url}: {key} is {text[:40]!r}; it must be a whole number from {least} to {most}")
     return value
