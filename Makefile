@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
 
-.PHONY: help install demo test check bench simulate chaos garbage soak lock clean
+.PHONY: help install demo test check bench simulate fuzz chaos garbage soak lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -44,6 +44,9 @@ $(SPARK35)/.installed: tests/judge/spark35.txt
 
 simulate: $(INSTALLED) ## Play 10,000 seeds of the simulator; a failing one says how to replay it
 	$(BIN)/python -m lithify.testing.simulation --seeds 1..10000 --jobs 2
+
+fuzz: $(INSTALLED) ## Play 10,000 damaged datasets through the commands; a failing one says how to replay it
+	RUST_BACKTRACE=0 $(BIN)/python -m tests.fuzz --cases 10000 --jobs 2
 
 chaos: $(INSTALLED) ## Kill and freeze real processes while they compact 1 GB; a table says what it cost
 	$(BIN)/python -m tests.chaos

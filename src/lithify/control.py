@@ -133,21 +133,24 @@ def _cancellable(dataset: Dataset, ledger: AnyLedger, compaction_id: Ulid) -> An
     return compaction
 
 
-def retry(dataset: Dataset, clock: Clock, ids: Ids, compaction_id: Ulid) -> Ulid:
-    """Submit a failed compaction again; its new id."""
+def retry(dataset: Dataset, clock: Clock, ids: Ids, compaction_ids: Sequence[Ulid]) -> tuple[Ulid, ...]:
+    """Submit failed compactions again, all or none; their new ids."""
+    new_ids = submit(dataset, clock, ids, [_failed_spec(dataset, i) for i in compaction_ids])
+    for compaction_id in compaction_ids:
+        dataset.journal.forgive(compaction_id)
+    return new_ids
+
+
+def _failed_spec(dataset: Dataset, compaction_id: Ulid) -> Any:
     failure = _noted(dataset, compaction_id)
     if failure is not None:
-        spec = dataset.decode_spec(failure.spec)
-    else:
-        entry = dataset.history().last_entry(compaction_id)
-        if entry is None:
-            raise Refused(f"nothing is known of a compaction {compaction_id} any more")
-        if entry.state is not State.FAILED:
-            raise Refused(f"compaction {compaction_id} has not failed: it is {entry.state.value}")
-        spec = entry.spec
-    (new_id,) = submit(dataset, clock, ids, [spec])
-    dataset.journal.forgive(compaction_id)
-    return new_id
+        return dataset.decode_spec(failure.spec)
+    entry = dataset.history().last_entry(compaction_id)
+    if entry is None:
+        raise Refused(f"nothing is known of a compaction {compaction_id} any more")
+    if entry.state is not State.FAILED:
+        raise Refused(f"compaction {compaction_id} has not failed: it is {entry.state.value}")
+    return entry.spec
 
 
 def outcome(dataset: Dataset, compaction_id: Ulid) -> Outcome | None:

@@ -9,7 +9,10 @@ ledger. Then each `tick`:
 4. commits all Compacted ones, and those that need no worker, in one atomic publication each batch;
 5. marks Failed what has been tried `max_attempts` times; others go on;
 6. adds what the planner proposes, as Submitted, unless something like it has just failed for good;
-7. validates what is Submitted: valid ones become Scheduled, the others Failed.
+7. validates what is Submitted: valid ones become Scheduled, the others Failed. Once it also validates what
+   is Scheduled, and was not by itself: found at the start, taken back, or written by whoever can write the
+   ledger. Workers would claim each of a thousand such entries in vain, with several versions of the ledger
+   for each.
 
 Steps 3 and 5 to 7 are one publication of the ledger, and none at all when nothing changed, so an idle
 dataset costs reads only. What the planner found out is kept after that (`Dataset.remember`). The snapshot is
@@ -23,7 +26,7 @@ failures are in the journal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from lithify import telemetry
@@ -31,7 +34,7 @@ from lithify.clock import Clock
 from lithify.compaction import protocol
 from lithify.compaction.contract import Dataset, Plan, Proposal
 from lithify.compaction.failures import Failures
-from lithify.compaction.journal import Attempt, recorded_ranges
+from lithify.compaction.journal import MAX_FAILURES, Attempt, recorded_ranges
 from lithify.compaction.model import Compaction, State
 from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.compaction.silence import SilenceWatch
@@ -95,6 +98,8 @@ class Coordinator:
         self._epoch: int | None = None
         self._unnoted: list[tuple[Ulid, Attempt]] = []
         """Attempts that ended with a reclaim and are not in the journal yet."""
+        self._validated: set[Ulid] = set()
+        """What was found valid here, of what the ledger has."""
         self._looked_at: AnyLedger | None = None
         """The ledger with which attempts were counted last."""
 
@@ -128,6 +133,7 @@ class Coordinator:
     def tick(self) -> TickResult:
         """One round of the algorithm above. `Fenced` ends this coordinator for good."""
         ledger = self._read()
+        self._validated.intersection_update(c.id for c in ledger.compactions)
         silent = self._silence.silent(ledger, self._clock.monotonic_s())
         self._note_attempts()
         commits = self._commit(ledger)
@@ -156,12 +162,12 @@ class Coordinator:
                 lambda latest: planned if planned is not None and latest == known else change(latest)
             )
         self._dataset.remember(outcome.plan)
-        self._unnoted += [(c.id, self._silent(c)) for c in outcome.reclaimed]
+        given_up = {c.id for c, _ in outcome.refused}
+        self._unnoted += [(c.id, self._silent(c)) for c in outcome.reclaimed if c.id not in given_up]
         self._report(outcome)
         self._note_attempts()
         failed = self._settle(exhausted, outcome.failed)
-        for compaction, reason in outcome.refused:
-            self._failures.note(compaction, 0, reason)
+        self._note_refused(outcome.refused)
         refused = (*commits.refused, *((c.id, reason) for c, reason in outcome.refused))
         return TickResult(ledger, outcome.plan, commits.committed, commits.dropped, refused, failed)
 
@@ -191,13 +197,16 @@ class Coordinator:
         if not waiting:
             return _Commits()
         snapshot = self._dataset.snapshot()
+        under_way = replace(
+            ledger, compactions=tuple(c for c in ledger.active() if c.state is not State.SUBMITTED)
+        )
         ready = tuple(
             c
             for c in waiting
             if c.state is State.COMPACTED
             or (
                 not self._dataset.needs_worker(c, snapshot)
-                and self._dataset.validate(c, snapshot, ledger) is None
+                and self._dataset.validate(c, snapshot, under_way) is None
             )
         )
         if not ready:
@@ -222,12 +231,17 @@ class Coordinator:
             self._observe(telemetry.Committed(self._dataset.url, compaction_id))
         for compaction_id, reason in dropped:
             self._observe(telemetry.Dropped(self._dataset.url, compaction_id, reason))
-        for compaction in ready:
-            refusal = verdicts[compaction.id]
-            if refusal is not None:
-                self._observe(telemetry.Refused(self._dataset.url, compaction.id, refusal))
-                self._failures.note(compaction, 0, refusal)
+        found = ((compaction, verdicts[compaction.id]) for compaction in ready)
+        in_vain = tuple((compaction, reason) for compaction, reason in found if reason is not None)
+        for compaction, reason in in_vain:
+            self._observe(telemetry.Refused(self._dataset.url, compaction.id, reason))
+        self._note_refused(in_vain)
         return _Commits(committed, refused, tuple(dropped))
+
+    def _note_refused(self, refused: Sequence[tuple[AnyCompaction, str]]) -> None:
+        """Put into the journal why. Of many, only the last would be kept."""
+        for compaction, reason in refused[-MAX_FAILURES:]:
+            self._failures.note(compaction, 0, reason)
 
     # Attempts
 
@@ -251,7 +265,7 @@ class Coordinator:
             return []
         attempts = self._dataset.journal.attempts()
         found = [c for c in waiting if len(attempts.get(c.id, ())) >= self._max_attempts]
-        for compaction in found:
+        for compaction in found[-MAX_FAILURES:]:
             tries = attempts[compaction.id]
             self._failures.note(compaction, len(tries), tries[-1].reason)
         self._looked_at = None if found else ledger
@@ -261,14 +275,15 @@ class Coordinator:
         self, exhausted: list[tuple[AnyCompaction, Attempt]], failed: tuple[AnyCompaction, ...]
     ) -> tuple[tuple[AnyCompaction, str], ...]:
         """Tell of what is Failed now; take back what was put on record but claimed in the last moment."""
+        ids = {compaction.id for compaction in failed}
         for compaction, last in exhausted:
-            if compaction not in failed:
+            if compaction.id not in ids:
                 self._failures.forget(compaction.id)
                 continue
             url, tries = self._dataset.url, self._max_attempts
             self._observe(telemetry.Failed(url, compaction.id, tries, last.reason))
             self._dataset.journal.clear(compaction.id)
-        return tuple((c, last.reason) for c, last in exhausted if c in failed)
+        return tuple((c, last.reason) for c, last in exhausted if c.id in ids)
 
     # Scheduling
 
@@ -280,17 +295,34 @@ class Coordinator:
         new_ids = sorted(self._ids.ulid(id_ms) for _ in plan.proposals)
         added = list(zip(new_ids, plan.proposals, strict=True))
         ledger = protocol.submit(ledger, *(Compaction(new_id, p.spec) for new_id, p in added))
+        ledger, refused = self._validate(ledger, snapshot)
+        return ledger, _Outcome(plan, tuple(added), tuple(refused))
+
+    def _validate(
+        self, ledger: AnyLedger, snapshot: object
+    ) -> tuple[AnyLedger, list[tuple[AnyCompaction, str]]]:
+        """Schedule or refuse what waits. Of two that exclude each other the older one stays."""
+        waiting = [c for c in ledger.compactions if c.state is State.SUBMITTED or self._is_strange(c)]
+        # Compared with what is under way only, not with all that waits: thousands may.
+        left = {c.id for c in waiting}
+        under_way = replace(ledger, compactions=tuple(c for c in ledger.active() if c.id not in left))
         refused: list[tuple[AnyCompaction, str]] = []
-        for compaction in ledger.compactions:
-            if compaction.state is not State.SUBMITTED:
-                continue
-            refusal = self._dataset.validate(compaction, snapshot, ledger)
+        for compaction in sorted(waiting, key=lambda c: c.state is State.SUBMITTED):
+            refusal = self._dataset.validate(compaction, snapshot, under_way)
             if refusal is not None:
                 refused.append((compaction, refusal))
                 ledger = protocol.fail(ledger, compaction.id)
-            elif self._dataset.needs_worker(compaction, snapshot):
+                continue
+            if compaction.state is State.SUBMITTED and self._dataset.needs_worker(compaction, snapshot):
                 ledger = protocol.schedule(ledger, compaction.id)
-        return ledger, _Outcome(plan, tuple(added), tuple(refused))
+            under_way = under_way.add(ledger.get(compaction.id) or compaction)
+            self._validated.add(compaction.id)
+        return ledger, refused
+
+    def _is_strange(self, compaction: AnyCompaction) -> bool:
+        """Whether it is Scheduled and this coordinator has not validated it."""
+        is_free = compaction.state is State.SCHEDULED and compaction.worker is None
+        return is_free and compaction.id not in self._validated
 
     def _report(self, outcome: _Outcome) -> None:
         url = self._dataset.url

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from lithify.redaction import redact
 
+_MAX_TEXT_CHARS = 2000
+
 
 class LithifyError(Exception):
     """Root of all errors raised by Lithify."""
@@ -48,15 +50,16 @@ class CoordinatorAlive(Refused):
 class CorruptObject(LithifyError):
     """The bytes of an object do not decode.
 
-    `name` is the object's key and `reason` says what is wrong with it.
+    `name` is the object's key and `reason` says what is wrong with it; both are cut where they are very long,
+    as keys and names that such an object holds can be.
     """
 
     exit_code = 4
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name}: {reason}")
-        self.name = name
-        self.reason = reason
+        self.name = name[:_MAX_TEXT_CHARS]
+        self.reason = reason[:_MAX_TEXT_CHARS]
+        super().__init__(f"{self.name}: {self.reason}")
 
     def __reduce__(self) -> tuple[type[CorruptObject], tuple[str, str]]:
         return type(self), (self.name, self.reason)

@@ -84,11 +84,13 @@ def _describe(
     active = ledger.active()
     history = dataset.history() if active else None
     attempts = dataset.journal.attempts() if active else {}
+    # One listing tells of which something is noted, however many there are.
+    noted = dataset.journal.compactions() if active else frozenset()
     return tuple(
         describe(
             compaction,
             dataset.unit(compaction.spec),
-            _known(dataset, compaction, snapshot, history, attempts),
+            _known(dataset, compaction, snapshot, history, attempts, compaction.id in noted),
             now_ms,
             heartbeat_timeout_ms,
             coordinator.is_alive,
@@ -103,10 +105,12 @@ def _known(
     snapshot: Any,
     history: History | None,
     attempts: Mapping[Ulid, tuple[Attempt, ...]],
+    is_noted: bool,
 ) -> Known:
-    is_started = compaction.state is State.RUNNING or compaction.progress is not None
+    is_started = is_noted and (compaction.state is State.RUNNING or compaction.progress is not None)
     finished = dataset.journal.finished(compaction.id) if is_started else frozenset()
-    movements = dataset.journal.movements(compaction.id) if compaction.state is State.RUNNING else {}
+    is_running = is_noted and compaction.state is State.RUNNING
+    movements = dataset.journal.movements(compaction.id) if is_running else {}
     owner = compaction.worker.id if compaction.worker is not None else None
     arrival = history.arrival(compaction) if history is not None else None
     is_recorded = compaction.state is State.RUNNING and compaction.progress is not None

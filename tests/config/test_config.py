@@ -168,5 +168,5 @@ def test_durations_are_written_as_slatedb_writes_them(text: str, milliseconds: i
 
 @pytest.mark.parametrize("text", ["", " ", "5", "s", "5s!", "-5s", "5 s 3", "99999999999999d"])
 def test_other_text_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="not a duration"):
+    with pytest.raises(ValueError, match=r"not a duration|longer than"):
         parse_duration(text)

@@ -145,7 +145,7 @@ def test_a_cancelled_compaction_stops_and_can_be_tried_again(db: Set) -> None:
     db.finish()
     assert db.dataset.snapshot().root.runs == ()
 
-    new_id = control.retry(quiet(db.path), CLOCK, IDS, compaction_id)
+    (new_id,) = control.retry(quiet(db.path), CLOCK, IDS, [compaction_id])
     assert new_id != compaction_id
     assert db.dataset.journal.failures() == ()
     db.finish()
@@ -181,9 +181,9 @@ def test_what_cannot_be_cancelled(db: Set) -> None:
     with pytest.raises(Refused, match="completed already"):
         control.cancel(db.dataset, CLOCK, [compaction_id])
     with pytest.raises(Refused, match="has not failed"):
-        control.retry(db.dataset, CLOCK, IDS, compaction_id)
+        control.retry(db.dataset, CLOCK, IDS, [compaction_id])
     with pytest.raises(Refused, match="nothing is known"):
-        control.retry(db.dataset, CLOCK, IDS, IDS.ulid(5))
+        control.retry(db.dataset, CLOCK, IDS, [IDS.ulid(5)])
 
 
 def test_slatedbs_coordinator_does_what_is_submitted_and_is_not_asked_to_cancel(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_mistakes_are_told(held: Set) -> None:
     with pytest.raises(Refused, match="no compaction"):
         control.cancel(held.dataset(), held.clock, [IDS.ulid(5)])
     with pytest.raises(Refused, match="nothing is known"):
-        control.retry(held.dataset(), held.clock, IDS, IDS.ulid(5))
+        control.retry(held.dataset(), held.clock, IDS, [IDS.ulid(5)])
     assert held.outcome(IDS.ulid(5)) is None
 
 
@@ -191,7 +191,7 @@ def test_cancelled_and_tried_again(tmp_path: Path) -> None:
     (failure,) = made.status().failures
     assert failure.is_cancelled
 
-    new_id = control.retry(made.dataset(), made.clock, IDS, found.id)
+    (new_id,) = control.retry(made.dataset(), made.clock, IDS, [found.id])
     assert made.status().failures == ()
     made.finish()
     assert made.outcome(new_id) is State.COMPLETED

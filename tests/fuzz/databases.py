@@ -33,8 +33,6 @@ from lithify.compaction import protocol
 from lithify.compaction.journal import Attempt, Failure
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Compaction, State
-from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb import ledger as ledger_codec
 from lithify.datasets.slatedb import manifest as manifest_codec
 from lithify.datasets.slatedb.flatbuffer import TableType, read, write
@@ -51,6 +49,7 @@ from tests.fuzz.family import Command, Damaged
 from tests.judge.official import Put, copy_database, open_db
 from tests.judge.old import kept_old_database
 from tests.judge.rows import read_database, visible_rows
+from tests.protocol.rig import Rig, Template
 
 _SOUND = "sound"
 _KEYS = 60
@@ -87,9 +86,8 @@ def make_fresh(path: Path, codec: str | None) -> None:
 def make_busy(path: Path) -> None:
     """Each of the four segments is in another state."""
     _write(path, b"abcd", flushes=4)
-    dataset, clock, ids = dataset_at(path, max_sst_size=_SMALL_SST_BYTES), SystemClock(), RandomIds()
-    coordinator = Coordinator(dataset, clock, ids)
-    coordinator.start(Term(dataset.take_epoch()))
+    dataset, clock = dataset_at(path, max_sst_size=_SMALL_SST_BYTES), SystemClock()
+    coordinator = Rig(Template(path, {}), path).coordinator()
     coordinator.tick()
     done = Worker(dataset, InlineEngine(), clock, "done", options=WorkerOptions(max_concurrent_compactions=1))
     done.tick()  # claims and finishes
@@ -118,10 +116,7 @@ def make_busy(path: Path) -> None:
 
 def make_sound(path: Path) -> None:
     _write(path, flushes=4)
-    dataset = dataset_at(path)
-    coordinator = Coordinator(dataset, SystemClock(), RandomIds())
-    coordinator.start(Term(dataset.take_epoch()))
-    coordinator.tick()
+    Rig(Template(path, {}), path).coordinator().tick()
 
 
 # ------------------------------------------------------------------------------------ damage
@@ -392,7 +387,10 @@ def _on_it(*before: str, after: Sequence[str] = ()) -> Callable[[Damaged, random
 
 
 def _with_ids(command: str) -> Callable[[Damaged, random.Random], Sequence[str]]:
-    return lambda it, rng: [command, it.url, *rng.sample(it.ids, min(len(it.ids), rng.choice((1, 1, 2))))]
+    return lambda it, rng: [
+        *(command, it.url),
+        *rng.choice((it.ids[:1], it.ids[-2:-1], rng.sample(it.ids, min(len(it.ids), 2)))),
+    ]
 
 
 def _wait(it: Damaged, rng: random.Random) -> Sequence[str]:
@@ -410,6 +408,7 @@ def _inspect_sst(it: Damaged, rng: random.Random) -> Sequence[str]:
 
 
 _JSON = ("--json",)
+_LEASE = ("lithify/coordinator.json",)
 _TIMES = ("--set", "compactor_options.segments.pattern={u64:ms}")
 _MOVES = ("--set", "compactor_options.enable_trivial_move=true")
 
@@ -419,6 +418,7 @@ COMMANDS: tuple[Command, ...] = (
         "compact",
         _options("compact", (), ("--full",), ("--full", "--take-over"), ("--take-over", *_JSON), _MOVES),
         weight=5,
+        may_write=_LEASE,
     ),
     Command("status", _options("status", (), _JSON, _TIMES), reads_only=True, weight=2),
     Command("inspect manifest", _options("inspect manifest", (), _JSON, ("--id", "2")), reads_only=True),
@@ -426,21 +426,31 @@ COMMANDS: tuple[Command, ...] = (
     Command("inspect sst", _inspect_sst, reads_only=True),
     Command("gc", _options("gc", (), _JSON, ("--min-age", "0"), ("--wal-fences",)), reads_only=True),
     Command(
-        "gc --delete", _options("gc --delete", ("--min-age", "0"), ("--min-age", "0", "--wal-fences"), _JSON)
+        "gc --delete",
+        _options("gc --delete", ("--min-age", "0"), ("--min-age", "0", "--wal-fences"), _JSON),
+        may_write=("manifest/",),
     ),
     Command("doctor", _options("doctor --read-only", (), _JSON), reads_only=True),
     Command("submit", _options("submit", ("--full",), ("--l0", "all"), ("--full", *_JSON), ("--run", "0"))),
     Command("wait", _wait, reads_only=True),
     Command("cancel", _with_ids("cancel")),
     Command("retry", _with_ids("retry")),
-    Command("coordinator", _options("coordinator", (), ("--take-over",)), weight=2),
-    Command("run", _options("run", ("--take-over",), ("--metrics-port", "0"), _MOVES), weight=3),
+    Command("coordinator", _options("coordinator", (), ("--take-over",)), weight=2, may_write=_LEASE),
+    Command(
+        "run", _options("run", ("--take-over",), ("--metrics-port", "0"), _MOVES), weight=3, may_write=_LEASE
+    ),
     Command("worker", _on_it("worker"), weight=3, helps=_SOUND),
 )
 
 
-def _ledgers(root: Path) -> list[bytes]:
-    return [path.read_bytes() for path in _files(root, "compactions")]
+def _claimed(root: Path) -> list[bytes]:
+    """What a coordinator takes as it is: the ledger, and SSTs that no manifest names yet."""
+    try:
+        named = {sst.id for sst in _ssts(root)}
+    except (LithifyError, ValueError):
+        named = set()
+    outputs = [path for path in _files(root, "compacted") if path.stem not in named]
+    return [path.read_bytes() for path in (*_files(root, "compactions"), *outputs)]
 
 
 class Databases:
@@ -461,7 +471,8 @@ class Databases:
         name = rng.choice((*names, "busy", "busy"))
         shutil.copytree(prepared / name, folder)
         ledger = dataset_at(folder).ledger()
-        ids = [c.id for c in ledger.compactions] if ledger is not None else []
+        entries = ledger.compactions if ledger is not None else ()
+        ids = [c.id for c in sorted(entries, key=lambda c: c.state is not State.FAILED)]
         ids += [RandomIds(random.Random(rng.random())).ulid(0)]
         objects = tuple(str(path) for path in _files(folder, "compacted"))
         chosen = rng.choices(_DAMAGES, [weight for _, weight in _DAMAGES], k=rng.choice((1, 1, 1, 2)))
@@ -471,8 +482,8 @@ class Databases:
                 what.append(damage(folder, rng))
             except (LithifyError, ValueError, FileNotFoundError):
                 what.append("nothing more")  # the first damage was enough
-        # Who writes the ledger can have anything committed.
-        is_forged = _ledgers(folder) != _ledgers(prepared / name)
+        # Who writes the ledger, or what it calls an output, can have anything committed.
+        is_forged = _claimed(folder) != _claimed(prepared / name)
         return Damaged(str(folder), folder, f"{name}: {'; '.join(what)}", tuple(ids), objects, is_forged)
 
     def seen(self, damaged: Damaged) -> Any:

@@ -39,6 +39,8 @@ class Command:
     keeps_rows: bool = True
     """Whether a reader must see the same rows afterwards, where it saw them before."""
     weight: int = 1
+    may_write: tuple[str, ...] = ()
+    """Names, or how they begin, of objects that it may write although it then refuses."""
     helps: str | None = None
     """Of a sound dataset, below the same folder, that the command is about too."""
 

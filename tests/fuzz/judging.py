@@ -64,10 +64,10 @@ def judge(
     verdict.problems += [f"a defect: {text}" for text in found]
     verdict.problems += _said_badly(result.exit_code, result.stdout, result.stderr, arguments)
     verdict.problems += _took_too_much(verdict)
-    if (command.reads_only or result.exit_code in WROTE_NOTHING) and objects(damaged.folder) != before:
-        verdict.problems.append(
-            f"wrote although it ended with {result.exit_code}: {_changes(before, damaged)}"
-        )
+    if command.reads_only or result.exit_code in WROTE_NOTHING:
+        changes = [name for name in _changes(before, damaged) if not name.startswith(command.may_write)]
+        if changes:
+            verdict.problems.append(f"wrote although it ended with {result.exit_code}: {changes}")
     if before_seen is not None and family.seen(damaged) != before_seen:
         verdict.problems.append("a foreign reader sees other rows than before")
     if command.helps is not None and not family.was_helped(folder):

@@ -17,13 +17,15 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
+from typer.main import get_command
 
 from lithify.cli.main import app
 from lithify.clock import SystemClock
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import logging_as_before
 
+_COMMAND = get_command(app)
 ROUNDS = 6
 MAX_WAITS_S = 7200.0
 
@@ -101,4 +103,5 @@ def without_waiting() -> Iterator[None]:
 def run(arguments: Sequence[str]) -> Result:
     """Run `lithify` with these arguments. What it does not foresee is raised."""
     with without_waiting():
-        return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+        # Typer has a copy of click, and would make the command anew each time.
+        return CliRunner().invoke(_COMMAND, list(arguments), catch_exceptions=False)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import DrainSpec, Manifest, Sst, TieredSpec
 from lithify.doctor.database import check_database
-from lithify.errors import CorruptObject, Refused
+from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.service import LoopOptions, run_workers
 from lithify.store.versions import MAX_VERSION_ID
@@ -200,15 +200,15 @@ def test_a_heartbeat_from_the_end_of_time(rig: Rig, heartbeat_ms: int) -> None:
     rig.check()
 
 
-def test_the_last_number_there_is(rig: Rig) -> None:
-    """A manifest under it: whatever would write the next one says so."""
+@pytest.mark.parametrize("kind", ["manifest", "compactions"])
+def test_the_last_number_there_is(rig: Rig, kind: str) -> None:
+    """Whatever would write the next version says so."""
     dataset = rig.dataset()
-    _, manifest = dataset.latest_manifest()
-    key = f"{dataset.paths.manifest_folder}/{MAX_VERSION_ID}.manifest"
-    dataset.store.put(key, encode_manifest(manifest))
-    with pytest.raises(CorruptObject, match="no number is left"):
-        compact(rig.dataset(), clock=rig.clock)
-    assert dataset.manifest_ids()[-1] == MAX_VERSION_ID
+    rig.coordinator()
+    newest = max((rig.path / kind).glob(f"*.{kind}")).read_bytes()
+    dataset.store.put(f"{dataset.paths.root}/{kind}/{MAX_VERSION_ID}.{kind}", newest)
+    with pytest.raises(StoreError, match="no number is left"):
+        compact(rig.dataset(), clock=rig.clock, take_over=True)
 
 
 def test_an_old_ledger_that_is_damaged(rig: Rig) -> None:

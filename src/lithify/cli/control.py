@@ -185,7 +185,7 @@ def retry(
 
         dataset = building.open_any(url, effective)
         dataset.snapshot()  # refuses where there is nothing
-        added = [control.retry(dataset, SystemClock(), RandomIds(), i) for i in _ids(compactions)]
+        added = control.retry(dataset, SystemClock(), RandomIds(), _ids(compactions))
         _report(dataset, added, (), as_json)
 
 
@@ -250,8 +250,10 @@ def _wait(
     ended: dict[Ulid, Outcome] = {}
     with Bars(Console(stderr=True), quiet=as_json) as bars:
         while True:
+            ledger = dataset.ledger()
+            active = {c.id for c in ledger.active()} if ledger is not None else set()
             for compaction_id in wanted:
-                if compaction_id not in ended:
+                if compaction_id not in ended and compaction_id not in active:
                     found = control.outcome(dataset, compaction_id)
                     if found is None:
                         raise Refused(

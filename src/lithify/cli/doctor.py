@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lithify.cli import tables
+from lithify.cli import tables, text
 from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
@@ -121,9 +121,11 @@ def _print(findings: list[Finding]) -> None:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for f in findings:
+    for f in findings[: text.MAX_SHOWN]:
         colour = _COLOURS[f.severity.value]
         table.add_row(f"[{colour}]{f.severity.value}[/]", f.check, escape(f.says))
         if f.do:
             table.add_row("", "", f"→ {escape(f.do)}")
-    Console().print(table, highlight=False)
+    console = Console()
+    console.print(table, highlight=False)
+    text.print_rest(console, len(findings), "findings")

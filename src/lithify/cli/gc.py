@@ -76,6 +76,7 @@ def gc(
     """
     with errors(as_json):
         tables.refuse(url, wal_fences=wal_fences)
+        _check_age(min_age)
         effective = settings(config, sets, store_option=store_option)
         min_age_ms = None if min_age is None else round(min_age * 1000)
         if tables.is_table(url):
@@ -103,6 +104,15 @@ def gc(
             print_json({"url": url, **asdict(report)})
         else:
             _print_report(Console(), report)
+
+
+def _check_age(min_age_s: float | None) -> None:
+    from lithify.config.durations import milliseconds_of
+
+    try:
+        milliseconds_of(min_age_s or 0.0)
+    except ValueError as error:
+        raise Refused(f"--min-age: {error}") from None
 
 
 def _print_report(console: Console, report: Report) -> None:

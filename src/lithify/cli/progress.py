@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from lithify import telemetry
+from lithify.cli import text
 from lithify.telemetry import Event
 
 
@@ -59,6 +60,7 @@ class ProgressBars:
         self._tasks: dict[str, TaskID] = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
+        self._complaints = 0
 
     def __enter__(self) -> ProgressBars:
         self._progress.start()
@@ -79,9 +81,9 @@ class ProgressBars:
             case telemetry.Submitted(compaction=compaction, reason=reason):
                 say(f"[bold]{_short(compaction)}[/] {escape(reason)}")
             case telemetry.Refused(compaction=compaction, reason=reason):
-                say(f"[red]{_short(compaction)} refused:[/] {escape(reason)}")
+                self._complain(f"[red]{_short(compaction)} refused:[/] {escape(reason)}")
             case telemetry.Reclaimed(compaction=compaction, worker=worker):
-                say(f"{_short(compaction)} taken back from silent worker {escape(worker)}.")
+                self._complain(f"{_short(compaction)} taken back from silent worker {escape(worker)}.")
             case telemetry.AttemptFailed(compaction=compaction, reason=reason):
                 say(f"[red]{_short(compaction)} failed:[/] {escape(reason)}")
                 self._end(compaction)
@@ -108,6 +110,14 @@ class ProgressBars:
                 say(f"[yellow]{_short(compaction)} was committed in part:[/] {escape(reason)}")
             case _:
                 pass
+
+    def _complain(self, line: str) -> None:
+        """Say what can be the case of thousands of entries that nobody meant."""
+        self._complaints += 1
+        if self._complaints <= text.MAX_SHOWN:
+            self._progress.console.print(line)
+        elif self._complaints == text.MAX_SHOWN + 1:
+            self._progress.console.print("More of that kind is in the log.")
 
     def _end(self, compaction: str) -> None:
         task = self._tasks.pop(compaction, None)

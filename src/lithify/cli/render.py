@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from lithify.cli.timeline import SEGMENT_WORDS, print_timeline, timeline_json
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Compaction
 from lithify.datasets.slatedb.ledger import SlateLedger
-from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, View
+from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, Tree, View
 from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.datasets.slatedb.timeline import SegmentTimeline
 from lithify.oneshot import Result
 
+MAX_RUNS_NAMED = 50
 DROPPED = ("superseded", "tombstones", "expired", "filtered", "folded")
 
 
@@ -82,7 +83,7 @@ def print_plan(
         table = Table(title="Would compact", title_justify="left")
         for heading in ("segment", "sources", "into run", "reads", "why"):
             table.add_column(heading, overflow="fold")
-        for proposal in plan.proposals:
+        for proposal in plan.proposals[: text.MAX_SHOWN]:
             spec = proposal.spec
             table.add_row(
                 text.segment(spec.segment),
@@ -92,10 +93,12 @@ def print_plan(
                 escape(proposal.reason),
             )
         console.print(table)
+        text.print_rest(console, len(plan.proposals), "proposals")
     else:
         console.print("Nothing to compact.")
-    for note in plan.notes:
+    for note in plan.notes[: text.MAX_SHOWN]:
         console.print(f"  {note}", highlight=False, markup=False)
+    text.print_rest(console, len(plan.notes), "notes")
 
 
 def sources(spec: Spec) -> str:
@@ -104,7 +107,8 @@ def sources(spec: Spec) -> str:
     if spec.l0_view_ids:
         parts.append(f"{len(spec.l0_view_ids)} L0")
     if spec.sorted_runs:
-        parts.append("runs " + ", ".join(str(run) for run in spec.sorted_runs))
+        named = ", ".join(str(run) for run in spec.sorted_runs[:MAX_RUNS_NAMED])
+        parts.append(f"runs {named}" + (" …" if len(spec.sorted_runs) > MAX_RUNS_NAMED else ""))
     return " + ".join(parts)
 
 
@@ -137,12 +141,15 @@ def print_shape(console: Console, title: str, shape: Shape) -> None:
     table.add_column("level")
     table.add_column("SSTs", justify="right")
     table.add_column("bytes", justify="right")
+    rows: list[tuple[str, ...]] = []
     for tree in shape.trees:
         name = text.segment(tree.prefix)
-        table.add_row(name, "L0", str(tree.l0_ssts), text.size(tree.l0_bytes))
-        for run in tree.runs:
-            table.add_row(name, f"run {run.id}", str(run.ssts), text.size(run.size_bytes))
+        rows.append((name, "L0", str(tree.l0_ssts), text.size(tree.l0_bytes)))
+        rows += ((name, f"run {run.id}", str(run.ssts), text.size(run.size_bytes)) for run in tree.runs)
+    for row in rows[: text.MAX_SHOWN]:
+        table.add_row(*row)
     console.print(table)
+    text.print_rest(console, len(rows), "levels")
 
 
 # Result of a run
@@ -211,10 +218,12 @@ def print_result(
         f"{totals.rows['rows_in']:,} rows in, {totals.rows['rows_out']:,} out; dropped: {dropped or 'none'}.",
         highlight=False,
     )
-    for refusal in result.refused:
+    for refusal in result.refused[: text.MAX_SHOWN]:
         console.print(f"Refused {refusal.compaction}: {refusal.reason}", highlight=False, markup=False)
-    for failure in result.failures:
+    text.print_rest(console, len(result.refused), "that were refused")
+    for failure in result.failures[: text.MAX_SHOWN]:
         console.print(f"[red]Failed[/] {failure.compaction}: {escape(failure.reason)}", highlight=False)
+    text.print_rest(console, len(result.failures), "that failed")
 
 
 # Inspect
@@ -234,23 +243,31 @@ def print_manifest(console: Console, manifest_id: int, manifest: Manifest) -> No
     table = Table(title="SSTs", title_justify="left")
     for heading in ("segment", "level", "view", "SST", "bytes", "codec", "first key", "last key"):
         table.add_column(heading)
-    for tree in manifest.trees():
-        for view in tree.l0:
-            table.add_row(text.segment(tree.prefix), "L0", *_view_cells(view))
-        for run in tree.runs:
-            for view in run.views:
-                table.add_row(text.segment(tree.prefix), f"run {run.id}", *_view_cells(view))
-            if not run.views:
-                table.add_row(text.segment(tree.prefix), f"run {run.id}", "(empty)")
+    places = list(_places(manifest))
+    for tree, level, view in places[: text.MAX_SHOWN]:
+        table.add_row(
+            text.segment(tree.prefix), level, *(("(empty)",) if view is None else _view_cells(view))
+        )
     console.print(table)
-    for checkpoint in manifest.checkpoints:
+    text.print_rest(console, len(places), "views")
+    for checkpoint in manifest.checkpoints[: text.MAX_SHOWN]:
         console.print(
             f"Checkpoint {checkpoint.id} pins manifest {checkpoint.manifest_id}, expires "
             f"{checkpoint.expire_time_s or 'never'}, name {checkpoint.name or '–'}",
             highlight=False,
         )
-    for db in manifest.external_dbs:
+    text.print_rest(console, len(manifest.checkpoints), "checkpoints")
+    for db in manifest.external_dbs[: text.MAX_SHOWN]:
         console.print(f"Reads {len(db.sst_ids)} SSTs of {db.path}", highlight=False, markup=False)
+    text.print_rest(console, len(manifest.external_dbs), "databases that are read")
+
+
+def _places(manifest: Manifest) -> Iterator[tuple[Tree, str, View | None]]:
+    """Each view with its tree and level, in read order; a run without views once."""
+    for tree in manifest.trees():
+        yield from ((tree, "L0", view) for view in tree.l0)
+        for run in tree.runs:
+            yield from ((tree, f"run {run.id}", view) for view in run.views or (None,))
 
 
 def _view_cells(view: View) -> tuple[str, ...]:
@@ -278,7 +295,7 @@ def print_ledger(console: Console, ledger: SlateLedger) -> None:
     for heading in ("id", "state", "segment", "sources", "into run", "worker", "ranges", "outputs"):
         table.add_column(heading)
     table.columns[0].no_wrap = True
-    for c in ledger.compactions:
+    for c in ledger.compactions[: text.MAX_SHOWN]:
         table.add_row(
             c.id,
             c.state.value,
@@ -290,6 +307,7 @@ def print_ledger(console: Console, ledger: SlateLedger) -> None:
             str(len(c.outputs)),
         )
     console.print(table)
+    text.print_rest(console, len(ledger.compactions), "compactions")
 
 
 def print_facts(console: Console, title: str, facts: Mapping[str, Any]) -> None:

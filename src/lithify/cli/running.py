@@ -15,6 +15,7 @@ from lithify.cli.secrets import concealed
 from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
 
+MAX_ERROR_CHARS = 10_000
 _PASSED = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)
 """What the command line itself deals with."""
 
@@ -52,10 +53,10 @@ def errors(as_json: bool) -> Iterator[None]:
 
 
 def _fail(error: LithifyError, as_json: bool) -> NoReturn:
-    message = concealed(str(error))
+    text = concealed(str(error))[:MAX_ERROR_CHARS]  # a damaged object can hold very long keys
     if as_json:
-        print_json({"error": type(error).__name__, "message": message})
+        print_json({"error": type(error).__name__, "message": text})
     Console(stderr=True).print(
-        f"[red]{type(error).__name__}:[/] {escape(message)}", highlight=False, soft_wrap=True
+        f"[red]{type(error).__name__}:[/] {escape(text)}", highlight=False, soft_wrap=True
     )
     raise typer.Exit(error.exit_code) from error

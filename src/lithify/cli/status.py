@@ -124,10 +124,12 @@ def print_status(console: Console, found: Status) -> None:
         _print_compactions(console, found)
     else:
         console.print("No compaction is under way.")
-    for proposal in found.plan.proposals:
+    for proposal in found.plan.proposals[: text.MAX_SHOWN]:
         console.print(f"Would be added: {proposal.reason}", highlight=False, markup=False)
-    for note in found.plan.notes:
+    text.print_rest(console, len(found.plan.proposals), "proposals")
+    for note in found.plan.notes[: text.MAX_SHOWN]:
         console.print(f"Not now: {note}", highlight=False, markup=False)
+    text.print_rest(console, len(found.plan.notes), "notes")
     for failure in found.failures[-SHOWN_FAILURES:]:
         ago = text.duration(max(found.at_ms - failure.at_ms, 0))
         if failure.is_cancelled:
@@ -144,7 +146,7 @@ def _print_pressure(console: Console, found: Status) -> None:
     table = Table(title="Backlog", title_justify="left")
     for heading, justify in _BACKLOG:
         table.add_column(heading, justify=justify)
-    for p in found.pressure:
+    for p in found.pressure[: text.MAX_SHOWN]:
         per_minute = "–" if p.flushes_per_s is None else f"{text.number(p.flushes_per_s * 60)}/min"
         table.add_row(
             p.unit,
@@ -156,6 +158,7 @@ def _print_pressure(console: Console, found: Status) -> None:
             "[red]stalls now[/]" if p.stall_ms == 0 else text.duration(p.stall_ms),
         )
     console.print(table)
+    text.print_rest(console, len(found.pressure), "segments")
 
 
 def _print_compactions(console: Console, found: Status) -> None:
@@ -163,7 +166,8 @@ def _print_compactions(console: Console, found: Status) -> None:
     for heading in ("id", "unit", "state", "for", "done", "left", "worker", "attempts"):
         table.add_column(heading, overflow="fold")
     table.columns[0].no_wrap = True
-    for c in found.compactions:
+    shown = found.compactions[: text.MAX_SHOWN]
+    for c in shown:
         since = found.at_ms - (c.since_ms if c.since_ms is not None else c.submitted_ms)
         table.add_row(
             c.id,
@@ -176,7 +180,8 @@ def _print_compactions(console: Console, found: Status) -> None:
             str(c.attempts or "–"),
         )
     console.print(table)
-    for c in found.compactions:
+    text.print_rest(console, len(found.compactions), "compactions")
+    for c in shown:
         if c.waits_for:
             console.print(f"{c.id} waits for {c.waits_for}.", highlight=False, markup=False)
         if c.last_failure is not None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from rich.console import Console
 from rich.markup import escape
 
+MAX_SHOWN = 500
+"""Lines of one kind that people are shown. Laying out a line takes a millisecond, and anybody can make a
+dataset have thousands of anything."""
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -55,3 +59,9 @@ def duration(milliseconds: float | None) -> str:
 def number(value: float) -> str:
     """A number with the digits that matter."""
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def print_rest(console: Console, count: int, what: str) -> None:
+    """Say how many of `count` were not shown, if any."""
+    if count > MAX_SHOWN:
+        console.print(f"And {count - MAX_SHOWN:,} more {what}; --json shows all.", highlight=False)

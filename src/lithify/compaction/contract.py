@@ -219,7 +219,8 @@ class Dataset(Protocol):
         ...
 
     def validate(self, compaction: AnyCompaction, snapshot: Any, ledger: AnyLedger) -> str | None:
-        """Why the compaction must not be scheduled or committed as things are; `None` if it may (pure)."""
+        """Why the compaction must not be scheduled (when it is Submitted), carried out (Scheduled) or
+        committed (Compacted) as things are; `None` if it may (pure)."""
         ...
 
     def needs_worker(self, compaction: AnyCompaction, snapshot: Any) -> bool:

@@ -12,6 +12,7 @@ Completed and Failed absorb. The type parameters are the dataset kind's own valu
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -80,14 +81,18 @@ class Compaction(Generic[SpecT, RangeT, OutputT]):
 
 @dataclass(frozen=True, slots=True)
 class Ledger(Generic[SpecT, RangeT, OutputT]):
-    """All compactions a dataset remembers, ascending by id, and the epoch of its coordinator."""
+    """All compactions a dataset remembers, ascending by id, and the epoch of its coordinator.
+
+    Anybody can write thousands of entries into a ledger, so finding and changing one does not look at all.
+    """
 
     epoch: int = 0
     compactions: tuple[Compaction[SpecT, RangeT, OutputT], ...] = ()
 
     def get(self, compaction_id: Ulid) -> Compaction[SpecT, RangeT, OutputT] | None:
         """The compaction of that id, if the ledger has it."""
-        return next((c for c in self.compactions if c.id == compaction_id), None)
+        place = self._place(compaction_id)
+        return None if place is None else self.compactions[place]
 
     def active(self) -> tuple[Compaction[SpecT, RangeT, OutputT], ...]:
         """Those in no terminal state."""
@@ -99,10 +104,16 @@ class Ledger(Generic[SpecT, RangeT, OutputT]):
         change: Callable[[Compaction[SpecT, RangeT, OutputT]], Compaction[SpecT, RangeT, OutputT]],
     ) -> Ledger[SpecT, RangeT, OutputT]:
         """The ledger with one compaction changed; `KeyError` when it is not there."""
-        if self.get(compaction_id) is None:
+        place = self._place(compaction_id)
+        if place is None:
             raise KeyError(compaction_id)
-        changed = tuple(change(c) if c.id == compaction_id else c for c in self.compactions)
-        return replace(self, compactions=changed)
+        all_ = self.compactions
+        return replace(self, compactions=(*all_[:place], change(all_[place]), *all_[place + 1 :]))
+
+    def _place(self, compaction_id: Ulid) -> int | None:
+        place = bisect_left(self.compactions, compaction_id, key=lambda c: c.id)
+        is_there = place < len(self.compactions) and self.compactions[place].id == compaction_id
+        return place if is_there else None
 
     def add(self, *new: Compaction[SpecT, RangeT, OutputT]) -> Ledger[SpecT, RangeT, OutputT]:
         """The ledger with more compactions, kept ascending by id."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import timedelta
 from typing import Annotated
@@ -9,8 +10,10 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MAX_SHOWN_CHARS = 40
 _DURATION_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s|m|h|d)")
-_MAX_DURATION_MS = 1 << 53
+MAX_DURATION_MS = 100 * 365 * 86_400_000
+"""A hundred years: what is longer is a mistake, and more than clocks and threads can wait."""
 
 
 def parse_duration(text: str) -> timedelta:
@@ -22,9 +25,23 @@ def parse_duration(text: str) -> timedelta:
             break
         milliseconds += float(part[1]) * _UNITS_MS[part[2]]
         position = part.end()
-    if not text.strip() or position < len(text.rstrip()) or milliseconds > _MAX_DURATION_MS:
-        raise ValueError(f'{text!r} is not a duration; write a number and a unit, such as "5s" or "100ms"')
-    return timedelta(milliseconds=milliseconds)
+    if not text.strip() or position < len(text.rstrip()):
+        shown = text[:_MAX_SHOWN_CHARS]
+        raise ValueError(f'{shown!r} is not a duration; write a number and a unit, such as "5s" or "100ms"')
+    return timedelta(milliseconds=_bounded_ms(milliseconds, text))
+
+
+def milliseconds_of(seconds: float) -> int:
+    """A number of seconds as a person gives it, in whole milliseconds; `ValueError` when it is no time."""
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{seconds} is no number of seconds")
+    return round(_bounded_ms(seconds * 1000, f"{seconds} s"))
+
+
+def _bounded_ms(milliseconds: float, given: object) -> float:
+    if milliseconds > MAX_DURATION_MS:
+        raise ValueError(f"{str(given)[:_MAX_SHOWN_CHARS]!r} is longer than a hundred years")
+    return milliseconds
 
 
 def format_duration(value: timedelta) -> str:
@@ -42,7 +59,8 @@ def _to_duration(value: object) -> timedelta:
         return value
     if isinstance(value, str):
         return parse_duration(value)
-    raise ValueError(f'a duration needs a unit: write text such as "5s" or "100ms", not {value!r}')
+    shown = repr(value)[:_MAX_SHOWN_CHARS]
+    raise ValueError(f'a duration needs a unit: write text such as "5s" or "100ms", not {shown}')
 
 
 def from_milliseconds(key: str, value: object) -> timedelta:
@@ -50,7 +68,7 @@ def from_milliseconds(key: str, value: object) -> timedelta:
     text = str(value).strip()
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,15}", text):
         raise ValueError(f"{key} must be a whole number of milliseconds, not {value!r}")
-    return timedelta(milliseconds=int(text))
+    return timedelta(milliseconds=_bounded_ms(int(text), text))
 
 
 Duration = Annotated[timedelta, BeforeValidator(_to_duration)]

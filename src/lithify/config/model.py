@@ -30,8 +30,17 @@ def _to_text(value: object) -> str:
     raise ValueError(f"must be text or a number, not {type(value).__name__}")  # the value may be a secret
 
 
+def _no_truth(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {str(value).lower()}")
+    return value
+
+
 Text = Annotated[str, BeforeValidator(_to_text)]
-PositiveInt = Annotated[int, Field(ge=1)]
+MAX_NUMBER = 1 << 53
+"""The largest number that every program which reads TOML or JSON reads as it is."""
+PositiveInt = Annotated[int, BeforeValidator(_no_truth), Field(ge=1, le=MAX_NUMBER)]
+NaturalInt = Annotated[int, BeforeValidator(_no_truth), Field(ge=0, le=MAX_NUMBER)]
 
 
 class Section(BaseModel):
@@ -72,7 +81,7 @@ class WorkerSettings(Section):
     heartbeat_min_interval: Duration = Field(
         default=timedelta(seconds=2), description="Shortest time between two heartbeats"
     )
-    heartbeat_bytes: Annotated[int, Field(ge=0)] = Field(
+    heartbeat_bytes: NaturalInt = Field(
         default=100_000, description="Bytes that must have moved since the last heartbeat for the next one"
     )
     range_start_timeout: Duration = Field(
@@ -87,9 +96,7 @@ class WorkerSettings(Section):
         default=timedelta(minutes=10), description="Longest pause between two attempts at a compaction"
     )
     max_sst_size: PositiveInt = Field(default=268_435_456, description="Bytes of data in one output SST")
-    min_filter_keys: Annotated[int, Field(ge=0)] = Field(
-        default=1000, description="Keys an SST must have to get a filter"
-    )
+    min_filter_keys: NaturalInt = Field(default=1000, description="Keys an SST must have to get a filter")
     compression_codec: str | None = Field(
         default=None, description="none, snappy, zlib, lz4 or zstd; unset: as in the newest input"
     )
@@ -201,7 +208,7 @@ class LogSettings(Section):
 class MetricsSettings(Section):
     """The Prometheus endpoint."""
 
-    port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+    port: Annotated[int, BeforeValidator(_no_truth), Field(ge=0, le=65535)] | None = Field(
         default=None, description="Port of the metrics endpoint (0: any free one); unset: none"
     )
     host: str = Field(default="127.0.0.1", description="Address the metrics endpoint listens on")

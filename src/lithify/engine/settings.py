@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lithify.errors import Refused
 from lithify.redaction import SPARK_REGEX
 
 DEFAULT_ATTEMPTS = 4
@@ -27,6 +28,7 @@ DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 JVM_OPTIONS = frozenset({DRIVER_OPTIONS, "spark.driver.defaultJavaOptions"})
 """Settings with options of the driver's JVM."""
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
+_MAX_LOCAL_DIGITS = 4
 _LOCAL = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*(\d+)\s*)?\])?")
 _LOOPBACK_HOST = re.compile(r"\w+://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?(?:[/,;].*)?")
 _LOOPBACK = "127.0.0.1"
@@ -52,6 +54,8 @@ def parse_local(master: str, cpus: int) -> LocalMaster | None:
     if match is None:
         return None
     cores, attempts = match.groups(default="")
+    if max(len(cores), len(attempts)) > _MAX_LOCAL_DIGITS:
+        raise Refused(f"the Spark master {master[:40]!r} names more than any machine has")
     count = cpus if cores == "*" else int(cores or 1)
     return LocalMaster(max(1, count), max(1, int(attempts or DEFAULT_ATTEMPTS)))
 

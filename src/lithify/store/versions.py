@@ -185,9 +185,9 @@ class VersionedFiles:
         """
         version = Version(base.id + 1 if base is not None else 1, data)
         if version.id > MAX_VERSION_ID:
-            raise CorruptObject(
-                self.key(version.id - 1),
-                "no number is left for the next version; nobody counted so far, so move this object away",
+            raise StoreError(
+                f"{self.key(version.id - 1)}: no number is left for the next version; nobody counted "
+                "so far, so find out who wrote this object and move it away"
             )
         put_id = self._ids.uuid().hex
         try:

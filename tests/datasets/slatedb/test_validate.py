@@ -116,7 +116,23 @@ def test_rules(case: Case, state: State) -> None:
         assert want in refusal
 
 
-@pytest.mark.parametrize("state", [State.SCHEDULED, State.RUNNING, State.COMPLETED, State.FAILED])
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_scheduled_is_no_more_than_what_may_be_scheduled(case: Case) -> None:
+    """But a higher id that another segment has committed meanwhile says nothing against it."""
+    compaction = M.compaction(case.spec, State.SCHEDULED)
+    ledger: SlateLedger = Ledger(1, (compaction,))
+    if case.under_way is not None:
+        ledger = ledger.add(M.compaction(case.under_way, State.RUNNING))
+    refusal = validate(compaction, MANIFEST, ledger)
+    if case.compacted is not None:
+        assert case.compacted in str(refusal)
+    elif case.submitted is None or "newest run" in case.submitted:
+        assert refusal is None
+    else:
+        assert case.submitted in str(refusal)
+
+
+@pytest.mark.parametrize("state", [State.RUNNING, State.COMPLETED, State.FAILED])
 def test_other_states_are_refused(state: State) -> None:
     assert state.value in str(validate(M.compaction(ALL_L0, state), MANIFEST, Ledger()))
 

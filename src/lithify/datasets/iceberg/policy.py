@@ -115,5 +115,5 @@ def _number(key: str, text: str, least: int, url: str) -> int:
     except ValueError:
         value = -1
     if not least <= value <= most:
-        raise Refused(f"{url}: {key} is {text!r}; it must be a whole number from {least} to {most}")
+        raise Refused(f"{url}: {key} is {text[:40]!r}; it must be a whole number from {least} to {most}")
     return value

@@ -31,6 +31,8 @@ from lithify.datasets.slatedb.validate import validate
 from lithify.errors import Fenced, StoreError
 from lithify.ids import Ids, Ulid
 
+MAX_CHECKPOINT_TIME_S = (1 << 32) - 1
+"""The format's last second, in the year 2106."""
 MAX_PINS = 5
 """Times the inputs of a commit are pinned anew because it took too long."""
 
@@ -91,7 +93,8 @@ class Commit:
 
     def _new_checkpoint(self, manifest_id: int) -> Checkpoint:
         now_s = self._clock.now_ms() // 1000
-        return Checkpoint(self._ids.uuid(), manifest_id, now_s + self._lifetime_s, now_s)
+        expires_s = min(now_s + self._lifetime_s, MAX_CHECKPOINT_TIME_S)
+        return Checkpoint(self._ids.uuid(), manifest_id, expires_s, now_s)
 
 
 def _check_epoch(manifest: Manifest, epoch: int, url: str) -> None:

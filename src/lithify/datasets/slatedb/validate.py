@@ -16,7 +16,8 @@ against the latest manifest when it is Compacted:
    SlateDB itself checks this for drains only.
 6. Only segments can be drained, never the root.
 7. While Submitted, a merge shares no source and no destination with a compaction under way. SlateDB
-   leaves that to its scheduler; a submission by hand would waste the work, or stop its workers.
+   leaves that to its scheduler; a submission by hand would waste the work, or stop its workers. Nor does
+   one that is Scheduled, as an entry made by hand may.
 8. When Compacted, the outputs are in key order and do not overlap, none is described as no SST can be, and
    none is older than the compaction: SlateDB closes a database whose manifest got such an SST.
 """
@@ -44,10 +45,10 @@ _UNDER_WAY = (State.SCHEDULED, State.RUNNING)
 
 
 def validate(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedger) -> str | None:
-    """Why `compaction` must not be scheduled (when it is Submitted) or committed (when it is
-    Compacted), as one sentence; `None` when it may."""
-    if compaction.state not in (State.SUBMITTED, State.COMPACTED):
-        return f"it is {compaction.state.value}; only a submitted or compacted one can be validated"
+    """Why `compaction` must not be scheduled (when it is Submitted), carried out (Scheduled) or committed
+    (Compacted), as one sentence; `None` when it may."""
+    if compaction.state not in (State.SUBMITTED, State.SCHEDULED, State.COMPACTED):
+        return f"it is {compaction.state.value}, a state in which none is validated"
     return next(_refusals(compaction, manifest, ledger), None)
 
 
@@ -66,17 +67,16 @@ def _refusals(compaction: SlateCompaction, manifest: Manifest, ledger: SlateLedg
         yield f"{label} does not exist"
         return
     yield from _missing(spec, tree, label)
-    others = [c for c in ledger.active() if c.id != compaction.id]
     if isinstance(spec, TieredSpec):
         yield from _bad_destination(spec, manifest, tree, compaction.state)
     if left := older_l0_left(spec, tree):
         yield left
     if spec.l0_view_ids:
-        yield from _parallel_l0(spec, others, label)
+        yield from _parallel_l0(spec, _others(compaction, ledger), label)
     if isinstance(spec, TieredSpec):
         yield from _not_neighbours(spec, tree)
-        if compaction.state is State.SUBMITTED:
-            yield from _conflicts(spec, others)
+        if compaction.state is not State.COMPACTED:
+            yield from _conflicts(spec, _others(compaction, ledger))
     if compaction.state is State.COMPACTED:
         yield from _bad_outputs(compaction)
 
@@ -118,6 +118,10 @@ def older_l0_left(spec: Spec, tree: Tree) -> str | None:
     if not left:
         return None
     return f"it leaves out L0 {left[-1]}, which is older than its newest L0 source and would be lost"
+
+
+def _others(compaction: SlateCompaction, ledger: SlateLedger) -> Iterator[SlateCompaction]:
+    return (c for c in ledger.compactions if not c.state.is_terminal and c.id != compaction.id)
 
 
 def _parallel_l0(spec: Spec, others: Iterable[SlateCompaction], label: str) -> Iterator[str]:

@@ -157,7 +157,7 @@ def _cancel(process: Process, dataset: SlateDataset) -> None:
 def _retry(process: Process, dataset: SlateDataset) -> None:
     failures = dataset.journal.failures()
     if failures:
-        control.retry(dataset, process.clock, process.ids, process.rng.choice(failures).compaction)
+        control.retry(dataset, process.clock, process.ids, [process.rng.choice(failures).compaction])
         process.world.count("event: person tried again")
 
 
