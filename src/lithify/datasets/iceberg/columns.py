@@ -9,8 +9,8 @@
    sign; decimals of another scale; texts that are not marked as such.
 3. Timestamps of the old type INT96, a day and nanoseconds of the day, are read as microseconds (`open_file`):
    64 bits of nanoseconds, which Arrow makes of them by default, hold 600 years. What is finer is cut off
-   towards the past, as Java does. Nanoseconds below zero, as old versions of Arrow wrote them, are another time
-   to Arrow than to Java; so INT96 is only taken from writers that never did so.
+   towards the past, as Java does. Nanoseconds below zero, as old versions of Arrow wrote them, are another
+   time to Arrow than to Java; so INT96 is only taken from writers that never did so.
 """
 
 from __future__ import annotations
