@@ -1,0 +1,390 @@
+"""Tables on which Java Iceberg works too: what it writes, and its own maintenance before and after ours.
+
+Rows, history and time travel stay the same for Java, PyIceberg and DuckDB.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFileContent
+from pyiceberg.table import Table
+
+from lithify.errors import Refused
+from tests.datasets.iceberg.rest import serve_rest
+from tests.datasets.iceberg.running import compact, dataset_of
+from tests.datasets.iceberg.tables import (
+    DAY,
+    NAME,
+    START,
+    Row,
+    append,
+    append_with_deletes,
+    check,
+    delete_files_of,
+    delete_positions,
+    files_of,
+    fresh,
+    make_rows,
+    new_table,
+    read,
+    read_by_duckdb,
+    read_by_java,
+)
+from tests.judge.iceberg_java import IcebergJava, iceberg_java
+
+A_WEEK_S = 7 * 24 * 3600
+AT_ONCE = {"lithify.min-saved-files": "1", "lithify.min-new-percent": "0", "lithify.max-deleted-percent": "1"}
+"""Whatever there is to do is done."""
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A catalog as Java sees it."""
+
+    catalog: Catalog
+    java: IcebergJava
+    name: str
+    """Of the catalog in SQL."""
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement in which `events` is the table."""
+        return self.java.sql(statement.replace("events", f"{self.name}.db.events")).values
+
+    def call(self, procedure: str, **arguments: str) -> list[tuple[Any, ...]]:
+        """Run one of Java's procedures on the table; arguments as SQL writes them."""
+        given = "".join(f", {name} => {value}" for name, value in arguments.items())
+        return self.java.sql(f"CALL {self.name}.system.{procedure}(table => 'db.events'{given})").values
+
+    @property
+    def table(self) -> Table:
+        return self.catalog.load_table(NAME)
+
+
+@pytest.fixture
+def lake(catalog: Catalog, java: IcebergJava) -> Iterator[Lake]:
+    with serve_rest(catalog) as rest:
+        yield Lake(catalog, java, java.catalog(str(rest.properties["uri"])))
+
+
+def create(lake: Lake, columns: str = "", *, partitioned: str = "", version: int = 2, mode: str = "") -> None:
+    """An empty table made by Java."""
+    mode = mode or "merge-on-read"
+    at_once = "".join(f", '{key}'='{value}'" for key, value in AT_ONCE.items())
+    modes = "".join(f", 'write.{what}.mode'='{mode}'" for what in ("delete", "update", "merge"))
+    lake.sql(
+        f"CREATE TABLE events (event_time timestamp, id bigint, device string{columns}) USING iceberg "
+        f"{f'PARTITIONED BY ({partitioned})' if partitioned else ''} "
+        f"TBLPROPERTIES ('format-version'='{version}'{at_once}{modes})"
+    )
+
+
+def insert(lake: Lake, first: int, count: int = 10, more: str = "", day: int = 0) -> None:
+    """Rows of two devices on one day, by Java."""
+    at = f"timestamp_seconds({round(START.timestamp())} + {day} * 86400 + id * 60)"
+    device = "CASE WHEN id % 2 = 0 THEN 'a' ELSE 'b' END"
+    lake.sql(f"INSERT INTO events SELECT {at}, id, {device}{more} FROM range({first}, {first + count})")
+
+
+def agree(table: Table, *, by_pyiceberg: bool = True) -> list[tuple[Any, ...]]:
+    """What all readers read."""
+    rows = read_by_java(table)
+    assert read_by_java(table, reader="generic") == rows
+    assert read_by_duckdb(table) == rows
+    if by_pyiceberg:
+        assert read(table) == rows
+    return rows
+
+
+def history(table: Table) -> dict[int, list[tuple[Any, ...]]]:
+    """The rows of every snapshot as Java and PyIceberg read them."""
+    found = {}
+    for snapshot in fresh(table).snapshots():
+        rows = read_by_java(table, snapshot.snapshot_id, reader="generic")
+        assert read(table, snapshot.snapshot_id) == rows
+        found[snapshot.snapshot_id] = rows
+    return found
+
+
+def compacted(table: Table, *, by_pyiceberg: bool = True) -> None:
+    """Compact. The rows stay, and those of all snapshots there were."""
+    rows = agree(table, by_pyiceberg=by_pyiceberg)
+    before = history(table) if by_pyiceberg else {}
+    result = compact(dataset_of(table))
+    assert result.committed
+    assert not result.failures
+    assert agree(table, by_pyiceberg=by_pyiceberg) == rows
+    if by_pyiceberg:
+        after = history(table)
+        assert {n: after[n] for n in before} == before
+
+
+# Java's maintenance
+
+
+def orphan(table: Table) -> Path:
+    """A data file that nobody refers to; everything beside the table is a week old now."""
+    place = Path(table.location().removeprefix("file://"))
+    path = place / "data" / "nobody.parquet"
+    path.write_bytes(b"nothing")
+    then = time.time() - A_WEEK_S
+    for found in place.rglob("*"):
+        os.utime(found, (then, then))
+    return path
+
+
+def maintain(lake: Lake, procedure: str) -> None:
+    """One of Java's procedures, and that it did what it is for."""
+    if procedure == "rewrite_manifests":
+        assert lake.call(procedure)[0][0] > 1
+    elif procedure == "rewrite_data_files":
+        assert lake.call(procedure, options="map('rewrite-all', 'true')")[0][0] > 1
+    elif procedure == "rewrite_position_delete_files":
+        lake.call(procedure, options="map('rewrite-all', 'true')")
+    elif procedure == "expire_snapshots":
+        lake.call(procedure, older_than="TIMESTAMP '9999-01-01 00:00:00'", retain_last="1")
+        assert len(fresh(lake.table).snapshots()) == 1
+    else:
+        path = orphan(lake.table)
+        gone = {row[0] for row in lake.call(procedure)}
+        assert f"file:{path}" in gone
+        assert not path.exists()
+
+
+PROCEDURES = [
+    "rewrite_manifests",
+    "rewrite_data_files",
+    "rewrite_position_delete_files",
+    "expire_snapshots",
+    "remove_orphan_files",
+]
+
+
+@pytest.mark.parametrize("procedure", PROCEDURES)
+def test_java_maintains_the_table_before_and_after(lake: Lake, catalog: Catalog, procedure: str) -> None:
+    table = new_table(catalog, properties=AT_ONCE)
+    rows: list[Row] = []
+
+    def more() -> None:
+        for n in range(4):
+            rows.extend(append(table, make_rows(10, START + n // 2 * DAY)))
+        rows.extend(append_with_deletes(table, make_rows(10, START + DAY), [0, 3]))
+        gone = files_of(table)[-1]
+        delete_positions(table, {gone.file_path: [1]})
+        left = {row[1] for row in read(table)}
+        rows[:] = [row for row in rows if row[1] in left]
+
+    def keeps(snapshots: dict[int, list[tuple[Any, ...]]]) -> None:
+        now = history(table)
+        assert all(now[n] == found for n, found in snapshots.items() if n in now)
+
+    more()
+    check(table, rows)
+    past = history(table)
+    maintain(lake, procedure)
+    keeps(past)
+    check(table, rows)
+    rows += append(table, make_rows(10))
+    compacted(table)
+    past = history(table)
+    maintain_again(lake, procedure)
+    keeps(past)
+    check(table, rows)
+    more()
+    check(table, rows)
+    compacted(table)
+    check(table, rows)
+
+
+def maintain_again(lake: Lake, procedure: str) -> None:
+    """The same after a compaction, which may have left it little to do."""
+    if procedure == "rewrite_data_files":
+        lake.call(procedure, options="map('rewrite-all', 'true')")
+    elif procedure == "rewrite_manifests":
+        lake.call(procedure)
+    else:
+        maintain(lake, procedure)
+
+
+# What Java writes
+
+
+@pytest.mark.parametrize(
+    ("mode", "partitioned"),
+    [
+        ("merge-on-read", ""),
+        ("merge-on-read", "device"),
+        ("merge-on-read", "days(event_time)"),
+        ("merge-on-read", "bucket(2, id), truncate(1, device)"),
+        ("copy-on-write", "device"),
+    ],
+)
+def test_java_changes_rows(lake: Lake, mode: str, partitioned: str) -> None:
+    create(lake, partitioned=partitioned, mode=mode)
+    for n in range(3):
+        insert(lake, 10 * n, day=n // 2)
+    lake.sql("DELETE FROM events WHERE id IN (1, 2, 15)")
+    lake.sql("UPDATE events SET device = 'c' WHERE id IN (3, 21)")
+    lake.sql(
+        "MERGE INTO events t USING (SELECT explode(array(4L, 100L)) id) s ON t.id = s.id "
+        "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN "
+        f"INSERT (event_time, id, device) VALUES (timestamp_seconds({round(START.timestamp())}), s.id, 'm')"
+    )
+    rows = {row[1]: row[2] for row in agree(lake.table)}
+    assert set(rows) == set(range(30)) - {1, 2, 15, 4} | {100}
+    assert (rows[3], rows[21], rows[100]) == ("c", "c", "m")
+    compacted(lake.table)
+    assert not [f for f in delete_files_of(lake.table) if f.content == DataFileContent.POSITION_DELETES]
+    lake.sql("DELETE FROM events WHERE id = 5")
+    insert(lake, 200)
+    compacted(lake.table)
+    assert {row[1] for row in agree(lake.table)} == set(rows) - {5} | set(range(200, 210))
+
+
+@pytest.mark.parametrize("partition", [None, "device=a"])
+def test_java_deletes_by_value(lake: Lake, partition: str | None) -> None:
+    """Files that such a delete applies to are left alone; what is written later is compacted."""
+    create(lake, partitioned="device" if partition else "")
+    insert(lake, 0)
+    insert(lake, 10)
+    path = f"{lake.table.location()}/data/by-value.parquet"
+    events = f"{lake.name}.db.events"
+    lake.java.delete_equal(events, ["id", "device"], [[4, "a"], [12, "a"]], partition=partition, path=path)
+    insert(lake, 0)  # after the delete, so these stay
+    insert(lake, 10)
+    rows = agree(lake.table, by_pyiceberg=False)
+    assert len(rows) == 38
+    compacted(lake.table, by_pyiceberg=False)
+    assert len(delete_files_of(lake.table)) == 1
+    lake.call("rewrite_data_files", options="map('rewrite-all', 'true', 'remove-dangling-deletes', 'true')")
+    assert agree(lake.table, by_pyiceberg=False) == rows
+
+
+def test_java_changes_schema_and_partitions(lake: Lake) -> None:
+    create(lake, ", n int, x float, s struct<a: int, b: string>, gone string, d decimal(5, 2)")
+    made = ", cast(id AS int), cast(id / 3 AS float), named_struct('a', cast(id AS int), 'b', 'q'), 'g', 1.25"
+    insert(lake, 0, more=made)
+    insert(lake, 10, more=made)
+    for change in (
+        "ADD COLUMN more array<struct<k: int>> AFTER id",
+        "RENAME COLUMN device TO unit",
+        "ALTER COLUMN n TYPE bigint",
+        "ALTER COLUMN x TYPE double",
+        "ALTER COLUMN d TYPE decimal(10, 2)",
+        "ALTER COLUMN s.a TYPE bigint",
+        "ADD COLUMN s.c timestamp_ntz",
+        "RENAME COLUMN s.b TO z",
+        "DROP COLUMN gone",
+        "ADD PARTITION FIELD unit",
+        "ALTER COLUMN x FIRST",
+    ):
+        lake.sql(f"ALTER TABLE events {change}")
+    values = "1.5, timestamp_seconds({0}), {1}, array(named_struct('k', 1), NULL), 'u', 1, "
+    values += "named_struct('a', 2, 'z', 'r', 'c', NULL), 2"
+    for n in (100, 101):
+        lake.sql(f"INSERT INTO events VALUES ({values.format(round(START.timestamp()), n)})")
+    lake.sql("DELETE FROM events WHERE id = 3")
+    lake.sql("ALTER TABLE events REPLACE PARTITION FIELD unit WITH bucket(4, id)")
+    for n in (200, 204):
+        lake.sql(f"INSERT INTO events VALUES ({values.format(round(START.timestamp()), n)})")
+    before = of_java(lake.table)
+    assert len(before) == 23
+    assert compact(dataset_of(lake.table)).committed
+    assert of_java(lake.table) == before
+    assert len(files_of(lake.table)) < 8
+
+
+def of_java(table: Table) -> list[str]:
+    """All rows as Java reads them, for any schema."""
+    location = fresh(table).metadata_location
+    found = [iceberg_java().rows(location, reader=reader) for reader in ("spark", "generic")]
+    spark, generic = (sorted(map(repr, rows.dicts())) for rows in found)
+    assert spark == generic
+    return spark
+
+
+ALL_TYPES = """
+    true, cast(-2147483648 AS int), 9223372036854775807L, cast(0.1 AS float), double('NaN'), 1.50,
+    1234567890.0123456789, date'0001-01-01', timestamp_ntz'0001-01-01 00:00:00.000001',
+    timestamp'9999-12-31 23:59:59.999999', 'Zürich', X'00ff', array(1, NULL),
+    map('a', named_struct('t', timestamp'1969-12-31 23:59:59.999999')),
+    named_struct('l', array(named_struct('x', 1), NULL), 'm', map('k', array(1.5d)))
+"""
+TYPE_COLUMNS = """,
+    c0 boolean, c1 int, c2 bigint, c3 float, c4 double, c5 decimal(9, 2), c6 decimal(38, 10), c7 date,
+    c8 timestamp_ntz, c9 timestamp, c10 string, c11 binary, c12 array<int>,
+    c13 map<string, struct<t: timestamp>>,
+    c14 struct<l: array<struct<x: int>>, m: map<string, array<double>>>
+"""
+
+
+def test_java_writes_every_type(lake: Lake) -> None:
+    create(lake, TYPE_COLUMNS)
+    lake.sql("ALTER TABLE events SET TBLPROPERTIES ('lithify.time-column'='event_time')")
+    nulls = ", ".join(["NULL"] * 15)
+    for n in range(4):
+        values = ALL_TYPES if n % 2 == 0 else nulls
+        at = f"timestamp_seconds({round(START.timestamp())})"
+        lake.sql(f"INSERT INTO events VALUES ({at}, {n}, 'a', {values})")
+    before = of_java(lake.table)
+    assert compact(dataset_of(lake.table)).committed
+    assert len(files_of(lake.table)) == 1
+    assert of_java(lake.table) == before
+    lake.sql("DELETE FROM events WHERE id = 2")
+    lake.sql("INSERT INTO events SELECT * FROM events WHERE id = 0")
+    before = of_java(lake.table)
+    assert compact(dataset_of(lake.table)).committed
+    assert of_java(lake.table) == before
+
+
+def test_a_table_that_java_upgraded_from_version_1(lake: Lake) -> None:
+    """Old manifests have no sequence numbers, and a partition field that was dropped became void."""
+    create(lake, version=1, partitioned="device, days(event_time)", mode="copy-on-write")
+    for n in range(3):
+        insert(lake, 10 * n)
+    lake.sql("ALTER TABLE events DROP PARTITION FIELD device")
+    insert(lake, 30)
+    with pytest.raises(Refused, match="format version 1"):
+        compact(dataset_of(lake.table))
+    lake.sql(
+        "ALTER TABLE events SET TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read', "
+        "'write.update.mode'='merge-on-read', 'write.merge.mode'='merge-on-read')"
+    )
+    lake.sql("DELETE FROM events WHERE id IN (3, 33)")
+    insert(lake, 40)
+    rows = read_by_java(lake.table)  # DuckDB reads no manifests of version 1 in a table of version 2
+    before = history(lake.table)
+    assert compact(dataset_of(lake.table)).committed
+    assert agree(lake.table) == rows
+    after = history(lake.table)
+    assert {n: after[n] for n in before} == before
+    lake.sql("DELETE FROM events WHERE id = 5")
+    compacted(lake.table)
+    assert {row[1] for row in agree(lake.table)} == set(range(50)) - {3, 33, 5}
+
+
+def test_version_3_is_refused(lake: Lake, tmp_path: Path) -> None:
+    lake.java.sql(f"SET spark.sql.catalog.hadoop_v3.warehouse={tmp_path}/v3")
+    lake.java.sql("SET spark.sql.catalog.hadoop_v3.type=hadoop")
+    lake.java.sql("SET spark.sql.catalog.hadoop_v3=org.apache.iceberg.spark.SparkCatalog")
+    lake.java.sql(
+        "CREATE TABLE hadoop_v3.db.events (event_time timestamp, id bigint, device string) USING iceberg "
+        "TBLPROPERTIES ('format-version'='3')"
+    )
+    for n in range(2):
+        lake.java.sql(f"INSERT INTO hadoop_v3.db.events VALUES (timestamp_seconds({n}), {n}, 'a')")
+    metadata = tmp_path / "v3" / "db" / "events" / "metadata"
+    latest = max(metadata.glob("v*.metadata.json"), key=lambda path: int(path.name[1:].partition(".")[0]))
+    table = lake.catalog.register_table(NAME, latest.as_uri())
+    before = fresh(table).metadata_location
+    with pytest.raises(Refused, match=r"format version 3 .* only version 2"):
+        compact(dataset_of(table))
+    assert fresh(table).metadata_location == before
+    assert not list(metadata.parent.rglob("lithify*"))
