@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,10 +15,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableResponse
 
 from lithify import telemetry
+from lithify.coordination.leadership import Term
 from lithify.coordinator import Coordinator
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.components import components
-from lithify.datasets.iceberg.garbage import collect, referenced
+from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
 from lithify.datasets.iceberg.model import NewFile
 from lithify.ids import RandomIds
 from lithify.telemetry import Event
@@ -33,6 +36,7 @@ from tests.datasets.iceberg.tables import (
     files_of,
     fresh,
     make_rows,
+    named_paths,
     new_table,
     rewrite_without,
 )
@@ -56,7 +60,7 @@ class Week:
         self.steps.coordinator = Coordinator(
             self.steps.dataset, self.steps.clock, RandomIds(), observer=self.events.append
         )
-        self.steps.coordinator.start()
+        self.steps.coordinator.start(Term(self.steps.dataset.take_epoch()))
         self.work()
 
     def append(self, day: int, part: int = 0) -> None:
@@ -213,12 +217,14 @@ def test_what_was_dropped_is_garbage(catalog: SqlCatalog) -> None:
     week.rewrite(4)
     assert week.steps.commit().dropped
     compact(dataset_of(week.table))
-    later = a_clock()
-    later.advance_s(7200)
-    collect(dataset_of(week.table), later, min_age_ms=3_600_000, dry_run=False)
     folder = Path(fresh(week.table).location().removeprefix("file://"))
+    two_hours_ago_s = time.time() - 7200
+    for path in folder.rglob("*"):
+        os.utime(path, (two_hours_ago_s, two_hours_ago_s))
+    report = collect(dataset_of(week.table), a_clock(), GarbageOptions(dry_run=False))
+    assert report.count(Kind.DATA) == 1
     there = {path.as_uri() for path in folder.rglob("*lithify-*") if path.suffix in (".parquet", ".avro")}
-    assert there <= set(referenced(fresh(week.table)))
+    assert there <= named_paths(fresh(week.table))
     check(week.table, week.rows)
 
 
