@@ -8,6 +8,8 @@ need not wait for its heartbeats to time out. A coordinator just ends: all its s
 A round that fails, for whatever reason, is reported and the loop goes on after a pause: with the other
 datasets, and with this one when its turn comes again. What was in progress is covered by the protocol. What
 nobody foresaw is an error like any other here (`lithify.defects`). Only `Fenced` ends a coordinator for good.
+A table that cannot be compacted as it is now (`Refused`) may be tomorrow: that is said once, and looked at
+again.
 """
 
 from __future__ import annotations
@@ -97,6 +99,7 @@ def _coordinate(
     options: LoopOptions,
     worker: Worker | None,
 ) -> None:
+    trouble = ""  # of the last round; the same is not said again every few seconds
     while not stop.is_set():
         wait_s = options.poll_interval_s
         try:
@@ -106,8 +109,11 @@ def _coordinate(
         except Fenced:
             raise
         except LithifyError as error:
-            _log.error("the coordinator could not finish a round and tries again: %s", error)
+            if str(error) != trouble:
+                _log.error("the coordinator could not finish a round and tries again: %s", error)
+            trouble = str(error)
         else:
+            trouble = ""
             if tick.ledger.active() or tick.refused:
                 wait_s = options.commit_compacted_interval_s
         changed = worker is not None and _tick_worker(worker)
