@@ -447,7 +447,7 @@ def _claimed(root: Path) -> list[bytes]:
     """What a coordinator takes as it is: the ledger, and SSTs that no manifest names yet."""
     try:
         named = {sst.id for sst in _ssts(root)}
-    except (LithifyError, ValueError):
+    except (LithifyError, ValueError, OSError):
         named = set()
     outputs = [path for path in _files(root, "compacted") if path.stem not in named]
     return [path.read_bytes() for path in (*_files(root, "compactions"), *outputs)]
@@ -480,7 +480,7 @@ class Databases:
         for damage, _ in chosen:
             try:
                 what.append(damage(folder, rng))
-            except (LithifyError, ValueError, FileNotFoundError):
+            except (LithifyError, ValueError, OSError):
                 what.append("nothing more")  # the first damage was enough
         # Who writes the ledger, or what it calls an output, can have anything committed.
         is_forged = _claimed(folder) != _claimed(prepared / name)
