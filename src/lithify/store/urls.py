@@ -2,8 +2,8 @@
 
 | URL | store, rooted at |
 |---|---|
-| a path, `file:///path` | the local file system, `/` |
-| `s3://bucket/prefix` (`s3a`) | the bucket |
+| a path, `file:///path`, `file:/path` | the local file system, `/` |
+| `s3://bucket/prefix` (`s3a`, `s3n`) | the bucket |
 | `gs://bucket/prefix` | the bucket |
 | `az://container/prefix` (`azure`, `adl`, `abfs`, `abfss`, also `container@account…`) | the container |
 | `memory://name/prefix` | the memory of this process, one store per name |
@@ -44,7 +44,7 @@ MAX_RETRIES = 10
 RETRY_TIMEOUT_S = 60.0
 
 _PROVIDER_PREFIXES = {
-    **dict.fromkeys(("s3", "s3a"), "aws_"),
+    **dict.fromkeys(("s3", "s3a", "s3n"), "aws_"),
     **dict.fromkeys(("gs",), "google_"),
     **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), "azure_"),
 }
@@ -81,28 +81,43 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[Obje
     `store.url` with the same options opens the same store again, in another process too (except
     `memory:`, which no other process can see).
     """
-    scheme, separator, _ = url.partition("://")
-    if not separator:
-        if not url:
-            raise Refused("the URL of the dataset is empty; give a path or a URL such as s3://bucket/prefix")
+    if not url:
+        raise Refused("the URL of the dataset is empty; give a path or a URL such as s3://bucket/prefix")
+    scheme, rest = split_scheme(url)
+    if scheme is None:
         return _local(url, url, options)
-    parts = urlsplit(url)
+    parts = urlsplit(f"{scheme}:{rest}")
     if parts.query or parts.fragment:
         raise Refused(f"{url}: a '?' or '#' cannot be part of the URL; write %3F or %23 if the path has one")
     path = unquote(parts.path)
     if scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise Refused(f"{url}: names the host {parts.netloc}; write file:///path with three slashes")
+        if not path.startswith("/"):
+            raise Refused(f"{url}: names no path from the root; write file:///path with three slashes")
         return _local(url, path, options)
-    if scheme == "memory":
-        return _memory(parts.netloc, options), _prefix(url, path)
     provider = _PROVIDER_PREFIXES.get(scheme)
-    if provider is None:
+    if provider is None and scheme != "memory":
         known = ", ".join(("file", "memory", *_PROVIDER_PREFIXES))
         raise Refused(f"{url}: the scheme {scheme!r} is not known; use a path or one of {known}")
+    if not rest.startswith("//"):
+        raise Refused(f"{url}: write {scheme}://…, or ./{url} if it is a path")
+    if provider is None:
+        return _memory(parts.netloc, options), _prefix(url, path)
     if not parts.netloc:
         raise Refused(f"{url}: names no bucket; write {scheme}://bucket/prefix")
     return _remote(f"{scheme}://{parts.netloc}", provider, options or {}), _prefix(url, path)
+
+
+def split_scheme(url: str) -> tuple[str | None, str]:
+    """The scheme of a URL in small letters, `None` for a path, and what follows the colon. `Refused` for a
+    path of Windows."""
+    scheme, separator, rest = url.partition(":")
+    if not separator or "/" in scheme:
+        return None, url
+    if len(scheme) == 1:
+        raise Refused(f"{url}: looks like a path of Windows, whose file systems are not supported")
+    return scheme.lower(), rest
 
 
 def settled_endpoint(url: str, options: Mapping[str, str]) -> str | None:

@@ -24,7 +24,7 @@ from pyiceberg.typedef import Properties
 from lithify.datasets.iceberg.foreign import translated
 from lithify.errors import Refused
 from lithify.store.objects import ObjectStore
-from lithify.store.urls import open_store, settled_endpoint
+from lithify.store.urls import open_store, settled_endpoint, split_scheme
 
 SCHEME = "iceberg://"
 TESTED_PYICEBERG = "0.12."
@@ -57,7 +57,15 @@ _FALLBACKS = {
 """What PyIceberg takes instead, for the file access and the catalog alike."""
 _TIMES_S = {"s3.connect-timeout": "connect_timeout", "s3.request-timeout": "timeout"}
 _ALLOW_HTTP = ("allow_http", "aws_allow_http", "google_allow_http", "azure_allow_http")
-_PREFIXES = {"s3": "s3.", "s3a": "s3.", "gs": "gcs.", "az": "adls.", "abfs": "adls.", "abfss": "adls."}
+_PREFIXES = {
+    "s3": "s3.",
+    "s3a": "s3.",
+    "s3n": "s3.",
+    "gs": "gcs.",
+    "az": "adls.",
+    "abfs": "adls.",
+    "abfss": "adls.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +140,12 @@ def open_place(location: str, properties: Properties) -> tuple[ObjectStore, str]
     """
     if "?" in location or "#" in location:
         raise Refused(f"{location}: PyIceberg cuts a location off at '?' and '#'; move the table to another")
-    scheme, separator, rest = location.partition("://")
-    url = f"{scheme}://{quote(rest, safe='/@:')}" if separator else location
+    scheme, rest = split_scheme(location)
+    if scheme is None and not location.startswith("/"):
+        raise Refused(f"{location}: is relative, so it is another place for each process; move the table")
+    if scheme == "file" and rest.startswith("//") and not rest.startswith("///"):
+        raise Refused(f"{location}: names a host, which PyIceberg takes for a folder; write file:///path")
+    url = location if scheme is None else f"{scheme}:{quote(rest, safe='/@:')}"
     return open_store(url, store_options(location, properties))
 
 
