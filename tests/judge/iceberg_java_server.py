@@ -185,15 +185,16 @@ class Server:
 
 def _message(error: Any) -> str:
     """An exception of Java's, what caused it, and where."""
-    message = _first_line(error)
+    message = _told(error)
     while error.getCause() is not None:
         error = error.getCause()
-        message += f"; caused by {_first_line(error)}"
+        message += f"; caused by {_told(error)}"
     return "\n  at ".join([message, *(str(frame) for frame in error.getStackTrace()[:_FRAMES])])
 
 
-def _first_line(error: Any) -> str:
-    return str(error.toString()).partition("\n")[0]
+def _told(error: Any) -> str:
+    """What an exception says, without the stack that Spark puts into it."""
+    return str(error.toString()).partition("\n\tat ")[0].strip()
 
 
 def _main(folder: Path) -> None:

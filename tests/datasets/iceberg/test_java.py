@@ -113,6 +113,20 @@ def history(table: Table) -> dict[int, list[tuple[Any, ...]]]:
     return found
 
 
+METADATA = ("files", "entries", "manifests", "refs", "history", "snapshots", "partitions", "all_data_files")
+
+
+def check_metadata(table: Table) -> None:
+    """Java reads all metadata tables, and the files in them are those of PyIceberg."""
+    location = fresh(table).metadata_location
+    found = {part: iceberg_java().rows(location, part=part).dicts() for part in METADATA}
+    files = {file["file_path"]: file["record_count"] for file in found["files"]}
+    expected = [*files_of(table), *delete_files_of(table)]
+    assert files == {file.file_path: file.record_count for file in expected}
+    assert {row["snapshot_id"] for row in found["snapshots"]} == {s.snapshot_id for s in table.snapshots()}
+    assert all(found.values())
+
+
 def compacted(table: Table, *, by_pyiceberg: bool = True) -> None:
     """Compact. The rows stay, and those of all snapshots there were."""
     rows = agree(table, by_pyiceberg=by_pyiceberg)
@@ -245,6 +259,7 @@ def test_java_changes_rows(lake: Lake, mode: str, partitioned: str) -> None:
     lake.sql("DELETE FROM events WHERE id = 5")
     insert(lake, 200)
     compacted(lake.table)
+    check_metadata(lake.table)
     assert {row[1] for row in agree(lake.table)} == set(rows) - {5} | set(range(200, 210))
 
 

@@ -1,9 +1,9 @@
 """Reading the rows of a range, as batches of the schema in which they will be written.
 
-1. A file that must not be rewritten (`columns.why_unfit`) is refused. The planner leaves those alone that it
-   knows of.
-2. A file that has no deletes, and whose columns are the outputs' in every respect (`stored`), is read as it
-   is.
+1. A file that has no deletes, and whose columns are the outputs' in every respect (`stored`), is read as it
+   is: for a small file, everything else takes longer than decoding it.
+2. Another file that must not be rewritten (`columns.why_unfit`) is refused. The planner leaves those alone
+   that it knows of.
 3. Of every other file the rows deleted by position are left out, and the rest is projected onto the current
    schema, with the values of its partition where the file does not have them (`projection`).
 
@@ -72,18 +72,17 @@ class RangeReader:
         """The rows of one source that belong to the range, deletes applied."""
         path = source.file.file_path
         with translated(f"reading {path}"), self._task.io.new_input(path).open() as stream:
-            file = open_file(stream)
-            reason = why_unfit(file, self._schema, self._names)
-            if reason is not None:
-                raise Unsupported(f"{path} cannot be rewritten; such files {reason}")
-            is_stored = not source.delete_files and has_columns(file, self._stored)
-            file = open_file(stream, self._dictionaries, file.metadata)
+            footer = pq.ParquetFile(stream)
+            file = open_file(stream, self._dictionaries, footer.metadata)
             wanted = None if source.is_inside else self._task.range
-            if is_stored:
+            if not source.delete_files and has_columns(footer, self._stored):
                 time_name = self.column_name(self._task.time_field_id)
                 yield from batches_in_range(file, self.arrow_schema, time_name, wanted)
-            else:
-                yield from self._projected(file, source, wanted)
+                return
+            reason = why_unfit(footer, self._schema, self._names)
+            if reason is not None:
+                raise Unsupported(f"{path} cannot be rewritten; such files {reason}")
+            yield from self._projected(file, source, wanted)
 
     def _projected(
         self, file: pq.ParquetFile, source: SourceFile, wanted: TimeRange | None
