@@ -446,8 +446,8 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def _claimed(root: Path) -> list[bytes]:
-    """What a coordinator takes as it is: the ledger, and SSTs that no manifest names yet. Where there are any,
-    also what they were made of: rows changed since then are in them as they were."""
+    """What a coordinator takes as it is: the ledger, and SSTs that no manifest names yet. Where there are
+    any, also what they were made of: rows changed since then are in them as they were."""
     try:
         named = {sst.id for sst in _ssts(root)}
     except (LithifyError, ValueError, OSError):
