@@ -444,13 +444,15 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def _claimed(root: Path) -> list[bytes]:
-    """What a coordinator takes as it is: the ledger, and SSTs that no manifest names yet."""
+    """What a coordinator takes as it is: the ledger, and SSTs that no manifest names yet. Where there are
+    any, also what they were made of: rows changed since then are in them as they were."""
     try:
         named = {sst.id for sst in _ssts(root)}
     except (LithifyError, ValueError, OSError):
         named = set()
-    outputs = [path for path in _files(root, "compacted") if path.stem not in named]
-    return [path.read_bytes() for path in (*_files(root, "compactions"), *outputs)]
+    ssts = _files(root, "compacted")
+    has_outputs = any(path.stem not in named for path in ssts)
+    return [path.read_bytes() for path in (*_files(root, "compactions"), *(ssts if has_outputs else ()))]
 
 
 class Databases:
