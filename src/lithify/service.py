@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event
 
@@ -45,25 +45,55 @@ class LoopOptions:
     """Each wait is longer by up to this share."""
 
 
-def run_workers(workers: Sequence[Worker], stop: Event, rng: random.Random, options: LoopOptions) -> None:
+def run_workers(
+    workers: Sequence[Worker],
+    stop: Event,
+    rng: random.Random,
+    options: LoopOptions,
+    *,
+    unopened: Sequence[Callable[[], Worker]] = (),
+) -> None:
     """Work on all datasets of `workers`, which share one engine, until `stop` is set; then give back what
-    is unfinished. Each round begins with another dataset, so that none takes all the room."""
-    turns = deque(workers)
+    is unfinished. Each round begins with another dataset, so that none takes all the room. Those of
+    `unopened` could not be opened so far: that is tried again in every round."""
+    turns, openers = deque(workers), [_Opener(open_worker) for open_worker in unopened]
     try:
         while not stop.is_set():
             changed = False
+            for opener in tuple(openers):
+                if (opened := opener.opened()) is not None:
+                    turns.append(opened)
+                    openers.remove(opener)
             for worker in turns:
-                held_elsewhere = sum(other.held for other in workers if other is not worker)
+                held_elsewhere = sum(other.held for other in turns if other is not worker)
                 changed = _tick_worker(worker, held_elsewhere) or changed
             turns.rotate(-1)
-            busy = next((worker for worker in workers if worker.is_busy), None)
+            busy = next((worker for worker in turns if worker.is_busy), None)
             if busy is not None:
                 busy.wait(options.commit_compacted_interval_s)
             elif not changed:  # else there is room again, for a dataset that was asked before there was
                 stop.wait(options.compactions_poll_interval_s * (1 + rng.uniform(0, options.jitter)))
     finally:
-        for worker in workers:
+        for worker in turns:
             _release(worker)
+
+
+class _Opener:
+    """Opens a worker, and says once why it cannot."""
+
+    def __init__(self, open_worker: Callable[[], Worker]) -> None:
+        self._open = open_worker
+        self._trouble = ""
+
+    def opened(self) -> Worker | None:
+        try:
+            with contained("opening a dataset"):
+                return self._open()
+        except LithifyError as error:
+            if str(error) != self._trouble:
+                _log.error("a dataset cannot be opened, which is tried again: %s", error)
+            self._trouble = str(error)
+        return None
 
 
 def run_coordinator(

@@ -25,9 +25,10 @@ from rich.table import Table
 from tests.fuzz.databases import Databases
 from tests.fuzz.family import Family, Verdict
 from tests.fuzz.judging import MAX_WALL_S
-from tests.fuzz.playing import Summary, play
+from tests.fuzz.playing import Summary, play, prepare
+from tests.fuzz.tables import Tables
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (Databases(),)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (Databases(), Tables())}
 DEFAULT_CASES = 10_000
 _CASES_PER_CALL = 25
 _CASES_PER_LINE = 500
@@ -58,10 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _play_family(name: str, folder: Path, seed: int, cases: range, jobs: int, verbose: bool) -> int:
     console, summary, began_s = Console(), Summary(), time.monotonic()
-    prepared = folder / name / "prepared"
-    prepared.mkdir(parents=True)
-    FAMILIES[name].prepare(prepared)
-    for verdict in _verdicts(name, prepared, folder, seed, cases, jobs):
+    for verdict in _verdicts(name, folder, seed, cases, jobs):
         summary.add(verdict)
         if verbose:
             console.print(f"{verdict}", markup=False)
@@ -74,11 +72,9 @@ def _play_family(name: str, folder: Path, seed: int, cases: range, jobs: int, ve
     return len(summary.failed)
 
 
-def _verdicts(
-    name: str, prepared: Path, folder: Path, seed: int, cases: range, jobs: int
-) -> Iterator[Verdict]:
+def _verdicts(name: str, folder: Path, seed: int, cases: range, jobs: int) -> Iterator[Verdict]:
     parts = [cases[i : i + _CASES_PER_CALL] for i in range(0, len(cases), _CASES_PER_CALL)]
-    calls = [(name, prepared, folder, seed, part) for part in parts]
+    calls = [(name, folder, seed, part) for part in parts]
     if jobs == 1:
         for call in calls:
             yield from _play_part(call)
@@ -88,13 +84,16 @@ def _verdicts(
             yield from found
 
 
-def _play_part(call: tuple[str, Path, Path, int, range]) -> list[Verdict]:
-    name, prepared, folder, seed, cases = call
+def _play_part(call: tuple[str, Path, int, range]) -> list[Verdict]:
+    name, folder, seed, cases = call
+    place = folder / name / f"{os.getpid()}"
+    prepared = place.with_suffix(".prepared")
+    if not prepared.exists():
+        prepare(FAMILIES[name], prepared, place)
     found = []
     for case in cases:
         # The last resort against compiled code that never comes back.
         faulthandler.dump_traceback_later(2 * MAX_WALL_S, exit=True)
-        place = folder / name / f"{os.getpid()}"
         found.append(play(FAMILIES[name], prepared, place, seed, case))
         faulthandler.cancel_dump_traceback_later()
     return found

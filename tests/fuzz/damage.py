@@ -2,9 +2,9 @@
 
 1. Bytes: bits flipped, pieces cut out, put in, repeated, lengths and offsets replaced
    (`tests.datasets.slatedb.fuzz`).
-2. Records, as a FlatBuffer holds them: one leaf replaced by a number, a text or bytes that no writer would
-   put there, a part left out, a list repeated, cut or turned around. What is written again from the record
-   is a sound FlatBuffer, so the damage gets past the decoder.
+2. Records, as FlatBuffers, Avro and JSON hold them: one leaf replaced by a number, a text or bytes that no
+   writer would put there, a part left out, a list repeated, cut or turned around. What is written again from
+   the record is sound in its format, so the damage gets past the decoder.
 3. JSON: the same, with what only JSON can say (1e999, NaN, half a character, thousands of brackets).
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tests.datasets.slatedb.fuzz import damaged
@@ -41,6 +42,9 @@ _HOSTILE_TEXTS = (
     "[red]",
     "\x1b[31m",
     "A" * 70_000,
+    "file:///dev/zero",
+    "s3://nowhere/x",
+    "null",
 )
 _HOSTILE_BYTES = (b"", b"\0", b"\xff", b"\xff" * 9, b"k", b"k0000", b"k9999", b"\0" * 70_000)
 _RAW_JSON = (
@@ -60,11 +64,15 @@ MAX_REPEATS = 300
 _TRIES = 20
 
 
+Key = int | str
+Place = tuple[Key, ...]
+
+
 def damaged_record(record: Any, rng: random.Random) -> Any:
-    """A copy of nested named tuples, tuples, bytes, texts and numbers with one thing wrong in it."""
-    leaves = list(_places(record, ()))
-    for _ in range(_TRIES):
-        place = rng.choice(leaves)
+    """A copy of nested named tuples, tuples, lists, dictionaries and leaves with one thing wrong in it."""
+    places = list(_places(record, ()))
+    for _ in range(_TRIES if places else 0):
+        place = rng.choice(places)
         before = _at(record, place)
         after = _other(before, rng)
         if after != before:
@@ -72,30 +80,39 @@ def damaged_record(record: Any, rng: random.Random) -> Any:
     return record
 
 
-def _places(value: Any, place: tuple[int, ...]) -> Any:
+def _parts(value: Any) -> Iterable[tuple[Key, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, tuple | list) else ()
+
+
+def _places(value: Any, place: Place) -> Iterator[Place]:
     if place:
         yield place
-    if isinstance(value, tuple):
-        for i, part in enumerate(value):
-            yield from _places(part, (*place, i))
+    for key, part in _parts(value):
+        yield from _places(part, (*place, key))
 
 
-def _at(value: Any, place: tuple[int, ...]) -> Any:
-    for i in place:
-        value = value[i]
+def _at(value: Any, place: Place) -> Any:
+    for key in place:
+        value = value[key]
     return value
 
 
-def _with(value: Any, place: tuple[int, ...], part: Any) -> Any:
+def _with(value: Any, place: Place, part: Any) -> Any:
     if not place:
         return part
-    items = [_with(item, place[1:], part) if i == place[0] else item for i, item in enumerate(value)]
-    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    items = {key: _with(item, place[1:], part) if key == place[0] else item for key, item in _parts(value)}
+    if isinstance(value, dict):
+        return items
+    return type(value)(*items.values()) if hasattr(value, "_fields") else type(value)(items.values())
 
 
 def _other(value: Any, rng: random.Random) -> Any:
     if value is None:
         return rng.choice((b"", (), 0, ""))
+    if isinstance(value, bool):
+        return rng.choice((not value, None))
     if isinstance(value, int):
         return rng.choice((rng.choice(HOSTILE_NUMBERS), value + rng.randrange(-3, 4), -value))
     if isinstance(value, str):
@@ -104,24 +121,36 @@ def _other(value: Any, rng: random.Random) -> Any:
         return rng.choice((rng.choice(_HOSTILE_BYTES), damaged(value, rng) if value else b"x", None))
     if hasattr(value, "_fields"):
         return rng.choice((None, type(value)(*(_other(part, rng) for part in value))))
+    if isinstance(value, dict):
+        return _other_object(value, rng)
     return _other_list(value, rng)
 
 
-def _other_list(items: tuple[Any, ...], rng: random.Random) -> tuple[Any, ...] | None:
+def _other_object(value: dict[str, Any], rng: random.Random) -> dict[str, Any] | None:
+    if not value or rng.random() < 0.1:
+        return None
+    name = rng.choice(sorted(value))
+    if rng.random() < 0.5:
+        return {key: part for key, part in value.items() if key != name}
+    return {**value, rng.choice(_HOSTILE_TEXTS): value[name]}
+
+
+def _other_list(items: Sequence[Any], rng: random.Random) -> Sequence[Any] | None:
     if not items:
         return None
+    of: Callable[[Iterable[Any]], Sequence[Any]] = list if isinstance(items, list) else tuple
     i = rng.randrange(len(items))
     match rng.randrange(6):
         case 0:
-            return ()
+            return of(())
         case 1:
-            return (*items[:i], *items[i + 1 :])
+            return of((*items[:i], *items[i + 1 :]))
         case 2:
-            return tuple(reversed(items))
+            return of(reversed(items))
         case 3:
-            return (*items, items[i])
+            return of((*items, items[i]))
         case 4:
-            return items * rng.randrange(2, MAX_REPEATS)
+            return of((*items,) * rng.randrange(2, MAX_REPEATS))
         case _:
             return None
 
@@ -132,18 +161,14 @@ def damaged_json(data: bytes, rng: random.Random) -> bytes:
         return damaged(data, rng)
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return damaged(data, rng)
+    if rng.random() < 0.5:
+        return json.dumps(damaged_record(document, rng), default=repr).encode()
     mark = "\ue000here"
     raw = rng.choice((*_RAW_JSON, str(rng.choice(HOSTILE_NUMBERS)), json.dumps(rng.choice(_HOSTILE_TEXTS))))
-    if isinstance(document, dict) and document and rng.random() < 0.9:
-        name = rng.choice(sorted(document))
-        if rng.random() < 0.15:
-            del document[name]
-        else:
-            document[name] = [mark] if rng.random() < 0.1 else mark
-    else:
-        document = mark
-    return (
-        json.dumps(document, ensure_ascii=False).replace(json.dumps(mark, ensure_ascii=False), raw).encode()
-    )
+    places = list(_places(document, ()))
+    if rng.random() < 0.5:
+        places = [place for place in places if len(place) == 1]  # deep ones are by far the most
+    marked = _with(document, rng.choice(places) if places else (), mark)
+    return json.dumps(marked, ensure_ascii=False).replace(json.dumps(mark, ensure_ascii=False), raw).encode()

@@ -45,13 +45,12 @@ from lithify.testing.engine import InlineEngine
 from lithify.worker import Worker, WorkerOptions
 from tests.compacting import compact, dataset_at
 from tests.fuzz.damage import HOSTILE_NUMBERS, damaged, damaged_json, damaged_record
-from tests.fuzz.family import Command, Damaged
+from tests.fuzz.family import SOUND, Command, Damaged
 from tests.judge.official import Put, copy_database, open_db
 from tests.judge.old import kept_old_database
 from tests.judge.rows import read_database, visible_rows
 from tests.protocol.rig import Rig, Template
 
-_SOUND = "sound"
 _KEYS = 60
 _SMALL_SST_BYTES = 1500
 _JUNK_ENTRIES = 200
@@ -439,7 +438,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "run", _options("run", ("--take-over",), ("--metrics-port", "0"), _MOVES), weight=3, may_write=_LEASE
     ),
-    Command("worker", _on_it("worker"), weight=3, helps=_SOUND),
+    Command("worker", _on_it("worker"), weight=3, helps=True),
 )
 
 
@@ -461,15 +460,15 @@ class Databases:
     name = "databases"
     commands = COMMANDS
 
-    def prepare(self, folder: Path) -> None:
+    def prepare(self, folder: Path, place: Path) -> None:
         for codec in (None, "Zstd", "Zlib", "Lz4", "Snappy"):
             make_fresh(folder / f"fresh-{codec}".lower(), codec)
         make_busy(folder / "busy")
         copy_database(kept_old_database("slatedb-0.15.0"), folder / "old")
-        make_sound(folder / _SOUND)
+        make_sound(folder / SOUND)
 
     def damage(self, prepared: Path, folder: Path, rng: random.Random) -> Damaged:
-        names = sorted(path.name for path in prepared.iterdir() if path.name != _SOUND)
+        names = sorted(path.name for path in prepared.iterdir() if path.name != SOUND)
         name = rng.choice((*names, "busy", "busy"))
         shutil.copytree(prepared / name, folder)
         ledger = dataset_at(folder).ledger()
@@ -486,7 +485,14 @@ class Databases:
                 what.append("nothing more")  # the first damage was enough
         # Who writes the ledger, or what it calls an output, can have anything committed.
         is_forged = _claimed(folder) != _claimed(prepared / name)
-        return Damaged(str(folder), folder, f"{name}: {'; '.join(what)}", tuple(ids), objects, is_forged)
+        return Damaged(
+            str(folder),
+            folder,
+            f"{name}: {'; '.join(what)}",
+            ids=tuple(ids),
+            objects=objects,
+            is_forged=is_forged,
+        )
 
     def seen(self, damaged: Damaged) -> Any:
         try:
@@ -494,8 +500,9 @@ class Databases:
         except (AssertionError, Exception):
             return None  # whatever the foreign reader has against it
 
-    def add_sound(self, prepared: Path, folder: Path) -> None:
-        shutil.copytree(prepared / _SOUND, folder)
+    def add_sound(self, prepared: Path, folder: Path) -> str:
+        shutil.copytree(prepared / SOUND, folder)
+        return str(folder)
 
     def was_helped(self, folder: Path) -> bool:
         ledger = dataset_at(folder).ledger()

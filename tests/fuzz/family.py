@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+SOUND = "sound"
+"""The dataset that is never damaged."""
 WROTE_NOTHING = frozenset({2, 3, 4})
 """Exit codes that promise that nothing was written: refused, a coordinator alive, corrupt."""
 
@@ -21,6 +23,8 @@ class Damaged:
     """Holds all objects of it."""
     what: str
     """What is wrong with it, in a few words."""
+    options: tuple[str, ...] = ()
+    """What every command needs to find it."""
     ids: tuple[str, ...] = ()
     """Compactions to ask for: those in its sound ledger, and others."""
     objects: tuple[str, ...] = ()
@@ -41,8 +45,8 @@ class Command:
     weight: int = 1
     may_write: tuple[str, ...] = ()
     """Names, or how they begin, of objects that it may write although it then refuses."""
-    helps: str | None = None
-    """Of a sound dataset, below the same folder, that the command is about too."""
+    helps: bool = False
+    """Whether the command is about a sound dataset too."""
 
 
 class Family(Protocol):
@@ -54,8 +58,9 @@ class Family(Protocol):
     @property
     def commands(self) -> Sequence[Command]: ...
 
-    def prepare(self, folder: Path) -> None:
-        """Make sound datasets under `folder`, once."""
+    def prepare(self, folder: Path, place: Path) -> None:
+        """Make sound datasets under `folder`, once. Each case copies one to `place`, whose path may stand in
+        them, and the sound one beside it, as `SOUND`."""
         ...
 
     def damage(self, prepared: Path, folder: Path, rng: random.Random) -> Damaged:
@@ -66,8 +71,8 @@ class Family(Protocol):
         """What a foreign reader sees of it; `None` when that cannot read it."""
         ...
 
-    def add_sound(self, prepared: Path, folder: Path) -> None:
-        """Put the sound dataset of `Command.helps` beside the damaged one."""
+    def add_sound(self, prepared: Path, folder: Path) -> str:
+        """Put the sound dataset of `Command.helps` into `folder`; its URL."""
         ...
 
     def was_helped(self, folder: Path) -> bool:

@@ -70,7 +70,7 @@ def judge(
             verdict.problems.append(f"wrote although it ended with {result.exit_code}: {changes}")
     if before_seen is not None and family.seen(damaged) != before_seen:
         verdict.problems.append("a foreign reader sees other rows than before")
-    if command.helps is not None and not family.was_helped(folder):
+    if command.helps and not family.was_helped(folder):
         verdict.problems.append("the sound dataset was not helped")
     return verdict
 

@@ -9,14 +9,20 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.fuzz.family import Family, Verdict
+from tests.fuzz.family import SOUND, Family, Verdict
 from tests.fuzz.judging import judge
 
-_DATASET, _SOUND = "damaged", "sound"
+_DATASET = "damaged"
+
+
+def prepare(family: Family, prepared: Path, folder: Path) -> None:
+    """Make the sound datasets in `prepared`, for cases that are played in `folder`."""
+    prepared.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    family.prepare(prepared, folder / _DATASET)
 
 
 def play(family: Family, prepared: Path, folder: Path, seed: int, case: int) -> Verdict:
@@ -27,10 +33,9 @@ def play(family: Family, prepared: Path, folder: Path, seed: int, case: int) -> 
     damaged = family.damage(prepared, folder / _DATASET, rng)
     command = rng.choices(family.commands, [command.weight for command in family.commands])[0]
     arguments = list(command.arguments(damaged, rng))
-    if command.helps is not None:
-        family.add_sound(prepared, folder / _SOUND)
-        arguments.append(str(folder / _SOUND))
-    return judge(family, damaged, command, arguments, folder / _SOUND, case)
+    if command.helps:
+        arguments.append(family.add_sound(prepared, folder / SOUND))
+    return judge(family, damaged, command, [*arguments, *damaged.options], folder / SOUND, case)
 
 
 @dataclass(slots=True)
@@ -53,11 +58,3 @@ class Summary:
             self.largest = verdict
         if verdict.problems:
             self.failed.append(verdict)
-
-
-def play_all(
-    family: Family, prepared: Path, folder: Path, seed: int, cases: Iterable[int]
-) -> Iterator[Verdict]:
-    """Play cases one after another."""
-    for case in cases:
-        yield play(family, prepared, folder, seed, case)

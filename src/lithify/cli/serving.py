@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.cli import tables
@@ -22,9 +23,15 @@ from lithify.cli.options import (
 )
 from lithify.cli.running import errors
 from lithify.cli.settings import settings
+from lithify.errors import LithifyError, Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lithify.cli.process import Process
+    from lithify.compaction.contract import Dataset
     from lithify.config.model import Config
+    from lithify.worker import Worker
 
 
 def run(
@@ -135,11 +142,43 @@ def worker(
         from lithify.service import run_workers
 
         process = Process(effective, coordinates=False)
-        datasets = [process.open_dataset(url) for url in urls]
+        datasets, unopened = _open_all(process, urls)
         stop = building.stop_on_signals()
         with process, building.spark_engine(effective, urls) as engine:
-            workers = [building.worker(d, engine, effective, process.observe) for d in datasets]
-            run_workers(workers, stop, random.Random(), building.loop_options(effective))
+
+            def worker_of(dataset: Dataset) -> Worker:
+                return building.worker(dataset, engine, effective, process.observe)
+
+            def open_worker(url: str) -> Worker:
+                return worker_of(process.open_dataset(url))
+
+            run_workers(
+                [worker_of(dataset) for dataset in datasets],
+                stop,
+                random.Random(),
+                building.loop_options(effective),
+                unopened=[partial(open_worker, url) for url in unopened],
+            )
+
+
+def _open_all(process: Process, urls: Sequence[str]) -> tuple[list[Dataset], list[str]]:
+    """The datasets, and the URLs of those that are damaged or out of reach now: they must not hurt the
+    others. What is refused never opens, and when nothing does there is nothing to work for."""
+    from lithify.defects import contained
+
+    datasets, unopened, errors = [], [], []
+    for url in urls:
+        try:
+            with contained(f"opening {url}"):
+                datasets.append(process.open_dataset(url))
+        except Refused:
+            raise
+        except LithifyError as error:
+            unopened.append(url)
+            errors.append(error)
+    if not datasets:
+        raise errors[0]
+    return datasets, unopened
 
 
 def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> None:

@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
 from lithify.datasets.iceberg.foreign import translated
-from lithify.errors import Refused
+from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store, settled_endpoint, split_scheme
 
@@ -123,9 +123,14 @@ def _settle_endpoints(catalog: Catalog) -> None:
 
 
 def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
-    """The table as it is now."""
-    with translated(f"table {'.'.join(identifier)}"):
-        return catalog.load_table(identifier)
+    """The table as it is now. `CorruptObject` when its metadata do not decode, of which PyIceberg checks
+    little."""
+    what = f"table {'.'.join(identifier)}"
+    try:
+        with translated(what):
+            return catalog.load_table(identifier)
+    except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
+        raise CorruptObject(what, f"its metadata do not decode: {type(error).__name__}: {error}") from error
 
 
 def store_of(table: Table) -> tuple[ObjectStore, str]:

@@ -6,7 +6,6 @@ because anybody may have written it.
 
 from __future__ import annotations
 
-import binascii
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +65,7 @@ def _decode(data: bytes, name: str, parse: Callable[[Fields], ValueT]) -> ValueT
         version = document["version"]
         if version == VERSION:
             return parse(document)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise CorruptObject(name, f"does not decode: {type(error).__name__}: {error}") from error
     raise Unsupported(f"{name}: is of version {version!r}, and this Lithify knows {VERSION}; use a newer one")
 

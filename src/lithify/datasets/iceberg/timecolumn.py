@@ -6,6 +6,7 @@ or the last instant of the planner's calendar (`bounded`). Rows keep them as the
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -85,10 +86,14 @@ def bounded(start_us: int, end_us: int) -> Interval:
 
 
 def bound_us(kind: Any, bound: bytes | None) -> int | None:
-    """A bound of a file as microseconds; upper ones are inclusive. A date counts as its midnight."""
+    """A bound of a file as microseconds; upper ones are inclusive. A date counts as its midnight. `None`
+    where there is none, or it is none of the type."""
     if bound is None:
         return None
-    value = int(from_bytes(kind, bound))
+    try:
+        value = int(from_bytes(kind, bound))
+    except struct.error:
+        return None
     return value * MICROSECONDS_PER_DAY if isinstance(kind, DateType) else value
 
 

@@ -1,0 +1,468 @@
+"""Iceberg tables for the harness.
+
+Sound ones, made once, each in a catalog of its own:
+
+- `new`: never compacted; rows deleted by position.
+- `fresh`: partitioned by text and day, a branch and a tag; its ledger has a finished compaction.
+- `equal`: rows deleted by value, which not every reader knows.
+- `busy`: compactions in every state, with recorded ranges and notes beside the ledger; a lease.
+- `sound`: waits for a worker, in the same catalog as each of the others. It is never damaged.
+
+Damage, to one object or to what it says:
+
+1. Bytes of any object, also cut to nothing, gone, or another object's.
+2. Table metadata, ledger, lease and notes: JSON with something wrong in it.
+3. Manifests and manifest lists: a record or what the file says of itself, written anew as sound Avro.
+4. Footers and pages of Parquet files.
+5. What the catalog says: another metadata file, or none.
+6. Many junk entries in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import sqlite3
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform, IdentityTransform
+
+from lithify.clock import SystemClock
+from lithify.compaction import protocol
+from lithify.compaction.journal import Attempt, Failure
+from lithify.compaction.lease import Lease
+from lithify.compaction.model import Compaction, State
+from lithify.datasets.iceberg import documents
+from lithify.datasets.iceberg.dataset import OWN_FOLDER
+from lithify.errors import LithifyError
+from lithify.ids import RandomIds
+from lithify.testing.engine import InlineEngine
+from lithify.worker import Worker, WorkerOptions
+from tests.datasets.iceberg.running import Steps, compact, dataset_of
+from tests.datasets.iceberg.tables import (
+    DAY,
+    START,
+    age_files,
+    append,
+    delete_equal,
+    delete_positions,
+    files_of,
+    fresh,
+    make_rows,
+    new_table,
+)
+from tests.fuzz.damage import HOSTILE_NUMBERS, damaged, damaged_json, damaged_record
+from tests.fuzz.family import SOUND, Command, Damaged
+
+_CATALOG, _NAME = "fuzz", ("db", "events")
+_SOUND_NAME = ("db", SOUND)
+_EAGER = {"lithify.min-saved-files": "1", "lithify.min-new-percent": "0"}
+_ROWS, _JUNK_ENTRIES = 6, 200
+Damage = Callable[[Path, random.Random], str]
+
+
+# ---------------------------------------------------------------------------------- sound tables
+
+
+def _uri(folder: Path) -> str:
+    return f"sqlite:///{folder}/catalog.db"
+
+
+def _catalog(folder: Path) -> SqlCatalog:
+    return SqlCatalog(_CATALOG, uri=_uri(folder), warehouse=f"file://{folder}/lake")
+
+
+def _new_catalog(folder: Path) -> SqlCatalog:
+    folder.mkdir(parents=True)
+    catalog = _catalog(folder)
+    catalog.create_namespace("db")
+    return catalog
+
+
+def _fill(table: Table, days: int, files: int = 2, devices: str = "a") -> None:
+    for day in range(days):
+        for n in range(files):
+            start = START + day * DAY + n * DAY / 4
+            append(table, [row for device in devices for row in make_rows(_ROWS, start, DAY / 8, device)])
+
+
+def make_new(catalog: SqlCatalog) -> None:
+    table = new_table(catalog, properties=_EAGER)
+    _fill(table, days=2)
+    paths = [file.file_path for file in files_of(table)]
+    delete_positions(table, {paths[0]: [1, 2], paths[1]: [0]})
+
+
+def make_fresh(catalog: SqlCatalog) -> None:
+    spec = PartitionSpec(
+        PartitionField(3, 1000, IdentityTransform(), "device"), PartitionField(1, 1001, DayTransform(), "day")
+    )
+    table = new_table(catalog, spec=spec, properties=_EAGER)
+    _fill(table, days=2, devices="aü")
+    compact(dataset_of(table))
+    now = fresh(table)
+    head = now.metadata.current_snapshot_id
+    assert head is not None
+    now.manage_snapshots().create_tag(head, "tag").create_branch(head, "branch").commit()
+    _fill(table, days=1, devices="aü")
+
+
+def make_equal(catalog: SqlCatalog) -> None:
+    table = new_table(catalog, properties=_EAGER)
+    _fill(table, days=2)
+    delete_equal(table, [3, 4, 5])
+    _fill(table, days=1)
+
+
+def make_busy(catalog: SqlCatalog) -> None:
+    """Each state is that of one day or two."""
+    spec = PartitionSpec(PartitionField(1, 1000, DayTransform(), "day"))
+    table = new_table(catalog, spec=spec, properties={**_EAGER, "lithify.small-task-bytes": "1"})
+    _fill(table, days=6, files=3)
+    dataset, clock = dataset_of(table), SystemClock()
+    steps = Steps(dataset)
+    steps.schedule()
+    done = Worker(dataset, InlineEngine(), clock, "done", options=WorkerOptions(max_concurrent_compactions=1))
+    done.tick()  # claims and finishes
+    done.tick()  # says so
+    half = InlineEngine(slots=1, stepped=True)
+    options = WorkerOptions(
+        max_concurrent_compactions=1, heartbeat_interval_ms=0, heartbeat_min_interval_ms=0
+    )
+    dataset.range_bytes = 1
+    running = Worker(dataset, half, clock, "running", options=options)
+    running.tick()
+    half.step()
+    running.tick()
+    ledger = dataset.ledger()
+    assert ledger is not None
+    failed = [c for c in ledger.compactions if c.state is State.SCHEDULED][-1]
+    dataset.journal.add_attempt(failed.id, Attempt("w", "it broke", clock.now_ms()))
+    spec_text = dataset.encode_spec(failed.spec)
+    dataset.journal.add_failure(Failure(failed.id, "it broke", 5, clock.now_ms(), spec_text))
+    ledger = dataset.update_ledger(lambda latest: protocol.fail(latest, failed.id))
+    dataset.lease.write(Lease("lithify-x", is_ended=True, taken=ledger.epoch))
+    states = {compaction.state for compaction in ledger.compactions}
+    assert states == {State.COMPACTED, State.RUNNING, State.SCHEDULED, State.FAILED}, states
+
+
+_MAKERS = {"new": make_new, "fresh": make_fresh, "equal": make_equal, "busy": make_busy}
+
+
+def make_sound(catalog: SqlCatalog) -> str:
+    """The location of its metadata."""
+    table = new_table(catalog, name=_SOUND_NAME, properties=_EAGER)
+    _fill(table, days=1)
+    Steps(dataset_of(table)).schedule()
+    return fresh(table).metadata_location
+
+
+# ---------------------------------------------------------------------------------------- damage
+
+
+def _files(root: Path, suffix: str = "") -> list[Path]:
+    """The objects of the table; the catalog is none."""
+    return sorted(p for p in (root / "lake").rglob(f"*{suffix}") if p.is_file())
+
+
+def _own_files(root: Path) -> list[Path]:
+    return [path for path in _files(root) if OWN_FOLDER in path.parts]
+
+
+def _metadata_files(root: Path) -> list[Path]:
+    return _files(root, ".metadata.json")
+
+
+def _current_metadata(root: Path) -> Path:
+    with sqlite3.connect(root / "catalog.db") as catalog:
+        query = "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?"
+        (location,) = catalog.execute(query, (_NAME[1],)).fetchone()
+    return Path(location.removeprefix("file://"))
+
+
+def _current_manifests(root: Path) -> list[Path]:
+    """The manifest list of the head, and its manifests: what every command reads."""
+    metadata = json.loads(_current_metadata(root).read_bytes())
+    head = metadata["current-snapshot-id"]
+    (name,) = [s["manifest-list"] for s in metadata["snapshots"] if s["snapshot-id"] == head]
+    path = Path(name.removeprefix("file://"))
+    with path.open("rb") as stream:
+        rows: list[Any] = list(fastavro.reader(stream))
+    return [path, *(Path(row["manifest_path"].removeprefix("file://")) for row in rows)]
+
+
+def damage_any_bytes(root: Path, rng: random.Random) -> str:
+    path = rng.choice(_files(root))
+    path.write_bytes(damaged(path.read_bytes(), rng, rng.choice(_files(root)).read_bytes()))
+    return f"bytes of {path.name}"
+
+
+def damage_objects(root: Path, rng: random.Random) -> str:
+    """One is gone, empty, another one's, or a folder."""
+    path = rng.choice(_files(root))
+    match rng.randrange(4):
+        case 0:
+            path.unlink()
+            return f"{path.name} is gone"
+        case 1:
+            path.write_bytes(b"")
+            return f"{path.name} is empty"
+        case 2:
+            other = rng.choice(_files(root, path.suffix))
+            path.write_bytes(other.read_bytes())
+            return f"{path.name} is a copy of {other.name}"
+        case _:
+            path.unlink()
+            (path / "inside").mkdir(parents=True)
+            return f"{path.name} is a folder"
+
+
+def damage_metadata(root: Path, rng: random.Random) -> str:
+    path = _current_metadata(root) if rng.random() < 0.8 else rng.choice(_metadata_files(root))
+    path.write_bytes(damaged_json(path.read_bytes(), rng))
+    return f"metadata {path.name}"
+
+
+def damage_avro(root: Path, rng: random.Random) -> str:
+    """A record, or what the file says of itself."""
+    path = rng.choice(_current_manifests(root) if rng.random() < 0.8 else _files(root, ".avro"))
+    with path.open("rb") as stream:
+        reader = fastavro.reader(stream)
+        schema, codec = reader.writer_schema, reader.codec
+        said = {key: text for key, text in reader.metadata.items() if not key.startswith("avro.")}
+        records: list[Any] = list(reader)
+    for _ in range(50):
+        changed, changed_schema, changed_said = records, schema, said
+        match rng.randrange(8):
+            case 0:
+                key = rng.choice(sorted(said))
+                changed_said = {**said, key: damaged_json(said[key].encode(), rng).decode("utf-8", "replace")}
+            case 1:
+                changed_schema = json.loads(_other_numbers(json.dumps(schema), rng))
+            case _:
+                for _ in range(rng.choice((1, 1, 1, 2, 3))):
+                    changed = damaged_record(changed, rng)
+        written = BytesIO()
+        try:
+            fastavro.writer(written, changed_schema, changed, codec=codec, metadata=changed_said)
+        except Exception:
+            continue  # the format cannot say this
+        path.write_bytes(written.getvalue())
+        break
+    return f"Avro of {path.name}"
+
+
+def _other_numbers(text: str, rng: random.Random) -> str:
+    """A schema in which another field has the id of one."""
+    at = rng.choice(list(re.finditer(r'"field-id": \d+', text)))
+    other = rng.choice((rng.choice(HOSTILE_NUMBERS), rng.choice((100, 101, 103, 500, 501, 517))))
+    return f'{text[: at.start()]}"field-id": {other}{text[at.end() :]}'
+
+
+def damage_parquet(root: Path, rng: random.Random) -> str:
+    """The footer, its length, or what comes before it."""
+    path = rng.choice(_files(root, ".parquet"))
+    data = path.read_bytes()
+    (length,) = struct.unpack("<I", data[-8:-4])
+    start = len(data) - 8 - length
+    match rng.randrange(4):
+        case 0:
+            other = rng.choice(HOSTILE_NUMBERS) & 0xFFFFFFFF
+            path.write_bytes(data[:-8] + struct.pack("<I", other) + data[-4:])
+            return f"the footer's length in {path.name}"
+        case 1:
+            path.write_bytes(data[:4] + damaged(data[4:start], rng)[: start - 4] + data[start:])
+            return f"pages of {path.name}"
+        case _:
+            footer = damaged(data[start:-8], rng)
+            path.write_bytes(data[:start] + footer + struct.pack("<I", len(footer)) + data[-4:])
+            return f"the footer of {path.name}"
+
+
+def damage_notes(root: Path, rng: random.Random) -> str:
+    """The ledger, the lease, or what else we keep beside a table."""
+    notes = _own_files(root)
+    if not notes:
+        return "nothing"
+    path = rng.choice(notes if rng.random() < 0.5 else [max(p for p in notes if p.parent.name == "ledger")])
+    path.write_bytes(damaged_json(path.read_bytes(), rng))
+    return f"JSON of {path.relative_to(path.parents[2])}"
+
+
+def damage_names(root: Path, rng: random.Random) -> str:
+    """An object of ours under a name that nothing has."""
+    path = rng.choice(_own_files(root) or _files(root))
+    stem = rng.choice(
+        ("1", "0" * 21 + "1", "18446744073709551615", "18446744073709551616", "x", "-1", "9" * 20)
+    )
+    odd = path.with_name(stem.zfill(rng.choice((0, 20))) + path.suffix)
+    odd.write_bytes(path.read_bytes())
+    return f"{odd.name} is a copy of {path.name}"
+
+
+def damage_catalog(root: Path, rng: random.Random) -> str:
+    location = rng.choice(
+        (
+            *("", "x", "file:///nowhere/x.metadata.json", "s3://nowhere/x.metadata.json", "file:///dev/null"),
+            *(f"file://{path}" for path in (*_metadata_files(root), root / "lake")),
+        )
+    )
+    with sqlite3.connect(root / "catalog.db") as catalog:
+        update = "UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = ?"
+        catalog.execute(update, (location, _NAME[1]))
+    return f"the catalog says {Path(location).name}"
+
+
+def add_junk(root: Path, rng: random.Random) -> str:
+    """Entries in the ledger that nobody asked for, in any state."""
+    ledgers = [path for path in _own_files(root) if path.parent.name == "ledger"]
+    if not ledgers:
+        return "nothing"
+    path = max(ledgers)
+    ledger = documents.decode_ledger(path.read_bytes(), "sound")
+    count = rng.choice((1, 3, _JUNK_ENTRIES))
+    ids = RandomIds(random.Random(rng.random()))
+    junk: list[Compaction[Any, Any, Any]] = []
+    for _ in range(count):
+        like = rng.choice(ledger.compactions)
+        spec = replace(
+            like.spec,
+            inputs=tuple(rng.sample(like.spec.inputs, rng.randrange(1, len(like.spec.inputs) + 1))),
+            task=rng.choice((like.spec.task, "", "x" * 1000)),
+            snapshot_id=rng.choice((like.spec.snapshot_id, rng.choice(HOSTILE_NUMBERS))),
+            sort_order_id=rng.choice((0, 1, 99)),
+        )
+        new_id = ids.ulid(rng.choice((0, (1 << 48) - 1, 1_700_000_000_000)))
+        outputs = rng.choice(((), like.outputs))
+        junk.append(Compaction(new_id, spec, rng.choice(tuple(State)), outputs))
+    entries = sorted((*ledger.compactions, *junk), key=lambda c: c.id)
+    path.write_bytes(documents.encode_ledger(replace(ledger, compactions=tuple(entries))))
+    return f"{count} junk entries in {path.name}"
+
+
+_DAMAGES: tuple[tuple[Damage, int], ...] = (
+    (damage_any_bytes, 3),
+    (damage_objects, 2),
+    (damage_metadata, 6),
+    (damage_avro, 6),
+    (damage_parquet, 4),
+    (damage_notes, 4),
+    (damage_names, 1),
+    (damage_catalog, 1),
+    (add_junk, 1),
+)
+
+
+# ---------------------------------------------------------------------------------- the commands
+
+
+def _options(command: str, *choices: Sequence[str]) -> Callable[[Damaged, random.Random], Sequence[str]]:
+    """The command with one of these lists of options."""
+    return lambda it, rng: [*command.split(), *rng.choice(choices), it.url]
+
+
+def _with_ids(command: str) -> Callable[[Damaged, random.Random], Sequence[str]]:
+    return lambda it, rng: [
+        *(command, it.url),
+        *rng.choice((it.ids[:1], it.ids[-2:-1], rng.sample(it.ids, min(len(it.ids), 2)))),
+    ]
+
+
+def _wait(it: Damaged, rng: random.Random) -> Sequence[str]:
+    ids = rng.sample(it.ids, rng.randrange(2))
+    return ["wait", "--timeout", "20s", *rng.choice(([], ["--json"])), it.url, *ids]
+
+
+_JSON = ("--json",)
+_OWN = (f"lake/db/events/{OWN_FOLDER}/",)
+
+COMMANDS: tuple[Command, ...] = (
+    Command("plan", _options("plan", (), _JSON), reads_only=True, weight=2),
+    Command("compact", _options("compact", (), ("--take-over",), _JSON), weight=6, may_write=_OWN),
+    Command("status", _options("status", (), _JSON), reads_only=True, weight=2),
+    Command("gc", _options("gc", (), _JSON, ("--min-age", "0")), reads_only=True),
+    Command("gc --delete", _options("gc --delete", (), ("--min-age", "0"), _JSON), weight=2, may_write=_OWN),
+    Command("doctor", _options("doctor --read-only", (), _JSON), reads_only=True),
+    Command("wait", _wait, reads_only=True),
+    Command("cancel", _with_ids("cancel")),
+    Command("retry", _with_ids("retry")),
+    Command("coordinator", _options("coordinator", (), ("--take-over",)), weight=2, may_write=_OWN),
+    Command("run", _options("run", (), ("--metrics-port", "0")), weight=4, may_write=_OWN),
+    Command("worker", _options("worker", ()), weight=3, helps=True),
+)
+
+
+def _claimed(root: Path) -> list[bytes]:
+    """What a coordinator takes as it is: what we keep beside the table, and outputs that no snapshot names
+    yet."""
+    made = [path for path in _files(root, ".parquet") if path.name.startswith("lithify-")]
+    return [path.read_bytes() for path in (*_own_files(root), *made)]
+
+
+class Tables:
+    """The family."""
+
+    name = "tables"
+    commands = COMMANDS
+
+    def prepare(self, folder: Path, place: Path) -> None:
+        sound = place.with_name(SOUND)
+        location = make_sound(_new_catalog(sound))
+        for name, make in _MAKERS.items():
+            catalog = _new_catalog(place)
+            make(catalog)
+            catalog.register_table(_SOUND_NAME, location)
+            catalog.engine.dispose()
+            age_files(place / "lake")
+            shutil.move(place, folder / name)
+        shutil.move(sound, folder / SOUND)
+
+    def damage(self, prepared: Path, folder: Path, rng: random.Random) -> Damaged:
+        name = rng.choice((*sorted(_MAKERS), "busy"))
+        shutil.copytree(prepared / name, folder)
+        table = _catalog(folder).load_table(_NAME)
+        ledger = dataset_of(table).ledger()
+        entries = ledger.compactions if ledger is not None else ()
+        ids = [c.id for c in sorted(entries, key=lambda c: c.state is not State.FAILED)]
+        ids += [RandomIds(random.Random(rng.random())).ulid(0)]
+        what = []
+        weights = [weight for _, weight in _DAMAGES]
+        for damage, _ in rng.choices(_DAMAGES, weights, k=rng.choice((1, 1, 1, 2))):
+            try:
+                what.append(damage(folder, rng))
+            except (LithifyError, ValueError, OSError, LookupError, EOFError, TypeError, sqlite3.Error):
+                what.append("nothing more")  # the first damage was enough
+        return Damaged(
+            f"iceberg://{_CATALOG}/{'.'.join(_NAME)}",
+            folder,
+            f"{name}: {'; '.join(what)}",
+            ("--store-option", f"uri={_uri(folder)}"),
+            ids=tuple(ids),
+            is_forged=_claimed(folder) != _claimed(prepared / name),
+        )
+
+    def seen(self, damaged: Damaged) -> Any:
+        try:
+            rows = _catalog(damaged.folder).load_table(_NAME).scan().to_arrow().to_pylist()
+            return sorted(repr(sorted(row.items())) for row in rows)
+        except (AssertionError, Exception):
+            return None  # whatever the foreign reader has against it
+
+    def add_sound(self, prepared: Path, folder: Path) -> str:
+        shutil.copytree(prepared / SOUND, folder)
+        return f"iceberg://{_CATALOG}/{'.'.join(_SOUND_NAME)}"
+
+    def was_helped(self, folder: Path) -> bool:
+        ledger = dataset_of(_catalog(folder).load_table(_SOUND_NAME)).ledger()
+        return ledger is not None and [c.state for c in ledger.compactions] == [State.COMPACTED]
