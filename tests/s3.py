@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import boto3
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 _ACCESS_KEY = "test"
@@ -66,9 +69,24 @@ def serve_s3() -> Iterator[S3]:
     """A server on a free port of the loopback interface."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        yield S3(f"http://{host}:{port}")
-    finally:
-        server.stop()
+    with _writing_in_turn():
+        server.start()
+        try:
+            host, port = server.get_host_and_port()
+            yield S3(f"http://{host}:{port}")
+        finally:
+            server.stop()
+
+
+@contextmanager
+def _writing_in_turn() -> Iterator[None]:
+    """S3 writes an object under a condition as one step. moto looks first and writes then, each request in a
+    thread of its own, so of two that create an object both can succeed."""
+    lock, put_object = threading.Lock(), S3Response.put_object
+
+    def put_in_turn(response: S3Response) -> Any:
+        with lock:
+            return put_object(response)
+
+    with mock.patch.object(S3Response, "put_object", put_in_turn):
+        yield

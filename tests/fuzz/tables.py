@@ -403,11 +403,12 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
-def _claimed(root: Path) -> list[bytes]:
-    """What a coordinator takes as it is: what we keep beside the table, and outputs that no snapshot names
-    yet."""
-    made = [path for path in _files(root, ".parquet") if path.name.startswith("lithify-")]
-    return [path.read_bytes() for path in (*_own_files(root), *made)]
+def _claimed(root: Path, *, has_outputs: bool) -> list[bytes]:
+    """What a coordinator takes as it is: what we keep beside the table. Where that has outputs that no
+    snapshot names yet, these too, and what they were made of: rows changed since then are in them as they were.
+    """
+    data = _files(root, ".parquet") if has_outputs else ()
+    return [path.read_bytes() for path in (*_own_files(root), *data)]
 
 
 class Tables:
@@ -434,6 +435,7 @@ class Tables:
         table = _catalog(folder).load_table(_NAME)
         ledger = dataset_of(table).ledger()
         entries = ledger.compactions if ledger is not None else ()
+        has_outputs = ledger is not None and any(c.outputs or c.progress for c in ledger.active())
         ids = [c.id for c in sorted(entries, key=lambda c: c.state is not State.FAILED)]
         ids += [RandomIds(random.Random(rng.random())).ulid(0)]
         what = []
@@ -449,7 +451,8 @@ class Tables:
             f"{name}: {'; '.join(what)}",
             ("--store-option", f"uri={_uri(folder)}"),
             ids=tuple(ids),
-            is_forged=_claimed(folder) != _claimed(prepared / name),
+            is_forged=_claimed(folder, has_outputs=has_outputs)
+            != _claimed(prepared / name, has_outputs=has_outputs),
         )
 
     def seen(self, damaged: Damaged) -> Any:

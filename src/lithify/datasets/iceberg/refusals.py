@@ -15,7 +15,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.transforms import IdentityTransform
 
 from lithify.datasets.iceberg.writeoptions import check_writing
-from lithify.errors import Refused, Unsupported
+from lithify.errors import CorruptObject, Refused, Unsupported
 
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
@@ -39,6 +39,8 @@ def check_table(metadata: TableMetadata, branch: str | None, url: str) -> str:
             f"{url}: write.format.default is {metadata.properties['write.format.default']}; "
             "only Parquet can be written"
         )
+    if not metadata.sort_orders:
+        raise CorruptObject(f"the metadata of {url}", "have no sort order, so no commit would be accepted")
     for sort_field in metadata.sort_order().fields:
         if not isinstance(sort_field.transform, IdentityTransform):
             raise Unsupported(
