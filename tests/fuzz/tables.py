@@ -405,7 +405,7 @@ COMMANDS: tuple[Command, ...] = (
 
 def _claimed(root: Path, *, has_outputs: bool) -> list[bytes]:
     """What a coordinator takes as it is: what we keep beside the table. Where that has outputs that no
-    snapshot names yet, these too, and what they were made of: rows changed since then are in them as they were.
+    snapshot names yet, these too, and what they were made of: rows changed since are in them as they were.
     """
     data = _files(root, ".parquet") if has_outputs else ()
     return [path.read_bytes() for path in (*_own_files(root), *data)]
