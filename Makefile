@@ -22,7 +22,7 @@ demo: $(INSTALLED) ## Make a database and a table with their own clients, compac
 	$(BIN)/python -m demo
 
 test: $(INSTALLED) $(SPARK35)/.installed ## Run the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: $(INSTALLED) ## Lint, types and layering
 	$(BIN)/ruff check .

@@ -155,6 +155,29 @@ def test_datasets_take_turns_and_share_the_room() -> None:
     assert len(set(notes.waits_s)) == 3
 
 
+def test_what_cannot_be_opened_is_tried_again_beside_the_others(
+    caplog: pytest.LogCaptureFixture, defects: list[str]
+) -> None:
+    notes = Notes(4)
+    answers = [CorruptObject("metadata", "damaged"), struct.error("odd"), struct.error("odd")]
+
+    def opened() -> Worker:
+        if answers:
+            raise answers.pop(0)
+        return cast("Worker", SomeWorker(notes, "b"))
+
+    workers = [cast("Worker", SomeWorker(notes, "a"))]
+    with caplog.at_level(logging.ERROR):
+        run_workers(workers, notes, random.Random(1), OPTIONS, unopened=[opened])
+    ticks = [note for note in notes.calls if "ticks" in note]
+    assert sorted(ticks) == [*["a ticks beside 0"] * 4, "b ticks beside 0"]
+    assert notes.calls[-2:] == ["a gives back", "b gives back"]
+    damaged, odd = [record.getMessage() for record in caplog.records if record.name == "lithify"]
+    assert "metadata: damaged" in damaged
+    assert "odd" in odd
+    defects.clear()
+
+
 def test_what_was_full_looks_again_at_once_when_there_is_room() -> None:
     notes = Notes(1)
     work(notes, SomeWorker(notes, "a"), SomeWorker(notes, "b", changes=1))

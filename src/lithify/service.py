@@ -56,25 +56,27 @@ def run_workers(
     """Work on all datasets of `workers`, which share one engine, until `stop` is set; then give back what
     is unfinished. Each round begins with another dataset, so that none takes all the room. Those of
     `unopened` could not be opened so far: that is tried again in every round."""
-    turns, openers = deque(workers), [_Opener(open_worker) for open_worker in unopened]
+    workers, turns = list(workers), deque(workers)
+    openers = [_Opener(open_worker) for open_worker in unopened]
     try:
         while not stop.is_set():
             changed = False
             for opener in tuple(openers):
                 if (opened := opener.opened()) is not None:
+                    workers.append(opened)
                     turns.append(opened)
                     openers.remove(opener)
             for worker in turns:
-                held_elsewhere = sum(other.held for other in turns if other is not worker)
+                held_elsewhere = sum(other.held for other in workers if other is not worker)
                 changed = _tick_worker(worker, held_elsewhere) or changed
             turns.rotate(-1)
-            busy = next((worker for worker in turns if worker.is_busy), None)
+            busy = next((worker for worker in workers if worker.is_busy), None)
             if busy is not None:
                 busy.wait(options.commit_compacted_interval_s)
             elif not changed:  # else there is room again, for a dataset that was asked before there was
                 stop.wait(options.compactions_poll_interval_s * (1 + rng.uniform(0, options.jitter)))
     finally:
-        for worker in turns:
+        for worker in workers:
             _release(worker)
 
 

@@ -62,7 +62,6 @@ def placed(run_id: int) -> SortedRun:
         (drain(A, slice(2, None), ()), Tree(b"a", A.l0[2].id, A.l0[:2], A.runs)),
         (drain(A, None, (4,)), replace(A, runs=(R7, R2))),
     ],
-    ids=str,
 )
 def test_only_its_own_tree_changes(spec: Spec, want: Tree) -> None:
     assert apply_compaction(MANIFEST, spec, OUT) == replace(MANIFEST, segments=(want, B))
@@ -111,7 +110,6 @@ def test_an_sst_shown_by_another_view_stays_external() -> None:
         tiered(A, None, (7, 4), 2),
         drain(B, None, (4,)),
     ],
-    ids=str,
 )
 def test_what_is_gone_or_in_the_way_is_refused(spec: Spec) -> None:
     with pytest.raises(Refused):

@@ -1,0 +1,64 @@
+"""Damaged tables end in a clear error, or in what can still be right; each of these ended in a traceback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.types import DateType, TimestamptzType
+
+from lithify.datasets.iceberg.documents import decode_ledger, encode_ledger
+from lithify.datasets.iceberg.timecolumn import bound_us
+from lithify.errors import CorruptObject
+from tests.datasets.iceberg.running import compact, dataset_of
+from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table
+
+Change = Callable[[dict[str, Any]], object]
+METADATA: dict[str, Change] = {
+    "no sort orders": lambda metadata: metadata.update({"sort-orders": []}),
+    "properties that are none": lambda metadata: metadata.update({"properties": 1.5}),
+    "snapshots that are none": lambda metadata: metadata.update({"snapshots": [{}]}),
+    "half a character": lambda metadata: metadata.update({"location": "\udcff"}),
+}
+
+
+@pytest.fixture
+def table(catalog: Catalog) -> Table:
+    table = new_table(catalog)
+    append(table, make_rows(3))
+    return table
+
+
+@pytest.mark.parametrize("change", METADATA.values(), ids=METADATA)
+def test_metadata(table: Table, change: Change) -> None:
+    path = Path(fresh(table).metadata_location.removeprefix("file://"))
+    metadata = json.loads(path.read_bytes())
+    change(metadata)
+    path.write_bytes(json.dumps(metadata, ensure_ascii=False).encode("utf-8", "surrogateescape"))
+    with pytest.raises(CorruptObject, match=r"metadata|TableMetadata"):
+        dataset_of(table).snapshot()
+
+
+@pytest.mark.parametrize("number", ["1e999", '"\\ud800"', "[]", "{}"])
+def test_numbers_in_the_ledger(table: Table, number: str) -> None:
+    dataset = dataset_of(table)
+    for _ in range(5):
+        append(table, make_rows(3))
+    compact(dataset)
+    ledger = dataset.ledger()
+    assert ledger is not None
+    text = json.dumps(json.loads(encode_ledger(ledger))).replace('"rows": 18', f'"rows": {number}')
+    assert number in text
+    with pytest.raises(CorruptObject, match=r"ledger\.json: does not decode"):
+        decode_ledger(text.encode(), "ledger.json")
+
+
+def test_bounds_of_another_length_tell_nothing() -> None:
+    assert bound_us(TimestamptzType(), bytes(8)) == 0
+    assert bound_us(TimestamptzType(), bytes(3)) is None
+    assert bound_us(DateType(), bytes(8)) is None
