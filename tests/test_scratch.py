@@ -46,7 +46,9 @@ def owner(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     )
     try:
         assert process.stdout is not None
-        yield process, Path(process.stdout.readline().strip())
+        name = process.stdout.readline().strip()
+        assert name, "the process has ended"
+        yield process, Path(name)
     finally:
         process.kill()
         process.communicate()
