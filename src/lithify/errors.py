@@ -41,6 +41,10 @@ class Unsupported(Refused):
     """A format version, field or feature this version of Lithify does not know."""
 
 
+class DatasetNotFound(Refused):
+    """What the URL names does not exist, so far or any more."""
+
+
 class CoordinatorAlive(Refused):
     """Another coordinator may be running on this dataset."""
 

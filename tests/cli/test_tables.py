@@ -31,6 +31,7 @@ from tests.datasets.iceberg.tables import (
     new_table,
     orphan_of,
 )
+from tests.fuzz.running import run
 
 URL = "iceberg://lake/db.events"
 PATIENCE_S = 140.0
@@ -253,3 +254,12 @@ def test_settings_win_over_the_policy_of_the_table(
 def test_an_unknown_policy_is_refused(lake: list[str]) -> None:
     refused = invoke("plan", *lake, "--set", "table_options.grain=day")
     assert (refused.exit_code, "lithify.grain is not known" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_worker_goes_on_without_a_table_that_is_gone(lake: list[str]) -> None:
+    gone = f"{URL}-gone"
+    ended = run(["worker", gone, *lake])
+    assert ended.exit_code == 0
+    assert ended.stderr.count("cannot be opened") == 1, ended.stderr
+    assert run(["worker", gone, *lake[1:]]).exit_code == 2
+    assert run(["worker", "iceberg://lake", *lake]).exit_code == 2

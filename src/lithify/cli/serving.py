@@ -23,7 +23,7 @@ from lithify.cli.options import (
 )
 from lithify.cli.running import errors
 from lithify.cli.settings import settings
-from lithify.errors import LithifyError, Refused
+from lithify.errors import DatasetNotFound, LithifyError, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,8 +162,8 @@ def worker(
 
 
 def _open_all(process: Process, urls: Sequence[str]) -> tuple[list[Dataset], list[str]]:
-    """The datasets, and the URLs of those that are damaged or out of reach now: they must not hurt the
-    others. What is refused never opens, and when nothing does there is nothing to work for."""
+    """The datasets, and the URLs of those that are gone, damaged or out of reach now: they must not hurt the
+    others. What is refused for another reason never opens, and when nothing does there is nothing to do."""
     from lithify.defects import contained
 
     datasets, unopened, errors = [], [], []
@@ -171,9 +171,9 @@ def _open_all(process: Process, urls: Sequence[str]) -> tuple[list[Dataset], lis
         try:
             with contained(f"opening {url}"):
                 datasets.append(process.open_dataset(url))
-        except Refused:
-            raise
         except LithifyError as error:
+            if isinstance(error, Refused) and not isinstance(error, DatasetNotFound):
+                raise
             unopened.append(url)
             errors.append(error)
     if not datasets:

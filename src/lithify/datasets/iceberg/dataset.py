@@ -354,7 +354,7 @@ class IcebergDataset:
         return spec.task
 
     def newest_ms(self, snapshot: TableState) -> int:
-        return snapshot.timestamp_ms
+        return max(snapshot.timestamp_ms, 0)  # ids begin there
 
     def sources(self, spec: ChunkSpec) -> frozenset[str]:
         return frozenset(spec.inputs)

@@ -20,7 +20,7 @@ from pyiceberg.exceptions import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from lithify.errors import CorruptObject, Refused, StoreError, VersionConflict
+from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError, VersionConflict
 
 _UNREACHABLE: tuple[type[Exception], ...] = (OSError, RESTError, SQLAlchemyError, pa.ArrowException)
 
@@ -33,7 +33,7 @@ def translated(what: str) -> Iterator[None]:
     except CommitFailedException as error:
         raise VersionConflict(f"{what}: another party committed first: {error}") from error
     except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise Refused(f"{what}: the table does not exist; check the URL: {error}") from error
+        raise DatasetNotFound(f"{what}: the table does not exist; check the URL: {error}") from error
     except NotInstalledError as error:
         raise Refused(f"{what}: {error}") from error
     except ValidationError as error:
