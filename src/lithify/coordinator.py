@@ -56,7 +56,7 @@ class TickResult:
     committed: tuple[Ulid, ...] = ()
     dropped: tuple[tuple[Ulid, str], ...] = ()
     """Of these, what was committed without a part that did not hold any more, with the reason."""
-    refused: tuple[tuple[Ulid, str], ...] = ()
+    refused: tuple[tuple[AnyCompaction, str], ...] = ()
     """Compactions found invalid in this tick, with the reason."""
     failed: tuple[tuple[AnyCompaction, str], ...] = ()
     """Compactions given up in this tick after too many attempts, as they were, with the reason."""
@@ -168,7 +168,7 @@ class Coordinator:
         self._note_attempts()
         failed = self._settle(exhausted, outcome.failed)
         self._note_refused(outcome.refused)
-        refused = (*commits.refused, *((c.id, reason) for c, reason in outcome.refused))
+        refused = (*commits.refused, *outcome.refused)
         return TickResult(ledger, outcome.plan, commits.committed, commits.dropped, refused, failed)
 
     def fail(self, compaction_id: Ulid, reason: str) -> None:
@@ -226,7 +226,6 @@ class Coordinator:
 
         self._dataset.update_ledger(change)
         committed = tuple(c for c, refusal in verdicts.items() if refusal is None)
-        refused = tuple((c, refusal) for c, refusal in verdicts.items() if refusal is not None)
         for compaction_id in committed:
             self._observe(telemetry.Committed(self._dataset.url, compaction_id))
         for compaction_id, reason in dropped:
@@ -236,7 +235,7 @@ class Coordinator:
         for compaction, reason in in_vain:
             self._observe(telemetry.Refused(self._dataset.url, compaction.id, reason))
         self._note_refused(in_vain)
-        return _Commits(committed, refused, tuple(dropped))
+        return _Commits(committed, in_vain, tuple(dropped))
 
     def _note_refused(self, refused: Sequence[tuple[AnyCompaction, str]]) -> None:
         """Put into the journal why. Of many, only the last would be kept."""
@@ -340,7 +339,7 @@ class _Commits:
     """What one publication of outputs came to; see `TickResult`."""
 
     committed: tuple[Ulid, ...] = ()
-    refused: tuple[tuple[Ulid, str], ...] = ()
+    refused: tuple[tuple[AnyCompaction, str], ...] = ()
     dropped: tuple[tuple[Ulid, str], ...] = ()
 
 

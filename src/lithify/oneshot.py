@@ -8,7 +8,8 @@
    another process's worker holds is waited for, until it finishes or falls silent and is reclaimed.
 5. A compaction whose ranges fail for good is tried again a bounded number of times (once, when its
    input is corrupt or refused), then marked Failed, and the units it touches are left alone for
-   the rest of the run. The others go on.
+   the rest of the run. The others go on. The same goes for a unit whose proposals are refused as soon
+   as they are made, because of something odd in the ledger.
 6. On any other error or an interrupt, running tasks are cancelled and their compactions given back,
    so the next run goes on where this one stopped.
 
@@ -107,7 +108,7 @@ def run(
     with leadership.acquire(take_over=take_over) as term:
         try:
             coordinator.start(term)
-            return _turn(coordinator, worker, clock, leadership, shunned)
+            return _turn(dataset, coordinator, worker, clock, leadership, shunned)
         except BaseException as error:
             _release(worker, error)
             raise
@@ -123,18 +124,31 @@ def _release(worker: Worker, cause: BaseException) -> None:
 
 
 def _turn(
-    coordinator: Coordinator, worker: Worker, clock: Clock, leadership: Leadership, shunned: _Shunned
+    dataset: Dataset,
+    coordinator: Coordinator,
+    worker: Worker,
+    clock: Clock,
+    leadership: Leadership,
+    shunned: _Shunned,
 ) -> Result:
     committed: list[Ulid] = []
     dropped: list[Failure] = []
     refused: list[Failure] = []
     failures: list[Failure] = []
     attempts: Counter[Ulid] = Counter()
+    refusals: Counter[str] = Counter()  # by unit
     while True:
         tick = coordinator.tick()
         committed.extend(tick.committed)
         dropped.extend(Failure(compaction_id, reason) for compaction_id, reason in tick.dropped)
-        refused.extend(Failure(compaction_id, reason) for compaction_id, reason in tick.refused)
+        for compaction, reason in tick.refused:
+            refused.append(Failure(compaction.id, reason))
+            unit = dataset.unit(compaction.spec)
+            refusals[unit] += any(proposal.spec == compaction.spec for proposal in tick.plan.proposals)
+            if refusals[unit] >= MAX_ATTEMPTS:
+                refusals[unit] = 0
+                shunned.add(compaction)
+                failures.append(Failure(compaction.id, f"refused {MAX_ATTEMPTS} times: {reason}"))
         for compaction, reason in tick.failed:
             shunned.add(compaction)
             failures.append(Failure(compaction.id, reason))

@@ -443,7 +443,16 @@ class Tables:
         for damage, _ in rng.choices(_DAMAGES, weights, k=rng.choice((1, 1, 1, 2))):
             try:
                 what.append(damage(folder, rng))
-            except (LithifyError, ValueError, OSError, LookupError, EOFError, TypeError, sqlite3.Error):
+            except (
+                LithifyError,
+                ValueError,
+                OSError,
+                LookupError,
+                EOFError,
+                TypeError,
+                RecursionError,
+                sqlite3.Error,
+            ):
                 what.append("nothing more")  # the first damage was enough
         return Damaged(
             f"iceberg://{_CATALOG}/{'.'.join(_NAME)}",

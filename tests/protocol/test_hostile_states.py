@@ -170,6 +170,22 @@ def test_outputs_that_would_make_a_manifest_no_client_reads(rig: Rig) -> None:
     rig.check()
 
 
+def test_sources_that_another_tree_holds_are_not_asked_for_for_ever(rig: Rig) -> None:
+    """While its worker may be alive. Every tick proposed them anew, and noted why that was refused."""
+    rig.coordinator()
+    dataset = rig.dataset()
+    views = tuple(view.id for view in dataset.snapshot().root.l0)
+    spec = TieredSpec(b"no such segment", views, (), 0)
+    holder = Owner("holder", rig.clock.now_ms())
+    odd = compaction_of(dataset, spec=spec, state=State.RUNNING, worker=holder)
+    put_into_ledger(dataset, odd)
+    before = rig.clock.now_ms()
+    result = compact(dataset, full=False, clock=rig.clock, take_over=True)
+    assert rig.clock.now_ms() - before >= TIMEOUT_MS - 1000
+    assert len(result.refused) <= 4
+    assert "refused 3 times" in result.failures[0].reason
+
+
 @pytest.mark.parametrize("field", ["index_offset", "stats_len"])
 def test_outputs_that_no_sst_is_like(rig: Rig, field: str) -> None:
     coordinator = rig.coordinator()

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.types import DateType, TimestamptzType
 
@@ -16,7 +18,7 @@ from lithify.datasets.iceberg.documents import decode_ledger, encode_ledger
 from lithify.datasets.iceberg.timecolumn import bound_us
 from lithify.errors import CorruptObject
 from tests.datasets.iceberg.running import compact, dataset_of
-from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table
+from tests.datasets.iceberg.tables import append, delete_positions, files_of, fresh, make_rows, new_table
 
 Change = Callable[[dict[str, Any]], object]
 METADATA: dict[str, Change] = {
@@ -56,6 +58,26 @@ def test_numbers_in_the_ledger(table: Table, number: str) -> None:
     assert number in text
     with pytest.raises(CorruptObject, match=r"ledger\.json: does not decode"):
         decode_ledger(text.encode(), "ledger.json")
+
+
+def test_paths_in_bounds_of_deletes_that_are_no_text(table: Table) -> None:
+    (file,) = files_of(table)
+    delete_positions(table, {file.file_path: [0]})
+    head = fresh(table).current_snapshot()
+    assert head is not None
+    (manifest,) = [m for m in head.manifests(table.io) if m.content == ManifestContent.DELETES]
+    path = Path(manifest.manifest_path.removeprefix("file://"))
+    with path.open("rb") as stream:
+        reader = fastavro.reader(stream)
+        said = {key: text for key, text in reader.metadata.items() if not key.startswith("avro.")}
+        records: list[Any] = list(reader)
+    (bound,) = records[0]["data_file"]["lower_bounds"]
+    bound["value"] = b"\xff"
+    assert reader.writer_schema is not None
+    with path.open("wb") as stream:
+        fastavro.writer(stream, reader.writer_schema, records, metadata=said)
+    with pytest.raises(CorruptObject, match=path.name):
+        dataset_of(table).snapshot()
 
 
 def test_bounds_of_another_length_tell_nothing() -> None:

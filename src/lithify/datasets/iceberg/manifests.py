@@ -34,6 +34,7 @@ from pyiceberg.manifest import (
     ManifestFile,
     _inherit_from_manifest,
 )
+from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
@@ -55,11 +56,21 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
 def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     """The entries of a manifest that are not deleted. `CorruptObject` when it does not decode."""
     with _decoding(manifest.manifest_path), _EntriesFile(io.new_input(manifest.manifest_path)) as entries:
-        return [
+        live = [
             _inherit_from_manifest(entry, manifest)
             for entry in entries
             if entry.status != ManifestEntryStatus.DELETED
         ]
+        for entry in live:
+            _check_paths(entry.data_file)
+        return live
+
+
+def _check_paths(file: DataFile) -> None:
+    """PyIceberg reads the bounds of the paths in a delete file as text, whenever it looks for deletes."""
+    if file.content == DataFileContent.POSITION_DELETES:
+        for bounds in (file.lower_bounds, file.upper_bounds):
+            (bounds or {}).get(PATH_FIELD_ID, b"").decode()
 
 
 def referenced_data_file(delete_file: DataFile) -> str | None:
