@@ -23,6 +23,9 @@ from tests.datasets.iceberg.tables import append, delete_positions, files_of, fr
 Change = Callable[[dict[str, Any]], object]
 METADATA: dict[str, Change] = {
     "no sort orders": lambda metadata: metadata.update({"sort-orders": []}),
+    "another current snapshot than the head of main": lambda metadata: metadata.update(
+        {"current-snapshot-id": None}
+    ),
     "properties that are none": lambda metadata: metadata.update({"properties": 1.5}),
     "snapshots that are none": lambda metadata: metadata.update({"snapshots": [{}]}),
     "half a character": lambda metadata: metadata.update({"location": "\udcff"}),

@@ -39,8 +39,7 @@ def check_table(metadata: TableMetadata, branch: str | None, url: str) -> str:
             f"{url}: write.format.default is {metadata.properties['write.format.default']}; "
             "only Parquet can be written"
         )
-    if not metadata.sort_orders:
-        raise CorruptObject(f"the metadata of {url}", "have no sort order, so no commit would be accepted")
+    _check_sound(metadata, url)
     for sort_field in metadata.sort_order().fields:
         if not isinstance(sort_field.transform, IdentityTransform):
             raise Unsupported(
@@ -55,6 +54,21 @@ def check_table(metadata: TableMetadata, branch: str | None, url: str) -> str:
             )
     check_writing(metadata, url)
     return _branch(metadata, branch, url)
+
+
+def _check_sound(metadata: TableMetadata, url: str) -> None:
+    """What readers and commits must agree on (Iceberg format: table metadata)."""
+    what = f"the metadata of {url}"
+    if not metadata.sort_orders:
+        raise CorruptObject(what, "have no sort order, so no commit would be accepted")
+    main = metadata.refs.get(MAIN_BRANCH)
+    head = main.snapshot_id if main is not None else None
+    if head != metadata.current_snapshot_id:
+        raise CorruptObject(
+            what,
+            f"name {metadata.current_snapshot_id} as the current snapshot and {head} as the head of "
+            f"{MAIN_BRANCH}, so readers see different rows; restore older metadata",
+        )
 
 
 def _branch(metadata: TableMetadata, wanted: str | None, url: str) -> str:
