@@ -26,6 +26,9 @@ METADATA: dict[str, Change] = {
     "another current snapshot than the head of main": lambda metadata: metadata.update(
         {"current-snapshot-id": None}
     ),
+    "a last sequence number that is not the last": lambda metadata: metadata.update(
+        {"last-sequence-number": 0}
+    ),
     "properties that are none": lambda metadata: metadata.update({"properties": 1.5}),
     "snapshots that are none": lambda metadata: metadata.update({"snapshots": [{}]}),
     "half a character": lambda metadata: metadata.update({"location": "\udcff"}),

@@ -61,6 +61,13 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
     what = f"the metadata of {url}"
     if not metadata.sort_orders:
         raise CorruptObject(what, "have no sort order, so no commit would be accepted")
+    newest = max((snapshot.sequence_number or 0 for snapshot in metadata.snapshots), default=0)
+    if newest > metadata.last_sequence_number:
+        raise CorruptObject(
+            what,
+            f"name {metadata.last_sequence_number} as the last sequence number, and a snapshot has {newest}: "
+            "deletes would apply to rows that came later; restore older metadata",
+        )
     main = metadata.refs.get(MAIN_BRANCH)
     head = main.snapshot_id if main is not None else None
     if head != metadata.current_snapshot_id:
