@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pyiceberg.manifest import DataFile, FileFormat
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.transforms import IdentityTransform
 
@@ -62,7 +62,7 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
     if not metadata.sort_orders:
         raise CorruptObject(what, "have no sort order, so no commit would be accepted")
     newest = max((snapshot.sequence_number or 0 for snapshot in metadata.snapshots), default=0)
-    if newest > metadata.last_sequence_number:
+    if isinstance(metadata, TableMetadataV2) and newest > metadata.last_sequence_number:
         raise CorruptObject(
             what,
             f"name {metadata.last_sequence_number} as the last sequence number, and a snapshot has {newest}: "
