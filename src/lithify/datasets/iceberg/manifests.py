@@ -2,7 +2,8 @@
 
 PyIceberg works out anew for every manifest how entries of its Avro schema are read, which takes ten times as
 long as reading a small one. All manifests that one program wrote for one table schema have the same, so
-that is remembered here by the text of the schema. Everything else is PyIceberg's, except that
+that is remembered here by the text of the schema. Bytes are read as `avro_file` says, and everything else is
+PyIceberg's, except that
 
 - entries have the fields of format version 3: some of these may be in manifests of version 2 too, and must
   not be lost when such a manifest is written anew;
@@ -18,26 +19,29 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
-from pyiceberg.avro.decoder import new_decoder
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
+    DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
     DataFileContent,
     FileFormat,
+    ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    PartitionFieldSummary,
     _inherit_from_manifest,
 )
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+from lithify.datasets.iceberg.avro_file import BoundedAvroFile
 from lithify.errors import CorruptObject, LithifyError
 
 ENTRY_VERSION: Final = 3
@@ -49,8 +53,8 @@ MAX_SCHEMAS = 64
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """The manifests of a snapshot. `CorruptObject` when its list does not decode."""
-    with _decoding(snapshot.manifest_list):
-        return snapshot.manifests(io)
+    with _decoding(snapshot.manifest_list), _ListFile(io.new_input(snapshot.manifest_list)) as found:
+        return list(found)
 
 
 def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
@@ -61,6 +65,9 @@ def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
             for entry in entries
             if entry.status != ManifestEntryStatus.DELETED
         ]
+        counted = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+        if len(live) < counted:
+            raise ValueError(f"it has {len(live)} live files, and its manifest list says {counted}")
         for entry in live:
             _check_paths(entry.data_file)
         return live
@@ -90,26 +97,35 @@ def _decoding(path: str) -> Iterator[None]:
         raise CorruptObject(path, f"does not decode: {type(error).__name__}: {error}") from error
 
 
-class _EntriesFile(AvroFile[ManifestEntry]):
-    def __enter__(self) -> _EntriesFile:
-        with self.input_file.open() as stream:
-            self.decoder = new_decoder(stream.read())
-        self.header = self._read_header()
-        schema = self.header.meta.get("avro.schema")
-        if schema is None:
-            raise CorruptObject(self.input_file.location, "is no manifest: it has no Avro schema")
-        self.reader = _reader_of(schema)
-        return self
+class _EntriesFile(BoundedAvroFile):
+    def reader_of(self, schema: str) -> Reader:
+        return _entry_reader(schema)
+
+
+class _ListFile(BoundedAvroFile):
+    def reader_of(self, schema: str) -> Reader:
+        return _list_reader(schema)
 
 
 @lru_cache(MAX_SCHEMAS)
-def _reader_of(schema: str) -> Reader:
+def _entry_reader(schema: str) -> Reader:
     """How to read entries that were written with this Avro schema. Readers have no state."""
     return resolve_reader(
         AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})),
         MANIFEST_ENTRY_SCHEMAS[ENTRY_VERSION],
         {-1: ManifestEntry, 2: DataFile},
         {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    )
+
+
+@lru_cache(MAX_SCHEMAS)
+def _list_reader(schema: str) -> Reader:
+    """How to read manifest lists that were written with this Avro schema."""
+    return resolve_reader(
+        AvroSchemaConversion().avro_to_iceberg(json.loads(schema)),
+        MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
+        {-1: ManifestFile, 508: PartitionFieldSummary},
+        {517: ManifestContent},
     )
 
 

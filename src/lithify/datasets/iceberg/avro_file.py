@@ -1,0 +1,169 @@
+"""Avro files of a table, read so that damage in them does no harm (Avro: object container files).
+
+PyIceberg's compiled decoder does not look where its bytes end: a wrong length makes it read other memory, or
+ends the process. Its reader takes a file that was cut off for a shorter one, and unpacks a block however
+large it becomes. Here
+
+1. nothing is read beyond the bytes there are, and a number has at most 64 bits;
+2. a block has the records it says, no more and no fewer, and its mark behind it;
+3. a block is unpacked to at most `MAX_BLOCK_BYTES`.
+
+What the values mean is left to PyIceberg. What is damaged ends in an exception of any class, as it does
+there; `lithify.datasets.iceberg.manifests` makes one of it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import cramjam
+import zstandard
+from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.file import SYNC_SIZE, AvroFile
+from pyiceberg.avro.reader import Reader
+
+MAX_BLOCK_BYTES = 256 * 1024 * 1024
+"""Unpacked. Writers begin a new block after tens of kilobytes."""
+_MAX_SHIFT = 63
+_CHECKSUM_BYTES = 4
+_SCHEMA, _CODEC = "avro.schema", "avro.codec"
+
+RecordT = TypeVar("RecordT")
+
+
+class BoundedDecoder(BinaryDecoder):
+    """Reads primitive values from bytes. `ValueError` when they end before a value does."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether everything has been read."""
+        return self._position == len(self._data)
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, n: int) -> bytes:
+        start, end = self._position, self._position + n
+        if n < 0 or end > len(self._data):
+            raise ValueError(f"{n} bytes at {start} of {len(self._data)}")
+        self._position = end
+        return self._data[start:end]
+
+    def read_bytes(self) -> bytes:
+        return self.read(self.read_int())
+
+    def skip(self, n: int) -> None:
+        self.read(n)
+
+    def read_int(self) -> int:
+        data, position = self._data, self._position
+        result = shift = 0
+        try:
+            while (byte := data[position]) & 0x80:
+                result |= (byte & 0x7F) << shift
+                position += 1
+                shift += 7
+                if shift > _MAX_SHIFT:
+                    raise ValueError(f"a number at {self._position} has more than 64 bits")
+        except IndexError:
+            raise ValueError(f"a number at {self._position} has no end") from None
+        result |= byte << shift
+        self._position = position + 1
+        return (result >> 1) ^ -(result & 1)
+
+    def skip_int(self) -> None:
+        self.read_int()
+
+
+class BoundedAvroFile(AvroFile[Any]):
+    """PyIceberg's file of records, read within its bounds."""
+
+    def __enter__(self) -> BoundedAvroFile:
+        with self.input_file.open() as stream:
+            self.decoder = self.bounded = BoundedDecoder(stream.read())
+        self.header = self._read_header()
+        if _SCHEMA not in self.header.meta:
+            raise ValueError("it has no Avro schema")
+        self.reader = self.reader_of(self.header.meta[_SCHEMA])
+        return self
+
+    def reader_of(self, schema: str) -> Reader:
+        """How records are read that were written with this Avro schema."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        unpack = _UNPACK[self.header.meta.get(_CODEC, "null")]
+        while not self.bounded.is_at_end:
+            count = self.bounded.read_int()
+            block = BoundedDecoder(unpack(self.bounded.read(self.bounded.read_int())))
+            for _ in range(count):
+                if block.is_at_end:
+                    raise ValueError(f"a block ends before its {count} records do")
+                yield self.reader.read(block)
+            if count < 0 or not block.is_at_end:
+                raise ValueError(f"a block goes on behind its {count} records")
+            if self.bounded.read(SYNC_SIZE) != self.header.sync:
+                raise ValueError("the mark behind a block is another one")
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
+def _inflated(data: bytes) -> bytes:
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    return _whole(inflater.decompress(data, MAX_BLOCK_BYTES), inflater.eof)
+
+
+def _bunzipped(data: bytes) -> bytes:
+    decompressor = bz2.BZ2Decompressor()
+    try:
+        unpacked = decompressor.decompress(data, MAX_BLOCK_BYTES)
+    except OSError as error:  # which would count as trouble with the store
+        raise ValueError(str(error)) from error
+    return _whole(unpacked, decompressor.eof)
+
+
+def _from_zstandard(data: bytes) -> bytes:
+    with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+        unpacked = reader.read(MAX_BLOCK_BYTES + 1)
+    return _whole(unpacked, len(unpacked) <= MAX_BLOCK_BYTES)
+
+
+def _from_snappy(data: bytes) -> bytes:
+    """With the CRC-32 of the unpacked bytes behind it."""
+    packed, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    if cramjam.snappy.decompress_raw_len(packed) > MAX_BLOCK_BYTES:
+        raise _too_large()
+    unpacked = bytes(cramjam.snappy.decompress_raw(packed))
+    if zlib.crc32(unpacked).to_bytes(_CHECKSUM_BYTES, "big") != checksum:
+        raise ValueError("the checksum of a block is another one")
+    return unpacked
+
+
+def _whole(unpacked: bytes, is_whole: bool) -> bytes:
+    if not is_whole:
+        raise _too_large()
+    return unpacked
+
+
+def _too_large() -> ValueError:
+    return ValueError(f"a block is cut off, or unpacks to more than {MAX_BLOCK_BYTES} bytes")
+
+
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    "null": _as_it_is,
+    "deflate": _inflated,
+    "bzip2": _bunzipped,
+    "zstandard": _from_zstandard,
+    "snappy": _from_snappy,
+}
