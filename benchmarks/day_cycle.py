@@ -18,7 +18,7 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lithify.planning.budget import Budget, Capacity, Drop, Work, WorkKey
+from lithify.planning.admission import Budget, Capacity, Drop, Work, WorkKey
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.model import (
     ActiveTask,

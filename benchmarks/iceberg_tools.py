@@ -107,13 +107,14 @@ class ToolRun:
 
 
 def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
-    from lithify import oneshot, telemetry
+    from lithify import events
     from lithify.clock import SystemClock
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.iceberg.catalogs import TableUrl
     from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.engine.spark import SparkEngine
     from lithify.ids import RandomIds
+    from lithify.service import one_shot
 
     clock, ids = SystemClock(), RandomIds()
     engine = SparkEngine(MASTER, preload="lithify.datasets.iceberg.warm_up:warm_up")
@@ -122,15 +123,15 @@ def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
         call.result()
     details = {"session_start_s": time.perf_counter() - started_s}
     catalog = _catalog(folder, rest_uri)
-    finished: list[telemetry.RangeFinished] = []
+    finished: list[events.RangeFinished] = []
 
-    def observe(event: telemetry.Event) -> None:
-        if isinstance(event, telemetry.RangeFinished):
+    def observe(event: events.Event) -> None:
+        if isinstance(event, events.RangeFinished):
             finished.append(event)
 
     def run() -> None:
         dataset = IcebergDataset(catalog, TableUrl("bench", NAME), clock, ids)
-        result = oneshot.run(dataset, engine, clock, ids, Leadership(dataset, clock, ids), observer=observe)
+        result = one_shot.run(dataset, engine, clock, ids, Leadership(dataset, clock, ids), observer=observe)
         details["committed"] = len(result.committed)
         details["tasks"] = len(finished)
         details["task_cpu_s"] = sum(event.cpu_s for event in finished)

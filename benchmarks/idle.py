@@ -3,7 +3,7 @@ process, on stores that count, with the ticks and the intervals of production.
 
 1. *Idle*: one coordinator with its lease and 1, 10 or 100 workers on a database that needs nothing, for
    `IDLE_MINUTES` of a manual clock. Each process ticks at its own intervals, spread by chance as in
-   `lithify.service`. The first minute, in which everybody starts, is not counted.
+   `lithify.service.loops`. The first minute, in which everybody starts, is not counted.
 2. *Claims*: `WORKERS` workers in threads of their own, on a store where each request takes `LATENCY_S`, poll
    for a compaction that appears every `APPEARS_EVERY_S`. A claim is lost when its worker saw the compaction
    free and finds another one's name in the ledger when it publishes.
@@ -23,23 +23,23 @@ from pathlib import Path
 
 from tests.judge.official import open_db
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.model import Compaction
-from lithify.compaction.protocol import AnyLedger, next_id_ms, schedule, submit
+from lithify.compaction.transitions import AnyLedger, next_id_ms, schedule, submit
 from lithify.coordination.leadership import Leadership, Term
-from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.errors import LostOwnership
 from lithify.ids import RandomIds
-from lithify.service import LoopOptions
+from lithify.service.coordinator import Coordinator
+from lithify.service.loops import LoopOptions
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing.clock import ManualClock
 from lithify.testing.counting import CountingStore
 from lithify.testing.delaying import DelayingStore
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker, WorkerOptions
 
 SEED = 1
 IDLE_WORKERS = (1, 10, 100)
@@ -172,10 +172,10 @@ def _claims(path: Path) -> ClaimCost:
     coordinator = Coordinator(dataset, clock, RandomIds())
     coordinator.start(Term(dataset.take_epoch()))
     (proposal,) = dataset.propose(dataset.snapshot(), dataset.ledger()).proposals  # type: ignore[arg-type]
-    claimed: list[telemetry.Event] = []
+    claimed: list[events.Event] = []
 
-    def observe(event: telemetry.Event) -> None:
-        if isinstance(event, telemetry.Claimed):
+    def observe(event: events.Event) -> None:
+        if isinstance(event, events.Claimed):
             claimed.append(event)
 
     datasets = [_CountingDataset(store, root, clock) for _ in range(WORKERS)]

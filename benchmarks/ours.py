@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.child import Stopwatch, run_child
-from lithify import oneshot, telemetry
+from lithify import events
 from lithify.clock import SystemClock
 from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.leadership import Leadership
@@ -30,6 +30,7 @@ from lithify.datasets.slatedb.model import EVERYTHING
 from lithify.datasets.slatedb.task import MergeTask
 from lithify.engine.spark import SparkEngine
 from lithify.ids import RandomIds
+from lithify.service import one_shot
 from lithify.store.urls import open_store
 
 MASTER = "local[2]"
@@ -105,16 +106,16 @@ def _run_kernel(database: Path) -> KernelRun:
 
 def _run_end_to_end(database: Path) -> EndToEndRun:
     dataset, clock, ids = _dataset(database), SystemClock(), RandomIds()
-    finished: list[telemetry.RangeFinished] = []
+    finished: list[events.RangeFinished] = []
 
-    def observe(event: telemetry.Event) -> None:
-        if isinstance(event, telemetry.RangeFinished):
+    def observe(event: events.Event) -> None:
+        if isinstance(event, events.RangeFinished):
             finished.append(event)
 
     with SparkEngine(MASTER, preload=PRELOAD) as engine:
         session_start_s = _start(engine)
         started_s = time.perf_counter()
-        result = oneshot.run(
+        result = one_shot.run(
             dataset,
             engine,
             clock,

@@ -43,7 +43,7 @@ from benchmarks.child import run_child
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
 from benchmarks.official import POLL_MS, measure_official
 from lithify.compaction.model import State
-from lithify.worker import WorkerOptions
+from lithify.service.worker import WorkerOptions
 
 CASE = next(case for case in CASES if case.name == "1 KB")
 ZSTD = replace(CASE, name="1 KB zstd", codec="Zstd")

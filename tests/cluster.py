@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyspark
 
-from lithify.engine.cache import cache_folder
 from lithify.engine.java import find_java
+from lithify.usercache import cache_folder
 from tests.engine.waiting import python_path
 
 HOME = Path(pyspark.__file__).parent

@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lithify import oneshot, telemetry
+from lithify import events
 from lithify.clock import Clock, SystemClock
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.engine.ports import Engine
+from lithify.events import Observer
 from lithify.ids import RandomIds
-from lithify.oneshot import Result
+from lithify.service import one_shot
+from lithify.service.one_shot import Result
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
-from lithify.telemetry import Observer
 from lithify.testing.engine import InlineEngine
 from tests.judge.official import Admin
 
@@ -47,12 +48,12 @@ def compact(
     take_over: bool = False,
     engine: Engine | None = None,
     clock: Clock | None = None,
-    observer: Observer = telemetry.ignore,
+    observer: Observer = events.ignore,
 ) -> Result:
     """Run Lithify once on `dataset`, merging everything unless told to plan by itself."""
     clock = clock if clock is not None else SystemClock()
     ids = RandomIds()
-    return oneshot.run(
+    return one_shot.run(
         dataset,
         engine if engine is not None else InlineEngine(),
         clock,

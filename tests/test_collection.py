@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from lithify.clock import SystemClock
-from lithify.collection import collecting
-from lithify.coordinator import Coordinator
 from lithify.datasets.collecting import DirectoryOptions
 from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
 from lithify.errors import StoreError
+from lithify.events import Event, GarbageCollected
 from lithify.ids import RandomIds
-from lithify.service import run_coordinator
-from lithify.telemetry import Event, GarbageCollected
+from lithify.service.coordinator import Coordinator
+from lithify.service.garbage_loop import collecting
+from lithify.service.loops import run_coordinator
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import open_db
@@ -49,7 +49,7 @@ class Scripted:
 def test_failures_are_logged_and_the_next_tick_comes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, defects: list[str]
 ) -> None:
-    monkeypatch.setattr("lithify.collection.MIN_WAIT_S", 0.0)
+    monkeypatch.setattr("lithify.service.garbage_loop.MIN_WAIT_S", 0.0)
     collector = Scripted(StoreError("the store is away"), ValueError("a mistake"), None)
     with collecting(collector):
         assert collector.done.wait(TIMEOUT_S)
@@ -77,7 +77,7 @@ def test_no_collector_needs_no_thread() -> None:
 def test_nothing_is_lost_when_a_coordinator_collects_at_once_what_it_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.collection.MIN_WAIT_S", 0.01)
+    monkeypatch.setattr("lithify.service.garbage_loop.MIN_WAIT_S", 0.01)
     path = tmp_path / "db"
     at_once = DirectoryOptions(interval_ms=20, min_age_ms=0)
     options = GarbageCollectorOptions(

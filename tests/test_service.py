@@ -14,17 +14,17 @@ import pytest
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
 from lithify.coordination.leadership import RENEW_AFTER_MS, Leadership, Term
-from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.errors import Fenced
 from lithify.ids import RandomIds
-from lithify.service import LoopOptions, run_coordinator, run_workers
+from lithify.service.coordinator import Coordinator
+from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call
 from lithify.testing.clock import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.testing.faulty import Fault, FaultyStore
-from lithify.worker import Worker
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Database, Put, compactor_settings, open_db

@@ -16,17 +16,17 @@ import pytest
 
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.protocol import AnyCompaction
+from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Term
-from lithify.coordinator import TickResult
 from lithify.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError
 from lithify.ids import RandomIds
-from lithify.service import LoopOptions, run_coordinator, run_workers
+from lithify.service.coordinator import TickResult
+from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 
 if TYPE_CHECKING:
     from lithify.coordination.leadership import Leadership
-    from lithify.coordinator import Coordinator
-    from lithify.worker import Worker
+    from lithify.service.coordinator import Coordinator
+    from lithify.service.worker import Worker
 
 OPTIONS = LoopOptions(
     poll_interval_s=50, commit_compacted_interval_s=2, compactions_poll_interval_s=7, jitter=0.1

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lithify import telemetry
-from lithify.cli.logs import EventLog, set_up_logs
+from lithify import events
+from lithify.observe.logs import EventLog, set_up_logs
 from lithify.testing import ManualClock
 from tests.cli.invoking import logging_as_before
 
@@ -23,7 +23,7 @@ def _logging() -> Iterator[None]:
         yield
 
 
-def play(log_format: str, level: str, *events: telemetry.Event) -> None:
+def play(log_format: str, level: str, *events: events.Event) -> None:
     set_up_logs(log_format, level)
     clock = ManualClock()
     log = EventLog(clock)
@@ -33,11 +33,11 @@ def play(log_format: str, level: str, *events: telemetry.Event) -> None:
 
 
 LIFE = (
-    telemetry.Claimed(URL, "c", "w"),
-    telemetry.RangeFinished(URL, "c", 0, 100, 90, 40, 2, 1, 0.5),
-    telemetry.RangeFinished(URL, "c", 1, 100, 10, 2, 1, 1, 0.5),
-    telemetry.Compacted(URL, "c", 3),
-    telemetry.AttemptFailed(URL, "d", 'disk "on" fire'),
+    events.Claimed(URL, "c", "w"),
+    events.RangeFinished(URL, "c", 0, 100, 90, 40, 2, 1, 0.5),
+    events.RangeFinished(URL, "c", 1, 100, 10, 2, 1, 1, 0.5),
+    events.Compacted(URL, "c", 3),
+    events.AttemptFailed(URL, "d", 'disk "on" fire'),
 )
 
 
@@ -61,7 +61,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_life_of_workers_is_told_at_info(capsys: pytest.CaptureFixture[str]) -> None:
     """Who claimed what, whose heartbeats timed out, who lost what."""
-    events = [kind(URL, "c", "w") for kind in (telemetry.Claimed, telemetry.Reclaimed, telemetry.Lost)]
+    events = [kind(URL, "c", "w") for kind in (events.Claimed, events.Reclaimed, events.Lost)]
     play("json", "info", *events)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(line["event"], line["level"]) for line in lines] == [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lithify.compaction import protocol
-from lithify.compaction.journal import Attempt, Failure
+from lithify.compaction import transitions
+from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.protocol import AnyCompaction
+from lithify.compaction.transitions import AnyCompaction
 from lithify.ids import RandomIds
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files
@@ -51,8 +51,11 @@ def test_what_is_under_way(tmp_path: Path) -> None:
     compaction_id = ids.ulid(1_700_000_000_000)
     new: AnyCompaction = Compaction(compaction_id, proposal.spec)
     dataset.update_ledger(
-        lambda ledger: protocol.claim(
-            protocol.schedule(protocol.submit(ledger, new), compaction_id), compaction_id, "some-worker", 1
+        lambda ledger: transitions.claim(
+            transitions.schedule(transitions.submit(ledger, new), compaction_id),
+            compaction_id,
+            "some-worker",
+            1,
         )
     )
     dataset.journal.add_attempt(compaction_id, Attempt("other-worker", "disk on fire", 5))

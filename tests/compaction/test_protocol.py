@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lithify.compaction import protocol
+from lithify.compaction import transitions
+from lithify.compaction.failure_detector import SilenceWatch
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
-from lithify.compaction.protocol import AnyLedger, IllegalTransition
-from lithify.compaction.silence import SilenceWatch
+from lithify.compaction.transitions import AnyLedger, IllegalTransition
 from lithify.errors import Fenced, LostOwnership
 from lithify.ids import RandomIds, Ulid, ulid_ms
 
@@ -30,14 +30,14 @@ def ledger_with(state: State, worker: str | None = None) -> AnyLedger:
 
 
 CALLS = {
-    "schedule": lambda ledger: protocol.schedule(ledger, ID),
-    "claim": lambda ledger: protocol.claim(ledger, ID, "a", NOW_MS),
-    "heartbeat": lambda ledger: protocol.heartbeat(ledger, ID, "a", NOW_MS),
-    "finish": lambda ledger: protocol.finish(ledger, ID, "a", NOW_MS, ("out",)),
-    "release": lambda ledger: protocol.release(ledger, ID, "a"),
-    "reclaim": lambda ledger: protocol.reclaim(ledger, [ID]),
-    "complete": lambda ledger: protocol.complete(ledger, ID),
-    "fail": lambda ledger: protocol.fail(ledger, ID),
+    "schedule": lambda ledger: transitions.schedule(ledger, ID),
+    "claim": lambda ledger: transitions.claim(ledger, ID, "a", NOW_MS),
+    "heartbeat": lambda ledger: transitions.heartbeat(ledger, ID, "a", NOW_MS),
+    "finish": lambda ledger: transitions.finish(ledger, ID, "a", NOW_MS, ("out",)),
+    "release": lambda ledger: transitions.release(ledger, ID, "a"),
+    "reclaim": lambda ledger: transitions.reclaim(ledger, [ID]),
+    "complete": lambda ledger: transitions.complete(ledger, ID),
+    "fail": lambda ledger: transitions.fail(ledger, ID),
 }
 
 ALLOWED = {
@@ -98,7 +98,7 @@ def test_what_each_transition_leaves(call: str) -> None:
 def test_what_names_a_worker_is_not_free() -> None:
     """Whoever wrote it that way."""
     owned = ledger_with(State.SCHEDULED, "b")
-    assert protocol.claimable(owned) == ()
+    assert transitions.claimable(owned) == ()
     with pytest.raises(LostOwnership):
         CALLS["claim"](owned)
 
@@ -110,7 +110,7 @@ def test_what_names_a_worker_is_not_free() -> None:
 )
 def test_only_what_is_new_can_be_submitted(new: Compaction[str, str, str]) -> None:
     with pytest.raises(IllegalTransition):
-        protocol.submit(ledger_with(State.FAILED), new)
+        transitions.submit(ledger_with(State.FAILED), new)
 
 
 @pytest.mark.parametrize("call", ["heartbeat", "finish", "release"])
@@ -124,7 +124,7 @@ def test_each_heartbeat_differs_from_the_last_whatever_the_clock_does(now_ms: in
     ledger = ledger_with(State.RUNNING, "a")
     seen = {NOW_MS}
     for _ in range(3):
-        ledger = protocol.heartbeat(ledger, ID, "a", now_ms)
+        ledger = transitions.heartbeat(ledger, ID, "a", now_ms)
         worker = ledger.compactions[0].worker
         assert worker is not None
         seen.add(worker.last_heartbeat_ms)
@@ -135,24 +135,24 @@ def test_progress_only_grows() -> None:
     def progress(*outputs: str, end: str = "m", horizon: int = 5) -> Progress[str, str]:
         return Progress((RangeProgress(end, outputs),), horizon)
 
-    ledger = protocol.heartbeat(ledger_with(State.RUNNING, "a"), ID, "a", NOW_MS, progress("x"))
-    grown = protocol.heartbeat(ledger, ID, "a", NOW_MS, progress("x", "y"))
+    ledger = transitions.heartbeat(ledger_with(State.RUNNING, "a"), ID, "a", NOW_MS, progress("x"))
+    grown = transitions.heartbeat(ledger, ID, "a", NOW_MS, progress("x", "y"))
     assert grown.compactions[0].progress == progress("x", "y")
     for worse in (progress(), progress("y"), progress("x", end="n"), progress("x", horizon=6)):
         with pytest.raises(IllegalTransition):
-            protocol.heartbeat(ledger, ID, "a", NOW_MS, worse)
+            transitions.heartbeat(ledger, ID, "a", NOW_MS, worse)
 
 
 def test_a_new_id_is_never_older_than_those_in_the_ledger() -> None:
     ledger = ledger_with(State.RUNNING, "a")
-    assert protocol.next_id_ms(ledger, NOW_MS - 5) == ulid_ms(ID)
-    assert protocol.next_id_ms(ledger, NOW_MS + 5) == NOW_MS + 5
+    assert transitions.next_id_ms(ledger, NOW_MS - 5) == ulid_ms(ID)
+    assert transitions.next_id_ms(ledger, NOW_MS + 5) == NOW_MS + 5
 
 
 def test_recovery_keeps_running_work_and_forgets_claims_nobody_made() -> None:
     states = {IDS.ulid(NOW_MS + n): state for n, state in enumerate(State)}
     ledger: AnyLedger = Ledger(1, tuple(Compaction(i, "s", state) for i, state in states.items()))
-    recovered = protocol.recover(ledger, 2)
+    recovered = transitions.recover(ledger, 2)
     assert recovered.epoch == 2
     assert [c.state for c in recovered.compactions] == [
         State.SUBMITTED,
@@ -162,8 +162,8 @@ def test_recovery_keeps_running_work_and_forgets_claims_nobody_made() -> None:
         State.FAILED,
     ]
     with pytest.raises(Fenced):
-        protocol.recover(recovered, 1)
-    assert protocol.recover(recovered, 2) == recovered
+        transitions.recover(recovered, 1)
+    assert transitions.recover(recovered, 2) == recovered
 
 
 class Walk(RuleBasedStateMachine):
@@ -191,52 +191,52 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def submit(self) -> None:
         new: Compaction[str, str, str] = Compaction(
-            self.ids.ulid(protocol.next_id_ms(self.ledger, self.now_ms)), "spec"
+            self.ids.ulid(transitions.next_id_ms(self.ledger, self.now_ms)), "spec"
         )
-        self.ledger = protocol.submit(self.ledger, new)
+        self.ledger = transitions.submit(self.ledger, new)
 
     @rule(pick=st.integers(0, 5))
     def schedule(self, pick: int) -> None:
         if (found := self.some(State.SUBMITTED, pick)) is not None:
-            self.ledger = protocol.schedule(self.ledger, found)
+            self.ledger = transitions.schedule(self.ledger, found)
 
     @rule(pick=st.integers(0, 5), worker=st.sampled_from(WORKERS))
     def claim(self, pick: int, worker: str) -> None:
         if (found := self.some(State.SCHEDULED, pick)) is not None:
-            self.ledger = protocol.claim(self.ledger, found, worker, self.now_ms)
+            self.ledger = transitions.claim(self.ledger, found, worker, self.now_ms)
 
     @rule(pick=st.integers(0, 5), worker=st.sampled_from(WORKERS))
     def finish(self, pick: int, worker: str) -> None:
         found = self.some(State.RUNNING, pick)
         if found is None:
             return
-        if protocol.owns(self.ledger, found, worker):
-            self.ledger = protocol.finish(self.ledger, found, worker, self.now_ms, (worker,))
+        if transitions.owns(self.ledger, found, worker):
+            self.ledger = transitions.finish(self.ledger, found, worker, self.now_ms, (worker,))
             self.finishers.setdefault(found, []).append(worker)
         else:
             with pytest.raises(LostOwnership):
-                protocol.finish(self.ledger, found, worker, self.now_ms, (worker,))
+                transitions.finish(self.ledger, found, worker, self.now_ms, (worker,))
 
     @rule()
     def reclaim(self) -> None:
         silent = self.watch.silent(self.ledger, self.now_ms / 1000)
-        self.ledger = protocol.reclaim(self.ledger, silent)
+        self.ledger = transitions.reclaim(self.ledger, silent)
 
     @rule(pick=st.integers(0, 5), refused=st.booleans())
     def settle(self, pick: int, refused: bool) -> None:
         found = self.some(State.COMPACTED, pick)
         if found is not None:
-            settle = protocol.fail if refused else protocol.complete
+            settle = transitions.fail if refused else transitions.complete
             self.ledger = settle(self.ledger, found)
             self.terminal[found] = State.FAILED if refused else State.COMPLETED
 
     @rule()
     def trim(self) -> None:
-        self.ledger = protocol.trim(self.ledger)
+        self.ledger = transitions.trim(self.ledger)
 
     @rule()
     def coordinator_restarts(self) -> None:
-        self.ledger = protocol.recover(self.ledger, self.ledger.epoch + 1)
+        self.ledger = transitions.recover(self.ledger, self.ledger.epoch + 1)
 
     @invariant()
     def each_compaction_is_finished_by_one_worker(self) -> None:
@@ -268,6 +268,6 @@ def test_trim_keeps_the_newest_finished_one() -> None:
     ledger: AnyLedger = Ledger(
         1, tuple(Compaction(IDS.ulid(NOW_MS + n), n, state) for n, state in enumerate(states))
     )
-    assert [c.spec for c in protocol.trim(ledger).compactions] == [2, 3]
+    assert [c.spec for c in transitions.trim(ledger).compactions] == [2, 3]
     only_finished = replace(ledger, compactions=ledger.compactions[:2])
-    assert [c.spec for c in protocol.trim(only_finished).compactions] == [1]
+    assert [c.spec for c in transitions.trim(only_finished).compactions] == [1]

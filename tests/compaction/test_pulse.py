@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.compaction.journal import Movement
-from lithify.compaction.pauses import GrowingPause
-from lithify.compaction.pulse import Pulse
+from lithify.backoff import GrowingPause
+from lithify.compaction.attempts import Movement
+from lithify.compaction.heartbeat_gate import Pulse
 
 HEARTBEAT_BYTES = 100
 START_TIMEOUT_MS = 600_000

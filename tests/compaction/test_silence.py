@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from lithify.compaction.failure_detector import SilenceWatch
 from lithify.compaction.model import Compaction, Ledger, State, Worker
-from lithify.compaction.protocol import AnyLedger
-from lithify.compaction.silence import SilenceWatch
+from lithify.compaction.transitions import AnyLedger
 from lithify.ids import RandomIds
 
 ID = RandomIds(random.Random(1)).ulid(1_800_000_000_000)

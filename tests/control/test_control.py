@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from lithify import control
 from lithify.clock import SystemClock
 from lithify.compaction.model import Ledger, State
 from lithify.coordination.leadership import Leadership
-from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Spec, TieredSpec
 from lithify.datasets.slatedb.request import spec_of
 from lithify.errors import Refused
 from lithify.ids import RandomIds, Ulid
 from lithify.planning.tiered import TieredPolicy
+from lithify.service import control
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker
 from tests.compacting import dataset_at
 from tests.judge.official import Put, compact_officially, compactor_settings, open_db
 

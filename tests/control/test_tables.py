@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from lithify import control, oneshot
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.presence import Presence
 from lithify.coordination.leadership import Leadership
-from lithify.coordinator import Coordinator
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.request import request
 from lithify.errors import Refused
 from lithify.ids import RandomIds, Ulid
-from lithify.metrics import Metrics, metered
-from lithify.status import Status, status
+from lithify.observe.metrics import Metrics, metered
+from lithify.service import control, one_shot
+from lithify.service.coordinator import Coordinator
+from lithify.service.status import Status, status
+from lithify.service.worker import Worker
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -119,7 +119,7 @@ def test_everything_although_it_is_held(held: Set) -> None:
 def test_one_run_compacts_what_is_held_and_ends(held: Set) -> None:
     held.table.transaction().set_properties({"lithify.max-tasks": "1"}).commit_transaction()
     dataset, now_us = held.dataset(), held.clock.now_ms() * 1000
-    result = oneshot.run(
+    result = one_shot.run(
         dataset,
         InlineEngine(),
         held.clock,

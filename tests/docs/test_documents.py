@@ -18,8 +18,8 @@ from lithify.cli.doctor import UNHEALTHY
 from lithify.cli.main import app
 from lithify.config.loading import FILE_VARIABLE, load
 from lithify.config.model import options
-from lithify.engine.cache import CACHE_VARIABLE
 from lithify.engine.settings import PRELOAD_VARIABLE
+from lithify.usercache import CACHE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])

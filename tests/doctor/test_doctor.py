@@ -10,8 +10,8 @@ import pytest
 
 from lithify import __version__
 from lithify.clock import SystemClock
-from lithify.compaction import protocol
-from lithify.compaction.journal import Attempt, Failure
+from lithify.compaction import transitions
+from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.lease import LEASE_MS, Lease
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.datasets.slatedb.dataset import SlateDataset
@@ -191,7 +191,7 @@ def submitted(dataset: SlateDataset, step: Step | None = None) -> Ulid:
     (proposal,) = dataset.propose(dataset.snapshot(), ledger).proposals
     compaction_id = IDS.ulid(1_700_000_000_000)
     new: SlateCompaction = Compaction(compaction_id, proposal.spec)
-    dataset.update_ledger(lambda latest: protocol.submit(latest, new))
+    dataset.update_ledger(lambda latest: transitions.submit(latest, new))
     if step is not None:
         dataset.update_ledger(lambda latest: step(latest, compaction_id))
     return compaction_id
@@ -229,7 +229,7 @@ def test_a_coordinator_of_slatedb_may_be_alive(path: Path) -> None:
 
 
 def claimed(at_ms: int) -> Step:
-    return lambda ledger, i: protocol.claim(protocol.schedule(ledger, i), i, "slow-worker", at_ms)
+    return lambda ledger, i: transitions.claim(transitions.schedule(ledger, i), i, "slow-worker", at_ms)
 
 
 @pytest.mark.parametrize(("alive", "severity"), [(True, Severity.WARNING), (False, Severity.PROBLEM)])
@@ -247,9 +247,9 @@ def test_stale_heartbeats(path: Path, alive: bool, severity: Severity) -> None:
     ("step", "state", "limit_ms"),
     [
         (None, State.SUBMITTED, 60_000),
-        (protocol.schedule, State.SCHEDULED, 300_000),
+        (transitions.schedule, State.SCHEDULED, 300_000),
         (
-            lambda ledger, i: protocol.finish(claimed(CLOCK.now_ms())(ledger, i), i, "slow-worker", 1, ()),
+            lambda ledger, i: transitions.finish(claimed(CLOCK.now_ms())(ledger, i), i, "slow-worker", 1, ()),
             State.COMPACTED,
             60_000,
         ),

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lithify.compaction import protocol
-from lithify.compaction.journal import Failure
+from lithify.compaction import transitions
+from lithify.compaction.attempts import Failure
 from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.protocol import AnyCompaction
+from lithify.compaction.transitions import AnyCompaction
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.doctor import compactions
 from lithify.doctor.finding import Finding, Severity
@@ -58,8 +58,8 @@ def test_what_can_be_wrong(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch)
     now_ms, ids = a_clock().now_ms(), RandomIds()
     new: AnyCompaction = Compaction(ids.ulid(now_ms), proposal.spec)
     ill.update_ledger(
-        lambda ledger: protocol.claim(
-            protocol.schedule(protocol.submit(ledger, new), new.id), new.id, "slow-worker", now_ms
+        lambda ledger: transitions.claim(
+            transitions.schedule(transitions.submit(ledger, new), new.id), new.id, "slow-worker", now_ms
         )
     )
     spec = ill.encode_spec(proposal.spec)

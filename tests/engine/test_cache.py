@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.engine.cache import KEEP_UNUSED_S, mark_used, remove_unused
+from lithify.usercache import KEEP_UNUSED_S, mark_used, remove_unused
 
 NOW_S = 2_000_000_000.0
 

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from lithify.clock import SystemClock
-from lithify.compaction import protocol
-from lithify.compaction.journal import Attempt, Failure
+from lithify.compaction import transitions
+from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Compaction, State
 from lithify.datasets.slatedb import ledger as ledger_codec
@@ -41,8 +41,8 @@ from lithify.datasets.slatedb.model import Codec, DrainSpec, Manifest, Sst, SstI
 from lithify.datasets.slatedb.sst import encode_tail, seal, unseal
 from lithify.errors import LithifyError
 from lithify.ids import RandomIds, ulid_ms
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker, WorkerOptions
 from tests.compacting import compact, dataset_at
 from tests.fuzz.damage import HOSTILE_NUMBERS, damaged, damaged_json, damaged_record
 from tests.fuzz.family import SOUND, Command, Damaged
@@ -106,7 +106,7 @@ def make_busy(path: Path) -> None:
     dataset.journal.add_attempt(failed.id, Attempt("w", "it broke", clock.now_ms()))
     spec = dataset.encode_spec(failed.spec)
     dataset.journal.add_failure(Failure(failed.id, "it broke", 5, clock.now_ms(), spec))
-    dataset.update_ledger(lambda latest: protocol.fail(latest, failed.id))
+    dataset.update_ledger(lambda latest: transitions.fail(latest, failed.id))
     dataset.lease.write(Lease("lithify-x", is_ended=True, taken=coordinator.epoch))
     (path / "gc").mkdir(exist_ok=True)
     for name in ("manifest", "compactions"):

@@ -41,16 +41,16 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from lithify.clock import SystemClock
-from lithify.compaction import protocol
-from lithify.compaction.journal import Attempt, Failure
+from lithify.compaction import transitions
+from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg import documents
 from lithify.datasets.iceberg.dataset import OWN_FOLDER
 from lithify.errors import LithifyError
 from lithify.ids import RandomIds
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker, WorkerOptions
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -153,7 +153,7 @@ def make_busy(catalog: SqlCatalog) -> None:
     dataset.journal.add_attempt(failed.id, Attempt("w", "it broke", clock.now_ms()))
     spec_text = dataset.encode_spec(failed.spec)
     dataset.journal.add_failure(Failure(failed.id, "it broke", 5, clock.now_ms(), spec_text))
-    ledger = dataset.update_ledger(lambda latest: protocol.fail(latest, failed.id))
+    ledger = dataset.update_ledger(lambda latest: transitions.fail(latest, failed.id))
     dataset.lease.write(Lease("lithify-x", is_ended=True, taken=ledger.epoch))
     states = {compaction.state for compaction in ledger.compactions}
     assert states == {State.COMPACTED, State.RUNNING, State.SCHEDULED, State.FAILED}, states

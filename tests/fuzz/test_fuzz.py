@@ -91,7 +91,7 @@ def sound(prepared: Path, folder: Path, rng: random.Random) -> Damaged:
 
 PROBLEMS = {
     "raises": (["plan"], "a defect", "lithify.cli.building.planner"),
-    "ends": (["status"], "OverflowError", "lithify.status.status"),
+    "ends": (["status"], "OverflowError", "lithify.service.status.status"),
 }
 
 

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import SystemClock
 from lithify.compaction.contract import Plan, Total
 from lithify.compaction.model import Compaction, Ledger, State, Worker
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.ids import RandomIds
-from lithify.metrics import Metrics, metered
+from lithify.observe.metrics import Metrics, metered
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker as WorkerLoop
 from lithify.store.local import LocalStore
 from lithify.store.metered import MeteredStore
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker as WorkerLoop
 from tests.datasets.slatedb.trees import EMPTY, MB, Mint
 from tests.judge.official import Put, open_db
 
@@ -60,23 +60,23 @@ def of_db(metrics: Metrics, name: str, **labels: str) -> float | None:
     return value(metrics, name, dataset=URL, **labels)
 
 
-def range_finished(bytes_written: int) -> telemetry.RangeFinished:
-    return telemetry.RangeFinished(URL, "c", 0, 100, 90, bytes_written, 2, 1 << 20, 0.5, {"rows_in": 7})
+def range_finished(bytes_written: int) -> events.RangeFinished:
+    return events.RangeFinished(URL, "c", 0, 100, 90, bytes_written, 2, 1 << 20, 0.5, {"rows_in": 7})
 
 
 def test_the_life_of_a_compaction_on_a_worker(metrics: Metrics, clock: ManualClock) -> None:
-    metrics(telemetry.Claimed(URL, "c", "w"))
-    metrics(telemetry.Claimed(URL, "d", "w"))
+    metrics(events.Claimed(URL, "c", "w"))
+    metrics(events.Claimed(URL, "d", "w"))
     assert of_db(metrics, "slatedb_compactor_running_compactions", worker_id="w") == 2
     clock.advance_s(10)
-    metrics(telemetry.Heartbeat(URL, "c", "w", 5000))
+    metrics(events.Heartbeat(URL, "c", "w", 5000))
     assert of_db(metrics, "slatedb_compactor_total_throughput_bytes_per_sec") == 500
     clock.advance_s(5)
-    metrics(telemetry.Heartbeat(URL, "c", "w", 5500))
+    metrics(events.Heartbeat(URL, "c", "w", 5500))
     assert of_db(metrics, "slatedb_compactor_total_throughput_bytes_per_sec") == 100
     metrics(range_finished(40))
     metrics(range_finished(2))
-    metrics(telemetry.Compacted(URL, "c", 4))
+    metrics(events.Compacted(URL, "c", 4))
     assert of_db(metrics, "slatedb_compactor_bytes_compacted_total", worker_id="w") == 42
     assert of_db(metrics, "slatedb_compactor_ssts_written_total", worker_id="w") == 4
     assert of_db(metrics, "slatedb_compactor_running_compactions", worker_id="w") == 1
@@ -84,7 +84,7 @@ def test_the_life_of_a_compaction_on_a_worker(metrics: Metrics, clock: ManualClo
     assert of_db(metrics, "lithify_compaction_seconds_sum") == 15
     assert of_db(metrics, "lithify_rows_total", kind="rows_in") == 14
     assert of_db(metrics, "lithify_task_cpu_seconds_total") == 1
-    metrics(telemetry.AttemptFailed(URL, "d", "disk on fire"))
+    metrics(events.AttemptFailed(URL, "d", "disk on fire"))
     assert of_db(metrics, "slatedb_compactor_running_compactions", worker_id="w") == 0
     assert of_db(metrics, "lithify_failures_total", kind="attempt_failed") == 1
 
@@ -92,35 +92,33 @@ def test_the_life_of_a_compaction_on_a_worker(metrics: Metrics, clock: ManualClo
 @pytest.mark.parametrize(
     ("event", "name", "labels"),
     [
-        (telemetry.EpochTaken(URL, 1), "slatedb_compactor_epoch", {}),
-        (telemetry.Submitted(URL, "c", "why", 1), "lithify_submitted_total", {}),
-        (telemetry.Reclaimed(URL, "c", "w"), "slatedb_compactor_jobs_reclaimed_total", {}),
-        (telemetry.Reclaimed(URL, "c", "w"), "lithify_failures_total", {"kind": "reclaimed"}),
-        (telemetry.Refused(URL, "c", "why"), "lithify_failures_total", {"kind": "refused"}),
-        (telemetry.Failed(URL, "c", 5, "why"), "lithify_failures_total", {"kind": "given_up"}),
-        (telemetry.Lost(URL, "c", "w"), "lithify_failures_total", {"kind": "lost"}),
-        (telemetry.Committed(URL, "c"), "lithify_committed_total", {}),
+        (events.EpochTaken(URL, 1), "slatedb_compactor_epoch", {}),
+        (events.Submitted(URL, "c", "why", 1), "lithify_submitted_total", {}),
+        (events.Reclaimed(URL, "c", "w"), "slatedb_compactor_jobs_reclaimed_total", {}),
+        (events.Reclaimed(URL, "c", "w"), "lithify_failures_total", {"kind": "reclaimed"}),
+        (events.Refused(URL, "c", "why"), "lithify_failures_total", {"kind": "refused"}),
+        (events.Failed(URL, "c", 5, "why"), "lithify_failures_total", {"kind": "given_up"}),
+        (events.Lost(URL, "c", "w"), "lithify_failures_total", {"kind": "lost"}),
+        (events.Committed(URL, "c"), "lithify_committed_total", {}),
         (
-            telemetry.GarbageCollected(URL, False, {"compacted": 1}, {"manifest": 1}, 5),
+            events.GarbageCollected(URL, False, {"compacted": 1}, {"manifest": 1}, 5),
             "slatedb_gc_deleted_count_total",
             {"resource": "compacted"},
         ),
         (
-            telemetry.GarbageCollected(URL, True, {"compacted": 9}, {"manifest": 1}, 5),
+            events.GarbageCollected(URL, True, {"compacted": 9}, {"manifest": 1}, 5),
             "slatedb_gc_version_count",
             {"resource": "manifest"},
         ),
     ],
 )
-def test_events_are_counted(
-    metrics: Metrics, event: telemetry.Event, name: str, labels: dict[str, str]
-) -> None:
+def test_events_are_counted(metrics: Metrics, event: events.Event, name: str, labels: dict[str, str]) -> None:
     metrics(event)
     assert of_db(metrics, name, **labels) == 1
 
 
 def test_a_dry_run_deletes_nothing(metrics: Metrics) -> None:
-    metrics(telemetry.GarbageCollected(URL, True, {"compacted": 9}, {}, 5))
+    metrics(events.GarbageCollected(URL, True, {"compacted": 9}, {}, 5))
     assert of_db(metrics, "slatedb_gc_deleted_count_total", resource="compacted") is None
 
 

@@ -74,12 +74,12 @@ def test_a_clone_has_its_parents_epoch_but_no_coordinator(path: Path, tmp_path: 
 
 
 def test_a_run_that_is_overtaken_stops_before_it_commits(path: Path) -> None:
-    from lithify import telemetry
+    from lithify import events
 
     dataset = dataset_at(path)
 
-    def overtake(event: telemetry.Event) -> None:
-        if isinstance(event, telemetry.Compacted):
+    def overtake(event: events.Event) -> None:
+        if isinstance(event, events.Compacted):
             dataset_at(path).take_epoch()
 
     with pytest.raises(Fenced):

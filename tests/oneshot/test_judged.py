@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lithify import telemetry
+from lithify import events
 from lithify.datasets.slatedb.model import Codec
+from lithify.events import Event
 from lithify.planning.tiered import TieredPolicy
-from lithify.telemetry import Event
 from tests.compacting import check_state_files, compact, compact_cleanly, dataset_at
 from tests.judge.official import (
     Admin,
@@ -86,7 +86,7 @@ def test_what_others_publish_between_execution_and_commit_survives(path: Path) -
         flush_each(database, *([Put(b"k%d" % n, b"v")] for n in range(5)))
 
         def interfere(event: Event) -> None:
-            if isinstance(event, telemetry.Compacted):
+            if isinstance(event, events.Compacted):
                 flush_each(database, [Put(b"late", b"v")])
                 Admin(path).create_checkpoint(name="late")
 

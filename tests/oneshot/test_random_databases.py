@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from lithify import oneshot
 from lithify.clock import SystemClock
 from lithify.compaction.contract import Plan, Proposal
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.ids import RandomIds, Ulid
+from lithify.service import one_shot
 from lithify.testing.engine import InlineEngine
 from tests.compacting import check_state_files, dataset_at
 from tests.judge.admin import Admin
@@ -54,7 +54,7 @@ def compact_both(seed: int, folder: Path) -> None:
         database.path, merge_operator=database.merge_operator, max_sst_size=database.recipe.max_sst_size
     )
     clock, ids = SystemClock(), RandomIds()
-    result = oneshot.run(
+    result = one_shot.run(
         dataset,
         InlineEngine(),
         clock,

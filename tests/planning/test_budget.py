@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lithify.errors import Refused
-from lithify.planning import budget as module
-from lithify.planning.budget import Budget, Capacity, Drop, Dropped, Work, WorkKey
+from lithify.planning import admission as module
+from lithify.planning.admission import Budget, Capacity, Drop, Dropped, Work, WorkKey
 
 ONE = Capacity(max_running=1)
 

@@ -14,20 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lithify import telemetry
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
-from lithify.datasets.journal import MovementReporter
+from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
+from lithify.events import Event
 from lithify.ids import RandomIds, Ulid
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
-from lithify.telemetry import Event
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine, Submitted
-from lithify.worker import Worker, WorkerOptions
 from tests.compacting import dataset_at
 from tests.judge.official import Put, copy_database, open_db
 

@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from lithify import oneshot, telemetry
-from lithify.compaction import protocol
-from lithify.compaction.failures import FAILURE_PAUSE
-from lithify.compaction.journal import MAX_FAILURES, Attempt, Failure
+from lithify import events
+from lithify.compaction import transitions
+from lithify.compaction.attempts import MAX_FAILURES, Attempt, Failure
 from lithify.compaction.model import Ledger, State
 from lithify.coordination.leadership import Term
-from lithify.coordinator import MAX_ATTEMPTS, Coordinator
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
+from lithify.service import one_shot
+from lithify.service.coordinator import MAX_ATTEMPTS, Coordinator
+from lithify.service.failures import FAILURE_PAUSE
+from lithify.service.worker import Worker
 from lithify.testing import Call, CountingStore, FaultyStore, Verb
 from lithify.testing import Fault as StoreFault
 from lithify.testing.engine import Fault, InlineEngine, Submitted
-from lithify.worker import Worker
 from tests.compacting import compact
 from tests.protocol.rig import Interposed, Rig, Template, ledger_write
 
@@ -36,7 +37,7 @@ def until_failed(rig: Rig, coordinator: Coordinator, worker: Worker, limit_s: in
     for _ in range(limit_s):
         coordinator.tick()
         worker.tick()
-        if rig.seen(telemetry.Failed):
+        if rig.seen(events.Failed):
             return
         rig.clock.advance_s(1)
     raise AssertionError("it was never marked Failed")
@@ -45,7 +46,7 @@ def until_failed(rig: Rig, coordinator: Coordinator, worker: Worker, limit_s: in
 def test_a_compaction_that_always_fails_is_given_up_with_its_reason(rig: Rig) -> None:
     coordinator, worker = rig.coordinator(), rig.worker(engine=poisoned())
     until_failed(rig, coordinator, worker)
-    (failed,) = rig.seen(telemetry.Failed)
+    (failed,) = rig.seen(events.Failed)
     assert (failed.attempts, rig.only.state, rig.only.id) == (MAX_ATTEMPTS, State.FAILED, failed.compaction)
     assert REASON in failed.reason
     assert rig.engines["w"].cancelled == [rig.only.id] * MAX_ATTEMPTS, "its other ranges do not go on"
@@ -67,9 +68,9 @@ def test_the_pauses_between_attempts_grow_and_hold_for_every_worker(rig: Rig) ->
     for _ in range(400):
         coordinator.tick()
         for worker in workers:
-            before = len(rig.seen(telemetry.Claimed))
+            before = len(rig.seen(events.Claimed))
             worker.tick()
-            claimed_at_s += [rig.clock.monotonic_s()] * (len(rig.seen(telemetry.Claimed)) - before)
+            claimed_at_s += [rig.clock.monotonic_s()] * (len(rig.seen(events.Claimed)) - before)
         rig.clock.advance_s(1)
     gaps = [later - earlier for earlier, later in pairwise(claimed_at_s)]
     # A failure is seen one tick, one second, after the claim.
@@ -90,10 +91,10 @@ def test_a_compaction_that_kills_its_workers_is_given_up_too(rig: Rig) -> None:
         assert rig.owner() == f"w{life}"
         rig.pass_silently(coordinator)
     coordinator.tick()
-    (failed,) = rig.seen(telemetry.Failed)
+    (failed,) = rig.seen(events.Failed)
     assert "no sign of life" in failed.reason
     assert f"w{MAX_ATTEMPTS - 1}" in failed.reason
-    assert len(rig.seen(telemetry.Reclaimed)) == MAX_ATTEMPTS
+    assert len(rig.seen(events.Reclaimed)) == MAX_ATTEMPTS
 
 
 def test_workers_that_bring_it_on_before_they_die_use_up_no_attempts(
@@ -113,9 +114,9 @@ def test_workers_that_bring_it_on_before_they_die_use_up_no_attempts(
         rig.clock.advance_s(5)
         worker.tick()
         rig.pass_silently(coordinator)
-    assert len(rig.seen(telemetry.Reclaimed)) == lives
+    assert len(rig.seen(events.Reclaimed)) == lives
     rig.finish(coordinator, rig.worker("last"))
-    assert not rig.seen(telemetry.Failed)
+    assert not rig.seen(events.Failed)
     rig.check()
 
 
@@ -131,7 +132,7 @@ def test_what_ends_the_process_of_an_embedded_worker_counts(rig: Rig) -> None:
     coordinator = rig.coordinator(start=False)
     coordinator.start(Term(rig.dataset().take_epoch(), f"w{MAX_ATTEMPTS - 1}"))
     coordinator.tick()
-    (failed,) = rig.seen(telemetry.Failed)
+    (failed,) = rig.seen(events.Failed)
     assert "ended without giving it back" in failed.reason
 
 
@@ -153,14 +154,14 @@ def test_the_count_survives_the_coordinator(rig: Rig) -> None:
         rig.coordinator().tick()
         worker.tick()
         worker.tick()
-        assert len(rig.seen(telemetry.AttemptFailed)) == attempt
+        assert len(rig.seen(events.AttemptFailed)) == attempt
         rig.clock.advance_s(3600)
-    assert not rig.seen(telemetry.Failed)
+    assert not rig.seen(events.Failed)
     # A starting coordinator validates anew what nobody runs; then it sees that it is exhausted.
     coordinator = rig.coordinator()
     coordinator.tick()
     coordinator.tick()
-    assert len(rig.seen(telemetry.Failed)) == 1
+    assert len(rig.seen(events.Failed)) == 1
 
 
 def test_giving_back_gracefully_is_no_attempt(rig: Rig) -> None:
@@ -182,8 +183,8 @@ def test_others_go_on(segmented: Rig) -> None:
     poison = segmented.ledger.compactions[0].id
     worker = segmented.worker(engine=poisoned(lambda call: call.job == poison))
     until_failed(segmented, coordinator, worker)
-    assert {Ulid(event.compaction) for event in segmented.seen(telemetry.Failed)} == {poison}
-    assert len(segmented.seen(telemetry.Committed)) == 5
+    assert {Ulid(event.compaction) for event in segmented.seen(events.Failed)} == {poison}
+    assert len(segmented.seen(events.Committed)) == 5
     segmented.check()
 
 
@@ -198,8 +199,8 @@ def test_a_worker_on_which_everything_fails_leaves_the_attempts_to_others(segmen
         broken.tick()
         healthy.tick()
         segmented.clock.advance_s(1)
-    assert len(segmented.seen(telemetry.Committed)) == 6
-    assert not segmented.seen(telemetry.Failed)
+    assert len(segmented.seen(events.Committed)) == 6
+    assert not segmented.seen(events.Failed)
     segmented.check()
 
 
@@ -210,7 +211,7 @@ def test_a_worker_with_room_for_one_does_the_others_before_it_tries_again(segmen
     for _ in range(40):
         worker.tick()
         segmented.clock.advance_s(0.5)
-    claimed = [Ulid(event.compaction) for event in segmented.seen(telemetry.Claimed)]
+    claimed = [Ulid(event.compaction) for event in segmented.seen(events.Claimed)]
     assert claimed[: len(free)] == free
     assert set(claimed[len(free) :]) == {free[0]}
 
@@ -226,10 +227,10 @@ def test_a_worker_rests_after_failures_in_a_row_only(segmented: Rig) -> None:
     claimed_at_s: list[float] = []
     start_s = segmented.clock.monotonic_s()
     for _ in range(20):
-        before = len(segmented.seen(telemetry.Claimed))
+        before = len(segmented.seen(events.Claimed))
         worker.tick()
         now_s = segmented.clock.monotonic_s() - start_s
-        claimed_at_s += [now_s] * (len(segmented.seen(telemetry.Claimed)) - before)
+        claimed_at_s += [now_s] * (len(segmented.seen(events.Claimed)) - before)
         segmented.clock.advance_s(0.5)
     # A failure is seen one tick after the claim, then comes a second of rest: not four the second time.
     assert [later - earlier for earlier, later in pairwise(claimed_at_s[:5])] == [1.5, 0.5, 1.5, 0.5]
@@ -284,14 +285,14 @@ def test_what_is_claimed_in_the_last_moment_is_not_given_up(rig: Rig) -> None:
         rig.dataset().journal.add_attempt(compaction_id, Attempt(f"w{attempt}", REASON, attempt))
     # It has just been given back: the ledger has changed.
     rig.dataset().update_ledger(
-        lambda latest: protocol.release(
-            protocol.claim(latest, compaction_id, "w", rig.clock.now_ms()), compaction_id, "w"
+        lambda latest: transitions.release(
+            transitions.claim(latest, compaction_id, "w", rig.clock.now_ms()), compaction_id, "w"
         )
     )
     armed.append(True)
     coordinator.tick()
     assert rig.owner() == "last"
-    assert not rig.seen(telemetry.Failed)
+    assert not rig.seen(events.Failed)
     assert rig.dataset().journal.failures() == ()
     rig.finish(coordinator, last)
     rig.check()
@@ -320,7 +321,7 @@ def test_a_run_for_a_person_gives_up_sooner_and_says_why(segmented: Rig) -> None
     assert REASON in failure.reason
     assert len(result.committed) == 5
     (noted,) = dataset.journal.failures()
-    assert (noted.compaction, noted.attempts) == (failure.compaction, oneshot.MAX_ATTEMPTS)
+    assert (noted.compaction, noted.attempts) == (failure.compaction, one_shot.MAX_ATTEMPTS)
     segmented.check()
 
 
@@ -334,7 +335,7 @@ def test_the_second_failure_of_the_same_sources_pauses_longer(rig: Rig) -> None:
     rig.clock.advance_s(FAILURE_PAUSE.after_ms(1) / 1000)
     tick = coordinator.tick()
     assert tick.is_idle
-    (failed,) = rig.seen(telemetry.Failed)
+    (failed,) = rig.seen(events.Failed)
     assert failed.compaction in str(tick.plan.notes)
     rig.clock.advance_s(FAILURE_PAUSE.after_ms(2) / 1000)
     coordinator.tick()

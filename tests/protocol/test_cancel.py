@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from lithify import control
-from lithify.compaction.failures import CANCEL_PAUSE, FAILURE_PAUSE, given_up
-from lithify.compaction.journal import Failure
+from lithify.compaction.attempts import Failure
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import State
 from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds, Ulid
-from lithify.status import status
+from lithify.service import control
+from lithify.service.failures import CANCEL_PAUSE, FAILURE_PAUSE, given_up
+from lithify.service.status import status
 from lithify.store.objects import ObjectStore
 from lithify.testing import Call, FaultyStore
 from lithify.testing import Fault as StoreFault

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import SystemClock
-from lithify.compaction import protocol
+from lithify.compaction import transitions
 from lithify.compaction.model import State
 from lithify.errors import LithifyError, StoreError
-from lithify.service import LoopOptions, run_workers
+from lithify.service.loops import LoopOptions, run_workers
+from lithify.service.worker import Worker
 from lithify.testing import Call, Fault, FaultyStore
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker
 from tests.protocol.rig import Interposed, Rig, ledger_write
 
 
@@ -29,7 +29,7 @@ def test_a_worker_claims_up_to_its_limit_oldest_first(segmented: Rig, most: int,
     scheduled = [c.id for c in segmented.ledger.compactions if c.state is State.SCHEDULED]
     worker = segmented.worker(max_concurrent_compactions=most)
     worker.tick()
-    claimed = [str(event.compaction) for event in segmented.seen(telemetry.Claimed)]
+    claimed = [str(event.compaction) for event in segmented.seen(events.Claimed)]
     assert claimed == scheduled[:expected]
     for compaction in segmented.ledger.compactions:
         if compaction.id in claimed:
@@ -50,7 +50,7 @@ def test_what_exceeds_the_slots_is_left_to_others_for_a_while(segmented: Rig) ->
     )
 
     def claimed() -> Counter[str]:
-        return Counter(event.worker for event in segmented.seen(telemetry.Claimed))
+        return Counter(event.worker for event in segmented.seen(events.Claimed))
 
     busy.tick()
     assert claimed() == {"busy": 1}, "four are free, and it has one slot"
@@ -79,7 +79,7 @@ def test_several_compactions_run_at_once_on_one_engine(segmented: Rig) -> None:
     worker.tick()
     assert len({call.job for call in segmented.engines["w"].submitted}) == 4
     segmented.finish(coordinator, worker)
-    assert len(segmented.seen(telemetry.Committed)) == 6
+    assert len(segmented.seen(events.Committed)) == 6
     segmented.check()
 
 
@@ -89,11 +89,11 @@ def test_a_worker_with_room_takes_more_while_it_works(segmented: Rig) -> None:
     worker.tick()
     engine = segmented.engines["w"]
     for _ in range(100):
-        if segmented.seen(telemetry.Compacted):
+        if segmented.seen(events.Compacted):
             break
         engine.step()
         worker.tick()
-    assert len(segmented.seen(telemetry.Claimed)) == 3, "in the tick in which one was finished"
+    assert len(segmented.seen(events.Claimed)) == 3, "in the tick in which one was finished"
     assert segmented.states().count(State.RUNNING) == 2
 
 
@@ -109,7 +109,7 @@ def test_of_two_claims_one_succeeds(rig: Rig, claims_first: bool) -> None:
     slow.tick()
     assert rig.owner() == "fast"
     assert not slow.is_busy
-    assert [event.worker for event in rig.seen(telemetry.Claimed)] == ["fast"]
+    assert [event.worker for event in rig.seen(events.Claimed)] == ["fast"]
 
 
 def test_a_claim_that_meets_another_change_is_tried_again(segmented: Rig) -> None:
@@ -143,7 +143,7 @@ def test_a_claim_whose_write_fails_is_no_loss(rig: Rig, fault: Fault) -> None:
             continue
     assert rig.owner() == "w"
     rig.finish(coordinator, worker)
-    assert len(rig.seen(telemetry.Committed)) == 1
+    assert len(rig.seen(events.Committed)) == 1
     submitted = rig.engines["w"].submitted
     assert len({(call.job, call.argument.range) for call in submitted}) == len(submitted)
     rig.check()
@@ -156,7 +156,7 @@ def test_a_claim_whose_answer_was_lost_is_taken_up(rig: Rig) -> None:
     worker = rig.worker()
     dataset = rig.dataset()
     compaction_id = rig.only.id
-    dataset.update_ledger(lambda latest: protocol.claim(latest, compaction_id, "w", rig.clock.now_ms()))
+    dataset.update_ledger(lambda latest: transitions.claim(latest, compaction_id, "w", rig.clock.now_ms()))
     worker.tick()
     assert worker.is_busy
     rig.finish(coordinator, worker)
@@ -193,10 +193,10 @@ def test_a_worker_shows_life_while_it_finds_out_what_to_run(rig: Rig) -> None:
         worker.tick()
         coordinator.tick()
     assert rig.owner() == "w"
-    assert not rig.seen(telemetry.Prepared)
+    assert not rig.seen(events.Prepared)
     held.run()
     rig.finish(coordinator, worker)
-    assert len(rig.seen(telemetry.Prepared)) == 1
+    assert len(rig.seen(events.Prepared)) == 1
     rig.check()
 
 
@@ -214,7 +214,7 @@ def test_what_cannot_be_prepared_is_given_back(rig: Rig, executor: Held | None) 
         executor.run()
     worker.tick()
     assert rig.owner() is None
-    assert len(rig.seen(telemetry.AttemptFailed)) == 1
+    assert len(rig.seen(events.AttemptFailed)) == 1
     broken = False
     rig.clock.advance_s(60)
     worker.tick()
@@ -249,12 +249,12 @@ def test_many_workers_at_once_run_each_compaction_once(segmented: Rig) -> None:
     stop.set()
     for thread in threads:
         thread.join(120)
-    claimed = Counter(event.compaction for event in segmented.seen(telemetry.Claimed))
-    committed = Counter(event.compaction for event in segmented.seen(telemetry.Committed))
+    claimed = Counter(event.compaction for event in segmented.seen(events.Claimed))
+    committed = Counter(event.compaction for event in segmented.seen(events.Committed))
     assert set(committed.values()) == {1}
     assert len(committed) == 6
     assert claimed == committed
-    assert not segmented.seen(telemetry.Lost)
+    assert not segmented.seen(events.Lost)
     segmented.check()
 
 

@@ -12,10 +12,10 @@ import pytest
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
 from lithify.ids import RandomIds
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker, WorkerOptions
 from tests.compacting import check_state_files, dataset_at
 from tests.datasets.slatedb.collecting import gc, names
 from tests.engine.waiting import wait_until

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from lithify import telemetry
-from lithify.compaction import protocol
+from lithify import events
+from lithify.compaction import transitions
 from lithify.compaction.model import State
-from lithify.coordinator import Coordinator
 from lithify.errors import Fenced
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
 from lithify.testing import Call, CountingStore, Crash, Fault, FaultyStore, Verb
-from lithify.worker import Worker
 from tests.judge.official import Admin, Database, Put, open_db
 from tests.protocol.rig import TIMEOUT_S, Interposed, Model, Rig, Template, ledger_write, manifest_write
 
@@ -139,8 +139,8 @@ def test_what_only_the_manifest_calls_committed_is_completed_by_the_next_coordin
     second = rig.coordinator()
     rig.finish(second, worker)
     assert rig.only.state is State.COMPLETED
-    assert len(rig.seen(telemetry.Committed)) == 1
-    assert not rig.seen(telemetry.Refused)
+    assert len(rig.seen(events.Committed)) == 1
+    assert not rig.seen(events.Refused)
     rig.check()
 
 
@@ -150,7 +150,7 @@ def test_a_restart_leaves_running_and_compacted_work_alone(segmented: Rig) -> No
     segmented.coordinator().tick()
     worker.tick()
     engine = segmented.engines["w"]
-    while not segmented.seen(telemetry.Compacted):
+    while not segmented.seen(events.Compacted):
         engine.step()
         worker.tick()
     before = {c.id: c for c in segmented.ledger.compactions}
@@ -162,8 +162,8 @@ def test_a_restart_leaves_running_and_compacted_work_alone(segmented: Rig) -> No
         else:
             assert compaction.state is State.SUBMITTED
     segmented.finish(coordinator, worker)
-    assert len(segmented.seen(telemetry.Committed)) == 6
-    assert not segmented.seen(telemetry.Lost)
+    assert len(segmented.seen(events.Committed)) == 6
+    assert not segmented.seen(events.Lost)
     segmented.check()
 
 
@@ -193,7 +193,7 @@ def test_a_restart_keeps_the_progress_of_what_nobody_runs(rig: Rig) -> None:
     coordinator.tick()
     assert (rig.only.state, rig.only.progress) == (State.SCHEDULED, kept)
     rig.finish(coordinator, rig.worker("second"))
-    assert [event.finished_ranges for event in rig.seen(telemetry.Resumed)] == [1]
+    assert [event.finished_ranges for event in rig.seen(events.Resumed)] == [1]
     rig.check()
 
 
@@ -281,7 +281,7 @@ def test_a_reclaim_that_meets_a_heartbeat_takes_nothing_back(rig: Rig) -> None:
     armed.append(True)
     coordinator.tick()
     assert rig.owner() == "w"
-    assert not rig.seen(telemetry.Reclaimed)
+    assert not rig.seen(events.Reclaimed)
     assert rig.dataset().journal.attempts() == {}
     rig.finish(coordinator, worker)
     rig.check()
@@ -317,7 +317,7 @@ def test_what_the_writer_publishes_during_a_commit_stays(rig: Rig) -> None:
 def cancel(rig: Rig) -> None:
     """As a person does it: by a change of the ledger."""
     compaction_id = rig.ledger.compactions[-1].id
-    rig.dataset().update_ledger(lambda latest: protocol.fail(latest, compaction_id))
+    rig.dataset().update_ledger(lambda latest: transitions.fail(latest, compaction_id))
 
 
 @pytest.mark.parametrize("state", [State.SUBMITTED, State.SCHEDULED, State.RUNNING, State.COMPACTED])
@@ -340,7 +340,7 @@ def test_what_is_cancelled_stays_failed(rig: Rig, state: State) -> None:
     assert not worker.is_busy
     latest = rig.coordinator()
     latest.tick()
-    assert not rig.seen(telemetry.Committed)
+    assert not rig.seen(events.Committed)
     new = [c for c in rig.ledger.compactions if c.id != compaction.id]
     assert [c.state for c in new] == [State.SCHEDULED], "the planner proposes it anew"
     rig.finish(latest, worker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify import telemetry
+from lithify import events
 from lithify.compaction.model import State
 from lithify.testing import Call, CountingStore, Verb
 from tests.protocol.rig import TIMEOUT_S, Interposed, Rig, ledger_write
@@ -23,8 +23,8 @@ def test_a_range_that_moves_is_never_taken_back_however_long_it_is(rig: Rig) -> 
         worker.tick()
         coordinator.tick()
     assert rig.owner() == "w"
-    assert len(rig.seen(telemetry.Heartbeat)) == 20
-    assert not rig.seen(telemetry.Reclaimed)
+    assert len(rig.seen(events.Heartbeat)) == 20
+    assert not rig.seen(events.Reclaimed)
     rig.finish(coordinator, worker)
     rig.check()
 
@@ -36,7 +36,7 @@ def test_a_range_that_hardly_moves_is_taken_back(rig: Rig, bytes_moved: int) -> 
     worker.tick()
     rig.move("w", 0)
     waited_s = 0.0
-    while not rig.seen(telemetry.Reclaimed):
+    while not rig.seen(events.Reclaimed):
         assert waited_s < 2 * TIMEOUT_S
         if waited_s == INTERVAL_S:
             rig.move("w", bytes_moved)
@@ -66,7 +66,7 @@ def test_another_workers_bytes_keep_nobody_alive(rig: Rig) -> None:
         rig.clock.advance_s(INTERVAL_S)
         worker.tick()
         coordinator.tick()
-    assert [event.worker for event in rig.seen(telemetry.Reclaimed)] == ["zombie", "w"]
+    assert [event.worker for event in rig.seen(events.Reclaimed)] == ["zombie", "w"]
 
 
 def test_what_it_did_before_keeps_nobody_alive(rig: Rig) -> None:
@@ -86,7 +86,7 @@ def test_what_it_did_before_keeps_nobody_alive(rig: Rig) -> None:
         rig.clock.advance_s(INTERVAL_S)
         worker.tick()
         coordinator.tick()
-    assert len(rig.seen(telemetry.Reclaimed)) == 2
+    assert len(rig.seen(events.Reclaimed)) == 2
 
 
 def test_heartbeats_and_looks_at_what_has_moved_come_no_more_often_than_told(rig: Rig) -> None:
@@ -101,7 +101,7 @@ def test_heartbeats_and_looks_at_what_has_moved_come_no_more_often_than_told(rig
                 rig.move("w", half_second * BYTES, index=half_second % 3)
             rig.clock.advance_s(0.5)
             worker.tick()
-        assert len(rig.seen(telemetry.Heartbeat)) == 30 / INTERVAL_S
+        assert len(rig.seen(events.Heartbeat)) == 30 / INTERVAL_S
         assert store.requests[Verb.LIST] <= 30 / (INTERVAL_S if moves else 2)
 
 
@@ -119,7 +119,7 @@ def test_ranges_that_wait_for_a_slot_are_no_silence_for_a_while(rig: Rig) -> Non
         rig.clock.advance_s(INTERVAL_S)
         worker.tick()
         coordinator.tick()
-    assert len(rig.seen(telemetry.Reclaimed)) == 1
+    assert len(rig.seen(events.Reclaimed)) == 1
 
 
 def test_finished_ranges_are_recorded_at_once_but_not_more_often_than_allowed(rig: Rig) -> None:
@@ -140,7 +140,7 @@ def test_finished_ranges_are_recorded_at_once_but_not_more_often_than_allowed(ri
     progress = rig.only.progress
     assert progress is not None
     assert sum(bool(r.outputs) for r in progress.ranges) == 2
-    assert len(rig.seen(telemetry.Heartbeat)) == 2
+    assert len(rig.seen(events.Heartbeat)) == 2
 
 
 def test_what_another_worker_finished_is_no_sign_of_life(rig: Rig) -> None:
@@ -153,11 +153,11 @@ def test_what_another_worker_finished_is_no_sign_of_life(rig: Rig) -> None:
     worker = rig.worker("w")
     worker.tick()
     rig.move("w", 0)
-    beats = len(rig.seen(telemetry.Heartbeat))
+    beats = len(rig.seen(events.Heartbeat))
     for _ in range(3):
         rig.clock.advance_s(INTERVAL_S)
         worker.tick()
-    assert len(rig.seen(telemetry.Heartbeat)) == beats
+    assert len(rig.seen(events.Heartbeat)) == beats
 
 
 def test_one_publication_carries_the_heartbeats_of_all_compactions(segmented: Rig) -> None:
@@ -168,7 +168,7 @@ def test_one_publication_carries_the_heartbeats_of_all_compactions(segmented: Ri
     segmented.clock.advance_s(INTERVAL_S)
     worker.tick()
     assert segmented.versions() == before + 1
-    assert len(segmented.seen(telemetry.Heartbeat)) == 4
+    assert len(segmented.seen(events.Heartbeat)) == 4
 
 
 def test_polls_are_no_heartbeats_and_cost_reads_only(rig: Rig) -> None:
@@ -214,4 +214,4 @@ def test_a_heartbeat_that_meets_a_reclaim_drops_the_work(rig: Rig, taken_by: str
     assert rig.owner() == taken_by
     assert not worker.is_busy
     assert rig.engines["w"].cancelled == [rig.only.id]
-    assert [event.worker for event in rig.seen(telemetry.Lost)] == ["w"]
+    assert [event.worker for event in rig.seen(events.Lost)] == ["w"]

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from lithify import control, status, telemetry
+from lithify import events
 from lithify.cli import render
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.compaction.model import Worker as Owner
-from lithify.coordinator import MAX_ATTEMPTS
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
 from lithify.datasets.slatedb.manifest import encode_manifest
@@ -25,7 +24,9 @@ from lithify.datasets.slatedb.model import DrainSpec, Manifest, Sst, TieredSpec
 from lithify.doctor.database import check_database
 from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds, Ulid, ulid_ms
-from lithify.service import LoopOptions, run_workers
+from lithify.service import control, status
+from lithify.service.coordinator import MAX_ATTEMPTS
+from lithify.service.loops import LoopOptions, run_workers
 from lithify.store.versions import MAX_VERSION_ID
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact, dataset_at
@@ -84,10 +85,10 @@ def test_attempts_at_it_are_counted_until_it_is_given_up(rig: Rig, field: str) -
     for _ in range(3600):
         coordinator.tick()
         worker.tick()
-        if rig.seen(telemetry.Failed):
+        if rig.seen(events.Failed):
             break
         rig.clock.advance_s(1)
-    (failed,) = rig.seen(telemetry.Failed)
+    (failed,) = rig.seen(events.Failed)
     assert (failed.attempts, rig.states()) == (MAX_ATTEMPTS, [State.FAILED])
 
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lithify import status
 from lithify.cli import render, text
-from lithify.compaction.journal import MAX_FAILURES
+from lithify.compaction.attempts import MAX_FAILURES
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.compaction.model import Worker as Owner
-from lithify.compaction.protocol import AnyCompaction, AnyLedger
-from lithify.coordinator import Coordinator
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import DrainSpec, TieredSpec
 from lithify.ids import RandomIds, Ulid, ulid_ms
+from lithify.service import status
+from lithify.service.coordinator import Coordinator
 from lithify.store.metered import Verb
 from lithify.testing import CountingStore
 from tests.protocol.rig import TIMEOUT_S, Rig

@@ -12,22 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from lithify import telemetry
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.hooks import Drop, FilterDecision, Keep, Row
 from lithify.datasets.slatedb.ledger import decode_ledger
 from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
+from lithify.events import Claimed, Committed, Event
 from lithify.ids import RandomIds
-from lithify.service import LoopOptions, run_workers
+from lithify.service.coordinator import Coordinator
+from lithify.service.loops import LoopOptions, run_workers
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.urls import open_store
-from lithify.telemetry import Event
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker, WorkerOptions
 from tests.compacting import dataset_at
 from tests.judge.official import open_db
 from tests.protocol.rig import Template
@@ -103,8 +102,8 @@ def test_workers_on_a_store_in_memory(segmented_template: Template, tmp_path: Pa
     engines: list[Engine] = [InlineEngine() for _ in range(count)]
     with working(dataset, engines) as events:
         coordinated = coordinate_until_idle(dataset())
-    committed = [e.compaction for e in coordinated if isinstance(e, telemetry.Committed)]
-    claimed = [e.compaction for e in events if isinstance(e, telemetry.Claimed)]
+    committed = [e.compaction for e in coordinated if isinstance(e, Committed)]
+    claimed = [e.compaction for e in events if isinstance(e, Claimed)]
     assert len(committed) == len(set(committed)) == 6
     assert sorted(claimed) == sorted(committed)
     path = tmp_path / "db"
@@ -126,7 +125,7 @@ def test_several_compactions_at_once_on_one_spark_session(
 
     with working(dataset, [spark_engine]):
         events = coordinate_until_idle(dataset())
-    assert len([e for e in events if isinstance(e, telemetry.Committed)]) == 6
+    assert len([e for e in events if isinstance(e, Committed)]) == 6
     files = sorted(f for f in (path / "compactions").iterdir() if "#" not in f.name)
     versions = [decode_ledger(file.read_bytes(), file.name) for file in files]
     at_once = max(sum(c.state is State.RUNNING for c in ledger.compactions) for ledger in versions)

@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import SystemClock
-from lithify.compaction.journal import Movement
+from lithify.compaction.attempts import Movement
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
-from lithify.datasets.journal import REPORT_INTERVAL_S, ObjectJournal
+from lithify.coordination.sidecar import REPORT_INTERVAL_S, ObjectJournal
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.execute import run_merge
 from lithify.engine.spark import SparkEngine
 from lithify.errors import LithifyError
+from lithify.events import Event
 from lithify.ids import RandomIds
-from lithify.service import LoopOptions, run_workers
-from lithify.telemetry import Event
+from lithify.service.coordinator import Coordinator
+from lithify.service.loops import LoopOptions, run_workers
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing import CountingStore, Verb
-from lithify.worker import Worker, WorkerOptions
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.merging import LAST_RUN, Bench, put
 from tests.judge.official import Put, open_db
@@ -171,12 +171,12 @@ def test_on_spark_a_range_longer_than_the_timeout_is_never_taken_back(
     service = Service(tmp_path / "db", "slow", spark_engine)
     started_s = time.monotonic()
     with service.working():
-        service.until(telemetry.Committed)
+        service.until(events.Committed)
     took_s = time.monotonic() - started_s
     assert took_s > ROWS * slow_filters.SLOW_ROW_S > 2 * TIMEOUT_MS / 1000
-    assert len(service.seen(telemetry.RangeFinished)) == 1
-    assert not service.seen(telemetry.Reclaimed)
-    assert len(service.seen(telemetry.Heartbeat)) >= 2
+    assert len(service.seen(events.RangeFinished)) == 1
+    assert not service.seen(events.Reclaimed)
+    assert len(service.seen(events.Heartbeat)) >= 2
     with open_db(tmp_path / "db") as database:
         assert dict(database.scan()) == model
 
@@ -190,9 +190,9 @@ def test_on_spark_a_hung_range_is_taken_back_and_done_by_the_next_attempt(
     model = make_database(tmp_path / "db", str(hold).encode())
     service = Service(tmp_path / "db", "hanging", spark_engine)
     with service.working():
-        service.until(telemetry.Reclaimed)
+        service.until(events.Reclaimed)
         hold.unlink()
-        service.until(telemetry.Committed)
-    assert len(service.seen(telemetry.Lost)) == 1, "the worker noticed, and stopped the task"
+        service.until(events.Committed)
+    assert len(service.seen(events.Lost)) == 1, "the worker noticed, and stopped the task"
     with open_db(tmp_path / "db") as database:
         assert dict(database.scan()) == model

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger
 from lithify.errors import Fenced
+from lithify.events import Event
 from lithify.ids import RandomIds
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.wrapped import Call
-from lithify.telemetry import Event
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker, WorkerOptions
 from tests.compacting import check_state_files, dataset_at
 from tests.judge.official import Admin, Database, Put, compactor_settings, copy_database, open_db
 from tests.judge.rows import read_database, visible_rows
@@ -155,7 +155,7 @@ def test_an_official_worker_takes_up_what_ours_began(path: Path, template: Templ
     before = history(path)[-1]
     ours.worker.tick()
     assert history(path)[-1] == before, "ours woke up and changed nothing"
-    assert len(ours.seen(telemetry.Lost)) == 1
+    assert len(ours.seen(events.Lost)) == 1
     check(path, template)
 
 
@@ -178,8 +178,8 @@ def test_ours_takes_up_what_an_official_worker_began(tmp_path: Path) -> None:
     kept = outputs_of(entry)
     ours = Helper(path, "ours")
     ours.finish()
-    (resumed,) = ours.seen(telemetry.Resumed)
-    assert isinstance(resumed, telemetry.Resumed)
+    (resumed,) = ours.seen(events.Resumed)
+    assert isinstance(resumed, events.Resumed)
     assert resumed.finished_ranges == 0, "whether its ranges are finished only running them shows"
     with opened(path, worker=False):
         wait_for(dataset, State.COMPLETED)
@@ -202,8 +202,8 @@ def test_another_of_ours_replaces_a_silent_one_under_an_official_coordinator(
     with opened(path, worker=False):
         second.finish()
         wait_for(second.dataset, State.COMPLETED)
-        (resumed,) = second.seen(telemetry.Resumed)
-        assert isinstance(resumed, telemetry.Resumed)
+        (resumed,) = second.seen(events.Resumed)
+        assert isinstance(resumed, events.Resumed)
         assert resumed.finished_ranges == 2
         first.engine.run_all()
         before = entry_of(first.dataset)

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from lithify import telemetry
-from lithify.compaction import protocol
+from lithify import events
+from lithify.compaction import transitions
 from lithify.compaction.model import Progress, RangeProgress, State
-from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import EVERYTHING
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker
 from lithify.testing import CountingStore, Verb
 from lithify.testing.engine import Fault, InlineEngine
-from lithify.worker import Worker
 from tests.judge.official import open_db
 from tests.protocol.rig import Interposed, Rig, ledger_write
 
@@ -63,14 +63,14 @@ def test_only_unfinished_ranges_run_again(rig: Rig, ending: Ending) -> None:
     assert rig.only.progress == before.progress
     second = rig.worker("second")
     second.tick()
-    (resumed,) = rig.seen(telemetry.Resumed)
+    (resumed,) = rig.seen(events.Resumed)
     ranges = len(rig.engines["dead"].submitted)
     assert (resumed.finished_ranges, resumed.open_ranges) == (STEPS, ranges - STEPS)
     assert before.progress is not None
     left = [r.range for index, r in enumerate(before.progress.ranges) if index not in done]
     assert [call.argument.range for call in rig.engines["second"].submitted] == left
     rig.finish(coordinator, second)
-    (committed,) = rig.seen(telemetry.Committed)
+    (committed,) = rig.seen(events.Committed)
     assert committed.compaction == before.id
     assert rig.dataset().journal.compactions() == frozenset(), "no notes on it stay behind"
     rig.check()
@@ -84,7 +84,7 @@ def test_a_stop_records_what_has_just_finished(rig: Rig) -> None:
     worker.release()
     assert len(recorded(rig.only)) == 1
     rig.worker("second").tick()
-    assert [event.finished_ranges for event in rig.seen(telemetry.Resumed)] == [1]
+    assert [event.finished_ranges for event in rig.seen(events.Resumed)] == [1]
 
 
 def test_the_horizon_stays_what_it_was_when_the_work_began(rig: Rig) -> None:
@@ -110,7 +110,7 @@ def test_the_horizon_stays_what_it_was_when_the_work_began(rig: Rig) -> None:
     assert after != before
     assert after.retention_min_seq == before.retention_min_seq
     rig.finish(coordinator, second)
-    assert len(rig.seen(telemetry.Committed)) == 1
+    assert len(rig.seen(events.Committed)) == 1
 
 
 def test_to_resume_one_index_is_read_and_not_all(rig: Rig) -> None:
@@ -137,7 +137,7 @@ def test_a_worker_may_stop_and_another_too_and_so_on(rig: Rig) -> None:
     coordinator = rig.coordinator()
     coordinator.tick()
     lives = 0
-    while not rig.seen(telemetry.Compacted):
+    while not rig.seen(events.Compacted):
         lives += 1
         assert lives < 50
         worker = rig.worker(f"w{lives}")
@@ -145,7 +145,7 @@ def test_a_worker_may_stop_and_another_too_and_so_on(rig: Rig) -> None:
         rig.engines[worker.id].step()
         worker.tick()
         worker.release()
-    ran = [event.index for event in rig.seen(telemetry.RangeFinished)]
+    ran = [event.index for event in rig.seen(events.RangeFinished)]
     assert sorted(ran) == list(range(len(ran)))
     rig.finish(coordinator, rig.worker("last"))
     rig.check()
@@ -161,7 +161,7 @@ def test_what_was_not_recorded_runs_again(rig: Rig) -> None:
     second = rig.worker("second")
     rig.finish(coordinator, second)
     assert len(rig.engines["second"].submitted) == len(rig.engines["dead"].submitted)
-    assert not rig.seen(telemetry.Resumed)
+    assert not rig.seen(events.Resumed)
     rig.check()
 
 
@@ -173,12 +173,12 @@ def test_without_its_notes_a_finished_range_runs_again_and_yields_nothing_new(ri
     rig.dataset().journal.clear(rig.only.id)
     second = rig.worker("second")
     second.tick()
-    (resumed,) = rig.seen(telemetry.Resumed)
+    (resumed,) = rig.seen(events.Resumed)
     assert resumed.finished_ranges == 0
     for finished in range(2):
         rig.clock.advance_s(10)
         second.tick()
-        assert len(rig.seen(telemetry.Heartbeat)) == 2 + finished
+        assert len(rig.seen(events.Heartbeat)) == 2 + finished
         now = [r.outputs for r in (rig.only.progress or Progress(())).ranges]
         assert all(after[: len(before)] == before for before, after in zip(outputs, now, strict=True))
         rig.engines["second"].step()
@@ -202,7 +202,7 @@ def test_a_range_that_was_only_begun_goes_on_behind_its_last_row(rig: Rig) -> No
     whole = rig.only.outputs
     assert len(whole) >= 3
 
-    def rewind(latest: protocol.AnyLedger) -> protocol.AnyLedger:
+    def rewind(latest: transitions.AnyLedger) -> transitions.AnyLedger:
         """One range, of whose outputs only the first is there."""
         horizon = rig.dataset().snapshot().recent_snapshot_min_seq
         progress = Progress((RangeProgress(EVERYTHING, whole[:1]),), horizon)
@@ -214,7 +214,7 @@ def test_a_range_that_was_only_begun_goes_on_behind_its_last_row(rig: Rig) -> No
     rig.dataset().update_ledger(rewind)
     second = rig.worker("second")
     second.tick()
-    (resumed,) = rig.seen(telemetry.Resumed)
+    (resumed,) = rig.seen(events.Resumed)
     assert (resumed.finished_ranges, resumed.open_ranges) == (0, 1)
     rig.engines["second"].run_all()
     second.tick()
@@ -275,14 +275,14 @@ def test_a_replaced_worker_changes_nothing(rig: Rig, act: Act, now: str) -> None
     if now == "committed":
         coordinator.tick()
     before = rig.only
-    claims = len(rig.seen(telemetry.Claimed))
+    claims = len(rig.seen(events.Claimed))
     act(rig, zombie)
-    if now == "free" and len(rig.seen(telemetry.Claimed)) > claims:
+    if now == "free" and len(rig.seen(events.Claimed)) > claims:
         assert rig.owner() == "zombie", "what is free it may claim like anybody"
     else:
         assert rig.only == before
     rig.finish(coordinator, second)
-    assert len(rig.seen(telemetry.Committed)) == 1
+    assert len(rig.seen(events.Committed)) == 1
     rig.check()
 
 

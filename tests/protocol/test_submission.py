@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify import telemetry
+from lithify import events
 from lithify.compaction.model import State
 from lithify.ids import Ulid
 from lithify.planning.tiered import TieredPolicy
@@ -88,7 +88,7 @@ def test_what_is_safe_is_carried_out(shaped: Template, tmp_path: Path, case: str
     positions, runs, destination = ACCEPTED[case]
     submitted = submit(rig, [tree.l0[n].id for n in positions], runs, destination)
     rig.finish(rig.coordinator(), rig.worker())
-    assert [event.compaction for event in rig.seen(telemetry.Committed)] == [submitted]
+    assert [event.compaction for event in rig.seen(events.Committed)] == [submitted]
     (after,) = Admin(rig.path).trees()
     assert len(after.l0) == L0S - len(positions)
     assert destination in [run.id for run in after.runs]
@@ -102,7 +102,7 @@ def test_what_is_not_is_failed_with_its_reason(shaped: Template, tmp_path: Path,
     positions, runs, destination = REFUSED[case]
     submitted = submit(rig, [tree.l0[n].id for n in positions], runs, destination)
     rig.finish(rig.coordinator(), rig.worker())
-    (refused,) = rig.seen(telemetry.Refused)
+    (refused,) = rig.seen(events.Refused)
     assert refused.compaction == submitted
     failures = {failure.compaction: failure for failure in rig.dataset().journal.failures()}
     assert (failures[submitted].reason, failures[submitted].attempts) == (refused.reason, 0)
@@ -119,8 +119,8 @@ def test_two_that_want_the_same_are_carried_out_one_after_the_other_or_not_at_al
     first = submit(rig, [view.id for view in tree.l0], [], 3)
     second = submit(rig, [view.id for view in tree.l0], [2], 2)
     rig.finish(rig.coordinator(), rig.worker())
-    assert [event.compaction for event in rig.seen(telemetry.Committed)] == [first]
-    assert [event.compaction for event in rig.seen(telemetry.Refused)] == [second]
+    assert [event.compaction for event in rig.seen(events.Committed)] == [first]
+    assert [event.compaction for event in rig.seen(events.Refused)] == [second]
     rig.check()
 
 
@@ -139,5 +139,5 @@ def test_a_submission_that_meets_the_coordinators_write_is_not_lost(shaped: Temp
     coordinator.tick()
     assert len(submitted) == 2
     rig.finish(coordinator, rig.worker())
-    assert [event.compaction for event in rig.seen(telemetry.Committed)] == submitted
+    assert [event.compaction for event in rig.seen(events.Committed)] == submitted
     rig.check()

@@ -14,8 +14,8 @@ from benchmarks.data import copy_for_a_run
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
 from lithify.ids import RandomIds
+from lithify.service.coordinator import Coordinator
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, open_db

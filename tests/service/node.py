@@ -21,17 +21,17 @@ from typing import TypeVar
 
 from lithify.clock import SystemClock
 from lithify.coordination.leadership import Leadership
-from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.engine.ports import Engine
 from lithify.engine.spark import SparkEngine
+from lithify.events import Event
 from lithify.ids import RandomIds
-from lithify.service import LoopOptions, run_coordinator, run_workers
+from lithify.service.coordinator import Coordinator
+from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
-from lithify.telemetry import Event
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker, WorkerOptions
 from tests.compacting import dataset_at
 
 ResultT = TypeVar("ResultT")

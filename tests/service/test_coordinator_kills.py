@@ -8,10 +8,10 @@ from pathlib import Path
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
 from lithify.ids import RandomIds
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker
 from tests.compacting import dataset_at
 from tests.judge.official import Admin
 from tests.service.coordinator_kills import kill_at_each_write

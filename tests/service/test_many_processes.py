@@ -9,14 +9,14 @@ from pathlib import Path
 from lithify.clock import SystemClock
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
 from lithify.datasets.slatedb.garbage import GarbageOptions, Kind, collect
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.ids import RandomIds
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker
 from lithify.store.urls import open_store
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Put, open_db

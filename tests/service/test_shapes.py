@@ -18,7 +18,7 @@ import pytest
 from lithify.compaction.model import State
 from lithify.engine.spark import SparkEngine
 from lithify.errors import CoordinatorAlive
-from lithify.service import LoopOptions
+from lithify.service.loops import LoopOptions
 from tests.cluster import cluster_conf, standalone_cluster
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Database, OpenOptions, compactor_settings, open_db
@@ -145,7 +145,7 @@ def test_embedded_in_the_process_that_holds_the_database(
     (code,) = re.findall(r"```python\n(.*?)```", DEPLOYMENT.read_text(), re.DOTALL)
     assert code.count("s3://bucket/my-db") == 1
     monkeypatch.setattr("lithify.engine.spark.SparkEngine", lambda _: nullcontext(spark_engine))
-    monkeypatch.setattr("lithify.service.LoopOptions", lambda: LoopOptions(0.1, 0.1, 0.1))
+    monkeypatch.setattr("lithify.service.loops.LoopOptions", lambda: LoopOptions(0.1, 0.1, 0.1))
     lines = compile(code.replace("s3://bucket/my-db", str(path)), DEPLOYMENT.name, "exec")
     names: dict[str, Any] = {}
     with open_db(path) as database, ThreadPoolExecutor(1) as thread:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.compaction.journal import Attempt, Movement
+from lithify.compaction.attempts import Attempt, Movement
 from lithify.compaction.model import Compaction, State, Worker
 from lithify.compaction.status import CompactionStatus, Known, RangeState, Stay, describe
 from lithify.ids import RandomIds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.compaction import protocol
+from lithify.compaction import transitions
 from lithify.compaction.lease import LEASE_MS, Lease, Taking
 from lithify.compaction.model import Progress, RangeProgress, State, Worker
 from lithify.compaction.presence import Presence
@@ -104,7 +104,7 @@ def test_segments_have_a_backlog_each() -> None:
 def _beat(
     compaction_id: Ulid, at_ms: int, ledger: SlateLedger, progress: SlateProgress | None = None
 ) -> SlateLedger:
-    return protocol.heartbeat(ledger, compaction_id, "second", at_ms, progress)
+    return transitions.heartbeat(ledger, compaction_id, "second", at_ms, progress)
 
 
 @pytest.mark.parametrize("heartbeats", [0, 1, 2, 3, 7, 20])
@@ -118,11 +118,11 @@ def test_since_when(tmp_path: Path, heartbeats: int) -> None:
     mint = Mint()
     made = [mint.compaction(TieredSpec(b"", (mint.ulid(),), (), n)) for n in range(2)]
     wanted, other = (c.id for c in made)
-    dataset.update_ledger(lambda ledger: protocol.submit(ledger, *made))
-    dataset.update_ledger(lambda ledger: protocol.schedule(protocol.schedule(ledger, wanted), other))
-    dataset.update_ledger(lambda ledger: protocol.claim(ledger, wanted, "first", 1))
-    dataset.update_ledger(lambda ledger: protocol.release(ledger, wanted, "first"))
-    dataset.update_ledger(lambda ledger: protocol.claim(ledger, wanted, "second", 2))
+    dataset.update_ledger(lambda ledger: transitions.submit(ledger, *made))
+    dataset.update_ledger(lambda ledger: transitions.schedule(transitions.schedule(ledger, wanted), other))
+    dataset.update_ledger(lambda ledger: transitions.claim(ledger, wanted, "first", 1))
+    dataset.update_ledger(lambda ledger: transitions.release(ledger, wanted, "first"))
+    dataset.update_ledger(lambda ledger: transitions.claim(ledger, wanted, "second", 2))
     claimed = dataset.ledger_ids()[-1]
     for n in range(heartbeats):
         dataset.update_ledger(partial(_beat, wanted, 3 + n))
@@ -157,7 +157,9 @@ def test_since_when(tmp_path: Path, heartbeats: int) -> None:
     assert dataset.history().arrival(moved) is None
 
     # What is gone from the latest version is still found, as long as older ones are there.
-    dataset.update_ledger(lambda ledger: protocol.trim(protocol.fail(protocol.fail(ledger, wanted), other)))
+    dataset.update_ledger(
+        lambda ledger: transitions.trim(transitions.fail(transitions.fail(ledger, wanted), other))
+    )
     latest = dataset.ledger()
     assert latest is not None
     assert latest.get(min(wanted, other)) is None

@@ -16,19 +16,19 @@ from lithify.cli import tables
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
-    from lithify.collection import Collector
     from lithify.compaction.contract import Dataset
     from lithify.config.model import Config, DirectorySettings, SegmentSettings
     from lithify.coordination.leadership import Leadership
-    from lithify.coordinator import Coordinator
     from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
     from lithify.datasets.slatedb.timeline import SegmentTimes
     from lithify.engine.spark import SparkEngine
-    from lithify.metrics import Metrics
-    from lithify.service import LoopOptions
-    from lithify.telemetry import Observer
-    from lithify.worker import Worker, WorkerOptions
+    from lithify.events import Observer
+    from lithify.observe.metrics import Metrics
+    from lithify.service.coordinator import Coordinator
+    from lithify.service.garbage_loop import Collector
+    from lithify.service.loops import LoopOptions
+    from lithify.service.worker import Worker, WorkerOptions
 
 _PRELOADS = {
     False: "lithify.datasets.slatedb.kernel.warm_up:warm_up",
@@ -46,7 +46,7 @@ def open_any(url: str, config: Config, metrics: Metrics | None = None) -> Datase
         dataset = open_dataset(url, config, metrics)
     if metrics is None:
         return dataset
-    from lithify.metrics import metered
+    from lithify.observe.metrics import metered
 
     return metered(dataset, metrics)
 
@@ -155,8 +155,8 @@ def leadership(dataset: Dataset) -> Leadership:
 def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordinator:
     """The coordinator of `dataset`."""
     from lithify.clock import SystemClock
-    from lithify.coordinator import Coordinator
     from lithify.ids import RandomIds
+    from lithify.service.coordinator import Coordinator
 
     return Coordinator(
         dataset,
@@ -176,7 +176,7 @@ def worker(
 
     from lithify.clock import SystemClock
     from lithify.ids import RandomIds
-    from lithify.worker import Worker
+    from lithify.service.worker import Worker
 
     clock = SystemClock()
     return Worker(
@@ -192,7 +192,7 @@ def worker(
 
 def worker_options(config: Config) -> WorkerOptions:
     """How a worker works."""
-    from lithify.worker import WorkerOptions
+    from lithify.service.worker import WorkerOptions
 
     worker = config.compactor_options.worker
     return WorkerOptions(
@@ -244,7 +244,7 @@ def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector
 
 def loop_options(config: Config) -> LoopOptions:
     """How often the loops look."""
-    from lithify.service import LoopOptions
+    from lithify.service.loops import LoopOptions
 
     compactor = config.compactor_options
     return LoopOptions(

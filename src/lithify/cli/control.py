@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from lithify.compaction.contract import Dataset
     from lithify.compaction.status import CompactionStatus
     from lithify.config.model import Config
-    from lithify.control import Outcome
     from lithify.ids import Ulid
+    from lithify.service.control import Outcome
 
 
 def submit(
@@ -69,9 +69,9 @@ def submit(
     with errors(as_json):
         _check_request(url, full, segment, bool(l0 or run), bool(chunk))
         effective = settings(config, sets, store_option=store_option)
-        from lithify import control
         from lithify.clock import SystemClock
         from lithify.ids import RandomIds
+        from lithify.service import control
 
         dataset, specs, notes = (
             tables.requested(url, effective, chunk)
@@ -146,10 +146,10 @@ def cancel(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify import control
         from lithify.cli import building
         from lithify.clock import SystemClock
-        from lithify.compaction.failures import CANCEL_PAUSE
+        from lithify.service import control
+        from lithify.service.failures import CANCEL_PAUSE
 
         wanted = _ids(compactions)
         control.cancel(building.open_any(url, effective), SystemClock(), wanted)
@@ -178,10 +178,10 @@ def retry(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify import control
         from lithify.cli import building
         from lithify.clock import SystemClock
         from lithify.ids import RandomIds
+        from lithify.service import control
 
         dataset = building.open_any(url, effective)
         dataset.snapshot()  # refuses where there is nothing
@@ -239,10 +239,10 @@ def wait(
 def _wait(
     dataset: Dataset, wanted: Sequence[Ulid], timeout_s: float | None, config: Config, as_json: bool
 ) -> list[Outcome]:
-    from lithify import control
     from lithify.cli import building
     from lithify.clock import SystemClock
-    from lithify.status import under_way
+    from lithify.service import control
+    from lithify.service.status import under_way
 
     clock = SystemClock()
     poll_s = config.compactor_options.commit_compacted_interval.total_seconds()

@@ -20,9 +20,9 @@ from lithify.cli.control import cancel, retry, submit, wait
 from lithify.cli.doctor import doctor
 from lithify.cli.gc import gc
 from lithify.cli.inspecting import inspect_app
-from lithify.cli.logs import set_up_logs
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
+from lithify.observe.logs import set_up_logs
 
 app = typer.Typer(
     help="Compact data in object storage, on Spark, while its owners keep working.",

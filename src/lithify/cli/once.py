@@ -9,16 +9,16 @@ from typing import Any, Generic, TypeVar
 import typer
 from rich.console import Console
 
-from lithify import oneshot
 from lithify.cli import building
-from lithify.cli.logs import EventLog
-from lithify.cli.progress import ProgressBars, Totals
 from lithify.cli.running import print_json
 from lithify.clock import SystemClock
 from lithify.compaction.contract import Dataset
 from lithify.config.model import Config
+from lithify.events import each
 from lithify.ids import RandomIds
-from lithify.telemetry import each
+from lithify.observe.logs import EventLog
+from lithify.observe.progress import ProgressBars, Totals
+from lithify.service import one_shot
 
 ShapeT = TypeVar("ShapeT")
 
@@ -29,9 +29,9 @@ class View(Generic[ShapeT]):
 
     shape: Callable[[], ShapeT]
     """What it looks like now."""
-    as_json: Callable[[str, ShapeT, ShapeT, oneshot.Result, Totals, float], dict[str, Any]]
+    as_json: Callable[[str, ShapeT, ShapeT, one_shot.Result, Totals, float], dict[str, Any]]
     """URL, before, after, what the run did, what its ranges did, seconds."""
-    show: Callable[[Console, ShapeT, ShapeT, oneshot.Result, Totals, float], None]
+    show: Callable[[Console, ShapeT, ShapeT, one_shot.Result, Totals, float], None]
 
 
 def compact_once(
@@ -39,7 +39,7 @@ def compact_once(
     config: Config,
     view: View[ShapeT],
     *,
-    planner: oneshot.Planner | None,
+    planner: one_shot.Planner | None,
     take_over: bool,
     as_json: bool,
 ) -> None:
@@ -51,7 +51,7 @@ def compact_once(
     with ProgressBars(Console(stderr=True)) as bars:
         observe = each(totals, EventLog(clock), *([] if as_json else [bars]))
         try:
-            result = oneshot.run(
+            result = one_shot.run(
                 dataset,
                 engine,
                 clock,

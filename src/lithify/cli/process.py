@@ -10,17 +10,17 @@ import logging
 from typing import TYPE_CHECKING
 
 from lithify.cli.building import open_any
-from lithify.cli.logs import FIELDS, LOGGER, EventLog
 from lithify.clock import SystemClock
 from lithify.errors import Refused
-from lithify.telemetry import Event
+from lithify.events import Event
+from lithify.observe.logs import FIELDS, LOGGER, EventLog
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
     from lithify.compaction.contract import Dataset
     from lithify.config.model import Config
-    from lithify.metrics import Metrics
+    from lithify.observe.metrics import Metrics
 
 
 class Process:
@@ -32,7 +32,7 @@ class Process:
         self._metrics: Metrics | None = None
         self._server: WSGIServer | None = None
         if config.metrics.port is not None:
-            from lithify.metrics import Metrics
+            from lithify.observe.metrics import Metrics
 
             self._metrics = Metrics(SystemClock(), coordinates=coordinates)
 

@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from lithify.cli import text
-from lithify.cli.progress import Totals
 from lithify.cli.timeline import SEGMENT_WORDS, print_timeline, timeline_json
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Compaction
@@ -20,7 +19,8 @@ from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, Tree, View
 from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.datasets.slatedb.timeline import SegmentTimeline
-from lithify.oneshot import Result
+from lithify.observe.progress import Totals
+from lithify.service.one_shot import Result
 
 MAX_RUNS_NAMED = 50
 DROPPED = ("superseded", "tombstones", "expired", "filtered", "folded")

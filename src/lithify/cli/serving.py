@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lithify.cli.process import Process
     from lithify.compaction.contract import Dataset
     from lithify.config.model import Config
-    from lithify.worker import Worker
+    from lithify.service.worker import Worker
 
 
 def run(
@@ -139,7 +139,7 @@ def worker(
             spark_conf=spark_conf,
         )
         from lithify.cli.process import Process
-        from lithify.service import run_workers
+        from lithify.service.loops import run_workers
 
         process = Process(effective, coordinates=False)
         datasets, unopened = _open_all(process, urls)
@@ -186,7 +186,7 @@ def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> No
 
     from lithify.cli import building
     from lithify.cli.process import Process
-    from lithify.service import run_coordinator
+    from lithify.service.loops import run_coordinator
 
     process = Process(config, coordinates=True)
     dataset = process.open_dataset(url)

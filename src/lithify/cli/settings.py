@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lithify.cli.logs import LOGGER, set_up_logs
 from lithify.cli.running import pairs
 from lithify.cli.secrets import conceal
+from lithify.observe.logs import LOGGER, set_up_logs
 from lithify.redaction import is_secret
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from lithify.cli.settings import settings
 
 if TYPE_CHECKING:
     from lithify.compaction.status import CompactionStatus
-    from lithify.status import Status
+    from lithify.service.status import Status
 
 SHOWN_FAILURES = 5
 
@@ -51,7 +51,7 @@ def status(
         effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
         from lithify.cli import building
         from lithify.clock import SystemClock
-        from lithify.status import status as status_of
+        from lithify.service.status import status as status_of
 
         found = status_of(
             building.open_any(url, effective),

@@ -21,18 +21,18 @@ from lithify.errors import Refused
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyicebergTable
 
-    from lithify.cli.progress import Totals
     from lithify.compaction.contract import Dataset, Total
     from lithify.config.model import Config, DirectorySettings, GarbageCollectorSettings
     from lithify.datasets.collecting import PeriodicCollector
     from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.datasets.iceberg.garbage import Kind
     from lithify.datasets.iceberg.model import ChunkSpec, TableState
-    from lithify.metrics import Metrics
-    from lithify.oneshot import Result
-    from lithify.status import Status
+    from lithify.events import Observer
+    from lithify.observe.metrics import Metrics
+    from lithify.observe.progress import Totals
+    from lithify.service.one_shot import Result
+    from lithify.service.status import Status
     from lithify.store.objects import ObjectStore
-    from lithify.telemetry import Observer
 
 SCHEME = "iceberg://"
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lithify.compaction.attempts import Journal
 from lithify.compaction.history import History
-from lithify.compaction.journal import Journal
 from lithify.compaction.lease import Lease, LeaseFile, Permit, Taking
 from lithify.compaction.presence import CoordinatorStatus
-from lithify.compaction.protocol import AnyCompaction, AnyLedger
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.ids import Ulid
 
 
@@ -158,7 +158,7 @@ class Dataset(Protocol):
 
     @property
     def journal(self) -> Journal:
-        """What the service keeps beside the ledger (`lithify.datasets.journal.ObjectJournal`)."""
+        """What the service keeps beside the ledger (`lithify.coordination.sidecar.ObjectJournal`)."""
         ...
 
     def history(self) -> History:

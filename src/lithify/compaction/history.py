@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from lithify.compaction.protocol import AnyCompaction
+from lithify.compaction.transitions import AnyCompaction
 from lithify.ids import Ulid
 
 

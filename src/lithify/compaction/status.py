@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lithify.compaction.journal import Attempt, Movement
+from lithify.compaction.attempts import Attempt, Movement
 from lithify.compaction.model import State
-from lithify.compaction.protocol import AnyCompaction
+from lithify.compaction.transitions import AnyCompaction
 from lithify.ids import Ulid, ulid_ms
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import Clock
 from lithify.errors import LithifyError, Refused
-from lithify.telemetry import Observer
+from lithify.events import Observer
 
 DEFAULT_INTERVAL_MS = 600_000
 
@@ -79,9 +79,9 @@ class PeriodicCollector(Generic[KindT]):
     def __init__(
         self,
         options: Mapping[KindT, DirectoryOptions],
-        collect: Callable[[Due[KindT]], telemetry.GarbageCollected],
+        collect: Callable[[Due[KindT]], events.GarbageCollected],
         clock: Clock,
-        observer: Observer = telemetry.ignore,
+        observer: Observer = events.ignore,
     ) -> None:
         self._options = options
         self._collect = collect

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lithify.compaction.model import State
 from lithify.compaction.presence import Presence
-from lithify.compaction.protocol import AnyLedger
 from lithify.compaction.status import CompactionStatus
+from lithify.compaction.transitions import AnyLedger
 from lithify.doctor.finding import Finding, ok, problem, warning
-from lithify.status import Status
+from lithify.service.status import Status
 
 MAX_AHEAD_MS = 5_000
 MAX_STAY_MS = {State.SUBMITTED: 60_000, State.COMPACTED: 60_000, State.SCHEDULED: 300_000}

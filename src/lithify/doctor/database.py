@@ -21,7 +21,7 @@ from lithify.doctor.compactions import check_clocks, check_compactions, check_ve
 from lithify.doctor.finding import Finding, ok, problem, warning
 from lithify.errors import CorruptObject, Refused, StoreError, Unsupported
 from lithify.ids import ulid_ms
-from lithify.status import status as status_of
+from lithify.service.status import status as status_of
 
 SOON_MS = 120_000
 _SHOWN = 3

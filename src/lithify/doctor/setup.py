@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from lithify import __version__
 from lithify.doctor.finding import Finding, ok, problem
-from lithify.engine.cache import CACHE_VARIABLE, cache_folder
 from lithify.engine.java import find_java
 from lithify.engine.ports import Engine
 from lithify.errors import EngineError, LithifyError
+from lithify.usercache import CACHE_VARIABLE, cache_folder
 
 SPARK_TIMEOUT_S = 300.0
 

@@ -14,7 +14,7 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.doctor.compactions import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.doctor.finding import Finding, ok, problem, warning
 from lithify.errors import CorruptObject, LithifyError, StoreError
-from lithify.status import status as status_of
+from lithify.service.status import status as status_of
 
 
 def check_table(

@@ -22,8 +22,8 @@ import sys
 import time
 from pathlib import Path
 
-from lithify.engine.cache import mark_used, remove_unused, write_atomically
 from lithify.engine.java import Java
+from lithify.usercache import mark_used, remove_unused, write_atomically
 
 RETRY_AFTER_S = 24 * 3600
 BUILDER_MODULE = "lithify.engine.archive_builder"

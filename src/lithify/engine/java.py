@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lithify.engine.cache import write_atomically
 from lithify.errors import EngineError
+from lithify.usercache import write_atomically
 
 MIN_JAVA_MAJOR = 17
 VECTOR_MODULE = "jdk.incubator.vector"

@@ -37,12 +37,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lithify.engine import archive, settings
-from lithify.engine.cache import cache_folder
 from lithify.engine.failure import essential_cause
 from lithify.engine.java import Java, find_java
 from lithify.engine.task import OUTCOME_SCHEMA, run_request, run_request_in_arrow
 from lithify.errors import EngineError
 from lithify.scratch import Scratch
+from lithify.usercache import cache_folder
 
 START_LIMIT_S = 120
 STOP_LIMIT_S = 15

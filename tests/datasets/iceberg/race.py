@@ -34,15 +34,15 @@ from sqlalchemy.exc import OperationalError
 
 from lithify.clock import SystemClock
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
 from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
 from lithify.errors import Fenced, StoreError
 from lithify.ids import RandomIds
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker
 from tests.datasets.iceberg.tables import (
     DAY,
     NAME,

@@ -8,20 +8,21 @@ from collections.abc import Callable
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lithify import oneshot, telemetry
+from lithify import events
 from lithify.clock import Clock
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Leadership, Term
-from lithify.coordinator import Coordinator, TickResult
 from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.engine.ports import Engine
+from lithify.events import Observer
 from lithify.ids import RandomIds
-from lithify.oneshot import Result
-from lithify.telemetry import Observer
+from lithify.service import one_shot
+from lithify.service.coordinator import Coordinator, TickResult
+from lithify.service.one_shot import Result
+from lithify.service.worker import Worker
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker
 
 
 def dataset_of(table: Table, *, clock: Clock | None = None, catalog: Catalog | None = None) -> IcebergDataset:
@@ -45,12 +46,12 @@ def compact(
     *,
     engine: Engine | None = None,
     clock: Clock | None = None,
-    observer: Observer = telemetry.ignore,
+    observer: Observer = events.ignore,
 ) -> Result:
     """Compact until nothing is left to do."""
     clock = clock if clock is not None else a_clock()
     ids = RandomIds()
-    return oneshot.run(
+    return one_shot.run(
         dataset,
         engine if engine is not None else InlineEngine(),
         clock,

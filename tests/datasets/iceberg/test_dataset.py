@@ -7,8 +7,7 @@ from datetime import timedelta
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Operation
 
-from lithify import telemetry
-from lithify.telemetry import Event
+from lithify.events import Event, Prepared
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -48,7 +47,7 @@ def test_small_files_become_one_for_each_day(catalog: Catalog) -> None:
     assert after is not None
     assert after.summary is not None
     assert after.summary.operation == Operation.REPLACE
-    assert [type(e) for e in events].count(telemetry.Prepared) == len(result.committed)
+    assert [type(e) for e in events].count(Prepared) == len(result.committed)
 
 
 def test_a_second_run_finds_nothing_to_do(catalog: Catalog) -> None:

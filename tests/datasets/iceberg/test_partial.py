@@ -14,15 +14,15 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableResponse
 
-from lithify import telemetry
+from lithify import events
 from lithify.coordination.leadership import Term
-from lithify.coordinator import Coordinator
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.components import components
 from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
 from lithify.datasets.iceberg.model import NewFile
+from lithify.events import Event
 from lithify.ids import RandomIds
-from lithify.telemetry import Event
+from lithify.service.coordinator import Coordinator
 from lithify.testing.faulty import Crash
 from tests.datasets.iceberg.partial import PROPERTIES, play
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
@@ -105,7 +105,7 @@ def test_one_foreign_rewrite_drops_its_day_only(catalog: SqlCatalog) -> None:
     assert reason.endswith("was removed or rewritten by somebody else")
     assert week.days() == [1, 1, 1, 1, 3, *[1] * (DAYS - 5)]
     check(week.table, week.rows)
-    assert len(week.seen(telemetry.Committed)) == len(week.seen(telemetry.Dropped)) == 1
+    assert len(week.seen(events.Committed)) == len(week.seen(events.Dropped)) == 1
     snapshot = fresh(week.table).current_snapshot()
     assert snapshot is not None
     assert snapshot.summary is not None

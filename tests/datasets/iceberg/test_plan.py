@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lithify.compaction import protocol
+from lithify.compaction import transitions
 from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg import plan as module
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -138,7 +138,7 @@ def test_the_most_urgent_is_claimed_first(catalog: Catalog) -> None:
         for _ in range(files):
             append(table, make_rows(3, START + day * DAY, DAY / 2))
     tick = Steps(dataset_of(table)).schedule()
-    claimed = [c.spec.task.partition("@")[2] for c in protocol.claimable(tick.ledger)]
+    claimed = [c.spec.task.partition("@")[2] for c in transitions.claimable(tick.ledger)]
     assert claimed == ["2025-01-07", "2025-01-03", "2025-01-09", "2025-01-01", "2025-01-05"]
 
 

@@ -30,14 +30,13 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from lithify import telemetry
 from lithify.compaction.model import Ledger
 from lithify.datasets.iceberg import task as task_module
 from lithify.datasets.iceberg.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.datasets.iceberg.plan import plan_table
 from lithify.engine.spark import SparkEngine
-from lithify.telemetry import Event
+from lithify.events import Event, RangeFinished
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -351,7 +350,7 @@ def test_many_ranges_give_every_row_once(catalog: Catalog) -> None:
     result = compact(dataset, observer=events.append)
     assert result.committed
     assert not result.refused
-    assert sum(isinstance(event, telemetry.RangeFinished) for event in events) > 6
+    assert sum(isinstance(event, RangeFinished) for event in events) > 6
     check(table, rows)
     assert is_stable(table)
 

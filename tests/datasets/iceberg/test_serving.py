@@ -14,14 +14,14 @@ from pyiceberg.table import Table
 from pyiceberg.types import TimestamptzType
 
 from lithify.coordination.leadership import Leadership
-from lithify.coordinator import Coordinator
 from lithify.doctor.finding import Severity
 from lithify.doctor.table import check_table
 from lithify.errors import Refused
 from lithify.ids import RandomIds
-from lithify.service import LoopOptions, run_coordinator
+from lithify.service.coordinator import Coordinator
+from lithify.service.loops import LoopOptions, run_coordinator
+from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import append, files_of, fresh, make_rows, new_table
 

@@ -11,9 +11,9 @@ from lithify.datasets.collecting import DirectoryOptions, Due, due_kinds, until_
 from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
 from lithify.datasets.slatedb.garbage import DEFAULT_KINDS, Kind
 from lithify.errors import Refused, StoreError
+from lithify.events import Event, GarbageCollected
 from lithify.ids import RandomIds
 from lithify.store.wrapped import Call
-from lithify.telemetry import Event, GarbageCollected
 from lithify.testing import Fault, FaultyStore, ManualClock
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.collecting import HOUR_MS, StoreInTime, aged_database, check, names

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lithify import telemetry
+from lithify import events
 from lithify.cli.main import app
-from lithify.compaction.journal import Attempt, Failure
+from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.model import Compaction, Ledger
 from lithify.datasets.slatedb.garbage import Count, GarbageOptions, Kind, Report, collect
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.errors import CorruptObject, Refused, StoreError, VersionConflict
+from lithify.events import Event
 from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.versions import VersionedFiles
 from lithify.store.wrapped import Call
-from lithify.telemetry import Event
 from lithify.testing import Fault, FaultyStore, ManualClock, MemoryStore, crash_at_every_call
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.datasets.slatedb.collecting import (
@@ -149,7 +149,7 @@ def test_outputs_of_a_compaction_under_way_survive(path: Path) -> None:
         model = write(database, 4, b"v", keys=3000)
 
         def collect_now(event: Event) -> None:
-            if isinstance(event, telemetry.Compacted):
+            if isinstance(event, events.Compacted):
                 model.update(write(database, 1, b"late"))  # the newest L0 protects them no more
                 reports.append(gc(path, clock=in_an_hour()))
 

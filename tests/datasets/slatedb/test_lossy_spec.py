@@ -10,8 +10,8 @@ from lithify.compaction.model import State
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.ids import Ulid
+from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
-from lithify.worker import Worker
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.coordinated import IDLE
 from tests.engine.waiting import wait_until

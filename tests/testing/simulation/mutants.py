@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from lithify.compaction import protocol
+from lithify.compaction import transitions
+from lithify.compaction.failure_detector import SilenceWatch
+from lithify.compaction.heartbeat_gate import Pulse
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import State
-from lithify.compaction.protocol import AnyCompaction, AnyLedger, IllegalTransition
-from lithify.compaction.pulse import Pulse
-from lithify.compaction.silence import SilenceWatch
+from lithify.compaction.transitions import AnyCompaction, AnyLedger, IllegalTransition
 from lithify.coordination import leadership
-from lithify.datasets.journal import ObjectJournal
+from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.slatedb import commit, garbage, prepare, retention, transform, validate
 from lithify.datasets.slatedb.commit import Commit
 from lithify.datasets.slatedb.dataset import SlateDataset
@@ -92,7 +92,7 @@ def _owned_by_anybody(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) ->
     return compaction is not None and compaction.state is State.RUNNING
 
 
-_honest_reclaim = protocol.reclaim
+_honest_reclaim = transitions.reclaim
 
 
 def _forget_progress(ledger: AnyLedger, compaction_ids: Any) -> AnyLedger:
@@ -103,7 +103,7 @@ def _forget_progress(ledger: AnyLedger, compaction_ids: Any) -> AnyLedger:
     return ledger
 
 
-_honest_recover = protocol.recover
+_honest_recover = transitions.recover
 
 
 def _revive(ledger: AnyLedger, epoch: int) -> AnyLedger:
@@ -123,7 +123,7 @@ def _everybody_is_silent(self: SilenceWatch, ledger: AnyLedger, now_s: float) ->
     return tuple(c.id for c in ledger.compactions if c.state is State.RUNNING)
 
 
-_honest_claim = protocol.claim
+_honest_claim = transitions.claim
 
 
 def _claim_or_break(ledger: AnyLedger, *args: Any) -> AnyLedger:
@@ -200,17 +200,17 @@ MUTANTS = (
     Mutant(
         "a worker does not look whose a compaction is",
         (rules.OWNERS,),
-        ((protocol, "owns", _owned_by_anybody),),
+        ((transitions, "owns", _owned_by_anybody),),
     ),
     Mutant(
         "a fenced coordinator goes on",
         (rules.EPOCHS,),
-        ((protocol, "check_epoch", _accept), (commit, "_check_epoch", _accept)),
+        ((transitions, "check_epoch", _accept), (commit, "_check_epoch", _accept)),
     ),
     Mutant(
         "ids of compactions follow the clock",
         (rules.EPOCHS,),
-        ((protocol, "next_id_ms", lambda ledger, now_ms, *_: now_ms),),
+        ((transitions, "next_id_ms", lambda ledger, now_ms, *_: now_ms),),
     ),
     Mutant(
         "outputs may be older than their compaction",
@@ -225,17 +225,17 @@ MUTANTS = (
     Mutant(
         "a reclaim forgets the progress",
         (rules.STATES,),
-        ((protocol, "reclaim", _forget_progress),),
+        ((transitions, "reclaim", _forget_progress),),
     ),
     Mutant(
         "a new coordinator submits again what is finished",
         (rules.STATES,),
-        ((protocol, "recover", _revive),),
+        ((transitions, "recover", _revive),),
     ),
     Mutant(
         "no finished compaction is remembered",
         (rules.STATES,),
-        ((protocol, "trim", _trim_all),),
+        ((transitions, "trim", _trim_all),),
     ),
     Mutant(
         "compactions are not compared with those under way",
@@ -313,6 +313,6 @@ MUTANTS = (
     Mutant(
         "a lost race for a claim is an error",
         (rules.SOUND,),
-        ((protocol, "claim", _claim_or_break),),
+        ((transitions, "claim", _claim_or_break),),
     ),
 )

@@ -33,7 +33,8 @@ from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_ep
 from lithify.compaction.model import Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
 from lithify.coordination.leases import ObjectLease
-from lithify.datasets.history import LedgerHistory
+from lithify.coordination.ledger_history import LedgerHistory
+from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.iceberg import documents, validate
 from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, store_options
 from lithify.datasets.iceberg.commit import Committer, committed_ids
@@ -61,7 +62,6 @@ from lithify.datasets.iceberg.split import RANGE_BYTES, split
 from lithify.datasets.iceberg.state import draw_state, written_file
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
-from lithify.datasets.journal import ObjectJournal
 from lithify.errors import CorruptObject, Fenced, Refused
 from lithify.ids import Ids, Ulid
 from lithify.planning.timeline import state_codec

@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 from lithify.clock import SystemClock
+from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.iceberg.reader import RangeReader
 from lithify.datasets.iceberg.sorting import RowOrder, row_order, sort_rows
 from lithify.datasets.iceberg.spill import Pieces
 from lithify.datasets.iceberg.task import RewriteTask, TaskResult
 from lithify.datasets.iceberg.writer import DataWriter, RollingWriter, even_rows
-from lithify.datasets.journal import MovementReporter
 from lithify.errors import StoreError
 from lithify.ids import Ids, RandomIds
 from lithify.store.urls import open_store

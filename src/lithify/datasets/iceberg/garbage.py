@@ -36,7 +36,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import Clock
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.iceberg.catalogs import open_place
@@ -47,12 +47,12 @@ from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of
 from lithify.datasets.iceberg.ownership import OwnName, mark_of, parse_name
 from lithify.errors import Refused
+from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ulid
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
 from lithify.store.versions import VersionedFiles
-from lithify.telemetry import GarbageCollected, Observer
 
 DEFAULT_MIN_AGE_MS = 3_600_000
 DEFAULT_MAX_PERCENT = 50
@@ -296,7 +296,7 @@ def table_collector(
     dataset: IcebergDataset,
     clock: Clock,
     options: Mapping[Kind, DirectoryOptions],
-    observer: Observer = telemetry.ignore,
+    observer: Observer = events.ignore,
 ) -> PeriodicCollector[Kind]:
     """What collects the garbage of one table, again and again, each kind as its options say."""
 

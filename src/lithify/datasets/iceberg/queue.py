@@ -23,7 +23,7 @@ from types import MappingProxyType
 from lithify.clock import Clock
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger
 from lithify.datasets.iceberg.policy import TablePolicy
-from lithify.planning.budget import Budget, Capacity, Drop, Work, WorkKey
+from lithify.planning.admission import Budget, Capacity, Drop, Work, WorkKey
 from lithify.planning.timeline.model import ChunkKey, Task, TimelinePlan
 
 

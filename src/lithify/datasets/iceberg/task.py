@@ -13,8 +13,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 
+from lithify.coordination.sidecar import Reporting
 from lithify.datasets.iceberg.model import NewFile, TimeRange
-from lithify.datasets.journal import Reporting
 
 MIB = 1024 * 1024
 DEFAULT_BUFFER_BYTES = 512 * MIB

@@ -6,13 +6,13 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import Clock
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, Kind, Report, collect
+from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids
-from lithify.telemetry import GarbageCollected, Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def garbage_collector(
     *,
     options: GarbageCollectorOptions | None = None,
     rng: random.Random | None = None,
-    observer: Observer = telemetry.ignore,
+    observer: Observer = events.ignore,
 ) -> PeriodicCollector[Kind]:
     """What collects the garbage of one database, again and again."""
     chosen = options if options is not None else GarbageCollectorOptions()

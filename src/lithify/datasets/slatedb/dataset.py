@@ -18,8 +18,8 @@ from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_ep
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
 from lithify.coordination.leases import ObjectLease
-from lithify.datasets.history import LedgerHistory
-from lithify.datasets.journal import ObjectJournal, Reporting
+from lithify.coordination.ledger_history import LedgerHistory
+from lithify.coordination.sidecar import ObjectJournal, Reporting
 from lithify.datasets.slatedb.commit import Commit, is_committed
 from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger

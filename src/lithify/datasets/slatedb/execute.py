@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from lithify.clock import Clock, SystemClock
-from lithify.datasets.journal import MovementReporter
+from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.datasets.slatedb.kernel.inputs import (

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from lithify.compaction.contract import Job, RangeWork
-from lithify.datasets.journal import Reporting
+from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb import split
 from lithify.datasets.slatedb.execute import execute_merge
 from lithify.datasets.slatedb.kernel.inputs import bounds_of

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 
-from lithify.datasets.journal import Reporting
+from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
 from lithify.ids import Ulid
 

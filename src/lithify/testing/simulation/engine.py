@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from lithify.datasets.journal import MovementReporter
+from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.slatedb.model import Sst
 from lithify.datasets.slatedb.task import MergeTask, RowCounts, TaskResult, sst_key
 from lithify.engine.ports import ArgumentT, ResultT

@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 from unittest import mock
 
-import lithify.worker
+import lithify.service.worker
 from lithify.datasets.slatedb import dataset as dataset_module
 from lithify.datasets.slatedb import garbage as garbage_module
 from lithify.datasets.slatedb import ledger as ledger_module
@@ -84,7 +84,7 @@ def replacements(world: World) -> Iterator[None]:
 
         stack.enter_context(mock.patch.object(logging.getLogger("lithify"), "disabled", True))
         put(split_module, "plan_ranges", plan_ranges)
-        put(lithify.worker, "wait", wait)
+        put(lithify.service.worker, "wait", wait)
         put(garbage_module, "ThreadPoolExecutor", _SameThread)
         for module in (garbage_module, retention_module):
             put(module, "parse_sst_key", _parse_sst_key)

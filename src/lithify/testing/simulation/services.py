@@ -10,13 +10,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lithify import telemetry
+from lithify import events
 from lithify.coordination.leadership import Leadership
-from lithify.coordinator import Coordinator, TickResult
 from lithify.datasets.slatedb.garbage import GarbageOptions, collect
 from lithify.errors import CorruptObject, EngineError, Fenced, LithifyError, StoreError, Unexpected
 from lithify.ids import Ulid
-from lithify.service import LoopOptions, run_coordinator, run_workers
+from lithify.service.coordinator import Coordinator, TickResult
+from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.simulation import rules
 from lithify.testing.simulation.engine import SimulatedEngine
 from lithify.testing.simulation.replaced import simulated_dataset
@@ -26,7 +27,6 @@ from lithify.testing.simulation.scenario import (
     RANGE_START_TIMEOUT_MS,
 )
 from lithify.testing.simulation.world import Process
-from lithify.worker import Worker, WorkerOptions
 
 _LOOPS = LoopOptions(poll_interval_s=2.0, commit_compacted_interval_s=1.0, compactions_poll_interval_s=2.0)
 _WORKER = WorkerOptions(
@@ -66,8 +66,8 @@ def _stop(process: Process) -> StopAt:
     return StopAt(process, world.now_ms + process.rng.randint(1, _MAX_STOP_MS))
 
 
-def _observer(process: Process) -> telemetry.Observer:
-    def observe(event: telemetry.Event) -> None:
+def _observer(process: Process) -> events.Observer:
+    def observe(event: events.Event) -> None:
         name = type(event).__name__
         process.world.count(f"event: {name}")
         if process.world.is_traced:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lithify.compaction import protocol
+from lithify.compaction import transitions
 from lithify.compaction.model import Ledger
 from lithify.datasets.slatedb.paths import (
     COMPACTIONS_SUFFIX,
@@ -58,7 +58,7 @@ def run_slatedb_process(process: Process) -> None:
     def take_ledger(version: Version | None) -> bytes:
         if version is None:
             return codecs.encode_ledger(Ledger())
-        return codecs.encode_ledger(protocol.recover(codecs.decode_ledger(version.data), held.epoch))
+        return codecs.encode_ledger(transitions.recover(codecs.decode_ledger(version.data), held.epoch))
 
     manifests.update(raise_epoch, process.clock, process.rng)
     taken = ledgers.update(take_ledger, process.clock, process.rng)

@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from lithify import control
-from lithify.compaction import protocol
+from lithify.compaction import transitions
 from lithify.compaction.model import Compaction
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Checkpoint, DrainSpec, Manifest, Spec, TieredSpec
 from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.errors import ObjectNotFound, Refused
+from lithify.service import control
 from lithify.store.versions import Version, VersionedFiles
 from lithify.testing.simulation import rules
 from lithify.testing.simulation.replaced import simulated_dataset
@@ -138,8 +138,8 @@ def _submit(process: Process, dataset: SlateDataset) -> None:
     spec = _any_spec(dataset.snapshot(), process.rng)
 
     def add(ledger: SlateLedger) -> SlateLedger:
-        now_ms = protocol.next_id_ms(ledger, process.clock.now_ms())
-        return protocol.submit(ledger, Compaction(process.ids.ulid(now_ms), spec))
+        now_ms = transitions.next_id_ms(ledger, process.clock.now_ms())
+        return transitions.submit(ledger, Compaction(process.ids.ulid(now_ms), spec))
 
     dataset.update_ledger(add)
     process.log(f"submitted {spec}")

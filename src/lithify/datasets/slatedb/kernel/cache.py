@@ -32,7 +32,7 @@ import llvmlite
 import llvmlite.binding
 import numba
 
-from lithify.engine.cache import cache_folder, mark_used, remove_unused
+from lithify.usercache import cache_folder, mark_used, remove_unused
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

@@ -21,12 +21,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event
 
-from lithify.collection import Collector, collecting
 from lithify.coordination.leadership import Leadership
-from lithify.coordinator import Coordinator
 from lithify.defects import contained
 from lithify.errors import Fenced, LithifyError
-from lithify.worker import Worker
+from lithify.service.coordinator import Coordinator
+from lithify.service.garbage_loop import Collector, collecting
+from lithify.service.worker import Worker
 
 _log = logging.getLogger("lithify")
 

@@ -21,13 +21,13 @@ from typing import Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import Clock
 from lithify.compaction.contract import Dataset, Plan, Pressure
 from lithify.compaction.model import State
-from lithify.compaction.protocol import AnyLedger
+from lithify.compaction.transitions import AnyLedger
+from lithify.events import Event
 from lithify.store.metered import Answer, Verb
-from lithify.telemetry import Event
 
 ACTIVE = tuple(state for state in State if not state.is_terminal)
 _BUCKETS_S = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
@@ -149,21 +149,21 @@ class Metrics:
     def _take_in(self, event: Event) -> None:
         url = event.dataset
         match event:
-            case telemetry.EpochTaken(epoch=epoch):
+            case events.EpochTaken(epoch=epoch):
                 self._epoch.labels(url).set(epoch)
-            case telemetry.Submitted():
+            case events.Submitted():
                 self._submitted.labels(url).inc()
-            case telemetry.Reclaimed():
+            case events.Reclaimed():
                 self._reclaimed.labels(url).inc()
                 self._failures.labels(url, "reclaimed").inc()
-            case telemetry.Refused():
+            case events.Refused():
                 self._failures.labels(url, "refused").inc()
-            case telemetry.Failed():
+            case events.Failed():
                 self._failures.labels(url, "given_up").inc()
-            case telemetry.Committed():
+            case events.Committed():
                 self._committed.labels(url).inc()
                 self._last.labels(url).set(self._clock.now_ms() // 1000)
-            case telemetry.GarbageCollected(deleted=deleted, left=left, dry_run=dry_run):
+            case events.GarbageCollected(deleted=deleted, left=left, dry_run=dry_run):
                 self._take_in_garbage(url, {} if dry_run else deleted, left)
             case _:
                 self._follow(event)
@@ -180,31 +180,31 @@ class Metrics:
         """Events of a worker of this process."""
         url, now_s = event.dataset, self._clock.monotonic_s()
         match event:
-            case telemetry.Claimed(compaction=compaction, worker=worker):
+            case events.Claimed(compaction=compaction, worker=worker):
                 self._attempts[url, compaction] = _Attempt(worker, now_s, moved_at_s=now_s)
                 self._count_running(url, worker)
-            case telemetry.Heartbeat(compaction=compaction, bytes_moved=moved):
+            case events.Heartbeat(compaction=compaction, bytes_moved=moved):
                 attempt = self._attempts.get((url, compaction))
                 if attempt is not None and now_s > attempt.moved_at_s:
                     attempt.bytes_per_s = (moved - attempt.moved_bytes) / (now_s - attempt.moved_at_s)
                     attempt.moved_bytes, attempt.moved_at_s = moved, now_s
                     self._set_throughput(url)
-            case telemetry.RangeFinished(compaction=compaction):
+            case events.RangeFinished(compaction=compaction):
                 self._count_range(url, event, self._worker_of(url, compaction))
-            case telemetry.Compacted(compaction=compaction):
+            case events.Compacted(compaction=compaction):
                 attempt = self._end(url, compaction)
                 if attempt is not None:
                     self._seconds.labels(url).observe(now_s - attempt.started_s)
-            case telemetry.AttemptFailed(compaction=compaction):
+            case events.AttemptFailed(compaction=compaction):
                 self._failures.labels(url, "attempt_failed").inc()
                 self._end(url, compaction)
-            case telemetry.Lost(compaction=compaction):
+            case events.Lost(compaction=compaction):
                 self._failures.labels(url, "lost").inc()
                 self._end(url, compaction)
             case _:
                 pass
 
-    def _count_range(self, url: str, event: telemetry.RangeFinished, worker: str) -> None:
+    def _count_range(self, url: str, event: events.RangeFinished, worker: str) -> None:
         self._bytes.labels(url, worker).inc(event.bytes_written)
         self._ssts.labels(url, worker).inc(event.outputs)
         self._ranges.labels(url).inc()

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lithify.compaction.protocol import AnyCompaction
+from lithify.compaction.transitions import AnyCompaction
 from lithify.ids import Ulid
 
 MAX_FAILURES = 100

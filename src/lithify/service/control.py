@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lithify.clock import Clock
-from lithify.compaction import protocol
+from lithify.compaction import transitions
+from lithify.compaction.attempts import Failure
 from lithify.compaction.contract import Dataset
-from lithify.compaction.journal import Failure
 from lithify.compaction.model import Compaction, State
 from lithify.compaction.presence import Presence
-from lithify.compaction.protocol import AnyCompaction, AnyLedger
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.errors import Refused
 from lithify.ids import Ids, Ulid
 
@@ -55,9 +55,9 @@ def submit(dataset: Dataset, clock: Clock, ids: Ids, specs: Sequence[Any]) -> tu
     def change(latest: AnyLedger) -> AnyLedger:
         new.clear()
         for spec in specs:
-            compaction: AnyCompaction = Compaction(ids.ulid(protocol.next_id_ms(latest, now_ms)), spec)
+            compaction: AnyCompaction = Compaction(ids.ulid(transitions.next_id_ms(latest, now_ms)), spec)
             _check_free(dataset, compaction, latest)
-            latest = protocol.submit(latest, compaction)
+            latest = transitions.submit(latest, compaction)
             refusal = dataset.validate(compaction, snapshot, latest)
             if refusal is not None:
                 raise Refused(f"this cannot be compacted: {refusal}")
@@ -100,7 +100,7 @@ def cancel(dataset: Dataset, clock: Clock, compaction_ids: Sequence[Ulid]) -> No
     def change(latest: AnyLedger) -> AnyLedger:
         for compaction_id in compaction_ids:
             _cancellable(dataset, latest, compaction_id)
-            latest = protocol.fail(latest, compaction_id)
+            latest = transitions.fail(latest, compaction_id)
         return latest
 
     try:

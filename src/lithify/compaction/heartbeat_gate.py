@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lithify.compaction.journal import Movement
+from lithify.compaction.attempts import Movement
 
 
 @dataclass(slots=True)

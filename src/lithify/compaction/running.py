@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lithify.compaction.contract import Job, RangeOutcome, RangeWork
+from lithify.compaction.heartbeat_gate import Pulse
 from lithify.compaction.model import Progress, RangeProgress
-from lithify.compaction.protocol import AnyCompaction, AnyProgress
-from lithify.compaction.pulse import Pulse
+from lithify.compaction.transitions import AnyCompaction, AnyProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.contract import Dataset, Plan, Pressure
-from lithify.compaction.failures import given_up
 from lithify.compaction.history import Arrival, History
-from lithify.compaction.journal import Attempt, Failure
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.presence import CoordinatorStatus
-from lithify.compaction.protocol import AnyCompaction, AnyLedger
 from lithify.compaction.status import CompactionStatus, Known, RangeState, Stay, describe
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.ids import Ulid
+from lithify.service.failures import given_up
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,19 +24,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import Clock
 from lithify.compaction.contract import Dataset, Plan
 from lithify.compaction.model import Ledger
-from lithify.compaction.protocol import AnyCompaction, AnyLedger
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership
-from lithify.coordinator import Coordinator
 from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import CorruptObject, LithifyError, Refused
+from lithify.events import Observer
 from lithify.ids import Ids, Ulid
-from lithify.telemetry import Observer
-from lithify.worker import Worker, WorkerOptions
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker, WorkerOptions
 
 WAIT_S = 1.0
 MAX_ATTEMPTS = 3
@@ -80,7 +80,7 @@ def run(
     take_over: bool = False,
     options: WorkerOptions | None = None,
     worker_heartbeat_timeout_ms: int = 30_000,
-    observer: Observer = telemetry.ignore,
+    observer: Observer = events.ignore,
 ) -> Result:
     """Compact `dataset` until nothing is left to do; see the module's steps.
 

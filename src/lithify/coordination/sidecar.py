@@ -28,7 +28,7 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from lithify.clock import Clock
-from lithify.compaction.journal import MAX_FAILURES, Attempt, Failure, Movement, in_vain
+from lithify.compaction.attempts import MAX_FAILURES, Attempt, Failure, Movement, in_vain
 from lithify.errors import ObjectNotFound, StoreError
 from lithify.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
 from lithify.store.keys import join
@@ -46,7 +46,7 @@ ValueT = TypeVar("ValueT")
 
 
 class ObjectJournal:
-    """The journal of the dataset whose own folder is `folder` of `store` (`lithify.compaction.journal`)."""
+    """The journal of the dataset whose own folder is `folder` of `store` (`lithify.compaction.attempts`)."""
 
     def __init__(self, store: ObjectStore, folder: str, clock: Clock, ids: Ids) -> None:
         self._store = store

@@ -19,10 +19,10 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from lithify import telemetry
+from lithify import events
 from lithify.cli.secrets import concealed
 from lithify.clock import Clock
-from lithify.telemetry import Event
+from lithify.events import Event
 
 LOGGER = "lithify"
 FIELDS = "fields"
@@ -114,9 +114,9 @@ class EventLog:
 
     def _follow(self, event: Event) -> None:
         match event:
-            case telemetry.Claimed(compaction=compaction):
+            case events.Claimed(compaction=compaction):
                 self._attempts[compaction] = _Attempt(self._clock.monotonic_s())
-            case telemetry.RangeFinished(compaction=compaction) if compaction in self._attempts:
+            case events.RangeFinished(compaction=compaction) if compaction in self._attempts:
                 attempt = self._attempts[compaction]
                 attempt.ranges += 1
                 attempt.bytes_read += event.bytes_read

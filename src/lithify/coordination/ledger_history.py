@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lithify.compaction.history import Arrival
-from lithify.compaction.protocol import AnyCompaction, AnyLedger
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.errors import CorruptObject, ObjectNotFound, Unsupported
 from lithify.ids import Ulid
 from lithify.store.objects import ObjectMeta, ObjectStore

@@ -5,7 +5,7 @@ Each `tick`:
 1. takes in the ranges that finished since the last one;
 2. reads the ledger; what is no longer its own is cancelled and dropped (it was reclaimed);
 3. in one publication writes Compacted for what is finished, and a heartbeat with the progress for
-   what goes on, when one is due and enough bytes have moved (`lithify.compaction.pulse`);
+   what goes on, when one is due and enough bytes have moved (`lithify.compaction.heartbeat_gate`);
 4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
 5. claims Scheduled compactions while it has room, cuts them into ranges and starts those that are not
    finished. What its slots cannot run at once it leaves to workers with idle ones for a while, and takes
@@ -27,20 +27,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lithify import telemetry
+from lithify import events
+from lithify.backoff import GrowingPause
 from lithify.clock import Clock
-from lithify.compaction import protocol
-from lithify.compaction.claim import Claim, Prepared
+from lithify.compaction import transitions
+from lithify.compaction.attempts import Attempt
 from lithify.compaction.contract import Dataset
-from lithify.compaction.journal import Attempt
-from lithify.compaction.pauses import GrowingPause
-from lithify.compaction.protocol import AnyCompaction, AnyLedger
-from lithify.compaction.pulse import Pulse
+from lithify.compaction.heartbeat_gate import Pulse
+from lithify.compaction.running import Claim, Prepared
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import LithifyError, LostOwnership, StoreError
+from lithify.events import Observer
 from lithify.ids import Ulid
-from lithify.telemetry import Observer
 
 MAX_REST_MS = 30_000
 """Longest rest of a worker whose attempts all fail; new work may be urgent."""
@@ -92,7 +92,7 @@ class Worker:
         *,
         options: WorkerOptions | None = None,
         executor: Executor | None = None,
-        observer: Observer = telemetry.ignore,
+        observer: Observer = events.ignore,
     ) -> None:
         self._dataset = dataset
         self._engine = engine
@@ -169,9 +169,9 @@ class Worker:
 
         def change(latest: AnyLedger) -> AnyLedger:
             for compaction_id, running in mine.items():
-                if protocol.owns(latest, compaction_id, self._id):
+                if transitions.owns(latest, compaction_id, self._id):
                     latest = self._beat(latest, running)
-                    latest = protocol.release(latest, compaction_id, self._id)
+                    latest = transitions.release(latest, compaction_id, self._id)
             return latest
 
         for running in mine.values():
@@ -197,13 +197,13 @@ class Worker:
 
     def _drop_lost(self, ledger: AnyLedger) -> None:
         for compaction_id in list(self._running):
-            if not protocol.owns(ledger, compaction_id, self._id):
+            if not transitions.owns(ledger, compaction_id, self._id):
                 self._drop(compaction_id)
 
     def _drop(self, compaction_id: Ulid) -> None:
         del self._running[compaction_id]
         self._engine.cancel(compaction_id)
-        self._observe(telemetry.Lost(self._dataset.url, compaction_id, self._id))
+        self._observe(events.Lost(self._dataset.url, compaction_id, self._id))
 
     def _publish(self) -> None:
         now_ms = self._clock.now_ms()
@@ -216,10 +216,10 @@ class Worker:
         def change(latest: AnyLedger) -> AnyLedger:
             lost.clear()
             for running in (*finished, *beating):
-                if not protocol.owns(latest, running.compaction.id, self._id):
+                if not transitions.owns(latest, running.compaction.id, self._id):
                     lost.add(running.compaction.id)
                 elif running.is_finished:
-                    latest = protocol.finish(
+                    latest = transitions.finish(
                         latest, running.compaction.id, self._id, now_ms, running.outputs()
                     )
                 else:
@@ -259,7 +259,7 @@ class Worker:
         return pulse.deserves_heartbeat(now_ms, options.heartbeat_bytes, options.range_start_timeout_ms)
 
     def _beat(self, ledger: AnyLedger, running: Claim) -> AnyLedger:
-        return protocol.heartbeat(
+        return transitions.heartbeat(
             ledger,
             running.compaction.id,
             self._id,
@@ -281,14 +281,14 @@ class Worker:
         running.last_heartbeat_ms = now_ms
         running.pulse.beat()
         self._observe(
-            telemetry.Heartbeat(self._dataset.url, running.compaction.id, self._id, running.pulse.moved_bytes)
+            events.Heartbeat(self._dataset.url, running.compaction.id, self._id, running.pulse.moved_bytes)
         )
 
     def _has_finished(self, running: Claim) -> None:
         compaction_id = running.compaction.id
         del self._running[compaction_id]
         self._failures_in_row = 0
-        self._observe(telemetry.Compacted(self._dataset.url, compaction_id, len(running.outputs())))
+        self._observe(events.Compacted(self._dataset.url, compaction_id, len(running.outputs())))
         # What is left there is garbage.
         with suppress(StoreError):
             self._dataset.journal.clear(compaction_id)
@@ -303,9 +303,9 @@ class Worker:
         self._engine.cancel(compaction_id)
 
         def change(latest: AnyLedger) -> AnyLedger:
-            if not protocol.owns(latest, compaction_id, self._id):
+            if not transitions.owns(latest, compaction_id, self._id):
                 return latest
-            return protocol.release(self._beat(latest, running), compaction_id, self._id)
+            return transitions.release(self._beat(latest, running), compaction_id, self._id)
 
         self._note_finished(running)
         # Before the release, so that whoever sees it free sees the attempt too.
@@ -316,15 +316,15 @@ class Worker:
         self._failures.append((compaction_id, error))
         self._failures_in_row += 1
         self._failed_at_ms = now_ms
-        self._observe(telemetry.AttemptFailed(self._dataset.url, compaction_id, str(error)))
+        self._observe(events.AttemptFailed(self._dataset.url, compaction_id, str(error)))
 
     def _claim(self, ledger: AnyLedger, known: set[Ulid], held_elsewhere: int) -> None:
         # A claim of ours that does not run here: its publication had seemed to fail. What was `known`
         # when the ledger was read may have been finished or given back since.
         for compaction in ledger.compactions:
-            if compaction.id not in known and protocol.owns(ledger, compaction.id, self._id):
+            if compaction.id not in known and transitions.owns(ledger, compaction.id, self._id):
                 self._start(compaction)
-        free = protocol.claimable(ledger)
+        free = transitions.claimable(ledger)
         now_ms = self._clock.now_ms()
         self._free_since_ms = {c.id: self._free_since_ms.get(c.id, now_ms) for c in free}
         if not free or self._options.rest.lasts(self._failures_in_row, self._failed_at_ms, now_ms):
@@ -354,13 +354,13 @@ class Worker:
         now_ms = self._clock.now_ms()
         try:
             ledger = self._dataset.update_ledger(
-                lambda latest: protocol.claim(latest, compaction_id, self._id, now_ms)
+                lambda latest: transitions.claim(latest, compaction_id, self._id, now_ms)
             )
         except LostOwnership:
             return
         compaction = ledger.get(compaction_id)
         assert compaction is not None
-        self._observe(telemetry.Claimed(self._dataset.url, compaction_id, self._id))
+        self._observe(events.Claimed(self._dataset.url, compaction_id, self._id))
         self._start(compaction)
 
     def _start(self, compaction: AnyCompaction) -> None:
@@ -412,16 +412,16 @@ class Worker:
             return
         if compaction.progress is not None:
             done = len(running.outcomes)
-            self._observe(telemetry.Resumed(url, compaction.id, done, len(works)))
+            self._observe(events.Resumed(url, compaction.id, done, len(works)))
         cost_bytes = sum(work.cost_bytes for work in works.values())
-        self._observe(telemetry.Prepared(url, compaction.id, len(works), cost_bytes))
+        self._observe(events.Prepared(url, compaction.id, len(works), cost_bytes))
         for index, work in works.items():
             running.pending[index] = self._engine.submit(compaction.id, work.function, work.argument)
 
     def _report_range(self, running: Claim, index: int) -> None:
         outcome = running.outcomes[index]
         self._observe(
-            telemetry.RangeFinished(
+            events.RangeFinished(
                 self._dataset.url,
                 running.compaction.id,
                 index,

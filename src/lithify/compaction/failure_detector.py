@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lithify.compaction.model import State, Worker
-from lithify.compaction.protocol import AnyLedger
+from lithify.compaction.transitions import AnyLedger
 from lithify.ids import Ulid
 
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from lithify.backoff import GrowingPause
 from lithify.clock import Clock
+from lithify.compaction.attempts import Failure
 from lithify.compaction.contract import Dataset, Plan, Proposal
-from lithify.compaction.journal import Failure
 from lithify.compaction.model import State
-from lithify.compaction.pauses import GrowingPause
-from lithify.compaction.protocol import AnyCompaction, AnyLedger
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.errors import CorruptObject, Unsupported
 from lithify.ids import Ulid
 

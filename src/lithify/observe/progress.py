@@ -17,9 +17,9 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from lithify import telemetry
+from lithify import events
 from lithify.cli import text
-from lithify.telemetry import Event
+from lithify.events import Event
 
 
 class Totals:
@@ -34,7 +34,7 @@ class Totals:
         self.peak_task_memory_bytes = 0
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, telemetry.RangeFinished):
+        if isinstance(event, events.RangeFinished):
             self.rows.update(event.rows)
             self.bytes_read += event.bytes_read
             self.bytes_written += event.bytes_written
@@ -76,37 +76,37 @@ class ProgressBars:
     def _draw(self, event: Event) -> None:
         say = self._progress.console.print
         match event:
-            case telemetry.EpochTaken(epoch=epoch):
+            case events.EpochTaken(epoch=epoch):
                 say(f"Coordinating as epoch {epoch}.")
-            case telemetry.Submitted(compaction=compaction, reason=reason):
+            case events.Submitted(compaction=compaction, reason=reason):
                 say(f"[bold]{_short(compaction)}[/] {escape(reason)}")
-            case telemetry.Refused(compaction=compaction, reason=reason):
+            case events.Refused(compaction=compaction, reason=reason):
                 self._complain(f"[red]{_short(compaction)} refused:[/] {escape(reason)}")
-            case telemetry.Reclaimed(compaction=compaction, worker=worker):
+            case events.Reclaimed(compaction=compaction, worker=worker):
                 self._complain(f"{_short(compaction)} taken back from silent worker {escape(worker)}.")
-            case telemetry.AttemptFailed(compaction=compaction, reason=reason):
+            case events.AttemptFailed(compaction=compaction, reason=reason):
                 say(f"[red]{_short(compaction)} failed:[/] {escape(reason)}")
                 self._end(compaction)
-            case telemetry.Failed(compaction=compaction, attempts=attempts):
+            case events.Failed(compaction=compaction, attempts=attempts):
                 say(f"[red]{_short(compaction)} is given up after {attempts} attempts.[/]")
-            case telemetry.Resumed(compaction=compaction, finished_ranges=finished, open_ranges=left):
+            case events.Resumed(compaction=compaction, finished_ranges=finished, open_ranges=left):
                 say(f"{_short(compaction)} goes on: {finished} ranges are finished, {left} run.")
-            case telemetry.Prepared(compaction=compaction, ranges=ranges, cost_bytes=cost_bytes):
+            case events.Prepared(compaction=compaction, ranges=ranges, cost_bytes=cost_bytes):
                 self._ranges[compaction] = (0, ranges)
                 self._tasks[compaction] = self._progress.add_task(
                     _short(compaction), total=cost_bytes, ranges=_of(0, ranges)
                 )
-            case telemetry.RangeFinished(compaction=compaction, cost_bytes=cost_bytes):
+            case events.RangeFinished(compaction=compaction, cost_bytes=cost_bytes):
                 if compaction in self._tasks:
                     done, ranges = self._ranges[compaction]
                     self._ranges[compaction] = (done + 1, ranges)
                     self._progress.update(
                         self._tasks[compaction], advance=cost_bytes, ranges=_of(done + 1, ranges)
                     )
-            case telemetry.Committed(compaction=compaction):
+            case events.Committed(compaction=compaction):
                 say(f"[green]{_short(compaction)} committed.[/]")
                 self._end(compaction)
-            case telemetry.Dropped(compaction=compaction, reason=reason):
+            case events.Dropped(compaction=compaction, reason=reason):
                 say(f"[yellow]{_short(compaction)} was committed in part:[/] {escape(reason)}")
             case _:
                 pass

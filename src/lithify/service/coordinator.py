@@ -29,19 +29,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from lithify import telemetry
+from lithify import events
 from lithify.clock import Clock
-from lithify.compaction import protocol
+from lithify.compaction import transitions
+from lithify.compaction.attempts import MAX_FAILURES, Attempt, recorded_ranges
 from lithify.compaction.contract import Dataset, Plan, Proposal
-from lithify.compaction.failures import Failures
-from lithify.compaction.journal import MAX_FAILURES, Attempt, recorded_ranges
+from lithify.compaction.failure_detector import SilenceWatch
 from lithify.compaction.model import Compaction, State
-from lithify.compaction.protocol import AnyCompaction, AnyLedger
-from lithify.compaction.silence import SilenceWatch
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Term
 from lithify.errors import Fenced
+from lithify.events import Observer
 from lithify.ids import Ids, Ulid
-from lithify.telemetry import Observer
+from lithify.service.failures import Failures
 
 WORKER_HEARTBEAT_TIMEOUT_MS = 30_000
 MAX_ATTEMPTS = 5
@@ -84,7 +84,7 @@ class Coordinator:
         plan: Callable[[object, AnyLedger], Plan] | None = None,
         worker_heartbeat_timeout_ms: int = WORKER_HEARTBEAT_TIMEOUT_MS,
         max_attempts: int = MAX_ATTEMPTS,
-        observer: Observer = telemetry.ignore,
+        observer: Observer = events.ignore,
     ) -> None:
         self._dataset = dataset
         self._clock = clock
@@ -118,9 +118,9 @@ class Coordinator:
         held: list[AnyCompaction] = []
 
         def change(latest: AnyLedger) -> AnyLedger:
-            latest = protocol.recover(latest, epoch)
-            held[:] = [c for c in latest.active() if protocol.owns(latest, c.id, predecessor or "")]
-            return protocol.reclaim(latest, [c.id for c in held])
+            latest = transitions.recover(latest, epoch)
+            held[:] = [c for c in latest.active() if transitions.owns(latest, c.id, predecessor or "")]
+            return transitions.reclaim(latest, [c.id for c in held])
 
         self._dataset.update_ledger(change)
         now_ms = self._clock.now_ms()
@@ -128,7 +128,7 @@ class Coordinator:
         self._unnoted += [
             (c.id, Attempt(predecessor or "", reason, now_ms, recorded_ranges(c))) for c in held
         ]
-        self._observe(telemetry.EpochTaken(self._dataset.url, epoch))
+        self._observe(events.EpochTaken(self._dataset.url, epoch))
 
     def tick(self) -> TickResult:
         """One round of the algorithm above. `Fenced` ends this coordinator for good."""
@@ -144,16 +144,16 @@ class Coordinator:
 
         def change(latest: AnyLedger) -> AnyLedger:
             nonlocal outcome
-            protocol.check_epoch(latest, self.epoch)
+            transitions.check_epoch(latest, self.epoch)
             # Only those that have not moved since this tick looked.
             reclaimed = [c for c in map(ledger.get, silent) if c is not None and c == latest.get(c.id)]
-            latest = protocol.reclaim(latest, [c.id for c in reclaimed])
+            latest = transitions.reclaim(latest, [c.id for c in reclaimed])
             failed = [c for c, _ in exhausted if latest.get(c.id) == c]
             for compaction in failed:
-                latest = protocol.fail(latest, compaction.id)
+                latest = transitions.fail(latest, compaction.id)
             latest, outcome = self._schedule(latest, snapshot)
             outcome = replace(outcome, reclaimed=tuple(reclaimed), failed=tuple(failed))
-            return protocol.trim(latest) if failed or outcome.refused else latest
+            return transitions.trim(latest) if failed or outcome.refused else latest
 
         known = ledger
         planned = None if commits.committed or commits.refused else change(known)
@@ -176,8 +176,8 @@ class Coordinator:
         compaction = self._read().get(compaction_id)
 
         def change(latest: AnyLedger) -> AnyLedger:
-            protocol.check_epoch(latest, self.epoch)
-            return protocol.trim(protocol.fail(latest, compaction_id))
+            transitions.check_epoch(latest, self.epoch)
+            return transitions.trim(transitions.fail(latest, compaction_id))
 
         if compaction is not None:
             attempts = len(self._dataset.journal.attempts().get(compaction_id, ()))
@@ -189,7 +189,7 @@ class Coordinator:
         ledger = self._dataset.ledger()
         if ledger is None:
             raise Fenced("the ledger this coordinator created is gone; another party rebuilt the dataset")
-        protocol.check_epoch(ledger, self.epoch)
+        transitions.check_epoch(ledger, self.epoch)
         return ledger
 
     def _commit(self, ledger: AnyLedger) -> _Commits:
@@ -215,25 +215,25 @@ class Coordinator:
         verdicts = self._dataset.commit(ready, self.epoch, lambda of, reason: dropped.append((of, reason)))
 
         def change(latest: AnyLedger) -> AnyLedger:
-            protocol.check_epoch(latest, self.epoch)
+            transitions.check_epoch(latest, self.epoch)
             for compaction_id, refusal in verdicts.items():
                 compaction = latest.get(compaction_id)
                 # Somebody may have cancelled it meanwhile; that stays, the snapshot has the outputs.
                 if compaction is not None and not compaction.state.is_terminal:
-                    settle = protocol.complete if refusal is None else protocol.fail
+                    settle = transitions.complete if refusal is None else transitions.fail
                     latest = settle(latest, compaction_id)
-            return protocol.trim(latest)
+            return transitions.trim(latest)
 
         self._dataset.update_ledger(change)
         committed = tuple(c for c, refusal in verdicts.items() if refusal is None)
         for compaction_id in committed:
-            self._observe(telemetry.Committed(self._dataset.url, compaction_id))
+            self._observe(events.Committed(self._dataset.url, compaction_id))
         for compaction_id, reason in dropped:
-            self._observe(telemetry.Dropped(self._dataset.url, compaction_id, reason))
+            self._observe(events.Dropped(self._dataset.url, compaction_id, reason))
         found = ((compaction, verdicts[compaction.id]) for compaction in ready)
         in_vain = tuple((compaction, reason) for compaction, reason in found if reason is not None)
         for compaction, reason in in_vain:
-            self._observe(telemetry.Refused(self._dataset.url, compaction.id, reason))
+            self._observe(events.Refused(self._dataset.url, compaction.id, reason))
         self._note_refused(in_vain)
         return _Commits(committed, in_vain, tuple(dropped))
 
@@ -258,7 +258,7 @@ class Coordinator:
     def _exhausted(self, ledger: AnyLedger) -> list[tuple[AnyCompaction, Attempt]]:
         """What has been tried too often and waits to be tried again, with the last attempt. The reason is
         put on record before anything is Failed."""
-        waiting = protocol.claimable(ledger)
+        waiting = transitions.claimable(ledger)
         # An attempt is noted before the compaction is free again: with the same ledger there is no new one.
         if not waiting or ledger is self._looked_at:
             return []
@@ -280,7 +280,7 @@ class Coordinator:
                 self._failures.forget(compaction.id)
                 continue
             url, tries = self._dataset.url, self._max_attempts
-            self._observe(telemetry.Failed(url, compaction.id, tries, last.reason))
+            self._observe(events.Failed(url, compaction.id, tries, last.reason))
             self._dataset.journal.clear(compaction.id)
         return tuple((c, last.reason) for c, last in exhausted if c.id in ids)
 
@@ -289,11 +289,11 @@ class Coordinator:
     def _schedule(self, ledger: AnyLedger, snapshot: object) -> tuple[AnyLedger, _Outcome]:
         plan = self._plan(snapshot, ledger)
         now_ms = min(self._clock.now_ms(), self._dataset.newest_ms(snapshot))
-        id_ms = protocol.next_id_ms(ledger, now_ms)
+        id_ms = transitions.next_id_ms(ledger, now_ms)
         # Workers claim in order of ids, so the most urgent gets the first.
         new_ids = sorted(self._ids.ulid(id_ms) for _ in plan.proposals)
         added = list(zip(new_ids, plan.proposals, strict=True))
-        ledger = protocol.submit(ledger, *(Compaction(new_id, p.spec) for new_id, p in added))
+        ledger = transitions.submit(ledger, *(Compaction(new_id, p.spec) for new_id, p in added))
         ledger, refused = self._validate(ledger, snapshot)
         return ledger, _Outcome(plan, tuple(added), tuple(refused))
 
@@ -310,10 +310,10 @@ class Coordinator:
             refusal = self._dataset.validate(compaction, snapshot, under_way)
             if refusal is not None:
                 refused.append((compaction, refusal))
-                ledger = protocol.fail(ledger, compaction.id)
+                ledger = transitions.fail(ledger, compaction.id)
                 continue
             if compaction.state is State.SUBMITTED and self._dataset.needs_worker(compaction, snapshot):
-                ledger = protocol.schedule(ledger, compaction.id)
+                ledger = transitions.schedule(ledger, compaction.id)
             under_way = under_way.add(ledger.get(compaction.id) or compaction)
             self._validated.add(compaction.id)
         return ledger, refused
@@ -327,11 +327,11 @@ class Coordinator:
         url = self._dataset.url
         for compaction in outcome.reclaimed:
             owner = compaction.worker.id if compaction.worker is not None else "unknown"
-            self._observe(telemetry.Reclaimed(url, compaction.id, owner))
+            self._observe(events.Reclaimed(url, compaction.id, owner))
         for compaction_id, proposal in outcome.added:
-            self._observe(telemetry.Submitted(url, compaction_id, proposal.reason, proposal.cost_bytes))
+            self._observe(events.Submitted(url, compaction_id, proposal.reason, proposal.cost_bytes))
         for compaction, reason in outcome.refused:
-            self._observe(telemetry.Refused(url, compaction.id, reason))
+            self._observe(events.Refused(url, compaction.id, reason))
 
 
 @dataclass(frozen=True, slots=True)
