@@ -66,6 +66,27 @@ def test_numbers_in_the_ledger(table: Table, number: str) -> None:
         decode_ledger(text.encode(), "ledger.json")
 
 
+def rewrite(path: Path, change: Callable[[list[Any]], object]) -> None:
+    """Write the records of an Avro file anew."""
+    with path.open("rb") as stream:
+        reader = fastavro.reader(stream)
+        said = {key: text for key, text in reader.metadata.items() if not key.startswith("avro.")}
+        records: list[Any] = list(reader)
+    change(records)
+    assert reader.writer_schema is not None
+    with path.open("wb") as stream:
+        fastavro.writer(stream, reader.writer_schema, records, metadata=said)
+
+
+def test_partition_specs_that_the_table_does_not_have(table: Table) -> None:
+    head = fresh(table).current_snapshot()
+    assert head is not None
+    path = Path(head.manifest_list.removeprefix("file://"))
+    rewrite(path, lambda records: records[0].update(partition_spec_id=7))
+    with pytest.raises(CorruptObject, match="partition spec 7"):
+        dataset_of(table).snapshot()
+
+
 def test_paths_in_bounds_of_deletes_that_are_no_text(table: Table) -> None:
     (file,) = files_of(table)
     delete_positions(table, {file.file_path: [0]})
@@ -73,15 +94,12 @@ def test_paths_in_bounds_of_deletes_that_are_no_text(table: Table) -> None:
     assert head is not None
     (manifest,) = [m for m in head.manifests(table.io) if m.content == ManifestContent.DELETES]
     path = Path(manifest.manifest_path.removeprefix("file://"))
-    with path.open("rb") as stream:
-        reader = fastavro.reader(stream)
-        said = {key: text for key, text in reader.metadata.items() if not key.startswith("avro.")}
-        records: list[Any] = list(reader)
-    (bound,) = records[0]["data_file"]["lower_bounds"]
-    bound["value"] = b"\xff"
-    assert reader.writer_schema is not None
-    with path.open("wb") as stream:
-        fastavro.writer(stream, reader.writer_schema, records, metadata=said)
+
+    def spoil(records: list[Any]) -> None:
+        (bound,) = records[0]["data_file"]["lower_bounds"]
+        bound["value"] = b"\xff"
+
+    rewrite(path, spoil)
     with pytest.raises(CorruptObject, match=path.name):
         dataset_of(table).snapshot()
 

@@ -30,6 +30,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lithify.datasets.iceberg.foreign import translated
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of, referenced_data_file
+from lithify.errors import CorruptObject
 
 MAX_CACHED_ENTRIES = 100_000
 """Manifest entries kept between listings; each takes a few kilobytes."""
@@ -192,5 +193,9 @@ def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Lis
     """The live entries of one snapshot."""
     with translated(f"listing {'.'.join(table.name())}"):
         manifests = manifests_of(table.io, snapshot)
+        unknown = {m.partition_spec_id for m in manifests} - table.metadata.specs().keys()
+        if unknown:
+            says = f"names a partition spec {min(unknown)}, which the table does not have"
+            raise CorruptObject(snapshot.manifest_list, says)
         entries = cache.read(table.io, manifests)
     return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
