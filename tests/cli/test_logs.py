@@ -61,8 +61,8 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_life_of_workers_is_told_at_info(capsys: pytest.CaptureFixture[str]) -> None:
     """Who claimed what, whose heartbeats timed out, who lost what."""
-    events = [kind(URL, "c", "w") for kind in (events.Claimed, events.Reclaimed, events.Lost)]
-    play("json", "info", *events)
+    lives = [kind(URL, "c", "w") for kind in (events.Claimed, events.Reclaimed, events.Lost)]
+    play("json", "info", *lives)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(line["event"], line["level"]) for line in lines] == [
         ("Claimed", "info"),

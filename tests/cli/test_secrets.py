@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from lithify.doctor.finding import problem
+from lithify.compaction.finding import problem
 from lithify.observe.logs import FIELDS, LOGGER, set_up_logs
 from tests.cli.invoking import invoke, logging_as_before
 from tests.engine.waiting import child_environment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.cli.building import open_dataset
+from lithify.cli.wiring import open_dataset
 from lithify.config.model import Config
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.timeline import SegmentTimes

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.table import Table
 
 from lithify import events
-from lithify.cli import building
+from lithify.cli import wiring
 from lithify.cli.settings import load_settings
 from lithify.datasets.iceberg.ownership import mark_of
 from tests.cli.invoking import invoke, invoke_json
@@ -152,13 +152,13 @@ def test_a_coordinator_collects_as_the_settings_say(
         garbage[name].write_bytes(b"left behind")
     sets = [] if setting is None else [f"garbage_collector_options.{section}.{setting}"]
     config = load_settings(None, [*sets, f"store_options.uri={uri(tmp_path)}"]).config
-    collector = building.collector(building.open_any(URL, config), config, events.ignore)
+    collector = wiring.collector(wiring.open_any(URL, config), config, events.ignore)
     assert collector is not None
     age_files(tmp_path, 1800)
     collector.tick()
     assert all(file.exists() for file in garbage.values()), "an hour is the minimum age of tables"
     age_files(tmp_path, 7200)
-    collector = building.collector(building.open_any(URL, config), config, events.ignore)
+    collector = wiring.collector(wiring.open_any(URL, config), config, events.ignore)
     assert collector is not None
     collector.tick()
     there = {name for name, file in garbage.items() if file.exists()}
@@ -168,7 +168,7 @@ def test_a_coordinator_collects_as_the_settings_say(
 def test_a_coordinator_that_is_to_collect_nothing(table: Table, tmp_path: Path) -> None:
     sets = ["garbage_collector_options.enabled=false", f"store_options.uri={uri(tmp_path)}"]
     config = load_settings(None, sets).config
-    assert building.collector(building.open_any(URL, config), config, events.ignore) is None
+    assert wiring.collector(wiring.open_any(URL, config), config, events.ignore) is None
 
 
 def test_gc_stops_before_it_deletes_too_much(table: Table, lake: list[str], tmp_path: Path) -> None:

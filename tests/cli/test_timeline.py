@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lithify.cli.drawing import MAX_FILES, MAX_GROUPS, save_picture
-from lithify.cli.timeline import MAX_ROWS, print_timeline, timeline_json
 from lithify.errors import Refused
 from lithify.planning.timeline.calendar import MAX_US, MIN_US
 from lithify.planning.timeline.model import ActiveTask, Bucket, Interval, TimelineFile, TimelinePlan
 from lithify.planning.timeline.plan import plan, remember
 from lithify.planning.timeline.state import deferred
+from lithify.views.timeline import MAX_ROWS, print_timeline, timeline_json
+from lithify.views.timeline_picture import MAX_FILES, MAX_GROUPS, save_picture
 from tests.planning.timeline.timelines import DAY_US, NOW_US, POLICY, day, file, small_files
 
 EACH = replace(POLICY, max_task_bytes=1)

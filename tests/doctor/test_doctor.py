@@ -12,14 +12,15 @@ from lithify import __version__
 from lithify.clock import SystemClock
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt, Failure
+from lithify.compaction.finding import Finding, Severity
 from lithify.compaction.lease import LEASE_MS, Lease
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
-from lithify.doctor import compactions, database, setup, storage
-from lithify.doctor.finding import Finding, Severity
+from lithify.doctor import database, setup, storage
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
+from lithify.service import checks
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from lithify.testing.engine import Fault, InlineEngine
@@ -325,7 +326,7 @@ def test_manifests_that_are_gone_though_pinned(path: Path) -> None:
 
 
 def test_versions_that_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compactions, "MAX_VERSIONS", 3)
+    monkeypatch.setattr(checks, "MAX_VERSIONS", 3)
     assert by_check(examine(path))["versions"].severity is Severity.WARNING
 
 

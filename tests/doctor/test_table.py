@@ -10,13 +10,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Failure
+from lithify.compaction.finding import Finding, Severity
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.transitions import AnyCompaction
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.doctor import compactions
-from lithify.doctor.finding import Finding, Severity
 from lithify.doctor.table import check_table
 from lithify.ids import RandomIds
+from lithify.service import checks
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import START, append, make_rows, new_catalog, new_table
@@ -65,7 +65,7 @@ def test_what_can_be_wrong(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch)
     spec = ill.encode_spec(proposal.spec)
     ill.journal.add_failure(Failure(ids.ulid(1), "disk on fire", 5, now_ms, spec))
     ill.journal.add_failure(Failure(ids.ulid(2), "was cancelled", 5, now_ms, spec, is_cancelled=True))
-    monkeypatch.setattr(compactions, "MAX_VERSIONS", 1)
+    monkeypatch.setattr(checks, "MAX_VERSIONS", 1)
     found = examine(ill, 60_000)
     assert "slow-worker" in found["heartbeats"].says
     assert "disk on fire" in found["given up"].says

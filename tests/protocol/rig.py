@@ -232,5 +232,4 @@ __all__ = [
     "ledger_write",
     "make_template",
     "manifest_write",
-    "telemetry",
 ]

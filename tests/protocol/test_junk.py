@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lithify.cli import render, text
+from lithify.cli import render
 from lithify.compaction.attempts import MAX_FAILURES
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.compaction.model import Worker as Owner
@@ -25,6 +25,7 @@ from lithify.service import status
 from lithify.service.coordinator import Coordinator
 from lithify.store.metered import Verb
 from lithify.testing import CountingStore
+from lithify.views import text
 from tests.protocol.rig import TIMEOUT_S, Rig
 from tests.protocol.test_hostile_states import publish_ledger
 

@@ -71,14 +71,14 @@ def _plan(
     if tables.is_table(url):
         tables.plan(url, config, full, as_json, png)
         return
-    from lithify.cli import building, render
+    from lithify.cli import render, wiring
     from lithify.compaction.model import Ledger
 
-    dataset = building.open_dataset(url, config)
+    dataset = wiring.open_dataset(url, config)
     ledger = dataset.ledger() or Ledger()
     manifest = dataset.snapshot()
     timeline = dataset.segments(manifest, ledger)
-    proposed = building.planner(dataset, full, segment)(manifest, ledger)
+    proposed = wiring.planner(dataset, full, segment)(manifest, ledger)
     if png is not None:
         if timeline is None:
             raise Refused(
@@ -160,11 +160,11 @@ def _compact(
     if tables.is_table(url):
         tables.compact(url, config, full, take_over, as_json)
         return
-    from lithify.cli import building, render
+    from lithify.cli import render, wiring
     from lithify.cli.once import View, compact_once
     from lithify.datasets.slatedb.shape import shape_of
 
-    dataset = building.open_dataset(url, config)
+    dataset = wiring.open_dataset(url, config)
     view = View(lambda: shape_of(dataset.snapshot()), render.result_json, render.print_result)
-    planner = building.planner(dataset, full, segment)
+    planner = wiring.planner(dataset, full, segment)
     compact_once(dataset, config, view, planner=planner, take_over=take_over, as_json=as_json)

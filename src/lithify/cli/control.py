@@ -9,11 +9,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from lithify.cli import tables, text
+from lithify.cli import tables
 from lithify.cli.options import AsJson, CompactionIds, ConfigFile, Full, Segment, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.errors import DeadlineExceeded, Refused
+from lithify.views import text
 
 if TYPE_CHECKING:
     from lithify.compaction.contract import Dataset
@@ -102,18 +103,18 @@ def _requested(
     url: str, config: Config, full: bool, segment: str | None, l0: list[str] | None, run: list[int] | None
 ) -> tuple[Dataset, list[Any], tuple[str, ...]]:
     """A database, the specs that are asked for, and what the planner notes."""
-    from lithify.cli import building
+    from lithify.cli import wiring
     from lithify.compaction.model import Ledger
     from lithify.datasets.slatedb.request import spec_of
     from lithify.ids import parse_ulid
 
-    dataset = building.open_dataset(url, config)
+    dataset = wiring.open_dataset(url, config)
     snapshot, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
     if full:
-        plan = building.planner(dataset, True, segment)(snapshot, ledger)
+        plan = wiring.planner(dataset, True, segment)(snapshot, ledger)
         return dataset, [proposal.spec for proposal in plan.proposals], plan.notes
     views = [] if l0 is None else [parse_view(v, parse_ulid) for v in l0 if v != "all"]
-    prefix = b"" if segment is None else building.segment_prefix(segment)
+    prefix = b"" if segment is None else wiring.segment_prefix(segment)
     all_l0 = l0 is not None and "all" in l0
     return dataset, [spec_of(snapshot, ledger, prefix, views, run or (), all_l0=all_l0)], ()
 
@@ -146,13 +147,13 @@ def cancel(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import building
+        from lithify.cli import wiring
         from lithify.clock import SystemClock
         from lithify.service import control
         from lithify.service.failures import CANCEL_PAUSE
 
         wanted = _ids(compactions)
-        control.cancel(building.open_any(url, effective), SystemClock(), wanted)
+        control.cancel(wiring.open_any(url, effective), SystemClock(), wanted)
         pause_ms = CANCEL_PAUSE.first_ms
         if as_json:
             print_json({"cancelled": wanted, "left_alone_ms": pause_ms})
@@ -178,12 +179,12 @@ def retry(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import building
+        from lithify.cli import wiring
         from lithify.clock import SystemClock
         from lithify.ids import RandomIds
         from lithify.service import control
 
-        dataset = building.open_any(url, effective)
+        dataset = wiring.open_any(url, effective)
         dataset.snapshot()  # refuses where there is nothing
         added = control.retry(dataset, SystemClock(), RandomIds(), _ids(compactions))
         _report(dataset, added, (), as_json)
@@ -215,9 +216,9 @@ def wait(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import building
+        from lithify.cli import wiring
 
-        dataset = building.open_any(url, effective)
+        dataset = wiring.open_any(url, effective)
         dataset.snapshot()  # refuses where there is nothing
         wanted = _ids(compactions) if compactions else _active(dataset)
         ended = _wait(dataset, wanted, _seconds(timeout), effective, as_json)
@@ -239,7 +240,7 @@ def wait(
 def _wait(
     dataset: Dataset, wanted: Sequence[Ulid], timeout_s: float | None, config: Config, as_json: bool
 ) -> list[Outcome]:
-    from lithify.cli import building
+    from lithify.cli import wiring
     from lithify.clock import SystemClock
     from lithify.service import control
     from lithify.service.status import under_way
@@ -264,7 +265,7 @@ def _wait(
                         ended[compaction_id] = found
             if len(ended) == len(wanted):
                 return [ended[compaction_id] for compaction_id in wanted]
-            bars.draw(under_way(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config)), wanted)
+            bars.draw(under_way(dataset, clock.now_ms(), wiring.heartbeat_timeout_ms(config)), wanted)
             if ends_s is not None and clock.monotonic_s() + poll_s > ends_s:
                 open_ = ", ".join(i for i in wanted if i not in ended)
                 raise DeadlineExceeded(

@@ -12,14 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lithify.cli import tables, text
+from lithify.cli import tables
 from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
+from lithify.views import text
 
 if TYPE_CHECKING:
+    from lithify.compaction.finding import Finding
     from lithify.config.model import Config
-    from lithify.doctor.finding import Finding
 
 UNHEALTHY = 10
 """Exit code when there is a problem."""
@@ -67,13 +68,13 @@ def doctor(
 
 
 def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> Iterable[Finding]:
-    from lithify.cli import building
+    from lithify.cli import wiring
     from lithify.doctor import setup
 
     yield setup.check_java(os.environ)
     yield setup.check_cache(os.environ)
     if spark:
-        with building.spark_engine(config, [url or ""]) as engine:
+        with wiring.spark_engine(config, [url or ""]) as engine:
             yield setup.check_spark(engine, config.spark.master)
     if url is None:
         return
@@ -82,16 +83,16 @@ def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> I
 
 
 def _examine_database(url: str, config: Config, read_only: bool) -> Iterable[Finding]:
-    from lithify.cli import building
+    from lithify.cli import wiring
     from lithify.clock import SystemClock
+    from lithify.compaction.finding import Severity
     from lithify.doctor.database import check_database
-    from lithify.doctor.finding import Severity
     from lithify.doctor.storage import check_storage
     from lithify.ids import RandomIds
 
     clock = SystemClock()
-    dataset = building.open_dataset(url, config)
-    findings = list(check_database(dataset, clock.now_ms(), building.heartbeat_timeout_ms(config)))
+    dataset = wiring.open_dataset(url, config)
+    findings = list(check_database(dataset, clock.now_ms(), wiring.heartbeat_timeout_ms(config)))
     yield from findings
     if not read_only and findings[0].severity is Severity.OK:
         yield from check_storage(dataset.store, dataset.paths.own_folder, clock, RandomIds())
@@ -100,16 +101,16 @@ def _examine_database(url: str, config: Config, read_only: bool) -> Iterable[Fin
 def _examine_table(url: str, config: Config, read_only: bool) -> Iterable[Finding]:
     from functools import partial
 
-    from lithify.cli import building
+    from lithify.cli import wiring
     from lithify.clock import SystemClock
-    from lithify.doctor.finding import Severity
+    from lithify.compaction.finding import Severity
     from lithify.doctor.storage import check_storage
     from lithify.doctor.table import check_table
     from lithify.ids import RandomIds
 
     clock = SystemClock()
     open_table = partial(tables.open_table, url, config)
-    findings = list(check_table(open_table, clock.now_ms(), building.heartbeat_timeout_ms(config)))
+    findings = list(check_table(open_table, clock.now_ms(), wiring.heartbeat_timeout_ms(config)))
     yield from findings
     if not read_only and findings[0].severity is Severity.OK:
         dataset = open_table()

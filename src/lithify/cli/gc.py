@@ -9,11 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from lithify.cli import tables, text
+from lithify.cli import tables
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.errors import Refused
+from lithify.views import text
 
 if TYPE_CHECKING:
     from lithify.datasets.slatedb.garbage import Count, Report

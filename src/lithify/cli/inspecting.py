@@ -27,9 +27,9 @@ def inspect_manifest(
     """Show a manifest: every tree, run and SST, checkpoints and clones."""
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import building, render
+        from lithify.cli import render, wiring
 
-        dataset = building.open_dataset(url, effective)
+        dataset = wiring.open_dataset(url, effective)
         if manifest_id is None:
             manifest_id, manifest = dataset.latest_manifest()
         else:
@@ -51,9 +51,9 @@ def inspect_compactions(
     """Show the ledger: every compaction, its state, its worker and its progress."""
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import building, render
+        from lithify.cli import render, wiring
 
-        ledger = building.open_dataset(url, effective).ledger()
+        ledger = wiring.open_dataset(url, effective).ledger()
         if ledger is None:
             raise Refused(f"{url} has no compactions file: no coordinator has ever run on it")
         if as_json:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import typer
 from rich.console import Console
 
-from lithify.cli import building
+from lithify.cli import wiring
 from lithify.cli.running import print_json
 from lithify.clock import SystemClock
 from lithify.compaction.contract import Dataset
@@ -47,7 +47,7 @@ def compact_once(
     clock, totals = SystemClock(), Totals()
     before = view.shape()
     started_s = clock.monotonic_s()
-    engine = building.spark_engine(config, [dataset.url])
+    engine = wiring.spark_engine(config, [dataset.url])
     with ProgressBars(Console(stderr=True)) as bars:
         observe = each(totals, EventLog(clock), *([] if as_json else [bars]))
         try:
@@ -56,11 +56,11 @@ def compact_once(
                 engine,
                 clock,
                 RandomIds(),
-                building.leadership(dataset),
+                wiring.leadership(dataset),
                 planner=planner,
                 take_over=take_over,
-                options=building.worker_options(config),
-                worker_heartbeat_timeout_ms=building.heartbeat_timeout_ms(config),
+                options=wiring.worker_options(config),
+                worker_heartbeat_timeout_ms=wiring.heartbeat_timeout_ms(config),
                 observer=observe,
             )
             seconds = clock.monotonic_s() - started_s  # Spark still takes a second to stop

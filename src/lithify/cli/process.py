@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from lithify.cli.building import open_any
+from lithify.cli.wiring import open_any
 from lithify.clock import SystemClock
 from lithify.errors import Refused
 from lithify.events import Event

@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lithify.cli import text
-from lithify.cli.timeline import SEGMENT_WORDS, print_timeline, timeline_json
 from lithify.compaction.contract import Plan
 from lithify.compaction.model import Compaction
 from lithify.datasets.slatedb.ledger import SlateLedger
@@ -21,6 +19,8 @@ from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.datasets.slatedb.timeline import SegmentTimeline
 from lithify.observe.progress import Totals
 from lithify.service.one_shot import Result
+from lithify.views import text
+from lithify.views.timeline import SEGMENT_WORDS, print_timeline, timeline_json
 
 MAX_RUNS_NAMED = 50
 DROPPED = ("superseded", "tombstones", "expired", "filtered", "folded")
@@ -68,7 +68,7 @@ def _segments_json(segments: SegmentTimeline) -> dict[str, Any]:
 
 def draw_segments(segments: SegmentTimeline, path: Path) -> None:
     """The segments as a picture."""
-    from lithify.cli.drawing import save_picture
+    from lithify.views.timeline_picture import save_picture
 
     save_picture(segments.plan, segments.calendar, path, SEGMENT_WORDS)
 

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from lithify.cli.secrets import concealed
 from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
+from lithify.observe.secrets import concealed
 
 MAX_ERROR_CHARS = 10_000
 _PASSED = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)

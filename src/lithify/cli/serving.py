@@ -124,7 +124,7 @@ def worker(
 
         lithify worker --master spark://host:7077 s3://bucket/my-db iceberg://catalog/namespace.table
     """
-    from lithify.cli import building
+    from lithify.cli import wiring
 
     with errors(False):
         effective = settings(
@@ -143,11 +143,11 @@ def worker(
 
         process = Process(effective, coordinates=False)
         datasets, unopened = _open_all(process, urls)
-        stop = building.stop_on_signals()
-        with process, building.spark_engine(effective, urls) as engine:
+        stop = wiring.stop_on_signals()
+        with process, wiring.spark_engine(effective, urls) as engine:
 
             def worker_of(dataset: Dataset) -> Worker:
-                return building.worker(dataset, engine, effective, process.observe)
+                return wiring.worker(dataset, engine, effective, process.observe)
 
             def open_worker(url: str) -> Worker:
                 return worker_of(process.open_dataset(url))
@@ -156,7 +156,7 @@ def worker(
                 [worker_of(dataset) for dataset in datasets],
                 stop,
                 random.Random(),
-                building.loop_options(effective),
+                wiring.loop_options(effective),
                 unopened=[partial(open_worker, url) for url in unopened],
             )
 
@@ -184,27 +184,27 @@ def _open_all(process: Process, urls: Sequence[str]) -> tuple[list[Dataset], lis
 def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> None:
     from contextlib import ExitStack
 
-    from lithify.cli import building
+    from lithify.cli import wiring
     from lithify.cli.process import Process
     from lithify.service.loops import run_coordinator
 
     process = Process(config, coordinates=True)
     dataset = process.open_dataset(url)
-    stop = building.stop_on_signals()
+    stop = wiring.stop_on_signals()
     with ExitStack() as stack:
         stack.enter_context(process)
-        worker, leadership = None, building.leadership(dataset)
+        worker, leadership = None, wiring.leadership(dataset)
         if works:
-            engine = stack.enter_context(building.spark_engine(config, [url]))
+            engine = stack.enter_context(wiring.spark_engine(config, [url]))
             # Under the name in the lease: who starts after a crash takes back at once what it held.
-            worker = building.worker(dataset, engine, config, process.observe, leadership.holder)
+            worker = wiring.worker(dataset, engine, config, process.observe, leadership.holder)
         run_coordinator(
-            building.coordinator(dataset, config, process.observe),
+            wiring.coordinator(dataset, config, process.observe),
             leadership,
             stop,
             random.Random(),
-            building.loop_options(config),
+            wiring.loop_options(config),
             take_over=take_over,
             worker=worker,
-            collector=building.collector(dataset, config, process.observe),
+            collector=wiring.collector(dataset, config, process.observe),
         )

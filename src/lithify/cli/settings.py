@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lithify.cli.running import pairs
-from lithify.cli.secrets import conceal
 from lithify.observe.logs import LOGGER, set_up_logs
+from lithify.observe.secrets import conceal
 from lithify.redaction import is_secret
 
 if TYPE_CHECKING:

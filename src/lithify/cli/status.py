@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lithify.cli import tables, text
+from lithify.cli import tables
 from lithify.cli.options import AsJson, ConfigFile, SchedulerOptions, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
+from lithify.views import text
 
 if TYPE_CHECKING:
     from lithify.compaction.status import CompactionStatus
@@ -49,14 +50,14 @@ def status(
     with errors(as_json):
         tables.refuse(url, scheduler_option=scheduler_option)
         effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
-        from lithify.cli import building
+        from lithify.cli import wiring
         from lithify.clock import SystemClock
         from lithify.service.status import status as status_of
 
         found = status_of(
-            building.open_any(url, effective),
+            wiring.open_any(url, effective),
             SystemClock().now_ms(),
-            building.heartbeat_timeout_ms(effective),
+            wiring.heartbeat_timeout_ms(effective),
         )
         if as_json:
             print_json(as_document(found))

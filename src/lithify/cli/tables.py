@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lithify.cli import text
 from lithify.cli.running import print_json
 from lithify.errors import Refused
+from lithify.views import text
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyicebergTable
@@ -86,11 +86,11 @@ def requested(
 
 def plan(url: str, config: Config, full: bool, as_json: bool, png: Path | None) -> None:
     """Show the timeline and what would be started now; `full`: as if nothing had to wait."""
-    from lithify.cli.timeline import print_timeline, timeline_json
     from lithify.clock import SystemClock
     from lithify.compaction.model import Ledger
     from lithify.datasets.iceberg import request
     from lithify.datasets.iceberg.plan import timeline_policy
+    from lithify.views.timeline import print_timeline, timeline_json
 
     dataset = open_table(url, config)
     ledger = dataset.ledger() or Ledger()
@@ -102,7 +102,7 @@ def plan(url: str, config: Config, full: bool, as_json: bool, png: Path | None) 
     else:
         timeline, proposed = dataset.timeline(state, ledger), dataset.propose(state, ledger)
     if png is not None:
-        from lithify.cli.drawing import save_picture
+        from lithify.views.timeline_picture import save_picture
 
         save_picture(timeline, calendar, png)
     if as_json:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lithify import __version__
-from lithify.doctor.finding import Finding, ok, problem
+from lithify.compaction.finding import Finding, ok, problem
 from lithify.engine.java import find_java
 from lithify.engine.ports import Engine
 from lithify.errors import EngineError, LithifyError

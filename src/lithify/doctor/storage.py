@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from lithify.clock import Clock
-from lithify.doctor.finding import Finding, ok, problem, warning
+from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.errors import ObjectExists, PreconditionFailed, StoreError
 from lithify.ids import Ids
 from lithify.store.keys import join

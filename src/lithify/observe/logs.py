@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lithify import events
-from lithify.cli.secrets import concealed
 from lithify.clock import Clock
 from lithify.events import Event
+from lithify.observe.secrets import concealed
 
 LOGGER = "lithify"
 FIELDS = "fields"

@@ -18,8 +18,8 @@ from rich.progress import (
 )
 
 from lithify import events
-from lithify.cli import text
 from lithify.events import Event
+from lithify.views import text
 
 
 class Totals:

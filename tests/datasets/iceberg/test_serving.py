@@ -13,8 +13,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import TimestamptzType
 
+from lithify.compaction.finding import Severity
 from lithify.coordination.leadership import Leadership
-from lithify.doctor.finding import Severity
 from lithify.doctor.table import check_table
 from lithify.errors import Refused
 from lithify.ids import RandomIds

@@ -21,7 +21,7 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
-from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.errors import translated
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store, settled_endpoint, split_scheme

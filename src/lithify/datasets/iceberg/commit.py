@@ -37,7 +37,7 @@ from pyiceberg.table.snapshots import ancestors_of
 from lithify.clock import Clock
 from lithify.datasets.iceberg.catalogs import load_table
 from lithify.datasets.iceberg.components import Component, components
-from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile
 from lithify.datasets.iceberg.replace import (

@@ -23,7 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
 
 from lithify.datasets.iceberg.columns import columns_of, open_file, why_unfit
-from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.timecolumn import MICROSECONDS_PER_DAY
 from lithify.planning.timeline.model import Bucket, Interval
 

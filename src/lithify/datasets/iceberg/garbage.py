@@ -41,7 +41,7 @@ from lithify.clock import Clock
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.lineage import Known, continues
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of

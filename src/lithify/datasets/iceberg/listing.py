@@ -28,7 +28,7 @@ from pyiceberg.table.delete_file_index import PATH_FIELD_ID, DeleteFileIndex
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of, referenced_data_file
 from lithify.errors import CorruptObject
 

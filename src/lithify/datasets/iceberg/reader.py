@@ -29,7 +29,7 @@ from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import FileScanTask
 
 from lithify.datasets.iceberg.columns import Column, columns_of, open_file, why_unfit
-from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.datasets.iceberg.projection import Projection
 from lithify.datasets.iceberg.stored import (

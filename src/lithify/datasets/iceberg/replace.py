@@ -46,7 +46,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.typedef import Record
 
-from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing, referenced_path
 from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWriter
 from lithify.datasets.iceberg.manifests import ENTRY_VERSION

@@ -23,7 +23,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from lithify.datasets.iceberg.encoding import without_dictionary
-from lithify.datasets.iceberg.foreign import translated
+from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.statistics import column_statistics, split_offsets

@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lithify.cli import text
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import (
     Bucket,
@@ -33,6 +32,7 @@ from lithify.planning.timeline.model import (
     Task,
     TimelinePlan,
 )
+from lithify.views import text
 
 MAX_QUIET_ROWS = 3
 """More chunks in a row with nothing to do become one line."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.model import State
 from lithify.compaction.presence import Presence
 from lithify.compaction.status import CompactionStatus
 from lithify.compaction.transitions import AnyLedger
-from lithify.doctor.finding import Finding, ok, problem, warning
 from lithify.service.status import Status
 
 MAX_AHEAD_MS = 5_000

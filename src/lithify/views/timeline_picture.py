@@ -17,7 +17,6 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lithify.cli.timeline import TABLE_WORDS, Words
 from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import (
@@ -31,6 +30,7 @@ from lithify.planning.timeline.model import (
     TimelineFile,
     TimelinePlan,
 )
+from lithify.views.timeline import TABLE_WORDS, Words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
