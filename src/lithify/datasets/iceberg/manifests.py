@@ -81,9 +81,9 @@ def _check(entry: ManifestEntry) -> None:
     for what, number in (("rows", file.record_count), ("bytes", file.file_size_in_bytes)):
         if type(number) is not int or number < 0:
             raise ValueError(f"{file.file_path} has {number} {what}")
-    for number in (entry.sequence_number, entry.file_sequence_number):
-        if number is not None and number < 0:
-            raise ValueError(f"{file.file_path} has the sequence number {number}")
+    for sequence in (entry.sequence_number, entry.file_sequence_number):
+        if sequence is not None and sequence < 0:
+            raise ValueError(f"{file.file_path} has the sequence number {sequence}")
     # PyIceberg reads the bounds of the paths in a delete file as text, whenever it looks for deletes.
     if file.content == DataFileContent.POSITION_DELETES:
         for bounds in (file.lower_bounds, file.upper_bounds):
