@@ -87,6 +87,24 @@ def test_partition_specs_that_the_table_does_not_have(table: Table) -> None:
         dataset_of(table).snapshot()
 
 
+ENTRIES: dict[str, Change] = {
+    "no path": lambda file: file.update(file_path=""),
+    "rows": lambda file: file.update(record_count=-1),
+    "bytes": lambda file: file.update(file_size_in_bytes=-(1 << 63)),
+}
+
+
+@pytest.mark.parametrize("change", ENTRIES.values(), ids=ENTRIES)
+def test_entries(table: Table, change: Change) -> None:
+    head = fresh(table).current_snapshot()
+    assert head is not None
+    (manifest,) = head.manifests(table.io)
+    path = Path(manifest.manifest_path.removeprefix("file://"))
+    rewrite(path, lambda records: change(records[0]["data_file"]))
+    with pytest.raises(CorruptObject, match=path.name):
+        dataset_of(table).snapshot()
+
+
 def test_paths_in_bounds_of_deletes_that_are_no_text(table: Table) -> None:
     (file,) = files_of(table)
     delete_positions(table, {file.file_path: [0]})

@@ -69,12 +69,22 @@ def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
         if len(live) < counted:
             raise ValueError(f"it has {len(live)} live files, and its manifest list says {counted}")
         for entry in live:
-            _check_paths(entry.data_file)
+            _check(entry)
         return live
 
 
-def _check_paths(file: DataFile) -> None:
-    """PyIceberg reads the bounds of the paths in a delete file as text, whenever it looks for deletes."""
+def _check(entry: ManifestEntry) -> None:
+    """What an entry must say (Iceberg format: manifests), which PyIceberg leaves open."""
+    file = entry.data_file
+    if not isinstance(file.file_path, str) or not file.file_path:
+        raise ValueError(f"a file has the path {file.file_path!r}")
+    for what, number in (("rows", file.record_count), ("bytes", file.file_size_in_bytes)):
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{file.file_path} has {number} {what}")
+    for sequence in (entry.sequence_number, entry.file_sequence_number):
+        if sequence is not None and sequence < 0:
+            raise ValueError(f"{file.file_path} has the sequence number {sequence}")
+    # PyIceberg reads the bounds of the paths in a delete file as text, whenever it looks for deletes.
     if file.content == DataFileContent.POSITION_DELETES:
         for bounds in (file.lower_bounds, file.upper_bounds):
             (bounds or {}).get(PATH_FIELD_ID, b"").decode()
