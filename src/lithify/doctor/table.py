@@ -35,9 +35,6 @@ def check_table(
     yield ok(check, f"it can be compacted: {len(state.files)} files, {size_bytes} bytes")
     for note in state.notes:
         yield warning("limits", note, "see whether you can live with that; docs/iceberg.md says why it is so")
-        yield warning(
-            "left alone", note, "rewrite these files with the program that wrote them, or leave them"
-        )
     yield from check_compactions(found)
     yield check_clocks([*heartbeats(ledger), (state.timestamp_ms, "who committed last")], now_ms)
     versions = {"versions of the ledger": ledgers, "versions of the memory of chunks": memories}
@@ -48,5 +45,5 @@ def _what_to_do(error: LithifyError) -> str:
     if isinstance(error, StoreError):
         return "check that the catalog and the table's storage can be reached from here, and the credentials"
     if isinstance(error, CorruptObject):
-        return "restore that object from a backup; what lies under lithify/ may be deleted while nothing runs"
+        return "restore that object from a backup; what lies under _lithify/ may be deleted while nothing runs"
     return "change the table, its properties or the URL as it says"

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Facts as text, tables and pictures."""
