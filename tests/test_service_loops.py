@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lithify.compaction.contract import Plan
 from lithify.compaction.model import Compaction, Ledger
+from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Term
 from lithify.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError

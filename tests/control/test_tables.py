@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from lithify.compaction.contract import Plan
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.presence import Presence
+from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.request import request
 from lithify.errors import Refused
 from lithify.ids import RandomIds, Ulid
-from lithify.observe.metrics import Metrics, metered
+from lithify.observe.metrics import Metrics
 from lithify.service import control, one_shot
 from lithify.service.coordinator import Coordinator
+from lithify.service.metered import metered
 from lithify.service.status import Status, status
 from lithify.service.worker import Worker
 from lithify.testing import ManualClock
@@ -52,7 +53,7 @@ class Set:
             self.rows += append(self.table, make_rows(10, START + n * DAY / 2, DAY / 4))
         self.clock: ManualClock = a_clock()
         self.metrics = Metrics(self.clock, coordinates=True)
-        dataset = metered(self.dataset(), self.metrics)
+        dataset = metered(self.dataset(), self.metrics, self.clock)
         self.leading = ExitStack()
         self.coordinator = Coordinator(dataset, self.clock, IDS, observer=self.metrics)
         self.coordinator.start(self.leading.enter_context(Leadership(dataset, self.clock, IDS).acquire()))

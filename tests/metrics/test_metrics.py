@@ -11,15 +11,16 @@ import pytest
 
 from lithify import events
 from lithify.clock import SystemClock
-from lithify.compaction.contract import Plan, Total
 from lithify.compaction.model import Compaction, Ledger, State, Worker
+from lithify.compaction.proposal import Plan, Total
 from lithify.coordination.leadership import Term
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.ids import RandomIds
-from lithify.observe.metrics import Metrics, metered
+from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator
+from lithify.service.metered import metered
 from lithify.service.worker import Worker as WorkerLoop
 from lithify.store.local import LocalStore
 from lithify.store.metered import MeteredStore
@@ -149,7 +150,7 @@ def test_claims_are_seen_by_whoever_coordinates(metrics: Metrics, clock: ManualC
         ledger(None, "v", None),
     ):
         for each in (metrics, elsewhere):
-            each.saw_ledger(DATASET, seen)
+            each.saw_ledger(URL, seen)
     assert of_db(metrics, "slatedb_compactor_jobs_claimed_total") == 3
     assert not of_db(elsewhere, "slatedb_compactor_jobs_claimed_total")
     assert of_db(metrics, "lithify_compactions", state="running") == 1
@@ -163,7 +164,7 @@ def test_claims_are_seen_by_whoever_coordinates(metrics: Metrics, clock: ManualC
 
 def test_how_a_database_stands(metrics: Metrics) -> None:
     manifest = replace(EMPTY, root=Mint().tree(3, {0: 5 * MB, 1: MB}))
-    metrics.saw_snapshot(DATASET, manifest)
+    metrics.saw_backlog(URL, DATASET.pressure(manifest, 0))
     assert of_db(metrics, "lithify_l0_ssts", unit="root") == 3
     assert of_db(metrics, "lithify_l0_bytes", unit="root") == 3 * MB
     assert of_db(metrics, "lithify_sorted_runs", unit="root") == 2
@@ -172,7 +173,7 @@ def test_how_a_database_stands(metrics: Metrics) -> None:
     running: SlateCompaction = Compaction(
         RandomIds().ulid(1), TieredSpec(b"", (), (1, 0), 0), State.RUNNING, worker=Worker("w", 1)
     )
-    metrics.saw_ledger(DATASET, Ledger(1, (running,)))
+    metrics.saw_ledger(URL, Ledger(1, (running,)), DATASET.cost_bytes(running.spec, manifest))
     assert of_db(metrics, "slatedb_compactor_total_bytes_being_compacted") == 6 * MB
 
 
@@ -194,7 +195,7 @@ def test_a_coordinator_and_a_worker_at_work(tmp_path: Path) -> None:
     metrics = Metrics(clock, coordinates=True)
     store = MeteredStore(LocalStore(), metrics.count_request)
     root = str(path).lstrip("/")
-    dataset = metered(SlateDataset(store, root, clock, ids), metrics)
+    dataset = metered(SlateDataset(store, root, clock, ids), metrics, clock)
     coordinator = Coordinator(dataset, clock, ids, observer=metrics)
     coordinator.start(Term(dataset.take_epoch()))
     worker = WorkerLoop(dataset, InlineEngine(), clock, "w", observer=metrics)

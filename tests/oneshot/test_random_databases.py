@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lithify.clock import SystemClock
-from lithify.compaction.contract import Plan, Proposal
+from lithify.compaction.proposal import Plan, Proposal
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.ids import RandomIds, Ulid

@@ -17,9 +17,9 @@ from lithify.errors import DeadlineExceeded, Refused
 from lithify.views import text
 
 if TYPE_CHECKING:
-    from lithify.compaction.contract import Dataset
     from lithify.compaction.status import CompactionStatus
     from lithify.config.model import Config
+    from lithify.datasets.kind import Dataset
     from lithify.ids import Ulid
     from lithify.service.control import Outcome
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from lithify.cli import wiring
 from lithify.cli.running import print_json
 from lithify.clock import SystemClock
-from lithify.compaction.contract import Dataset
 from lithify.config.model import Config
+from lithify.datasets.kind import Dataset
 from lithify.events import each
 from lithify.ids import RandomIds
 from lithify.observe.logs import EventLog

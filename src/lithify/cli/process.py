@@ -18,8 +18,8 @@ from lithify.observe.logs import FIELDS, LOGGER, EventLog
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
-    from lithify.compaction.contract import Dataset
     from lithify.config.model import Config
+    from lithify.datasets.kind import Dataset
     from lithify.observe.metrics import Metrics
 
 

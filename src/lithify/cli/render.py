@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lithify.compaction.contract import Plan
 from lithify.compaction.model import Compaction
+from lithify.compaction.proposal import Plan
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, Tree, View
 from lithify.datasets.slatedb.shape import Shape, shape_of

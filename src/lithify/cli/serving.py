@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lithify.cli.process import Process
-    from lithify.compaction.contract import Dataset
     from lithify.config.model import Config
+    from lithify.datasets.kind import Dataset
     from lithify.service.worker import Worker
 
 

@@ -21,12 +21,13 @@ from lithify.views import text
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyicebergTable
 
-    from lithify.compaction.contract import Dataset, Total
+    from lithify.compaction.proposal import Total
     from lithify.config.model import Config, DirectorySettings, GarbageCollectorSettings
     from lithify.datasets.collecting import PeriodicCollector
     from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.datasets.iceberg.garbage import Kind
     from lithify.datasets.iceberg.model import ChunkSpec, TableState
+    from lithify.datasets.kind import Dataset
     from lithify.events import Observer
     from lithify.observe.metrics import Metrics
     from lithify.observe.progress import Totals

@@ -16,10 +16,10 @@ from lithify.cli import tables
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
-    from lithify.compaction.contract import Dataset
     from lithify.config.model import Config, DirectorySettings, SegmentSettings
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.iceberg.dataset import IcebergDataset
+    from lithify.datasets.kind import Dataset
     from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
     from lithify.datasets.slatedb.timeline import SegmentTimes
     from lithify.engine.spark import SparkEngine
@@ -46,9 +46,10 @@ def open_any(url: str, config: Config, metrics: Metrics | None = None) -> Datase
         dataset = open_dataset(url, config, metrics)
     if metrics is None:
         return dataset
-    from lithify.observe.metrics import metered
+    from lithify.clock import SystemClock
+    from lithify.service.metered import metered
 
-    return metered(dataset, metrics)
+    return metered(dataset, metrics, SystemClock())
 
 
 def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> SlateDataset:

@@ -12,10 +12,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from lithify.compaction.contract import Job, RangeOutcome, RangeWork
 from lithify.compaction.heartbeat_gate import Pulse
 from lithify.compaction.model import Progress, RangeProgress
 from lithify.compaction.transitions import AnyCompaction, AnyProgress
+from lithify.compaction.work import Job, RangeOutcome, RangeWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ The epoch keeps data from harm: whoever takes the next one fences all older coor
 owner's. The lease keeps that from happening for nothing, or to a program that may be alive. Acquiring:
 
 1. Read the lease, then the epoch. Whatever cannot be coordinated is refused here.
-2. Unless told to take over, nobody but Lithify's coordinators may hold the epoch (`Dataset.why_held`). What
+2. Unless told to take over, nobody but Lithify's coordinators may hold the epoch (`Led.why_held`). What
    is not known counts as held.
 3. Unless told to take over, or its holder has resigned, watch the lease. One that changes has a live
    holder. One that stays the same for `LEASE_MS` has none; the clocks of other machines do not matter.
@@ -21,13 +21,13 @@ lease too (`acquire` is a context manager). Nothing is written over the lease of
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from lithify.clock import Clock
-from lithify.compaction.contract import Dataset
-from lithify.compaction.lease import LEASE_MS, FoundLease, Lease, Taking
+from lithify.compaction.lease import LEASE_MS, FoundLease, Lease, LeaseFile, Permit, Taking
 from lithify.errors import CoordinatorAlive, Fenced, StoreError
 from lithify.ids import Ids
 
@@ -52,10 +52,43 @@ def _follows(taking: Taking, epoch: int) -> bool:
     return taking.epoch == epoch + 1
 
 
+class Led(Protocol):
+    """What a dataset gives so that it can be led."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def lease(self) -> LeaseFile:
+        """The lease of Lithify's coordinator."""
+        ...
+
+    def epoch(self) -> int:
+        """The newest coordinator's epoch, 0 when none ever ran. `Refused` and `CorruptObject` where no
+        coordinator may start."""
+        ...
+
+    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
+        """Why somebody who is not Lithify may hold `epoch`, and what to do; `None` when nobody can."""
+        ...
+
+    def take_epoch(self, permit: Permit, confirm: Callable[[int], None]) -> int:
+        """Fence every older coordinator; returns the new epoch. Creates the ledger if absent. `permit` is
+        asked before each try, and refused is what `epoch` refuses before it is asked. A try that landed
+        though its answer was lost is found out and not made again. `confirm` is told of the epoch once it
+        is taken, before anything else is done."""
+        ...
+
+    def has_taken(self, taking: Taking) -> bool:
+        """Whether the version that was announced is there with its mark: its author took the epoch. False
+        too when it has been collected since."""
+        ...
+
+
 class Leadership:
     """The leadership of one dataset, as one process seeks and holds it."""
 
-    def __init__(self, dataset: Dataset, clock: Clock, ids: Ids) -> None:
+    def __init__(self, dataset: Led, clock: Clock, ids: Ids) -> None:
         self._dataset = dataset
         self._clock = clock
         self._lease: Lease | None = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lithify.compaction.contract import Pressure
+from lithify.compaction.backlog import Pressure
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest

@@ -45,5 +45,7 @@ def _what_to_do(error: LithifyError) -> str:
     if isinstance(error, StoreError):
         return "check that the catalog and the table's storage can be reached from here, and the credentials"
     if isinstance(error, CorruptObject):
-        return "restore that object from a backup; what lies under _lithify/ may be deleted while nothing runs"
+        return (
+            "restore that object from a backup; what lies under _lithify/ may be deleted while nothing runs"
+        )
     return "change the table, its properties or the URL as it says"

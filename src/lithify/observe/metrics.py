@@ -1,7 +1,8 @@
 """What happens and how things stand, as Prometheus metrics.
 
 1. Counters come from events: `Metrics` is an observer. Gauges of a dataset come from every ledger, snapshot
-   and plan that coordinator or worker read or make anyway (`metered`); nothing is read for metrics alone.
+   and plan that coordinator or worker read or make anyway (`lithify.service.metered`); nothing is read for
+   metrics alone.
 2. What SlateDB's compactor has goes by SlateDB's name (`slatedb.compactor.jobs_claimed` is
    `slatedb_compactor_jobs_claimed_total` here, as Prometheus wants it), the rest begins with `lithify_`.
    All carry the dataset, because a process may serve several.
@@ -15,16 +16,16 @@ Requests that Spark tasks make on other machines are not counted: only those of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from lithify import events
 from lithify.clock import Clock
-from lithify.compaction.contract import Dataset, Plan, Pressure
+from lithify.compaction.backlog import Pressure
 from lithify.compaction.model import State
+from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyLedger
 from lithify.events import Event
 from lithify.store.metered import Answer, Verb
@@ -32,8 +33,6 @@ from lithify.store.metered import Answer, Verb
 ACTIVE = tuple(state for state in State if not state.is_terminal)
 _BUCKETS_S = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _NO_STALL = float("inf")
-
-DatasetT = TypeVar("DatasetT", bound=Dataset)
 
 
 @dataclass(slots=True)
@@ -59,9 +58,6 @@ class Metrics:
         self._attempts: dict[tuple[str, str], _Attempt] = {}
         self._owners: dict[str, Mapping[str, str]] = {}
         """By dataset: who runs what, as last seen."""
-        self._snapshots: dict[str, Any] = {}
-        self._costs: dict[str, dict[str, int]] = {}
-        """By dataset and compaction: bytes of its inputs in that snapshot."""
         self._make_compactor_metrics()
         self._make_own_metrics()
 
@@ -239,13 +235,11 @@ class Metrics:
 
     # How things stand
 
-    def saw_snapshot(self, dataset: Dataset, snapshot: Any) -> None:
-        """A snapshot was read."""
+    def saw_backlog(self, url: str, pressure: Iterable[Pressure]) -> None:
+        """A snapshot was read, in which so much waits."""
         with self._lock:
-            if self._snapshots.get(dataset.url) is not snapshot:
-                self._snapshots[dataset.url], self._costs[dataset.url] = snapshot, {}
-            for p in dataset.pressure(snapshot, self._clock.now_ms()):
-                self._set_pressure(dataset.url, p)
+            for p in pressure:
+                self._set_pressure(url, p)
 
     def _set_pressure(self, url: str, p: Pressure) -> None:
         self._limit.labels(url).set(p.l0_max_ssts)
@@ -263,22 +257,16 @@ class Metrics:
                 self._planned_files.labels(url, status).set(total.files)
                 self._planned_bytes.labels(url, status).set(total.size_bytes)
 
-    def saw_ledger(self, dataset: Dataset, ledger: AnyLedger) -> None:
-        """A ledger was read or published."""
-        url, now_ms = dataset.url, self._clock.now_ms()
+    def saw_ledger(self, url: str, ledger: AnyLedger, running_bytes: int | None = None) -> None:
+        """A ledger was read or published, whose running compactions read so much, where that is known."""
+        now_ms = self._clock.now_ms()
         with self._lock:
             for state in ACTIVE:
                 count = sum(c.state is state for c in ledger.compactions)
                 self._states.labels(url, state.value).set(count)
             self._set_owners(url, ledger, now_ms)
-            if url in self._snapshots:
-                before, snapshot = self._costs[url], self._snapshots[url]
-                running = [c for c in ledger.compactions if c.state is State.RUNNING]
-                self._costs[url] = {
-                    c.id: before[c.id] if c.id in before else dataset.cost_bytes(c.spec, snapshot)
-                    for c in running
-                }
-                self._being_compacted.labels(url).set(sum(self._costs[url].values()))
+            if running_bytes is not None:
+                self._being_compacted.labels(url).set(running_bytes)
 
     def _set_owners(self, url: str, ledger: AnyLedger, now_ms: int) -> None:
         owned = [(c.id, c.worker) for c in ledger.compactions if c.state is State.RUNNING]
@@ -297,40 +285,3 @@ class Metrics:
         for worker_id in set((before or {}).values()) - set(beats):
             self._heartbeat.remove(url, worker_id)
             self._ages.remove(url, worker_id)
-
-
-def metered(dataset: DatasetT, metrics: Metrics) -> DatasetT:
-    """`dataset`, so that `metrics` sees what is read of it, whoever reads it."""
-    return cast(DatasetT, _Metered(dataset, metrics))
-
-
-class _Metered:
-    """Everything is the dataset's own; what passes through here is shown to the metrics."""
-
-    def __init__(self, dataset: Dataset, metrics: Metrics) -> None:
-        self._dataset = dataset
-        self._metrics = metrics
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dataset, name)
-
-    def snapshot(self) -> Any:
-        snapshot = self._dataset.snapshot()
-        self._metrics.saw_snapshot(self._dataset, snapshot)
-        return snapshot
-
-    def ledger(self) -> AnyLedger | None:
-        ledger = self._dataset.ledger()
-        if ledger is not None:
-            self._metrics.saw_ledger(self._dataset, ledger)
-        return ledger
-
-    def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:
-        ledger = self._dataset.update_ledger(change)
-        self._metrics.saw_ledger(self._dataset, ledger)
-        return ledger
-
-    def propose(self, snapshot: Any, ledger: AnyLedger) -> Plan:
-        plan = self._dataset.propose(snapshot, ledger)
-        self._metrics.saw_plan(self._dataset.url, plan)
-        return plan

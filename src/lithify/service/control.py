@@ -23,10 +23,10 @@ from typing import Any
 from lithify.clock import Clock
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Failure
-from lithify.compaction.contract import Dataset
 from lithify.compaction.model import Compaction, State
 from lithify.compaction.presence import Presence
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.datasets.kind import Dataset
 from lithify.errors import Refused
 from lithify.ids import Ids, Ulid
 

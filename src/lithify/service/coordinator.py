@@ -33,11 +33,12 @@ from lithify import events
 from lithify.clock import Clock
 from lithify.compaction import transitions
 from lithify.compaction.attempts import MAX_FAILURES, Attempt, recorded_ranges
-from lithify.compaction.contract import Dataset, Plan, Proposal
 from lithify.compaction.failure_detector import SilenceWatch
 from lithify.compaction.model import Compaction, State
+from lithify.compaction.proposal import Plan, Proposal
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Term
+from lithify.datasets.kind import Dataset
 from lithify.errors import Fenced
 from lithify.events import Observer
 from lithify.ids import Ids, Ulid

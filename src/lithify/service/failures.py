@@ -19,9 +19,10 @@ from dataclasses import replace
 from lithify.backoff import GrowingPause
 from lithify.clock import Clock
 from lithify.compaction.attempts import Failure
-from lithify.compaction.contract import Dataset, Plan, Proposal
 from lithify.compaction.model import State
+from lithify.compaction.proposal import Plan, Proposal
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.datasets.kind import Dataset
 from lithify.errors import CorruptObject, Unsupported
 from lithify.ids import Ulid
 

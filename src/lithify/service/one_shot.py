@@ -26,10 +26,11 @@ from typing import Any
 
 from lithify import events
 from lithify.clock import Clock
-from lithify.compaction.contract import Dataset, Plan
 from lithify.compaction.model import Ledger
+from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership
+from lithify.datasets.kind import Dataset
 from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import CorruptObject, LithifyError, Refused

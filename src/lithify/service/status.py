@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from lithify.compaction.attempts import Attempt, Failure
-from lithify.compaction.contract import Dataset, Plan, Pressure
+from lithify.compaction.backlog import Pressure
 from lithify.compaction.history import Arrival, History
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.presence import CoordinatorStatus
+from lithify.compaction.proposal import Plan
 from lithify.compaction.status import CompactionStatus, Known, RangeState, Stay, describe
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.datasets.kind import Dataset
 from lithify.ids import Ulid
 from lithify.service.failures import given_up
 

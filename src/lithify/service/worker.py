@@ -32,10 +32,10 @@ from lithify.backoff import GrowingPause
 from lithify.clock import Clock
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt
-from lithify.compaction.contract import Dataset
 from lithify.compaction.heartbeat_gate import Pulse
 from lithify.compaction.running import Claim, Prepared
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.datasets.kind import Dataset
 from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import LithifyError, LostOwnership, StoreError

@@ -8,8 +8,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lithify.compaction.contract import Plan
 from lithify.compaction.model import Ledger
+from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.planning.timeline.model import Status, TimelinePlan

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.compaction.contract import Job
 from lithify.compaction.model import Compaction, Progress, RangeProgress, State
+from lithify.compaction.work import Job
 from lithify.datasets.slatedb.execute import execute_merge
 from lithify.datasets.slatedb.kernel.inputs import bounds_of
 from lithify.datasets.slatedb.ledger import SlateCompaction

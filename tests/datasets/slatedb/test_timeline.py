@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from lithify.compaction.contract import Plan
 from lithify.compaction.model import Ledger, State
+from lithify.compaction.proposal import Plan
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, TieredSpec, Tree

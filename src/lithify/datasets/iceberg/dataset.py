@@ -28,10 +28,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lithify.clock import Clock
-from lithify.compaction.contract import Job, Plan, Pressure, RangeOutcome, RangeWork
+from lithify.compaction.backlog import Pressure
 from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
 from lithify.compaction.model import Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
+from lithify.compaction.proposal import Plan
+from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lithify.compaction.contract import Plan, Proposal, Total
+from lithify.compaction.proposal import Plan, Proposal, Total
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, TableState
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.planning.timeline.calendar import Calendar, Granularity

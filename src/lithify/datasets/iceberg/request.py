@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from lithify.compaction.contract import Plan, Proposal
+from lithify.compaction.proposal import Plan, Proposal
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import active_tasks, spec_of, timeline_policy
 from lithify.errors import Refused

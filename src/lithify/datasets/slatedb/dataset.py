@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from lithify.clock import Clock
-from lithify.compaction.contract import Job, Plan, Pressure, RangeOutcome
+from lithify.compaction.backlog import Pressure
 from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
+from lithify.compaction.proposal import Plan
+from lithify.compaction.work import Job, RangeOutcome
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal, Reporting

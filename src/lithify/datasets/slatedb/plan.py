@@ -31,8 +31,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from lithify.compaction.contract import Plan, Proposal
 from lithify.compaction.model import State
+from lithify.compaction.proposal import Plan, Proposal
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import KeyRange, Manifest, SortedRun, TieredSpec, Tree, View, tree_label
 from lithify.errors import Refused

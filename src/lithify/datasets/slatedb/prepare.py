@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from lithify.compaction.contract import Job, RangeWork
+from lithify.compaction.work import Job, RangeWork
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb import split
 from lithify.datasets.slatedb.execute import execute_merge

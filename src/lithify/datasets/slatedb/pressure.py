@@ -7,7 +7,7 @@ the oldest of these, counted until now, so that the rate falls while nothing is 
 
 from __future__ import annotations
 
-from lithify.compaction.contract import Pressure
+from lithify.compaction.backlog import Pressure
 from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
 from lithify.ids import ulid_ms
 

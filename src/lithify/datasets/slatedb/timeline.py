@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from lithify.compaction.contract import Plan
+from lithify.compaction.proposal import Plan
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
 from lithify.datasets.slatedb.plan import TieredPolicy, active_work, as_plan, tree_shape

@@ -1,0 +1,44 @@
+"""What a planner says: proposals, and what it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Something worth compacting, and why."""
+
+    spec: Any
+    priority: float
+    """0 (may wait) to 1 (urgent)."""
+    cost_bytes: int
+    """Bytes that would be read."""
+    reason: str
+    """One sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """So many units and files with so many bytes and rows."""
+
+    units: int
+    files: int
+    size_bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What should be compacted now, most urgent first, and what should not, and why."""
+
+    proposals: tuple[Proposal, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Why the rest is left alone, one sentence for each unit."""
+    totals: Mapping[str, Total] = field(default_factory=dict)
+    """By what is to become of it, how much the dataset has; every file counts once. Empty where the
+    planner does not look at everything."""
+    memory: Any = field(default=None, compare=False, repr=False)
+    """What the kind found out meanwhile and wants to keep, for `Dataset.remember`."""

@@ -1,0 +1,72 @@
+"""A dataset that shows the metrics what is read of it, whoever reads it. Everything else is its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from lithify.clock import Clock
+from lithify.compaction.model import State
+from lithify.compaction.proposal import Plan
+from lithify.compaction.transitions import AnyLedger
+from lithify.datasets.kind import Dataset
+from lithify.ids import Ulid
+from lithify.observe.metrics import Metrics
+
+DatasetT = TypeVar("DatasetT", bound=Dataset)
+
+
+def metered(dataset: DatasetT, metrics: Metrics, clock: Clock) -> DatasetT:
+    """`dataset`, so that `metrics` sees what is read of it."""
+    return cast(DatasetT, _Metered(dataset, metrics, clock))
+
+
+class _Metered:
+    def __init__(self, dataset: Dataset, metrics: Metrics, clock: Clock) -> None:
+        self._dataset = dataset
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._snapshot: Any = None
+        self._costs: dict[Ulid, int] = {}
+        """By running compaction: bytes of its inputs in that snapshot."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def snapshot(self) -> Any:
+        snapshot = self._dataset.snapshot()
+        with self._lock:
+            if snapshot is not self._snapshot:
+                self._snapshot, self._costs = snapshot, {}
+        self._metrics.saw_backlog(self._dataset.url, self._dataset.pressure(snapshot, self._clock.now_ms()))
+        return snapshot
+
+    def ledger(self) -> AnyLedger | None:
+        ledger = self._dataset.ledger()
+        if ledger is not None:
+            self._metrics.saw_ledger(self._dataset.url, ledger, self._running_bytes(ledger))
+        return ledger
+
+    def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:
+        ledger = self._dataset.update_ledger(change)
+        self._metrics.saw_ledger(self._dataset.url, ledger, self._running_bytes(ledger))
+        return ledger
+
+    def propose(self, snapshot: Any, ledger: AnyLedger) -> Plan:
+        plan = self._dataset.propose(snapshot, ledger)
+        self._metrics.saw_plan(self._dataset.url, plan)
+        return plan
+
+    def _running_bytes(self, ledger: AnyLedger) -> int | None:
+        with self._lock:
+            if self._snapshot is None:
+                return None
+            snapshot, before = self._snapshot, self._costs
+            running = [c for c in ledger.compactions if c.state is State.RUNNING]
+            self._costs = {
+                c.id: before[c.id] if c.id in before else self._dataset.cost_bytes(c.spec, snapshot)
+                for c in running
+            }
+            return sum(self._costs.values())
