@@ -449,6 +449,7 @@ JUNK = (
     b"null",
     b"[]",
     b"7",
+    b'{"holder": "\\ud800", "renewals": 0, "is_ended": true, "taken": null, "taking": null}',
     b'{"holder": "lithify-1", "epoch": 3, "base_epoch": 2, "expires_at_ms": 99999999999999}',
     *(
         b'{"holder": "x", "renewals": 0, "is_ended": true, "taken": %s, "taking": null}' % number

@@ -26,7 +26,7 @@ from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import logging_as_before
 
 _COMMAND = get_command(app)
-ROUNDS = 6
+ROUNDS = 12
 MAX_WAITS_S = 7200.0
 
 

@@ -153,4 +153,5 @@ def _number(value: Any) -> int:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("not a text")
+    value.encode()  # JSON can hold half a character, which can be written nowhere
     return value

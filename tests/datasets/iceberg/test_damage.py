@@ -29,6 +29,7 @@ METADATA: dict[str, Change] = {
     "a last sequence number that is not the last": lambda metadata: metadata.update(
         {"last-sequence-number": 0}
     ),
+    "a column that no reader finds": lambda metadata: metadata["schemas"][0]["fields"][2].update(id=-3),
     "properties that are none": lambda metadata: metadata.update({"properties": 1.5}),
     "snapshots that are none": lambda metadata: metadata.update({"snapshots": [{}]}),
     "half a character": lambda metadata: metadata.update({"location": "\udcff"}),
@@ -52,7 +53,7 @@ def test_metadata(table: Table, change: Change) -> None:
         dataset_of(table).snapshot()
 
 
-@pytest.mark.parametrize("number", ["1e999", '"\\ud800"', "[]", "{}"])
+@pytest.mark.parametrize("number", ["1e999", "-1", "9223372036854775808", '"\\ud800"', "[]", "{}"])
 def test_numbers_in_the_ledger(table: Table, number: str) -> None:
     dataset = dataset_of(table)
     for _ in range(5):
@@ -120,6 +121,18 @@ def test_paths_in_bounds_of_deletes_that_are_no_text(table: Table) -> None:
     rewrite(path, spoil)
     with pytest.raises(CorruptObject, match=path.name):
         dataset_of(table).snapshot()
+
+
+def test_half_a_character_in_the_ledger(table: Table) -> None:
+    dataset = dataset_of(table)
+    for _ in range(5):
+        append(table, make_rows(3))
+    compact(dataset)
+    ledger = dataset.ledger()
+    assert ledger is not None
+    path = json.dumps(ledger.compactions[0].outputs[0].path).encode()
+    with pytest.raises(CorruptObject, match=r"ledger\.json: does not decode"):
+        decode_ledger(encode_ledger(ledger).replace(path, b'"\\ud800"'), "ledger.json")
 
 
 def test_bounds_of_another_length_tell_nothing() -> None:

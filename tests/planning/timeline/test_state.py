@@ -398,6 +398,7 @@ def test_a_torn_file_is_not_believed(data: bytes) -> None:
         ["g", "TIME", 0.5, "stable", 0, 1, "0" * 16],
         ["g", "TIME", True, "stable", 0, 1, "0" * 16],
         ["g", "SPACE", 0, "stable", 0, 1, "0" * 16],
+        ["\ud800", "TIME", 0, "stable", 0, 1, "0" * 16],
         [7, "TIME", 0, "stable", 0, 1, "0" * 16],
         ["g", "TIME", 0, "solid", 0, 1, "0" * 16],
         ["g", "TIME", 0, "stable", 0, 1, "0" * 15],

@@ -29,6 +29,8 @@ VERSION = 1
 MAX_INPUTS = 1_000_000
 """No compaction has more; what says otherwise is damaged."""
 
+_MAX_INT, _MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
+
 Fields = Mapping[str, Any]
 ValueT = TypeVar("ValueT")
 
@@ -99,7 +101,7 @@ def _compaction(fields: Fields) -> IcebergCompaction:
         spec=_spec(fields["spec"]),
         state=State(fields["state"]),
         outputs=tuple(_file(entry) for entry in fields["outputs"]),
-        worker=None if worker is None else Worker(str(worker[0]), int(worker[1])),
+        worker=None if worker is None else Worker(_text(worker[0]), int(worker[1])),
         progress=None
         if progress is None
         else Progress(tuple(RangeProgress(_range(r), tuple(_file(f) for f in fs)) for r, fs in progress)),
@@ -121,12 +123,12 @@ def _of_spec(spec: ChunkSpec) -> Fields:
 
 def _spec(fields: Fields) -> ChunkSpec:
     return ChunkSpec(
-        task=str(fields["task"]),
+        task=_text(fields["task"]),
         snapshot_id=int(fields["snapshot_id"]),
-        lane=Lane(int(fields["spec_id"]), str(fields["partition"])),
-        chunks=tuple(ChunkKey(str(g), Bucket(b), int(s)) for g, b, s in fields["chunks"]),
+        lane=Lane(int(fields["spec_id"]), _text(fields["partition"])),
+        chunks=tuple(ChunkKey(_text(g), Bucket(b), int(s)) for g, b, s in fields["chunks"]),
         cuts=tuple(map(int, fields["cuts"])),
-        inputs=tuple(map(str, fields["inputs"])),
+        inputs=tuple(map(_text, fields["inputs"])),
         sort_order_id=int(fields["sort_order_id"]),
     )
 
@@ -162,15 +164,15 @@ def _of_file(file: NewFile) -> Fields:
 
 
 def _file(fields: Fields) -> NewFile:
-    size_bytes, rows = int(fields["size_bytes"]), int(fields["rows"])
+    size_bytes, rows = _count(fields["size_bytes"]), _count(fields["rows"])
     if size_bytes < 1 or rows < 1:
         raise ValueError(f"an output of {size_bytes} bytes and {rows} rows")
     return NewFile(
-        path=str(fields["path"]),
+        path=_text(fields["path"]),
         size_bytes=size_bytes,
         rows=rows,
-        sort_order_id=_optional(fields["sort_order_id"]),
-        split_offsets=tuple(map(int, fields["split_offsets"])),
+        sort_order_id=None if fields["sort_order_id"] is None else _id(fields["sort_order_id"]),
+        split_offsets=tuple(map(_count, fields["split_offsets"])),
         sources=_positions(fields.get("sources")),
         column_sizes=_counts(fields["column_sizes"]),
         value_counts=_counts(fields["value_counts"]),
@@ -204,8 +206,32 @@ def _positions(runs: Any) -> tuple[int, ...] | None:
 
 
 def _counts(fields: Fields) -> dict[int, int]:
-    return {int(column): int(count) for column, count in fields.items()}
+    return {_id(column): _count(count) for column, count in fields.items()}
 
 
 def _bounds(fields: Fields) -> dict[int, bytes]:
-    return {int(column): b64decode(bound, validate=True) for column, bound in fields.items()}
+    return {_id(column): b64decode(bound, validate=True) for column, bound in fields.items()}
+
+
+def _text(value: Any) -> str:
+    """JSON can say half a character, and nothing can write it."""
+    text = str(value)
+    text.encode()
+    return text
+
+
+def _count(value: Any) -> int:
+    """A number that a manifest has room for."""
+    return _number(value, _MAX_LONG)
+
+
+def _id(value: Any) -> int:
+    """Of a column or a sort order."""
+    return _number(value, _MAX_INT)
+
+
+def _number(value: Any, most: int) -> int:
+    number = int(value)
+    if not 0 <= number <= most:
+        raise ValueError(f"{number} is not from 0 to {most}")
+    return number

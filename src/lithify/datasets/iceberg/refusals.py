@@ -17,6 +17,8 @@ from pyiceberg.transforms import IdentityTransform
 from lithify.datasets.iceberg.writeoptions import check_writing
 from lithify.errors import CorruptObject, Refused, Unsupported
 
+MAX_FIELD_ID = (1 << 31) - 201
+"""Higher ones are reserved (Iceberg format: reserved field ids)."""
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
 
@@ -61,6 +63,11 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
     what = f"the metadata of {url}"
     if not metadata.sort_orders:
         raise CorruptObject(what, "have no sort order, so no commit would be accepted")
+    odd = [
+        field for schema in metadata.schemas for field in schema.field_ids if not 0 <= field <= MAX_FIELD_ID
+    ]
+    if odd:
+        raise CorruptObject(what, f"have a column with the id {odd[0]}, by which no reader finds it")
     newest = max((snapshot.sequence_number or 0 for snapshot in metadata.snapshots), default=0)
     if isinstance(metadata, TableMetadataV2) and newest > metadata.last_sequence_number:
         raise CorruptObject(

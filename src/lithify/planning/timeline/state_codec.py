@@ -87,6 +87,7 @@ def _parse(row: object) -> tuple[ChunkKey, Record]:
     group, bucket, start_us, state, version, count, digest, priority, *flags = [*row, *defaults][:10]
     if not isinstance(group, str) or not isinstance(bucket, str) or bucket not in Bucket.__members__:
         raise ValueError(f"has no group and bucket: {group!r}, {bucket!r}")
+    group.encode()  # JSON can hold half a character, which can be written nowhere
     for number in (start_us, version, count):
         if type(number) is not int or not -_MAX_INTEGER <= number < _MAX_INTEGER:
             raise ValueError(f"has {number!r} in place of a number of 64 bits")
