@@ -73,6 +73,14 @@ def test_a_file_that_is_cut_off_anywhere_is_damaged(manifest: ManifestFile, code
             live_entries(IO, manifest)
 
 
+def test_a_file_that_does_not_begin_as_one_is_damaged(manifest: ManifestFile) -> None:
+    """Java does not read it either."""
+    path = path_of(manifest)
+    path.write_bytes(b"obj" + path.read_bytes()[3:])
+    with pytest.raises(CorruptObject, match="Avro"):
+        live_entries(IO, manifest)
+
+
 def test_lists_that_are_cut_off_within_a_block(catalog: Catalog) -> None:
     table = new_table(catalog)
     append(table, make_rows(2))

@@ -22,7 +22,7 @@ from typing import Any
 import cramjam
 import zstandard
 from pyiceberg.avro.decoder import BinaryDecoder
-from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFileHeader
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import construct_reader
 
@@ -88,6 +88,8 @@ def read_records(data: bytes, reader_of: Callable[[str], Reader]) -> Iterator[An
     """The records of a file. `reader_of` tells how those are read that were written with an Avro schema."""
     decoder = BoundedDecoder(data)
     header = _HEADER.read(decoder)
+    if header.magic != MAGIC:
+        raise ValueError("it is no Avro file")
     if _SCHEMA not in header.meta:
         raise ValueError("it has no Avro schema")
     reader = reader_of(header.meta[_SCHEMA])
