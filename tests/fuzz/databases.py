@@ -44,8 +44,17 @@ from lithify.ids import RandomIds, ulid_ms
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact, dataset_at
+from tests.fuzz.commands import JSON, options, wait, with_ids
 from tests.fuzz.damage import HOSTILE_NUMBERS, damaged, damaged_json, damaged_record
 from tests.fuzz.family import SOUND, Command, Damaged
+from tests.fuzz.objects import (
+    Damage,
+    copy_under_odd_name,
+    damage_bytes,
+    damage_some,
+    files_in,
+    replace_object,
+)
 from tests.judge.official import Put, copy_database, open_db
 from tests.judge.old import kept_old_database
 from tests.judge.rows import read_database, visible_rows
@@ -54,7 +63,6 @@ from tests.protocol.rig import Rig, Template
 _KEYS = 60
 _SMALL_SST_BYTES = 1500
 _JUNK_ENTRIES = 200
-Damage = Callable[[Path, random.Random], str]
 
 
 # ------------------------------------------------------------------------------- sound databases
@@ -121,16 +129,6 @@ def make_sound(path: Path) -> None:
 # ------------------------------------------------------------------------------------ damage
 
 
-def _files(root: Path, *folders: str) -> list[Path]:
-    return sorted(
-        path for folder in folders or (".",) for path in (root / folder).rglob("*") if path.is_file()
-    )
-
-
-def _pick(rng: random.Random, paths: Sequence[Path], root: Path) -> Path:
-    return rng.choice(paths or [root / "manifest" / "nothing"])
-
-
 def _latest(root: Path, folder: str) -> Path:
     return max((root / folder).glob(f"*.{folder}"))
 
@@ -143,43 +141,18 @@ def _state_file(root: Path, rng: random.Random) -> Path:
 
 
 def damage_state_bytes(root: Path, rng: random.Random) -> str:
-    path = _state_file(root, rng)
-    path.write_bytes(damaged(path.read_bytes(), rng, rng.choice(_files(root)).read_bytes()))
-    return f"bytes of {path.relative_to(root)}"
+    return damage_bytes(_state_file(root, rng), files_in(root), root, rng)
 
 
 def damage_any_bytes(root: Path, rng: random.Random) -> str:
-    path = rng.choice(_files(root))
-    path.write_bytes(damaged(path.read_bytes(), rng, rng.choice(_files(root)).read_bytes()))
-    return f"bytes of {path.relative_to(root)}"
+    return damage_bytes(rng.choice(files_in(root)), files_in(root), root, rng)
 
 
 def damage_objects(root: Path, rng: random.Random) -> str:
-    """One is gone, empty, another one's, a folder, or under a name that nothing has."""
-    path = rng.choice(_files(root))
-    name = str(path.relative_to(root))
-    match rng.randrange(5):
-        case 0:
-            path.unlink()
-            return f"{name} is gone"
-        case 1:
-            path.write_bytes(b"")
-            return f"{name} is empty"
-        case 2:
-            other = rng.choice(_files(root))
-            path.write_bytes(other.read_bytes())
-            return f"{name} is a copy of {other.relative_to(root)}"
-        case 3:
-            path.unlink()
-            (path / "inside").mkdir(parents=True)
-            return f"{name} is a folder"
-        case _:
-            stem = rng.choice(
-                ("1", "0" * 21 + "1", "18446744073709551615", "18446744073709551616", "x", "-1")
-            )
-            odd = path.with_name(stem.zfill(rng.choice((0, 20))) + path.suffix)
-            odd.write_bytes(path.read_bytes())
-            return f"{odd.relative_to(root)} is a copy of {name}"
+    path = rng.choice(files_in(root))
+    if rng.randrange(5) == 0:
+        return copy_under_odd_name(path, root, rng)
+    return replace_object(path, files_in(root), root, rng)
 
 
 def _shape_of(path: Path, version: int) -> TableType[Any]:
@@ -306,7 +279,7 @@ def _assemble(root: Path, path: Path, sst: Sst, parts: dict[str, bytes]) -> None
 
 def damage_notes(root: Path, rng: random.Random) -> str:
     """JSON beside the database, or more of it."""
-    notes = _files(root, "lithify")
+    notes = files_in(root / "lithify")
     if not notes:
         return "nothing"
     path = rng.choice(notes)
@@ -381,64 +354,42 @@ _DAMAGES: tuple[tuple[Damage, int], ...] = (
 # ---------------------------------------------------------------------------------- the commands
 
 
-def _on_it(*before: str, after: Sequence[str] = ()) -> Callable[[Damaged, random.Random], Sequence[str]]:
-    return lambda damaged_one, _: [*before, *after, damaged_one.url]
-
-
-def _with_ids(command: str) -> Callable[[Damaged, random.Random], Sequence[str]]:
-    return lambda it, rng: [
-        *(command, it.url),
-        *rng.choice((it.ids[:1], it.ids[-2:-1], rng.sample(it.ids, min(len(it.ids), 2)))),
-    ]
-
-
-def _wait(it: Damaged, rng: random.Random) -> Sequence[str]:
-    ids = rng.sample(it.ids, rng.randrange(2))
-    return ["wait", "--timeout", "20s", *rng.choice(([], ["--json"])), it.url, *ids]
-
-
-def _options(command: str, *choices: Sequence[str]) -> Callable[[Damaged, random.Random], Sequence[str]]:
-    """The command with one of these lists of options."""
-    return lambda it, rng: [*command.split(), *rng.choice(choices), it.url]
-
-
 def _inspect_sst(it: Damaged, rng: random.Random) -> Sequence[str]:
     return ["inspect", "sst", *rng.choice(([], ["--json"])), rng.choice(it.objects)]
 
 
-_JSON = ("--json",)
 _LEASE = ("lithify/coordinator.json",)
 _TIMES = ("--set", "compactor_options.segments.pattern={u64:ms}")
 _MOVES = ("--set", "compactor_options.enable_trivial_move=true")
 
 COMMANDS: tuple[Command, ...] = (
-    Command("plan", _options("plan", (), ("--full",), _JSON, ("--full", "--json"), _TIMES), reads_only=True),
+    Command("plan", options("plan", (), ("--full",), JSON, ("--full", "--json"), _TIMES), reads_only=True),
     Command(
         "compact",
-        _options("compact", (), ("--full",), ("--full", "--take-over"), ("--take-over", *_JSON), _MOVES),
+        options("compact", (), ("--full",), ("--full", "--take-over"), ("--take-over", *JSON), _MOVES),
         weight=5,
         may_write=_LEASE,
     ),
-    Command("status", _options("status", (), _JSON, _TIMES), reads_only=True, weight=2),
-    Command("inspect manifest", _options("inspect manifest", (), _JSON, ("--id", "2")), reads_only=True),
-    Command("inspect compactions", _options("inspect compactions", (), _JSON), reads_only=True),
+    Command("status", options("status", (), JSON, _TIMES), reads_only=True, weight=2),
+    Command("inspect manifest", options("inspect manifest", (), JSON, ("--id", "2")), reads_only=True),
+    Command("inspect compactions", options("inspect compactions", (), JSON), reads_only=True),
     Command("inspect sst", _inspect_sst, reads_only=True),
-    Command("gc", _options("gc", (), _JSON, ("--min-age", "0"), ("--wal-fences",)), reads_only=True),
+    Command("gc", options("gc", (), JSON, ("--min-age", "0"), ("--wal-fences",)), reads_only=True),
     Command(
         "gc --delete",
-        _options("gc --delete", ("--min-age", "0"), ("--min-age", "0", "--wal-fences"), _JSON),
+        options("gc --delete", ("--min-age", "0"), ("--min-age", "0", "--wal-fences"), JSON),
         may_write=("manifest/",),
     ),
-    Command("doctor", _options("doctor --read-only", (), _JSON), reads_only=True),
-    Command("submit", _options("submit", ("--full",), ("--l0", "all"), ("--full", *_JSON), ("--run", "0"))),
-    Command("wait", _wait, reads_only=True),
-    Command("cancel", _with_ids("cancel")),
-    Command("retry", _with_ids("retry")),
-    Command("coordinator", _options("coordinator", (), ("--take-over",)), weight=2, may_write=_LEASE),
+    Command("doctor", options("doctor --read-only", (), JSON), reads_only=True),
+    Command("submit", options("submit", ("--full",), ("--l0", "all"), ("--full", *JSON), ("--run", "0"))),
+    Command("wait", wait, reads_only=True),
+    Command("cancel", with_ids("cancel")),
+    Command("retry", with_ids("retry")),
+    Command("coordinator", options("coordinator", (), ("--take-over",)), weight=2, may_write=_LEASE),
     Command(
-        "run", _options("run", ("--take-over",), ("--metrics-port", "0"), _MOVES), weight=3, may_write=_LEASE
+        "run", options("run", ("--take-over",), ("--metrics-port", "0"), _MOVES), weight=3, may_write=_LEASE
     ),
-    Command("worker", _on_it("worker"), weight=3, helps=True),
+    Command("worker", options("worker", ()), weight=3, helps=True),
 )
 
 
@@ -449,9 +400,9 @@ def _claimed(root: Path) -> list[bytes]:
         named = {sst.id for sst in _ssts(root)}
     except (LithifyError, ValueError, OSError):
         named = set()
-    ssts = _files(root, "compacted")
+    ssts = files_in(root / "compacted")
     has_outputs = any(path.stem not in named for path in ssts)
-    return [path.read_bytes() for path in (*_files(root, "compactions"), *(ssts if has_outputs else ()))]
+    return [path.read_bytes() for path in (*files_in(root / "compactions"), *(ssts if has_outputs else ()))]
 
 
 class Databases:
@@ -475,20 +426,14 @@ class Databases:
         entries = ledger.compactions if ledger is not None else ()
         ids = [c.id for c in sorted(entries, key=lambda c: c.state is not State.FAILED)]
         ids += [RandomIds(random.Random(rng.random())).ulid(0)]
-        objects = tuple(str(path) for path in _files(folder, "compacted"))
-        chosen = rng.choices(_DAMAGES, [weight for _, weight in _DAMAGES], k=rng.choice((1, 1, 1, 2)))
-        what = []
-        for damage, _ in chosen:
-            try:
-                what.append(damage(folder, rng))
-            except (LithifyError, ValueError, OSError):
-                what.append("nothing more")  # the first damage was enough
+        objects = tuple(str(path) for path in files_in(folder / "compacted"))
+        what = damage_some(folder, _DAMAGES, (LithifyError, ValueError, OSError), rng)
         # Who writes the ledger, or what it calls an output, can have anything committed.
         is_forged = _claimed(folder) != _claimed(prepared / name)
         return Damaged(
             str(folder),
             folder,
-            f"{name}: {'; '.join(what)}",
+            f"{name}: {what}",
             ids=tuple(ids),
             objects=objects,
             is_forged=is_forged,

@@ -26,14 +26,11 @@ import re
 import shutil
 import sqlite3
 import struct
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import fastavro
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -51,6 +48,7 @@ from lithify.errors import LithifyError
 from lithify.ids import RandomIds
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
+from tests.datasets.iceberg.avro import read_avro, write_avro
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -64,14 +62,22 @@ from tests.datasets.iceberg.tables import (
     make_rows,
     new_table,
 )
+from tests.fuzz.commands import JSON, options, wait, with_ids
 from tests.fuzz.damage import HOSTILE_NUMBERS, damaged, damaged_json, damaged_record
 from tests.fuzz.family import SOUND, Command, Damaged
+from tests.fuzz.objects import (
+    Damage,
+    copy_under_odd_name,
+    damage_bytes,
+    damage_some,
+    files_in,
+    replace_object,
+)
 
 _CATALOG, _NAME = "fuzz", ("db", "events")
 _SOUND_NAME = ("db", SOUND)
 _EAGER = {"lithify.min-saved-files": "1", "lithify.min-new-percent": "0"}
 _ROWS, _JUNK_ENTRIES = 6, 200
-Damage = Callable[[Path, random.Random], str]
 
 
 # ---------------------------------------------------------------------------------- sound tables
@@ -175,7 +181,7 @@ def make_sound(catalog: SqlCatalog) -> str:
 
 def _files(root: Path, suffix: str = "") -> list[Path]:
     """The objects of the table; the catalog is none."""
-    return sorted(p for p in (root / "lake").rglob(f"*{suffix}") if p.is_file())
+    return files_in(root / "lake", suffix)
 
 
 def _own_files(root: Path) -> list[Path]:
@@ -199,35 +205,17 @@ def _current_manifests(root: Path) -> list[Path]:
     head = metadata["current-snapshot-id"]
     (name,) = [s["manifest-list"] for s in metadata["snapshots"] if s["snapshot-id"] == head]
     path = Path(name.removeprefix("file://"))
-    with path.open("rb") as stream:
-        rows: list[Any] = list(fastavro.reader(stream))
+    rows = read_avro(path).records
     return [path, *(Path(row["manifest_path"].removeprefix("file://")) for row in rows)]
 
 
 def damage_any_bytes(root: Path, rng: random.Random) -> str:
-    path = rng.choice(_files(root))
-    path.write_bytes(damaged(path.read_bytes(), rng, rng.choice(_files(root)).read_bytes()))
-    return f"bytes of {path.name}"
+    return damage_bytes(rng.choice(_files(root)), _files(root), root, rng)
 
 
 def damage_objects(root: Path, rng: random.Random) -> str:
-    """One is gone, empty, another one's, or a folder."""
     path = rng.choice(_files(root))
-    match rng.randrange(4):
-        case 0:
-            path.unlink()
-            return f"{path.name} is gone"
-        case 1:
-            path.write_bytes(b"")
-            return f"{path.name} is empty"
-        case 2:
-            other = rng.choice(_files(root, path.suffix))
-            path.write_bytes(other.read_bytes())
-            return f"{path.name} is a copy of {other.name}"
-        case _:
-            path.unlink()
-            (path / "inside").mkdir(parents=True)
-            return f"{path.name} is a folder"
+    return replace_object(path, _files(root, path.suffix), root, rng)
 
 
 def damage_metadata(root: Path, rng: random.Random) -> str:
@@ -239,30 +227,26 @@ def damage_metadata(root: Path, rng: random.Random) -> str:
 def damage_avro(root: Path, rng: random.Random) -> str:
     """A record, or what the file says of itself."""
     path = rng.choice(_current_manifests(root) if rng.random() < 0.8 else _files(root, ".avro"))
-    with path.open("rb") as stream:
-        reader = fastavro.reader(stream)
-        schema, codec = reader.writer_schema, reader.codec
-        said = {key: text for key, text in reader.metadata.items() if not key.startswith("avro.")}
-        records: list[Any] = list(reader)
+    before = read_avro(path)
     for _ in range(50):
-        changed, changed_schema, changed_said = records, schema, said
         match rng.randrange(8):
             case 0:
-                key = rng.choice(sorted(said))
-                changed_said = {**said, key: damaged_json(said[key].encode(), rng).decode("utf-8", "replace")}
+                key = rng.choice(sorted(before.said))
+                text = damaged_json(before.said[key].encode(), rng).decode("utf-8", "replace")
+                after = replace(before, said={**before.said, key: text})
             case 1:
-                changed_schema = json.loads(_other_numbers(json.dumps(schema), rng))
+                after = replace(before, schema=json.loads(_other_numbers(json.dumps(before.schema), rng)))
             case _:
+                records = before.records
                 for _ in range(rng.choice((1, 1, 1, 2, 3))):
-                    changed = damaged_record(changed, rng)
-        written = BytesIO()
+                    records = damaged_record(records, rng)
+                after = replace(before, records=records)
         try:
-            fastavro.writer(written, changed_schema, changed, codec=codec, metadata=changed_said)
+            write_avro(path, after)
         except Exception:
             continue  # the format cannot say this
-        path.write_bytes(written.getvalue())
         break
-    return f"Avro of {path.name}"
+    return f"Avro of {path.relative_to(root)}"
 
 
 def _other_numbers(text: str, rng: random.Random) -> str:
@@ -303,14 +287,7 @@ def damage_notes(root: Path, rng: random.Random) -> str:
 
 
 def damage_names(root: Path, rng: random.Random) -> str:
-    """An object of ours under a name that nothing has."""
-    path = rng.choice(_own_files(root) or _files(root))
-    stem = rng.choice(
-        ("1", "0" * 21 + "1", "18446744073709551615", "18446744073709551616", "x", "-1", "9" * 20)
-    )
-    odd = path.with_name(stem.zfill(rng.choice((0, 20))) + path.suffix)
-    odd.write_bytes(path.read_bytes())
-    return f"{odd.name} is a copy of {path.name}"
+    return copy_under_odd_name(rng.choice(_own_files(root) or _files(root)), root, rng)
 
 
 def damage_catalog(root: Path, rng: random.Random) -> str:
@@ -369,39 +346,21 @@ _DAMAGES: tuple[tuple[Damage, int], ...] = (
 # ---------------------------------------------------------------------------------- the commands
 
 
-def _options(command: str, *choices: Sequence[str]) -> Callable[[Damaged, random.Random], Sequence[str]]:
-    """The command with one of these lists of options."""
-    return lambda it, rng: [*command.split(), *rng.choice(choices), it.url]
-
-
-def _with_ids(command: str) -> Callable[[Damaged, random.Random], Sequence[str]]:
-    return lambda it, rng: [
-        *(command, it.url),
-        *rng.choice((it.ids[:1], it.ids[-2:-1], rng.sample(it.ids, min(len(it.ids), 2)))),
-    ]
-
-
-def _wait(it: Damaged, rng: random.Random) -> Sequence[str]:
-    ids = rng.sample(it.ids, rng.randrange(2))
-    return ["wait", "--timeout", "20s", *rng.choice(([], ["--json"])), it.url, *ids]
-
-
-_JSON = ("--json",)
 _OWN = (f"lake/db/events/{OWN_FOLDER}/",)
 
 COMMANDS: tuple[Command, ...] = (
-    Command("plan", _options("plan", (), _JSON), reads_only=True, weight=2),
-    Command("compact", _options("compact", (), ("--take-over",), _JSON), weight=6, may_write=_OWN),
-    Command("status", _options("status", (), _JSON), reads_only=True, weight=2),
-    Command("gc", _options("gc", (), _JSON, ("--min-age", "0")), reads_only=True),
-    Command("gc --delete", _options("gc --delete", (), ("--min-age", "0"), _JSON), weight=2, may_write=_OWN),
-    Command("doctor", _options("doctor --read-only", (), _JSON), reads_only=True),
-    Command("wait", _wait, reads_only=True),
-    Command("cancel", _with_ids("cancel")),
-    Command("retry", _with_ids("retry")),
-    Command("coordinator", _options("coordinator", (), ("--take-over",)), weight=2, may_write=_OWN),
-    Command("run", _options("run", (), ("--metrics-port", "0")), weight=4, may_write=_OWN),
-    Command("worker", _options("worker", ()), weight=3, helps=True),
+    Command("plan", options("plan", (), JSON), reads_only=True, weight=2),
+    Command("compact", options("compact", (), ("--take-over",), JSON), weight=6, may_write=_OWN),
+    Command("status", options("status", (), JSON), reads_only=True, weight=2),
+    Command("gc", options("gc", (), JSON, ("--min-age", "0")), reads_only=True),
+    Command("gc --delete", options("gc --delete", (), ("--min-age", "0"), JSON), weight=2, may_write=_OWN),
+    Command("doctor", options("doctor --read-only", (), JSON), reads_only=True),
+    Command("wait", wait, reads_only=True),
+    Command("cancel", with_ids("cancel")),
+    Command("retry", with_ids("retry")),
+    Command("coordinator", options("coordinator", (), ("--take-over",)), weight=2, may_write=_OWN),
+    Command("run", options("run", (), ("--metrics-port", "0")), weight=4, may_write=_OWN),
+    Command("worker", options("worker", ()), weight=3, helps=True),
 )
 
 
@@ -440,26 +399,12 @@ class Tables:
         has_outputs = ledger is not None and any(c.outputs or c.progress for c in ledger.active())
         ids = [c.id for c in sorted(entries, key=lambda c: c.state is not State.FAILED)]
         ids += [RandomIds(random.Random(rng.random())).ulid(0)]
-        what = []
-        weights = [weight for _, weight in _DAMAGES]
-        for damage, _ in rng.choices(_DAMAGES, weights, k=rng.choice((1, 1, 1, 2))):
-            try:
-                what.append(damage(folder, rng))
-            except (
-                LithifyError,
-                ValueError,
-                OSError,
-                LookupError,
-                EOFError,
-                TypeError,
-                RecursionError,
-                sqlite3.Error,
-            ):
-                what.append("nothing more")  # the first damage was enough
+        impossible = (ArithmeticError, EOFError, LithifyError, LookupError, OSError, RecursionError)
+        what = damage_some(folder, _DAMAGES, (*impossible, TypeError, ValueError, sqlite3.Error), rng)
         return Damaged(
             f"iceberg://{_CATALOG}/{'.'.join(_NAME)}",
             folder,
-            f"{name}: {'; '.join(what)}",
+            f"{name}: {what}",
             ("--store-option", f"uri={_uri(folder)}"),
             ids=tuple(ids),
             is_forged=_claimed(folder, has_outputs=has_outputs)

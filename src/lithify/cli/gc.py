@@ -77,9 +77,8 @@ def gc(
     """
     with errors(as_json):
         tables.refuse(url, wal_fences=wal_fences)
-        _check_age(min_age)
+        min_age_ms = None if min_age is None else _milliseconds(min_age)
         effective = settings(config, sets, store_option=store_option)
-        min_age_ms = None if min_age is None else round(min_age * 1000)
         if tables.is_table(url):
             tables.gc(url, effective, delete, min_age_ms, max_percent, as_json)
             return
@@ -107,11 +106,11 @@ def gc(
             _print_report(Console(), report)
 
 
-def _check_age(min_age_s: float | None) -> None:
+def _milliseconds(min_age_s: float) -> int:
     from lithify.config.durations import milliseconds_of
 
     try:
-        milliseconds_of(min_age_s or 0.0)
+        return milliseconds_of(min_age_s)
     except ValueError as error:
         raise Refused(f"--min-age: {error}") from None
 

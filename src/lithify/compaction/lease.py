@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from lithify.compaction.presence import CoordinatorStatus, Presence
 from lithify.errors import CorruptObject
+from lithify.jsonvalues import text, whole_number
 
 LEASE_MS = 10_000
 """A lease that stays the same for so long has no live holder."""
@@ -126,7 +127,7 @@ def decode_lease(data: bytes) -> Lease | None:
         fields = json.loads(data)
         taking = fields["taking"]
         return Lease(
-            holder=_text(fields["holder"]),
+            holder=text(fields["holder"]),
             renewals=_number(fields["renewals"]),
             is_ended=fields["is_ended"] is True,
             taken=None if fields["taken"] is None else _number(fields["taken"]),
@@ -137,21 +138,11 @@ def decode_lease(data: bytes) -> Lease | None:
 
 
 def _taking(fields: Any) -> Taking:
-    taking = Taking(_number(fields["epoch"]), _number(fields["version"]), _text(fields["mark"]))
+    taking = Taking(_number(fields["epoch"]), _number(fields["version"]), text(fields["mark"]))
     if len(bytes.fromhex(taking.mark)) != MARK_BYTES or taking.version < 1:
         raise ValueError("a mark or version that nobody writes")
     return taking
 
 
 def _number(value: Any) -> int:
-    """Floats, also infinite ones, and truth values are none."""
-    if type(value) is not int or not 0 <= value <= MAX_EPOCH:
-        raise ValueError("not a number of 64 bits")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    value.encode()  # JSON can hold half a character, which can be written nowhere
-    return value
+    return whole_number(value, most=MAX_EPOCH)

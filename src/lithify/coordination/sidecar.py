@@ -31,6 +31,7 @@ from lithify.clock import Clock
 from lithify.compaction.attempts import MAX_FAILURES, Attempt, Failure, Movement, in_vain
 from lithify.errors import ObjectNotFound, StoreError
 from lithify.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
+from lithify.jsonvalues import whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
@@ -250,11 +251,9 @@ def _text(value: Any) -> str:
     return value.encode(errors="replace").decode()
 
 
-def _count(value: Any, most: int = _MAX_COUNT) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{value!r} is no whole number from 0 to {most}")
-    return value
+def _count(value: Any) -> int:
+    return whole_number(value, most=_MAX_COUNT)
 
 
 def _time_ms(value: Any) -> int:
-    return _count(value, MAX_ULID_MS)
+    return whole_number(value, most=MAX_ULID_MS)

@@ -81,21 +81,33 @@ def run_workers(
 
 
 class _Opener:
-    """Opens a worker, and says once why it cannot."""
-
     def __init__(self, open_worker: Callable[[], Worker]) -> None:
         self._open = open_worker
-        self._trouble = ""
+        self._trouble = _Trouble("a dataset cannot be opened, which is tried again")
 
     def opened(self) -> Worker | None:
         try:
             with contained("opening a dataset"):
                 return self._open()
         except LithifyError as error:
-            if str(error) != self._trouble:
-                _log.error("a dataset cannot be opened, which is tried again: %s", error)
-            self._trouble = str(error)
+            self._trouble.say(error)
         return None
+
+
+class _Trouble:
+    """What goes wrong in one round after the other. The same is not said again every few seconds."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._said = ""
+
+    def say(self, error: LithifyError) -> None:
+        if str(error) != self._said:
+            _log.error("%s: %s", self._what, error)
+        self._said = str(error)
+
+    def is_over(self) -> None:
+        self._said = ""
 
 
 def run_coordinator(
@@ -131,7 +143,7 @@ def _coordinate(
     options: LoopOptions,
     worker: Worker | None,
 ) -> None:
-    trouble = ""  # of the last round; the same is not said again every few seconds
+    trouble = _Trouble("the coordinator could not finish a round and tries again")
     while not stop.is_set():
         wait_s = options.poll_interval_s
         try:
@@ -141,11 +153,9 @@ def _coordinate(
         except Fenced:
             raise
         except LithifyError as error:
-            if str(error) != trouble:
-                _log.error("the coordinator could not finish a round and tries again: %s", error)
-            trouble = str(error)
+            trouble.say(error)
         else:
-            trouble = ""
+            trouble.is_over()
             if tick.ledger.active() or tick.refused:
                 wait_s = options.commit_compacted_interval_s
         changed = worker is not None and _tick_worker(worker)

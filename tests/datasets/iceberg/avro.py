@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import fastavro
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
@@ -66,6 +69,33 @@ FIELD_SUMMARY: Mapping[int, Field] = {
     511: ("upper_bound", "bytes", False),
 }
 MANIFEST_KEYS = {"schema", "schema-id", "partition-spec", "partition-spec-id", "format-version", "content"}
+
+
+@dataclass(frozen=True)
+class AvroContent:
+    """What an Avro file has and says of itself."""
+
+    schema: Any
+    records: list[Any]
+    said: dict[str, str]
+    """Its metadata, but for those of the format."""
+    codec: str
+
+
+def read_avro(path: Path) -> AvroContent:
+    """The content of a file, read by another library than Lithify's."""
+    with path.open("rb") as stream:
+        reader = fastavro.reader(stream)
+        said = {key: text for key, text in reader.metadata.items() if not key.startswith("avro.")}
+        return AvroContent(reader.writer_schema, list(reader), said, reader.codec)
+
+
+def write_avro(path: Path, content: AvroContent, block_bytes: int = 16_000) -> None:
+    """Write a file as that library does, or leave it as it was when the format cannot say this."""
+    out = BytesIO()
+    it = content
+    fastavro.writer(out, it.schema, it.records, it.codec, sync_interval=block_bytes, metadata=it.said)
+    path.write_bytes(out.getvalue())
 
 
 def header_of(path: str) -> dict[str, str]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Sequence
-from io import BytesIO
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import fastavro
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -18,6 +16,7 @@ from pyiceberg.manifest import ManifestEntry, ManifestFile
 from lithify.datasets.iceberg.avro_file import MAX_BLOCK_BYTES, BoundedDecoder
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of
 from lithify.errors import CorruptObject
+from tests.datasets.iceberg.avro import read_avro, write_avro
 from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table
 
 IO = PyArrowFileIO()
@@ -45,23 +44,9 @@ def path_of(manifest: ManifestFile) -> Path:
     return Path(manifest.manifest_path.removeprefix("file://"))
 
 
-def rewrite(path: Path, codec: str, records: Sequence[Any] | None = None) -> None:
+def rewrite(path: Path, codec: str) -> None:
     """Write a file anew with another codec, in blocks of a few records."""
-    with path.open("rb") as stream:
-        reader = fastavro.reader(stream)
-        said = {key: text for key, text in reader.metadata.items() if not key.startswith("avro.")}
-        found: list[Any] = list(reader)
-    assert reader.writer_schema is not None
-    out = BytesIO()
-    fastavro.writer(
-        out,
-        reader.writer_schema,
-        found if records is None else records,
-        codec,
-        metadata=said,
-        sync_interval=300,
-    )
-    path.write_bytes(out.getvalue())
+    write_avro(path, replace(read_avro(path), codec=codec), block_bytes=300)
 
 
 def shown(entries: Sequence[ManifestEntry]) -> list[tuple[object, ...]]:
@@ -86,6 +71,14 @@ def test_a_file_that_is_cut_off_anywhere_is_damaged(manifest: ManifestFile, code
         path.write_bytes(whole[:size])
         with pytest.raises(CorruptObject):
             live_entries(IO, manifest)
+
+
+def test_a_file_that_does_not_begin_as_one_is_damaged(manifest: ManifestFile) -> None:
+    """Java does not read it either."""
+    path = path_of(manifest)
+    path.write_bytes(b"obj" + path.read_bytes()[3:])
+    with pytest.raises(CorruptObject, match="Avro"):
+        live_entries(IO, manifest)
 
 
 def test_lists_that_are_cut_off_within_a_block(catalog: Catalog) -> None:
@@ -128,11 +121,10 @@ def test_damage_ends_in_a_value_or_a_clear_error(manifest: ManifestFile, seed: i
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_bomb_takes_no_more_memory_than_a_large_block(manifest: ManifestFile, codec: str) -> None:
     path = path_of(manifest)
-    with path.open("rb") as stream:
-        records: list[Any] = list(fastavro.reader(stream))
-    records[0]["data_file"]["file_path"] = "x" * (MAX_BLOCK_BYTES + 1000)
-    rewrite(path, codec, records)
-    records.clear()
+    content = read_avro(path)
+    content.records[0]["data_file"]["file_path"] = "x" * (MAX_BLOCK_BYTES + 1000)
+    write_avro(path, replace(content, codec=codec))
+    content.records.clear()
     assert path.stat().st_size < MAX_BLOCK_BYTES / 10
     tracemalloc.start()
     try:

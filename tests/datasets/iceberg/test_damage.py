@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestContent
@@ -17,6 +16,7 @@ from pyiceberg.types import DateType, TimestamptzType
 from lithify.datasets.iceberg.documents import decode_ledger, encode_ledger
 from lithify.datasets.iceberg.timecolumn import bound_us
 from lithify.errors import CorruptObject
+from tests.datasets.iceberg.avro import read_avro, write_avro
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import append, delete_positions, files_of, fresh, make_rows, new_table
 
@@ -68,15 +68,10 @@ def test_numbers_in_the_ledger(table: Table, number: str) -> None:
 
 
 def rewrite(path: Path, change: Callable[[list[Any]], object]) -> None:
-    """Write the records of an Avro file anew."""
-    with path.open("rb") as stream:
-        reader = fastavro.reader(stream)
-        said = {key: text for key, text in reader.metadata.items() if not key.startswith("avro.")}
-        records: list[Any] = list(reader)
-    change(records)
-    assert reader.writer_schema is not None
-    with path.open("wb") as stream:
-        fastavro.writer(stream, reader.writer_schema, records, metadata=said)
+    """Change the records of an Avro file."""
+    content = read_avro(path)
+    change(content.records)
+    write_avro(path, content)
 
 
 def test_partition_specs_that_the_table_does_not_have(table: Table) -> None:

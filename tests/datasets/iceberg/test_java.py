@@ -17,6 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
+from lithify.datasets.iceberg.dataset import OWN_FOLDER
 from lithify.errors import Refused
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import compact, dataset_of
@@ -154,6 +155,11 @@ def orphan(table: Table) -> Path:
     return path
 
 
+def own_files(table: Table) -> list[Path]:
+    """What Lithify keeps beside the table."""
+    return sorted(Path(table.location().removeprefix("file://"), OWN_FOLDER).rglob("*.json"))
+
+
 def maintain(lake: Lake, procedure: str) -> None:
     """One of Java's procedures, and that it did what it is for."""
     if procedure == "rewrite_manifests":
@@ -167,9 +173,11 @@ def maintain(lake: Lake, procedure: str) -> None:
         assert len(fresh(lake.table).snapshots()) == 1
     else:
         path = orphan(lake.table)
+        notes = own_files(lake.table)
         gone = {row[0] for row in lake.call(procedure)}
         assert f"file:{path}" in gone
         assert not path.exists()
+        assert own_files(lake.table) == notes
 
 
 PROCEDURES = [
@@ -224,6 +232,7 @@ def maintain_again(lake: Lake, procedure: str) -> None:
     elif procedure == "rewrite_manifests":
         lake.call(procedure)
     else:
+        assert own_files(lake.table)
         maintain(lake, procedure)
 
 

@@ -17,21 +17,21 @@ from __future__ import annotations
 import bz2
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import cramjam
 import zstandard
 from pyiceberg.avro.decoder import BinaryDecoder
-from pyiceberg.avro.file import SYNC_SIZE, AvroFile
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.reader import Reader
+from pyiceberg.avro.resolver import construct_reader
 
 MAX_BLOCK_BYTES = 256 * 1024 * 1024
 """Unpacked. Writers begin a new block after tens of kilobytes."""
 _MAX_SHIFT = 63
 _CHECKSUM_BYTES = 4
 _SCHEMA, _CODEC = "avro.schema", "avro.codec"
-
-RecordT = TypeVar("RecordT")
+_HEADER = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
 
 
 class BoundedDecoder(BinaryDecoder):
@@ -84,39 +84,27 @@ class BoundedDecoder(BinaryDecoder):
         self.read_int()
 
 
-class BoundedAvroFile(AvroFile[Any]):
-    """PyIceberg's file of records, read within its bounds."""
-
-    def __enter__(self) -> BoundedAvroFile:
-        with self.input_file.open() as stream:
-            self.decoder = self.bounded = BoundedDecoder(stream.read())
-        self.header = self._read_header()
-        if _SCHEMA not in self.header.meta:
-            raise ValueError("it has no Avro schema")
-        self.reader = self.reader_of(self.header.meta[_SCHEMA])
-        return self
-
-    def reader_of(self, schema: str) -> Reader:
-        """How records are read that were written with this Avro schema."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        unpack = _UNPACK[self.header.meta.get(_CODEC, "null")]
-        while not self.bounded.is_at_end:
-            count = self.bounded.read_int()
-            block = BoundedDecoder(unpack(self.bounded.read(self.bounded.read_int())))
-            for _ in range(count):
-                if block.is_at_end:
-                    raise ValueError(f"a block ends before its {count} records do")
-                yield self.reader.read(block)
-            if count < 0 or not block.is_at_end:
-                raise ValueError(f"a block goes on behind its {count} records")
-            if self.bounded.read(SYNC_SIZE) != self.header.sync:
-                raise ValueError("the mark behind a block is another one")
-
-
-def _as_it_is(data: bytes) -> bytes:
-    return data
+def read_records(data: bytes, reader_of: Callable[[str], Reader]) -> Iterator[Any]:
+    """The records of a file. `reader_of` tells how those are read that were written with an Avro schema."""
+    decoder = BoundedDecoder(data)
+    header = _HEADER.read(decoder)
+    if header.magic != MAGIC:
+        raise ValueError("it is no Avro file")
+    if _SCHEMA not in header.meta:
+        raise ValueError("it has no Avro schema")
+    reader = reader_of(header.meta[_SCHEMA])
+    unpack = _UNPACK[header.meta.get(_CODEC, "null")]
+    while not decoder.is_at_end:
+        count = decoder.read_int()
+        block = BoundedDecoder(unpack(decoder.read(decoder.read_int())))
+        for _ in range(count):
+            if block.is_at_end:
+                raise ValueError(f"a block ends before its {count} records do")
+            yield reader.read(block)
+        if count < 0 or not block.is_at_end:
+            raise ValueError(f"a block goes on behind its {count} records")
+        if decoder.read(SYNC_SIZE) != header.sync:
+            raise ValueError("the mark behind a block is another one")
 
 
 def _inflated(data: bytes) -> bytes:
@@ -161,7 +149,7 @@ def _too_large() -> ValueError:
 
 
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
-    "null": _as_it_is,
+    "null": bytes,
     "deflate": _inflated,
     "bzip2": _bunzipped,
     "zstandard": _from_zstandard,

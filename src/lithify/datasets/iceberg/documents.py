@@ -23,6 +23,7 @@ from lithify.datasets.iceberg.model import (
 )
 from lithify.errors import CorruptObject, Unsupported
 from lithify.ids import parse_ulid
+from lithify.jsonvalues import text, whole_number
 from lithify.planning.timeline.model import Bucket, ChunkKey
 
 VERSION = 1
@@ -52,9 +53,9 @@ def encode_spec(spec: ChunkSpec) -> str:
     return _encode(_of_spec(spec)).decode()
 
 
-def decode_spec(text: str) -> ChunkSpec:
+def decode_spec(encoded: str) -> ChunkSpec:
     """The spec in a text."""
-    return _decode(text.encode(), "spec", _spec)
+    return _decode(encoded.encode(), "spec", _spec)
 
 
 def _encode(document: Fields) -> bytes:
@@ -88,9 +89,7 @@ def _of_compaction(compaction: IcebergCompaction) -> Fields:
 
 def _ledger(fields: Fields) -> IcebergLedger:
     compactions = [_compaction(entry) for entry in fields["compactions"]]
-    epoch = fields["epoch"]
-    if type(epoch) is not int or not 0 <= epoch <= MAX_EPOCH:
-        raise ValueError("the epoch is not a number of 64 bits")
+    epoch = whole_number(fields["epoch"], most=MAX_EPOCH)
     return Ledger(epoch, tuple(sorted(compactions, key=lambda c: c.id)))
 
 
@@ -101,7 +100,7 @@ def _compaction(fields: Fields) -> IcebergCompaction:
         spec=_spec(fields["spec"]),
         state=State(fields["state"]),
         outputs=tuple(_file(entry) for entry in fields["outputs"]),
-        worker=None if worker is None else Worker(_text(worker[0]), int(worker[1])),
+        worker=None if worker is None else Worker(text(worker[0]), int(worker[1])),
         progress=None
         if progress is None
         else Progress(tuple(RangeProgress(_range(r), tuple(_file(f) for f in fs)) for r, fs in progress)),
@@ -123,12 +122,12 @@ def _of_spec(spec: ChunkSpec) -> Fields:
 
 def _spec(fields: Fields) -> ChunkSpec:
     return ChunkSpec(
-        task=_text(fields["task"]),
+        task=text(fields["task"]),
         snapshot_id=int(fields["snapshot_id"]),
-        lane=Lane(int(fields["spec_id"]), _text(fields["partition"])),
-        chunks=tuple(ChunkKey(_text(g), Bucket(b), int(s)) for g, b, s in fields["chunks"]),
+        lane=Lane(int(fields["spec_id"]), text(fields["partition"])),
+        chunks=tuple(ChunkKey(text(g), Bucket(b), int(s)) for g, b, s in fields["chunks"]),
         cuts=tuple(map(int, fields["cuts"])),
-        inputs=tuple(map(_text, fields["inputs"])),
+        inputs=tuple(map(text, fields["inputs"])),
         sort_order_id=int(fields["sort_order_id"]),
     )
 
@@ -168,7 +167,7 @@ def _file(fields: Fields) -> NewFile:
     if size_bytes < 1 or rows < 1:
         raise ValueError(f"an output of {size_bytes} bytes and {rows} rows")
     return NewFile(
-        path=_text(fields["path"]),
+        path=text(fields["path"]),
         size_bytes=size_bytes,
         rows=rows,
         sort_order_id=None if fields["sort_order_id"] is None else _id(fields["sort_order_id"]),
@@ -213,25 +212,11 @@ def _bounds(fields: Fields) -> dict[int, bytes]:
     return {_id(column): b64decode(bound, validate=True) for column, bound in fields.items()}
 
 
-def _text(value: Any) -> str:
-    """JSON can say half a character, and nothing can write it."""
-    text = str(value)
-    text.encode()
-    return text
-
-
 def _count(value: Any) -> int:
     """A number that a manifest has room for."""
-    return _number(value, _MAX_LONG)
+    return whole_number(value, most=_MAX_LONG)
 
 
 def _id(value: Any) -> int:
-    """Of a column or a sort order."""
-    return _number(value, _MAX_INT)
-
-
-def _number(value: Any, most: int) -> int:
-    number = int(value)
-    if not 0 <= number <= most:
-        raise ValueError(f"{number} is not from 0 to {most}")
-    return number
+    """Of a column or a sort order; of a column it is a key, so a text."""
+    return whole_number(int(value), most=_MAX_INT)

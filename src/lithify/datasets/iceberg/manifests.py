@@ -41,7 +41,7 @@ from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from lithify.datasets.iceberg.avro_file import BoundedAvroFile
+from lithify.datasets.iceberg.avro_file import read_records
 from lithify.errors import CorruptObject, LithifyError
 
 ENTRY_VERSION: Final = 3
@@ -53,13 +53,16 @@ MAX_SCHEMAS = 64
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """The manifests of a snapshot. `CorruptObject` when its list does not decode."""
-    with _decoding(snapshot.manifest_list), _ListFile(io.new_input(snapshot.manifest_list)) as found:
-        return list(found)
+    path = snapshot.manifest_list
+    with _decoding(path):
+        return list(read_records(_bytes_of(io, path), _list_reader))
 
 
 def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     """The entries of a manifest that are not deleted. `CorruptObject` when it does not decode."""
-    with _decoding(manifest.manifest_path), _EntriesFile(io.new_input(manifest.manifest_path)) as entries:
+    path = manifest.manifest_path
+    with _decoding(path):
+        entries = read_records(_bytes_of(io, path), _entry_reader)
         live = [
             _inherit_from_manifest(entry, manifest)
             for entry in entries
@@ -107,14 +110,10 @@ def _decoding(path: str) -> Iterator[None]:
         raise CorruptObject(path, f"does not decode: {type(error).__name__}: {error}") from error
 
 
-class _EntriesFile(BoundedAvroFile):
-    def reader_of(self, schema: str) -> Reader:
-        return _entry_reader(schema)
-
-
-class _ListFile(BoundedAvroFile):
-    def reader_of(self, schema: str) -> Reader:
-        return _list_reader(schema)
+def _bytes_of(io: FileIO, path: str) -> bytes:
+    with io.new_input(path).open() as stream:
+        data: bytes = stream.read()
+    return data
 
 
 @lru_cache(MAX_SCHEMAS)

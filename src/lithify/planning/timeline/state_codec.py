@@ -16,6 +16,7 @@ import re
 from typing import Any
 
 from lithify.errors import CorruptObject, Unsupported
+from lithify.jsonvalues import text, whole_number
 from lithify.planning.timeline.model import Bucket, ChunkKey, Fingerprint
 from lithify.planning.timeline.state import ChunkStates, Record, State
 
@@ -85,18 +86,16 @@ def _parse(row: object) -> tuple[ChunkKey, Record]:
         raise ValueError("is not a list of 7 or 10 columns")
     defaults = (0.0, False, False)
     group, bucket, start_us, state, version, count, digest, priority, *flags = [*row, *defaults][:10]
-    if not isinstance(group, str) or not isinstance(bucket, str) or bucket not in Bucket.__members__:
-        raise ValueError(f"has no group and bucket: {group!r}, {bucket!r}")
-    group.encode()  # JSON can hold half a character, which can be written nowhere
+    if text(bucket) not in Bucket.__members__:
+        raise ValueError(f"{bucket!r} is no bucket")
     for number in (start_us, version, count):
-        if type(number) is not int or not -_MAX_INTEGER <= number < _MAX_INTEGER:
-            raise ValueError(f"has {number!r} in place of a number of 64 bits")
+        whole_number(number, least=-_MAX_INTEGER, most=_MAX_INTEGER - 1)
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ValueError(f"has no digest: {digest!r}")
     if type(priority) not in (int, float) or not 0 <= priority <= 1:
         raise ValueError(f"has no priority: {priority!r}")
     if any(type(flag) is not bool for flag in flags):
         raise ValueError(f"has no flags: {flags!r}")
-    key = ChunkKey(group, Bucket[bucket], start_us)
+    key = ChunkKey(text(group), Bucket[bucket], start_us)
     content = Fingerprint(version, count, int(digest, 16))
     return key, Record(State(state), content, float(priority), *flags)

@@ -1,0 +1,20 @@
+"""Values in JSON that anybody may have written, each checked before it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def whole_number(value: Any, *, least: int = 0, most: int) -> int:
+    """`ValueError` for what is out of range; also for floats, infinite ones among them, and truth values."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r} is no whole number from {least} to {most}")
+    return value
+
+
+def text(value: Any) -> str:
+    """`ValueError` for what is no text, or has half a character in it: that can be written nowhere."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    value.encode()
+    return value
