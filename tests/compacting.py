@@ -8,13 +8,13 @@ from typing import Any
 
 from lithify import events
 from lithify.clock import Clock, SystemClock
+from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.engine.ports import Engine
 from lithify.events import Observer
 from lithify.ids import RandomIds
 from lithify.service import one_shot
-from lithify.service.one_shot import Result
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing.engine import InlineEngine
@@ -49,7 +49,7 @@ def compact(
     engine: Engine | None = None,
     clock: Clock | None = None,
     observer: Observer = events.ignore,
-) -> Result:
+) -> RunSummary:
     """Run Lithify once on `dataset`, merging everything unless told to plan by itself."""
     clock = clock if clock is not None else SystemClock()
     ids = RandomIds()
@@ -65,7 +65,7 @@ def compact(
     )
 
 
-def compact_cleanly(url: Path | str, **options: Any) -> Result:
+def compact_cleanly(url: Path | str, **options: Any) -> RunSummary:
     """Merge everything in the database at `url`; nothing may fail, and the official client must be
     able to read every state file that was written."""
     dataset = dataset_at(url, **options)

@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.presence import Presence
 from lithify.compaction.proposal import Plan
+from lithify.compaction.status import Status
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.request import request
@@ -21,7 +22,7 @@ from lithify.observe.metrics import Metrics
 from lithify.service import control, one_shot
 from lithify.service.coordinator import Coordinator
 from lithify.service.metered import metered
-from lithify.service.status import Status, status
+from lithify.service.status import status
 from lithify.service.worker import Worker
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine

@@ -10,7 +10,7 @@ import pytest
 
 from lithify import __version__
 from lithify.clock import SystemClock
-from lithify.compaction import transitions
+from lithify.compaction import checks, transitions
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.finding import Finding, Severity
 from lithify.compaction.lease import LEASE_MS, Lease
@@ -20,7 +20,6 @@ from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.doctor import database, setup, storage
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
-from lithify.service import checks
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from lithify.testing.engine import Fault, InlineEngine

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lithify.compaction import transitions
+from lithify.compaction import checks, transitions
 from lithify.compaction.attempts import Failure
 from lithify.compaction.finding import Finding, Severity
 from lithify.compaction.model import Compaction, Ledger
@@ -16,7 +16,6 @@ from lithify.compaction.transitions import AnyCompaction
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.doctor.table import check_table
 from lithify.ids import RandomIds
-from lithify.service import checks
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import START, append, make_rows, new_catalog, new_table

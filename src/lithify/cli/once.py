@@ -12,6 +12,7 @@ from rich.console import Console
 from lithify.cli import wiring
 from lithify.cli.running import print_json
 from lithify.clock import SystemClock
+from lithify.compaction.run_summary import RunSummary
 from lithify.config.model import Config
 from lithify.datasets.kind import Dataset
 from lithify.events import each
@@ -29,9 +30,9 @@ class View(Generic[ShapeT]):
 
     shape: Callable[[], ShapeT]
     """What it looks like now."""
-    as_json: Callable[[str, ShapeT, ShapeT, one_shot.Result, Totals, float], dict[str, Any]]
+    as_json: Callable[[str, ShapeT, ShapeT, RunSummary, Totals, float], dict[str, Any]]
     """URL, before, after, what the run did, what its ranges did, seconds."""
-    show: Callable[[Console, ShapeT, ShapeT, one_shot.Result, Totals, float], None]
+    show: Callable[[Console, ShapeT, ShapeT, RunSummary, Totals, float], None]
 
 
 def compact_once(

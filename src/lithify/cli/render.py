@@ -13,12 +13,12 @@ from rich.table import Table
 
 from lithify.compaction.model import Compaction
 from lithify.compaction.proposal import Plan
+from lithify.compaction.run_summary import RunSummary
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, Tree, View
 from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.datasets.slatedb.timeline import SegmentTimeline
 from lithify.observe.progress import Totals
-from lithify.service.one_shot import Result
 from lithify.views import text
 from lithify.views.timeline import SEGMENT_WORDS, print_timeline, timeline_json
 
@@ -152,11 +152,11 @@ def print_shape(console: Console, title: str, shape: Shape) -> None:
     text.print_rest(console, len(rows), "levels")
 
 
-# Result of a run
+# RunSummary of a run
 
 
 def result_json(
-    url: str, before: Shape, after: Shape, result: Result, totals: Totals, seconds: float
+    url: str, before: Shape, after: Shape, result: RunSummary, totals: Totals, seconds: float
 ) -> dict[str, Any]:
     return {
         "url": url,
@@ -185,7 +185,7 @@ def write_amplification(before: Shape, after: Shape, totals: Totals) -> float | 
 
 
 def print_result(
-    console: Console, before: Shape, after: Shape, result: Result, totals: Totals, seconds: float
+    console: Console, before: Shape, after: Shape, result: RunSummary, totals: Totals, seconds: float
 ) -> None:
     table = Table(title="Summary", title_justify="left")
     table.add_column("")

@@ -19,8 +19,7 @@ from lithify.cli.settings import settings
 from lithify.views import text
 
 if TYPE_CHECKING:
-    from lithify.compaction.status import CompactionStatus
-    from lithify.service.status import Status
+    from lithify.compaction.status import CompactionStatus, Status
 
 SHOWN_FAILURES = 5
 

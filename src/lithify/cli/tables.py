@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as PyicebergTable
 
     from lithify.compaction.proposal import Total
+    from lithify.compaction.run_summary import RunSummary
+    from lithify.compaction.status import Status
     from lithify.config.model import Config, DirectorySettings, GarbageCollectorSettings
     from lithify.datasets.collecting import PeriodicCollector
     from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from lithify.events import Observer
     from lithify.observe.metrics import Metrics
     from lithify.observe.progress import Totals
-    from lithify.service.one_shot import Result
-    from lithify.service.status import Status
     from lithify.store.objects import ObjectStore
 
 SCHEME = "iceberg://"
@@ -239,7 +239,7 @@ def _facts(state: TableState) -> dict[str, Any]:
 
 
 def _result_json(
-    url: str, before: TableState, after: TableState, result: Result, totals: Totals, seconds: float
+    url: str, before: TableState, after: TableState, result: RunSummary, totals: Totals, seconds: float
 ) -> dict[str, Any]:
     return {
         "url": url,
@@ -262,7 +262,12 @@ def _result_json(
 
 
 def _print_result(
-    console: Console, before: TableState, after: TableState, result: Result, totals: Totals, seconds: float
+    console: Console,
+    before: TableState,
+    after: TableState,
+    result: RunSummary,
+    totals: Totals,
+    seconds: float,
 ) -> None:
     shown = Table(title=f"{len(result.committed)} compaction(s) in {seconds:.1f} s", title_justify="left")
     shown.add_column("")

@@ -13,9 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from lithify.compaction.attempts import Attempt, Movement
+from lithify.compaction.attempts import Attempt, Failure, Movement
+from lithify.compaction.backlog import Pressure
 from lithify.compaction.model import State
+from lithify.compaction.presence import CoordinatorStatus
+from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction
 from lithify.ids import Ulid, ulid_ms
 
@@ -81,6 +85,29 @@ class CompactionStatus:
     def share_done(self) -> float:
         """0 to 1."""
         return min(self.done_bytes / self.cost_bytes, 1.0) if self.cost_bytes else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a dataset stands."""
+
+    url: str
+    at_ms: int
+    snapshot: Any
+    """The latest committed state."""
+    coordinator: CoordinatorStatus
+    compactions: tuple[CompactionStatus, ...]
+    """Those that are not over, oldest first."""
+    plan: Plan
+    """What the planner would add now."""
+    pressure: tuple[Pressure, ...]
+    failures: tuple[Failure, ...]
+    """Compactions that were given up, oldest first."""
+
+    @property
+    def stall_ms(self) -> int | None:
+        """Until the first unit's writer stalls."""
+        return min((p.stall_ms for p in self.pressure if p.stall_ms is not None), default=None)
 
 
 def describe(

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lithify.compaction.backlog import Pressure
+from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import parse_sst_key
 from lithify.errors import CorruptObject, Refused, StoreError, Unsupported
 from lithify.ids import ulid_ms
-from lithify.service.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.service.status import status as status_of
 
 SOON_MS = 120_000

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.errors import CorruptObject, LithifyError, StoreError
-from lithify.service.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.service.status import status as status_of
 
 

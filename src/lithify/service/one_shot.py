@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lithify import events
 from lithify.clock import Clock
 from lithify.compaction.model import Ledger
 from lithify.compaction.proposal import Plan
+from lithify.compaction.run_summary import Ended, RunSummary
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
@@ -45,31 +46,6 @@ MAX_ATTEMPTS = 3
 Planner = Callable[[Any, AnyLedger], Plan]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A compaction that is Failed now, and why."""
-
-    compaction: Ulid
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a run did."""
-
-    started: bool
-    """False when there was nothing to do."""
-    plan: Plan
-    """What the planner said last."""
-    committed: tuple[Ulid, ...] = ()
-    dropped: tuple[Failure, ...] = ()
-    """Parts of what was committed that were left out, because they did not hold any more."""
-    refused: tuple[Failure, ...] = ()
-    """Compactions found invalid: submitted by somebody, or left by an earlier coordinator."""
-    failures: tuple[Failure, ...] = ()
-    """Compactions of this run that could not be carried out."""
-
-
 def run(
     dataset: Dataset,
     engine: Engine,
@@ -82,7 +58,7 @@ def run(
     options: WorkerOptions | None = None,
     worker_heartbeat_timeout_ms: int = 30_000,
     observer: Observer = events.ignore,
-) -> Result:
+) -> RunSummary:
     """Compact `dataset` until nothing is left to do; see the module's steps.
 
     Raises `CoordinatorAlive` before anything is written, `Fenced` when another coordinator takes
@@ -92,7 +68,7 @@ def run(
     ledger = dataset.ledger()
     plan = plan_now(dataset.snapshot(), ledger if ledger is not None else Ledger())
     if not plan.proposals and not (ledger is not None and ledger.active()):
-        return Result(started=False, plan=plan)
+        return RunSummary(started=False, plan=plan)
 
     shunned = _Shunned(dataset)
     coordinator = Coordinator(
@@ -131,41 +107,41 @@ def _turn(
     clock: Clock,
     leadership: Leadership,
     shunned: _Shunned,
-) -> Result:
+) -> RunSummary:
     committed: list[Ulid] = []
-    dropped: list[Failure] = []
-    refused: list[Failure] = []
-    failures: list[Failure] = []
+    dropped: list[Ended] = []
+    refused: list[Ended] = []
+    failures: list[Ended] = []
     attempts: Counter[Ulid] = Counter()
     refusals: Counter[str] = Counter()  # by unit
     while True:
         tick = coordinator.tick()
         committed.extend(tick.committed)
-        dropped.extend(Failure(compaction_id, reason) for compaction_id, reason in tick.dropped)
+        dropped.extend(Ended(compaction_id, reason) for compaction_id, reason in tick.dropped)
         for compaction, reason in tick.refused:
-            refused.append(Failure(compaction.id, reason))
+            refused.append(Ended(compaction.id, reason))
             unit = dataset.unit(compaction.spec)
             refusals[unit] += any(proposal.spec == compaction.spec for proposal in tick.plan.proposals)
             if refusals[unit] >= MAX_ATTEMPTS:
                 refusals[unit] = 0
                 shunned.add(compaction)
-                failures.append(Failure(compaction.id, f"refused {MAX_ATTEMPTS} times: {reason}"))
+                failures.append(Ended(compaction.id, f"refused {MAX_ATTEMPTS} times: {reason}"))
         for compaction, reason in tick.failed:
             shunned.add(compaction)
-            failures.append(Failure(compaction.id, reason))
+            failures.append(Ended(compaction.id, reason))
         changed = worker.tick()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1
             if attempts[compaction_id] >= MAX_ATTEMPTS or _is_final(error):
                 shunned.add(tick.ledger.get(compaction_id))
                 coordinator.fail(compaction_id, str(error))
-                failures.append(Failure(compaction_id, str(error)))
+                failures.append(Ended(compaction_id, str(error)))
         leadership.renew()
         if worker.is_busy:
             worker.wait(WAIT_S)
         elif tick.is_idle:
             ended = tuple(dropped), tuple(refused), tuple(failures)
-            return Result(True, tick.plan, tuple(committed), *ended)
+            return RunSummary(True, tick.plan, tuple(committed), *ended)
         elif not (changed or tick.committed or tick.refused):
             clock.sleep_s(WAIT_S)
 

@@ -10,43 +10,17 @@ stall. Reads only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from lithify.compaction.attempts import Attempt, Failure
-from lithify.compaction.backlog import Pressure
+from lithify.compaction.attempts import Attempt
 from lithify.compaction.history import Arrival, History
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.presence import CoordinatorStatus
-from lithify.compaction.proposal import Plan
-from lithify.compaction.status import CompactionStatus, Known, RangeState, Stay, describe
+from lithify.compaction.status import CompactionStatus, Known, RangeState, Status, Stay, describe
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.ids import Ulid
 from lithify.service.failures import given_up
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How a dataset stands."""
-
-    url: str
-    at_ms: int
-    snapshot: Any
-    """The latest committed state."""
-    coordinator: CoordinatorStatus
-    compactions: tuple[CompactionStatus, ...]
-    """Those that are not over, oldest first."""
-    plan: Plan
-    """What the planner would add now."""
-    pressure: tuple[Pressure, ...]
-    failures: tuple[Failure, ...]
-    """Compactions that were given up, oldest first."""
-
-    @property
-    def stall_ms(self) -> int | None:
-        """Until the first unit's writer stalls."""
-        return min((p.stall_ms for p in self.pressure if p.stall_ms is not None), default=None)
 
 
 def status(dataset: Dataset, now_ms: int, heartbeat_timeout_ms: int) -> Status:

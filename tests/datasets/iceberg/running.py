@@ -11,6 +11,7 @@ from pyiceberg.table import Table
 from lithify import events
 from lithify.clock import Clock
 from lithify.compaction.model import State
+from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -19,7 +20,6 @@ from lithify.events import Observer
 from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator, TickResult
-from lithify.service.one_shot import Result
 from lithify.service.worker import Worker
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
@@ -47,7 +47,7 @@ def compact(
     engine: Engine | None = None,
     clock: Clock | None = None,
     observer: Observer = events.ignore,
-) -> Result:
+) -> RunSummary:
     """Compact until nothing is left to do."""
     clock = clock if clock is not None else a_clock()
     ids = RandomIds()

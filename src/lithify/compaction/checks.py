@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.model import State
 from lithify.compaction.presence import Presence
-from lithify.compaction.status import CompactionStatus
+from lithify.compaction.status import CompactionStatus, Status
 from lithify.compaction.transitions import AnyLedger
-from lithify.service.status import Status
 
 MAX_AHEAD_MS = 5_000
 MAX_STAY_MS = {State.SUBMITTED: 60_000, State.COMPACTED: 60_000, State.SCHEDULED: 300_000}
