@@ -85,7 +85,7 @@ def test_given_sources(path: Path) -> None:
         (["wait", "{db}", "--timeout", "5"], "not a duration"),
         (["status", "{db}/no"], "no SlateDB database"),
         (["wait", "{db}/no"], "no SlateDB database"),
-        (["submit", "{db}", "--chunk", "2025-01-01"], "--chunk is of Iceberg tables"),
+        (["submit", "{db}", "--chunk", "2025-01-01"], "--chunk is for Iceberg tables only"),
         (["retry", "{db}/no", "01M7Y73N1RT45V6YVXGPSA14XX"], "no SlateDB database"),
         (["cancel", "{db}/no", "01M7Y73N1RT45V6YVXGPSA14XX"], "no SlateDB database"),
     ],

@@ -18,7 +18,9 @@ from tests.judge.official import Put, open_db
 
 def opened(path: Path, **segments: str) -> SlateDataset:
     config = Config.model_validate({"compactor_options": {"segments": segments}})
-    return open_dataset(path.as_uri(), config)
+    dataset = open_dataset(path.as_uri(), config)
+    assert isinstance(dataset, SlateDataset)
+    return dataset
 
 
 def test_without_a_pattern_segments_are_compacted_by_size(tmp_path: Path) -> None:

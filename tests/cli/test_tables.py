@@ -152,13 +152,13 @@ def test_a_coordinator_collects_as_the_settings_say(
         garbage[name].write_bytes(b"left behind")
     sets = [] if setting is None else [f"garbage_collector_options.{section}.{setting}"]
     config = load_settings(None, [*sets, f"store_options.uri={uri(tmp_path)}"]).config
-    collector = wiring.collector(wiring.open_any(URL, config), config, events.ignore)
+    collector = wiring.collector(wiring.open_dataset(URL, config), config, events.ignore)
     assert collector is not None
     age_files(tmp_path, 1800)
     collector.tick()
     assert all(file.exists() for file in garbage.values()), "an hour is the minimum age of tables"
     age_files(tmp_path, 7200)
-    collector = wiring.collector(wiring.open_any(URL, config), config, events.ignore)
+    collector = wiring.collector(wiring.open_dataset(URL, config), config, events.ignore)
     assert collector is not None
     collector.tick()
     there = {name for name, file in garbage.items() if file.exists()}
@@ -168,7 +168,7 @@ def test_a_coordinator_collects_as_the_settings_say(
 def test_a_coordinator_that_is_to_collect_nothing(table: Table, tmp_path: Path) -> None:
     sets = ["garbage_collector_options.enabled=false", f"store_options.uri={uri(tmp_path)}"]
     config = load_settings(None, sets).config
-    assert wiring.collector(wiring.open_any(URL, config), config, events.ignore) is None
+    assert wiring.collector(wiring.open_dataset(URL, config), config, events.ignore) is None
 
 
 def test_gc_stops_before_it_deletes_too_much(table: Table, lake: list[str], tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_what_tables_do_not_have_is_refused(table: Table, lake: list[str]) -> No
         (["gc", "--wal-fences"], "--wal-fences"),
         (["submit"], "--full, or chunks with --chunk"),
         (["submit", "--full", "--chunk", "2025-01-01"], "--full, or chunks with --chunk"),
-        (["submit", "--l0", "all"], "are of SlateDB databases"),
+        (["submit", "--l0", "all"], "--l0 is for SlateDB databases only"),
         (["submit", "--chunk", "2024-01-01"], "no chunk 2024-01-01"),
     ]
     for (command, *options), says in wrong:

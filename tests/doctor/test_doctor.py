@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,14 @@ from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.finding import Finding, Severity
 from lithify.compaction.lease import LEASE_MS, Lease
 from lithify.compaction.model import Compaction, Ledger, State
+from lithify.compaction.status import Status
+from lithify.datasets.slatedb import checks as database
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
-from lithify.doctor import database, setup, storage
+from lithify.doctor import setup, storage
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
+from lithify.service.status import status
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from lithify.testing.engine import Fault, InlineEngine
@@ -173,10 +177,14 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+def finder(now_ms: int) -> Callable[[SlateDataset], Status]:
+    return partial(status, now_ms=now_ms, heartbeat_timeout_ms=TIMEOUT_MS)
+
+
 def examine(path: Path, now_ms: int | None = None, l0_max_ssts: int = L0_MAX_SSTS) -> list[Finding]:
     at_ms = CLOCK.now_ms() if now_ms is None else now_ms
     dataset = dataset_at(path, l0_max_ssts=l0_max_ssts)
-    return list(database.check_database(dataset, at_ms, TIMEOUT_MS))
+    return list(database.check_database(dataset, finder(at_ms), at_ms))
 
 
 def announce(dataset: SlateDataset) -> None:
@@ -351,7 +359,7 @@ class Denied(WrappedStore):
 @pytest.mark.parametrize(("part", "check"), [("manifest", "state files"), ("compacted", "objects")])
 def test_missing_permissions(path: Path, part: str, check: str) -> None:
     dataset = dataset_at(path, wrap=lambda store: Denied(store, part, listing=part == "compacted"))
-    found = by_check(database.check_database(dataset, CLOCK.now_ms(), TIMEOUT_MS))[check]
+    found = by_check(database.check_database(dataset, finder(CLOCK.now_ms()), CLOCK.now_ms()))[check]
     assert found.severity is Severity.PROBLEM
     assert "access denied" in found.says
 

@@ -13,9 +13,10 @@ from lithify.compaction.attempts import Failure
 from lithify.compaction.finding import Finding, Severity
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.transitions import AnyCompaction
+from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.doctor.table import check_table
 from lithify.ids import RandomIds
+from lithify.service.status import status
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import START, append, make_rows, new_catalog, new_table
@@ -36,7 +37,9 @@ def dataset(catalog: SqlCatalog, **properties: str) -> IcebergDataset:
 
 
 def examine(dataset: IcebergDataset, later_ms: int = 0) -> dict[str, Finding]:
-    found = check_table(lambda: dataset, a_clock().now_ms() + later_ms, 30_000)
+    now_ms = a_clock().now_ms() + later_ms
+    find = partial(status, now_ms=now_ms, heartbeat_timeout_ms=30_000)
+    found = check_table(lambda: dataset, find, now_ms)
     return {finding.check: finding for finding in found}
 
 

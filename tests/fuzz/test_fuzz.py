@@ -90,7 +90,7 @@ def sound(prepared: Path, folder: Path, rng: random.Random) -> Damaged:
 
 
 PROBLEMS = {
-    "raises": (["plan"], "a defect", "lithify.cli.wiring.planner"),
+    "raises": (["plan"], "a defect", "lithify.datasets.slatedb.dataset.SlateDataset.planner"),
     "ends": (["status"], "OverflowError", "lithify.service.status.status"),
 }
 

@@ -8,20 +8,21 @@ import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lithify import events
-from lithify.cli import render
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.compaction.model import Worker as Owner
+from lithify.datasets.slatedb import view
+from lithify.datasets.slatedb.checks import check_database
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import DrainSpec, Manifest, Sst, TieredSpec
-from lithify.doctor.database import check_database
 from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.service import control, status
@@ -74,8 +75,13 @@ def test_a_description_that_no_sst_has(rig: Rig, field: str, value: int) -> None
     assert after.trees() == before.trees()
     found = status.status(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS)
     assert found.failures
-    assert list(check_database(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS))
-    render.manifest_json(1, after)
+    now_ms = rig.clock.now_ms()
+    assert list(
+        check_database(
+            rig.dataset(), partial(status.status, now_ms=now_ms, heartbeat_timeout_ms=TIMEOUT_MS), now_ms
+        )
+    )
+    view.show_manifest(1, after)
 
 
 @pytest.mark.parametrize("field", ["index_offset", "stats_len"])
@@ -210,7 +216,12 @@ def test_a_heartbeat_from_the_end_of_time(rig: Rig, heartbeat_ms: int) -> None:
     put_into_ledger(rig.dataset(), running)
     rig.clock.advance_s(20)
     assert status.status(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS).compactions
-    assert list(check_database(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS))
+    now_ms = rig.clock.now_ms()
+    assert list(
+        check_database(
+            rig.dataset(), partial(status.status, now_ms=now_ms, heartbeat_timeout_ms=TIMEOUT_MS), now_ms
+        )
+    )
     worker.tick()
     assert rig.only.worker == Owner("w", rig.clock.now_ms())
     rig.finish(coordinator, worker)

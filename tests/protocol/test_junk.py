@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lithify.cli import render
 from lithify.compaction.attempts import MAX_FAILURES
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.compaction.model import Worker as Owner
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.datasets.slatedb import view
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import DrainSpec, TieredSpec
@@ -26,6 +26,7 @@ from lithify.service.coordinator import Coordinator
 from lithify.store.metered import Verb
 from lithify.testing import CountingStore
 from lithify.views import text
+from lithify.views.drawing import draw
 from tests.protocol.rig import TIMEOUT_S, Rig
 from tests.protocol.test_hostile_states import publish_ledger
 
@@ -160,8 +161,8 @@ def test_people_are_shown_so_many_lines_and_told_of_the_rest(segmented: Rig) -> 
     manifest = replace(dataset.snapshot(), root=replace(dataset.snapshot().root, l0=views))
     ledger = Ledger(1, tuple(junk(dataset, text.MAX_SHOWN + 7, State.FAILED)))
     console = Console(file=StringIO(), width=200)
-    render.print_manifest(console, 1, manifest)
-    render.print_ledger(console, ledger)
+    draw(console, view.show_manifest(1, manifest).blocks)
+    draw(console, view.show_ledger(ledger).blocks)
     assert isinstance(console.file, StringIO)
     shown = console.file.getvalue()
     assert len(shown.splitlines()) < 2 * text.MAX_SHOWN + 30

@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from lithify.cli import tables
+from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import (
     AsJson,
-    BlockSize,
-    CompactionFilter,
-    Compression,
     ConfigFile,
     Full,
     Master,
-    MaxSstSize,
-    MergeOperator,
     Png,
-    SchedulerOptions,
-    Segment,
     Sets,
     SparkConf,
     StoreOptions,
@@ -30,22 +23,25 @@ from lithify.cli.options import (
 )
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
+from lithify.datasets.options import Asked
+from lithify.datasets.registry import registered_for
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
     from lithify.config.model import Config
 
 
+@takes_kind_options("plan")
 def plan(
     url: Url,
     full: Full = False,
-    segment: Segment = None,
     as_json: AsJson = False,
     png: Png = None,
     config: ConfigFile = None,
     sets: Sets = None,
     store_option: StoreOptions = None,
-    scheduler_option: SchedulerOptions = None,
+    *,
+    given: Given,
 ) -> None:
     """Say what would be compacted, and why. Writes nothing.
 
@@ -60,56 +56,47 @@ def plan(
         lithify plan --set compactor_options.segments.pattern=events/%Y-%m-%d/ /data/my-db
     """
     with errors(as_json):
-        tables.refuse(url, segment=segment, scheduler_option=scheduler_option)
-        effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
-        _plan(url, effective, full, segment, as_json, png)
+        given.check(url)
+        effective = settings(config, sets, given, store_option=store_option)
+        _plan(url, effective, given.asked(full=full), as_json, png)
 
 
-def _plan(
-    url: str, config: Config, full: bool, segment: str | None, as_json: bool, png: Path | None = None
-) -> None:
-    if tables.is_table(url):
-        tables.plan(url, config, full, as_json, png)
-        return
-    from lithify.cli import render, wiring
-    from lithify.compaction.model import Ledger
+def _plan(url: str, config: Config, asked: Asked, as_json: bool, png: Path | None = None) -> None:
+    from lithify.cli import wiring
+    from lithify.clock import SystemClock
+    from lithify.views.drawing import draw
 
-    dataset = wiring.open_dataset(url, config)
-    ledger = dataset.ledger() or Ledger()
-    manifest = dataset.snapshot()
-    timeline = dataset.segments(manifest, ledger)
-    proposed = wiring.planner(dataset, full, segment)(manifest, ledger)
+    kind = registered_for(url).load()
+    planned = kind.plan(wiring.open_dataset(url, config), asked, SystemClock())
     if png is not None:
-        if timeline is None:
+        from lithify.views.timeline_picture import save_picture
+
+        if planned.timeline is None:
             raise Refused(
-                f"{url}: --png draws a timeline, and nothing says what times the segments of this database "
-                "have; set compactor_options.segments.pattern"
+                f"{url}: --png draws a timeline, and nothing says what times the parts of this dataset "
+                "have; of a database, set compactor_options.segments.pattern"
             )
-        render.draw_segments(timeline, png)
+        save_picture(planned.timeline.plan, planned.timeline.calendar, png, planned.timeline.words)
     if as_json:
-        print_json(render.plan_json(dataset.url, manifest, proposed, timeline))
+        print_json(planned.shown.document)
     else:
-        render.print_plan(Console(), manifest, proposed, timeline)
+        draw(Console(), planned.shown.blocks)
 
 
+@takes_kind_options("compact")
 def compact(
     url: Url,
     full: Full = False,
-    segment: Segment = None,
     master: Master = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Same as `lithify plan`.")] = False,
     take_over: TakeOver = False,
-    merge_operator: MergeOperator = None,
-    compaction_filter: CompactionFilter = None,
-    block_size: BlockSize = None,
-    compression: Compression = None,
-    max_sst_size: MaxSstSize = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
     sets: Sets = None,
     store_option: StoreOptions = None,
-    scheduler_option: SchedulerOptions = None,
     spark_conf: SparkConf = None,
+    *,
+    given: Given,
 ) -> None:
     """Compact a database or table once: plan, rewrite on Spark, commit, until nothing is left to do.
 
@@ -125,46 +112,14 @@ def compact(
         lithify compact iceberg://catalog/namespace.table
     """
     with errors(as_json):
-        tables.refuse(
-            url,
-            segment=segment,
-            merge_operator=merge_operator,
-            compaction_filter=compaction_filter,
-            block_size=block_size,
-            compression=compression,
-            max_sst_size=max_sst_size,
-            scheduler_option=scheduler_option,
-        )
+        given.check(url)
         effective = settings(
-            config,
-            sets,
-            master=master,
-            merge_operator=merge_operator,
-            compaction_filter=compaction_filter,
-            block_size=block_size,
-            compression=compression,
-            max_sst_size=max_sst_size,
-            store_option=store_option,
-            scheduler_option=scheduler_option,
-            spark_conf=spark_conf,
+            config, sets, given, master=master, store_option=store_option, spark_conf=spark_conf
         )
+        asked = given.asked(full=full)
         if dry_run:
-            _plan(url, effective, full, segment, as_json)
-        else:
-            _compact(url, effective, full, segment, take_over, as_json)
+            _plan(url, effective, asked, as_json)
+            return
+        from lithify.cli.once import compact_once
 
-
-def _compact(
-    url: str, config: Config, full: bool, segment: str | None, take_over: bool, as_json: bool
-) -> None:
-    if tables.is_table(url):
-        tables.compact(url, config, full, take_over, as_json)
-        return
-    from lithify.cli import render, wiring
-    from lithify.cli.once import View, compact_once
-    from lithify.datasets.slatedb.shape import shape_of
-
-    dataset = wiring.open_dataset(url, config)
-    view = View(lambda: shape_of(dataset.snapshot()), render.result_json, render.print_result)
-    planner = wiring.planner(dataset, full, segment)
-    compact_once(dataset, config, view, planner=planner, take_over=take_over, as_json=as_json)
+        compact_once(url, effective, asked, take_over=take_over, as_json=as_json)

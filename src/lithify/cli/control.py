@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from lithify.cli import tables
-from lithify.cli.options import AsJson, CompactionIds, ConfigFile, Full, Segment, Sets, StoreOptions, Url
+from lithify.cli.kind_options import Given, takes_kind_options
+from lithify.cli.options import AsJson, CompactionIds, ConfigFile, Full, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
+from lithify.datasets.registry import registered_for
 from lithify.errors import DeadlineExceeded, Refused
 from lithify.views import text
 
@@ -24,31 +25,16 @@ if TYPE_CHECKING:
     from lithify.service.control import Outcome
 
 
+@takes_kind_options("submit")
 def submit(
     url: Url,
     full: Full = False,
-    segment: Segment = None,
-    l0: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--l0", metavar="VIEW", help="Merge this L0 view; `all` for every one. May be repeated."
-        ),
-    ] = None,
-    run: Annotated[
-        list[int] | None, typer.Option("--run", metavar="ID", help="Merge this sorted run. May be repeated.")
-    ] = None,
-    chunk: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--chunk",
-            metavar="NAME",
-            help="Of a table: rewrite this time chunk, such as 2025-01-31, or null. May be repeated.",
-        ),
-    ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
     sets: Sets = None,
     store_option: StoreOptions = None,
+    *,
+    given: Given,
 ) -> None:
     """Ask the coordinator for a compaction: a full one, or one of given sources or chunks.
 
@@ -68,63 +54,19 @@ def submit(
         lithify submit --chunk 2025-01-31 iceberg://catalog/namespace.table
     """
     with errors(as_json):
-        _check_request(url, full, segment, bool(l0 or run), bool(chunk))
-        effective = settings(config, sets, store_option=store_option)
+        given.check(url)
+        effective = settings(config, sets, given, store_option=store_option)
+        from lithify.cli import wiring
         from lithify.clock import SystemClock
         from lithify.ids import RandomIds
         from lithify.service import control
 
-        dataset, specs, notes = (
-            tables.requested(url, effective, chunk)
-            if tables.is_table(url)
-            else _requested(url, effective, full, segment, l0, run)
-        )
-        if not specs:
-            raise Refused("; ".join((f"there is nothing to compact in {dataset.url}", *notes)))
-        added = control.submit(dataset, SystemClock(), RandomIds(), specs)
-        _report(dataset, added, notes, as_json)
-
-
-def _check_request(url: str, full: bool, segment: str | None, sources: bool, chunks: bool) -> None:
-    """`Refused` unless the options say exactly one thing that this kind of dataset has."""
-    if tables.is_table(url):
-        if sources or segment is not None:
-            raise Refused(f"{url} is a table: --l0, --run and --segment are of SlateDB databases")
-        if full == chunks:
-            raise Refused("say what to compact: either --full, or chunks with --chunk")
-        return
-    if chunks:
-        raise Refused(f"{url} is a database: --chunk is of Iceberg tables")
-    if full == sources:
-        raise Refused("say what to compact: either --full, or sources with --l0 and --run")
-
-
-def _requested(
-    url: str, config: Config, full: bool, segment: str | None, l0: list[str] | None, run: list[int] | None
-) -> tuple[Dataset, list[Any], tuple[str, ...]]:
-    """A database, the specs that are asked for, and what the planner notes."""
-    from lithify.cli import wiring
-    from lithify.compaction.model import Ledger
-    from lithify.datasets.slatedb.request import spec_of
-    from lithify.ids import parse_ulid
-
-    dataset = wiring.open_dataset(url, config)
-    snapshot, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
-    if full:
-        plan = wiring.planner(dataset, True, segment)(snapshot, ledger)
-        return dataset, [proposal.spec for proposal in plan.proposals], plan.notes
-    views = [] if l0 is None else [parse_view(v, parse_ulid) for v in l0 if v != "all"]
-    prefix = b"" if segment is None else wiring.segment_prefix(segment)
-    all_l0 = l0 is not None and "all" in l0
-    return dataset, [spec_of(snapshot, ledger, prefix, views, run or (), all_l0=all_l0)], ()
-
-
-def parse_view(given: str, parse: Callable[[str], Ulid]) -> Ulid:
-    """The id of a view as a person gives it."""
-    try:
-        return parse(given)
-    except ValueError:
-        raise Refused(f"{given!r} is no id of a view; `lithify inspect manifest` shows them") from None
+        dataset, clock = wiring.open_dataset(url, effective), SystemClock()
+        plan = registered_for(url).load().request(dataset, given.asked(full=full), clock)
+        if not plan.proposals:
+            raise Refused("; ".join((f"there is nothing to compact in {dataset.url}", *plan.notes)))
+        specs = [proposal.spec for proposal in plan.proposals]
+        _report(dataset, control.submit(dataset, clock, RandomIds(), specs), plan.notes, as_json)
 
 
 def cancel(
@@ -153,7 +95,7 @@ def cancel(
         from lithify.service.failures import CANCEL_PAUSE
 
         wanted = _ids(compactions)
-        control.cancel(wiring.open_any(url, effective), SystemClock(), wanted)
+        control.cancel(wiring.open_dataset(url, effective), SystemClock(), wanted)
         pause_ms = CANCEL_PAUSE.first_ms
         if as_json:
             print_json({"cancelled": wanted, "left_alone_ms": pause_ms})
@@ -184,7 +126,7 @@ def retry(
         from lithify.ids import RandomIds
         from lithify.service import control
 
-        dataset = wiring.open_any(url, effective)
+        dataset = wiring.open_dataset(url, effective)
         dataset.snapshot()  # refuses where there is nothing
         added = control.retry(dataset, SystemClock(), RandomIds(), _ids(compactions))
         _report(dataset, added, (), as_json)
@@ -218,7 +160,7 @@ def wait(
         effective = settings(config, sets, store_option=store_option)
         from lithify.cli import wiring
 
-        dataset = wiring.open_any(url, effective)
+        dataset = wiring.open_dataset(url, effective)
         dataset.snapshot()  # refuses where there is nothing
         wanted = _ids(compactions) if compactions else _active(dataset)
         ended = _wait(dataset, wanted, _seconds(timeout), effective, as_json)

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lithify.cli import tables
 from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
+from lithify.datasets.registry import registered_for
 from lithify.views import text
 
 if TYPE_CHECKING:
@@ -78,43 +78,28 @@ def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> I
             yield setup.check_spark(engine, config.spark.master)
     if url is None:
         return
-    examine = _examine_table if tables.is_table(url) else _examine_database
-    yield from examine(url, config, read_only)
+    yield from _examine_dataset(url, config, read_only)
 
 
-def _examine_database(url: str, config: Config, read_only: bool) -> Iterable[Finding]:
-    from lithify.cli import wiring
-    from lithify.clock import SystemClock
-    from lithify.compaction.finding import Severity
-    from lithify.doctor.database import check_database
-    from lithify.doctor.storage import check_storage
-    from lithify.ids import RandomIds
-
-    clock = SystemClock()
-    dataset = wiring.open_dataset(url, config)
-    findings = list(check_database(dataset, clock.now_ms(), wiring.heartbeat_timeout_ms(config)))
-    yield from findings
-    if not read_only and findings[0].severity is Severity.OK:
-        yield from check_storage(dataset.store, dataset.paths.own_folder, clock, RandomIds())
-
-
-def _examine_table(url: str, config: Config, read_only: bool) -> Iterable[Finding]:
+def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Finding]:
     from functools import partial
 
     from lithify.cli import wiring
     from lithify.clock import SystemClock
     from lithify.compaction.finding import Severity
     from lithify.doctor.storage import check_storage
-    from lithify.doctor.table import check_table
     from lithify.ids import RandomIds
+    from lithify.service.status import status
 
-    clock = SystemClock()
-    open_table = partial(tables.open_table, url, config)
-    findings = list(check_table(open_table, clock.now_ms(), wiring.heartbeat_timeout_ms(config)))
-    yield from findings
-    if not read_only and findings[0].severity is Severity.OK:
-        dataset = open_table()
-        yield from check_storage(dataset.store, dataset.own_folder, clock, RandomIds())
+    clock, kind = SystemClock(), registered_for(url).load()
+    now_ms, timeout_ms = clock.now_ms(), wiring.heartbeat_timeout_ms(config)
+    open_dataset = partial(wiring.open_dataset, url, config)
+    find = partial(status, now_ms=now_ms, heartbeat_timeout_ms=timeout_ms)
+    found = list(kind.check(open_dataset, find, now_ms))
+    yield from found
+    if not read_only and found[0].severity is Severity.OK:
+        store, folder = kind.own_place(open_dataset())
+        yield from check_storage(store, folder, clock, RandomIds())
 
 
 def _print(findings: list[Finding]) -> None:

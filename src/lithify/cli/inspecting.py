@@ -1,4 +1,4 @@
-"""`lithify inspect`: what a SlateDB database consists of."""
+"""`lithify inspect`: what a dataset consists of. Which parts there are, its kind says."""
 
 from __future__ import annotations
 
@@ -7,79 +7,49 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from lithify.cli.kind_options import Given, with_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
+from lithify.datasets.options import Inspection
+from lithify.datasets.registry import Registered, all_registered, registered_for
 from lithify.errors import Refused
 
 inspect_app = typer.Typer(help="Show what a SlateDB database consists of.", no_args_is_help=True)
 
 
-@inspect_app.command("manifest")
-def inspect_manifest(
-    url: Url,
-    manifest_id: Annotated[int | None, typer.Option("--id", help="A version; default: the latest.")] = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
-    """Show a manifest: every tree, run and SST, checkpoints and clones."""
-    with errors(as_json):
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import render, wiring
+def _add(kind: Registered, inspection: Inspection) -> None:
+    def show(
+        url: Url,
+        as_json: AsJson = False,
+        config: ConfigFile = None,
+        sets: Sets = None,
+        store_option: StoreOptions = None,
+        *,
+        given: Given,
+    ) -> None:
+        with errors(as_json):
+            if registered_for(url) != kind:
+                noun = registered_for(url).noun
+                raise Refused(f"{url}: this command works on {kind.plural} only, and this is a {noun}")
+            effective = settings(config, sets, store_option=store_option)
+            from lithify.views.drawing import draw
 
-        dataset = wiring.open_dataset(url, effective)
-        if manifest_id is None:
-            manifest_id, manifest = dataset.latest_manifest()
-        else:
-            manifest = dataset.manifest(manifest_id)
-        if as_json:
-            print_json(render.manifest_json(manifest_id, manifest))
-        else:
-            render.print_manifest(Console(), manifest_id, manifest)
+            shown = kind.load().inspect(url, effective, inspection.part, given.asked())
+            if as_json:
+                print_json(shown.document)
+            else:
+                draw(Console(), shown.blocks)
 
-
-@inspect_app.command("compactions")
-def inspect_compactions(
-    url: Url,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
-    """Show the ledger: every compaction, its state, its worker and its progress."""
-    with errors(as_json):
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import render, wiring
-
-        ledger = wiring.open_dataset(url, effective).ledger()
-        if ledger is None:
-            raise Refused(f"{url} has no compactions file: no coordinator has ever run on it")
-        if as_json:
-            print_json(render.ledger_json(ledger))
-        else:
-            render.print_ledger(Console(), ledger)
+    show.__doc__ = inspection.help
+    others = {}
+    if inspection.url_help is not None:
+        argument = typer.Argument(metavar="URL", help=inspection.url_help, show_default=False)
+        others["url"] = Annotated[str, argument]
+    command = with_options(show, [(kind, option) for option in inspection.options], **others)
+    inspect_app.command(inspection.part)(command)
 
 
-@inspect_app.command("sst")
-def inspect_sst(
-    url: Annotated[str, typer.Argument(help="The SST itself: …/compacted/<ULID>.sst", show_default=False)],
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-    sets: Sets = None,
-    store_option: StoreOptions = None,
-) -> None:
-    """Show one SST: its descriptor, blocks and statistics."""
-    with errors(as_json):
-        effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import render
-        from lithify.datasets.slatedb.inspect import inspect_sst as facts_of
-        from lithify.store.urls import open_store
-
-        store, key = open_store(url, effective.store_options)
-        facts = facts_of(store, key)
-        if as_json:
-            print_json(render.plain(facts))
-        else:
-            render.print_facts(Console(), key, facts)
+for _kind in all_registered():
+    for _inspection in _kind.load_options().inspections:
+        _add(_kind, _inspection)

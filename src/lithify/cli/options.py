@@ -30,16 +30,6 @@ StoreOptions = Annotated[
         "property of its catalog. The usual environment variables (AWS_…, GOOGLE_…, AZURE_…) are read too.",
     ),
 ]
-SchedulerOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--scheduler-option",
-        metavar="KEY=VALUE",
-        help="Option of the size-tiered scheduler by SlateDB's name: min_compaction_sources (4), "
-        "max_compaction_sources (8), include_size_threshold (4.0), "
-        "sorted_run_consolidation_threshold (0).",
-    ),
-]
 Png = Annotated[
     Path | None,
     typer.Option("--png", metavar="FILE", help="Draw the timeline to this file."),
@@ -52,10 +42,6 @@ Full = Annotated[
         "also those that would wait.",
     ),
 ]
-Segment = Annotated[
-    str | None,
-    typer.Option("--segment", metavar="HEX", help="Only this segment, by its prefix in hexadecimal."),
-]
 Master = Annotated[
     str | None,
     typer.Option(
@@ -66,14 +52,6 @@ Master = Annotated[
 SparkConf = Annotated[
     list[str] | None, typer.Option("--spark-conf", metavar="KEY=VALUE", help="Setting of Spark.")
 ]
-MergeOperator = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PKG.MODULE:FUNCTION",
-        help="Your associative merge operator (key, existing or None, operand) -> value. "
-        "Without it, merge rows are carried through unfolded.",
-    ),
-]
 TakeOver = Annotated[
     bool,
     typer.Option(
@@ -81,22 +59,6 @@ TakeOver = Annotated[
         help="Replace a coordinator that may still be alive. "
         "A SlateDB process that has one inside is closed by this.",
     ),
-]
-CompactionFilter = Annotated[
-    str | None,
-    typer.Option(metavar="PKG.MODULE:FUNCTION", help="Decides for each surviving row: keep, drop or modify."),
-]
-BlockSize = Annotated[
-    int | None, typer.Option(help="Bytes of a data block; default: as in the inputs.", show_default=False)
-]
-Compression = Annotated[
-    str | None,
-    typer.Option(
-        help="none, snappy, zlib, lz4 or zstd; default: as in the newest input.", show_default=False
-    ),
-]
-MaxSstSize = Annotated[
-    int | None, typer.Option(help="Bytes of data in one output SST; default: 268435456.", show_default=False)
 ]
 ConfigFile = Annotated[
     Path | None,

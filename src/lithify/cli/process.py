@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from lithify.cli.wiring import open_any
+from lithify.cli.wiring import open_dataset
 from lithify.clock import SystemClock
 from lithify.errors import Refused
 from lithify.events import Event
@@ -44,7 +44,7 @@ class Process:
 
     def open_dataset(self, url: str) -> Dataset:
         """The database or table at `url`, seen by the metrics."""
-        return open_any(url, self._config, self._metrics)
+        return open_dataset(url, self._config, self._metrics)
 
     def __enter__(self) -> Process:
         if self._metrics is not None:

@@ -6,14 +6,12 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lithify.cli import tables
+from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import (
     ConfigFile,
     LogFormat,
     Master,
-    MergeOperator,
     MetricsPort,
-    SchedulerOptions,
     Sets,
     SparkConf,
     StoreOptions,
@@ -34,18 +32,19 @@ if TYPE_CHECKING:
     from lithify.service.worker import Worker
 
 
+@takes_kind_options("run")
 def run(
     url: Url,
     master: Master = None,
     take_over: TakeOver = False,
-    merge_operator: MergeOperator = None,
     metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
     config: ConfigFile = None,
     sets: Sets = None,
     store_option: StoreOptions = None,
-    scheduler_option: SchedulerOptions = None,
     spark_conf: SparkConf = None,
+    *,
+    given: Given,
 ) -> None:
     """Coordinate a database or table and work on it, in one process, until stopped.
 
@@ -61,19 +60,19 @@ def run(
         effective = settings(
             config,
             sets,
+            given,
             log_level="info",
             master=master,
-            merge_operator=merge_operator,
             metrics_port=metrics_port,
             log_format=log_format,
             store_option=store_option,
-            scheduler_option=scheduler_option,
             spark_conf=spark_conf,
         )
-        tables.refuse(url, merge_operator=merge_operator, scheduler_option=scheduler_option)
+        given.check(url)
         _coordinate(url, effective, take_over, works=effective.compactor_options.embedded_worker)
 
 
+@takes_kind_options("coordinator")
 def coordinator(
     url: Url,
     take_over: TakeOver = False,
@@ -82,7 +81,8 @@ def coordinator(
     config: ConfigFile = None,
     sets: Sets = None,
     store_option: StoreOptions = None,
-    scheduler_option: SchedulerOptions = None,
+    *,
+    given: Given,
 ) -> None:
     """Coordinate a database or table until stopped: schedule, take back, commit. Workers do the work.
 
@@ -94,26 +94,28 @@ def coordinator(
         effective = settings(
             config,
             sets,
+            given,
             log_level="info",
             metrics_port=metrics_port,
             log_format=log_format,
             store_option=store_option,
-            scheduler_option=scheduler_option,
         )
-        tables.refuse(url, scheduler_option=scheduler_option)
+        given.check(url)
         _coordinate(url, effective, take_over, works=False)
 
 
+@takes_kind_options("worker")
 def worker(
     urls: Urls,
     master: Master = None,
-    merge_operator: MergeOperator = None,
     metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
     config: ConfigFile = None,
     sets: Sets = None,
     store_option: StoreOptions = None,
     spark_conf: SparkConf = None,
+    *,
+    given: Given,
 ) -> None:
     """Work for the coordinators of databases and tables until stopped.
 
@@ -130,9 +132,9 @@ def worker(
         effective = settings(
             config,
             sets,
+            given,
             log_level="info",
             master=master,
-            merge_operator=merge_operator,
             metrics_port=metrics_port,
             log_format=log_format,
             store_option=store_option,

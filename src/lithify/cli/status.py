@@ -12,11 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lithify.cli import tables
-from lithify.cli.options import AsJson, ConfigFile, SchedulerOptions, Sets, StoreOptions, Url
+from lithify.cli.kind_options import Given, takes_kind_options
+from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
+from lithify.datasets.registry import registered_for
 from lithify.views import text
+from lithify.views.documents import plain
+from lithify.views.drawing import draw
 
 if TYPE_CHECKING:
     from lithify.compaction.status import CompactionStatus, Status
@@ -24,13 +27,15 @@ if TYPE_CHECKING:
 SHOWN_FAILURES = 5
 
 
+@takes_kind_options("status")
 def status(
     url: Url,
     as_json: AsJson = False,
     config: ConfigFile = None,
     sets: Sets = None,
     store_option: StoreOptions = None,
-    scheduler_option: SchedulerOptions = None,
+    *,
+    given: Given,
 ) -> None:
     """Say what runs, what waits and why, how far it is, and when the writer would stall. Writes nothing.
 
@@ -47,14 +52,14 @@ def status(
         lithify status --json s3://bucket/my-db | jq '.compactions[] | select(.is_stale)'
     """
     with errors(as_json):
-        tables.refuse(url, scheduler_option=scheduler_option)
-        effective = settings(config, sets, store_option=store_option, scheduler_option=scheduler_option)
+        given.check(url)
+        effective = settings(config, sets, given, store_option=store_option)
         from lithify.cli import wiring
         from lithify.clock import SystemClock
         from lithify.service.status import status as status_of
 
         found = status_of(
-            wiring.open_any(url, effective),
+            wiring.open_dataset(url, effective),
             SystemClock().now_ms(),
             wiring.heartbeat_timeout_ms(effective),
         )
@@ -66,8 +71,7 @@ def status(
 
 def as_document(found: Status) -> dict[str, Any]:
     """The same facts as a JSON value."""
-    from lithify.cli.render import plain
-
+    kind = registered_for(found.url).load()
     document = {
         "url": found.url,
         "at_ms": found.at_ms,
@@ -82,7 +86,7 @@ def as_document(found: Status) -> dict[str, Any]:
             {**plain(asdict(c)), "share_done": round(c.share_done, 4)} for c in found.compactions
         ],
         "proposals": [
-            {"spec": _spec_json(found.url, p.spec), "cost_bytes": p.cost_bytes, "reason": p.reason}
+            {"spec": kind.show_spec(p.spec), "cost_bytes": p.cost_bytes, "reason": p.reason}
             for p in found.plan.proposals
         ],
         "notes": list(found.plan.notes),
@@ -99,13 +103,7 @@ def as_document(found: Status) -> dict[str, Any]:
             for f in found.failures
         ],
     }
-    return document | (tables.status_json(found) if tables.is_table(found.url) else {})
-
-
-def _spec_json(url: str, spec: Any) -> dict[str, Any]:
-    from lithify.cli.render import spec_json
-
-    return tables.spec_json(spec) if tables.is_table(url) else spec_json(spec)
+    return {**document, **kind.show_status(found).document}
 
 
 def print_status(console: Console, found: Status) -> None:
@@ -116,8 +114,7 @@ def print_status(console: Console, found: Status) -> None:
     console.print(
         f"Coordinator: {coordinator.presence.value}, epoch {coordinator.epoch}{holder}", highlight=False
     )
-    if tables.is_table(found.url):
-        tables.print_status(console, found)
+    draw(console, registered_for(found.url).load().show_status(found).blocks)
     if found.pressure:
         _print_pressure(console, found)
     if found.compactions:

@@ -6,22 +6,14 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
-
-from lithify.cli import tables
-from lithify.errors import Refused
+from lithify.datasets.registry import all_registered, registered_for
 
 if TYPE_CHECKING:
-    from lithify.config.model import Config, DirectorySettings, SegmentSettings
+    from lithify.config.model import Config
     from lithify.coordination.leadership import Leadership
-    from lithify.datasets.iceberg.dataset import IcebergDataset
     from lithify.datasets.kind import Dataset
-    from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
-    from lithify.datasets.slatedb.timeline import SegmentTimes
     from lithify.engine.spark import SparkEngine
     from lithify.events import Observer
     from lithify.observe.metrics import Metrics
@@ -29,106 +21,25 @@ if TYPE_CHECKING:
     from lithify.service.garbage_loop import Collector
     from lithify.service.loops import LoopOptions
     from lithify.service.worker import Worker, WorkerOptions
-
-_PRELOADS = {
-    False: "lithify.datasets.slatedb.kernel.warm_up:warm_up",
-    True: "lithify.datasets.iceberg.warm_up:warm_up",
-}
-"""By whether the dataset is a table."""
+    from lithify.store.objects import ObjectStore
 
 
-def open_any(url: str, config: Config, metrics: Metrics | None = None) -> Dataset:
-    """The database or table at `url`; `metrics` sees what is read of it."""
-    dataset: Dataset
-    if tables.is_table(url):
-        dataset = tables.open_table(url, config, metrics)
-    else:
-        dataset = open_dataset(url, config, metrics)
-    if metrics is None:
-        return dataset
+def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> Dataset:
+    """The dataset at `url`; `metrics` sees what is read of it, and counts the requests to its store."""
     from lithify.clock import SystemClock
-    from lithify.service.metered import metered
-
-    return metered(dataset, metrics, SystemClock())
-
-
-def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> SlateDataset:
-    """The database at `url`; `metrics` counts the requests to its store."""
-    if tables.is_table(url):
-        raise Refused(f"{url}: this command works on SlateDB databases only, and this is an Iceberg table")
-    from lithify.clock import SystemClock
-    from lithify.datasets.slatedb.dataset import SlateDataset
     from lithify.ids import RandomIds
-    from lithify.store.urls import open_store
 
-    options = _slate_options(config)
-    store, root = open_store(url, config.store_options)
-    store_options = config.store_options
-    if metrics is not None:
-        from lithify.store.metered import MeteredStore
+    open_kind: Callable[..., Dataset] = registered_for(url).load().open
+    clock, ids = SystemClock(), RandomIds()
+    if metrics is None:
+        return open_kind(url, config, clock, ids, lambda store: store)
+    from lithify.service.metered import metered
+    from lithify.store.metered import MeteredStore
 
-        store = MeteredStore(store, metrics.count_request)
-    return SlateDataset(store, root, SystemClock(), RandomIds(), store_options=store_options, options=options)
+    def wrap(store: ObjectStore) -> ObjectStore:
+        return MeteredStore(store, metrics.count_request)
 
-
-def _slate_options(config: Config) -> SlateOptions:
-    from lithify.datasets.slatedb.dataset import SlateOptions
-    from lithify.datasets.slatedb.model import Codec
-    from lithify.planning.tiered import TieredPolicy, parse_scheduler_options
-
-    compactor, worker = config.compactor_options, config.compactor_options.worker
-    codec = worker.compression_codec
-    if codec is not None and codec.upper() not in Codec.__members__:
-        raise Refused(f"unknown compression {codec!r}; use one of {', '.join(Codec.__members__).lower()}")
-    parsed = parse_scheduler_options(
-        compactor.scheduler_options,
-        TieredPolicy(max_concurrent_compactions=compactor.max_concurrent_compactions),
-    )
-    for warning in parsed.warnings:
-        Console(stderr=True).print(f"[yellow]Warning:[/] {escape(warning)}", highlight=False)
-    return SlateOptions(
-        policy=parsed.policy,
-        segment_times=_segment_times(compactor.segments),
-        l0_max_ssts=config.l0_max_ssts,
-        checkpoint_lifetime_s=round(compactor.checkpoint_lifetime.total_seconds()),
-        enable_trivial_move=compactor.enable_trivial_move,
-        max_sst_size=worker.max_sst_size,
-        block_size=worker.block_size,
-        compression=Codec[codec.upper()] if codec is not None else None,
-        min_filter_keys=worker.min_filter_keys,
-        merge_operator=worker.merge_operator,
-        compaction_filter=worker.compaction_filter,
-    )
-
-
-def _segment_times(settings: SegmentSettings) -> SegmentTimes | None:
-    from lithify.datasets.slatedb.timeline import SegmentTimes
-    from lithify.planning.timeline.calendar import Calendar, Granularity
-
-    if settings.pattern is None:
-        return None
-    microsecond = timedelta(microseconds=1)
-    return SegmentTimes(
-        settings.pattern,
-        Calendar(Granularity(settings.granularity), settings.time_zone),
-        settings.skip_from_now // microsecond,
-        settings.skip_from_latest // microsecond,
-    )
-
-
-def planner(dataset: SlateDataset, full: bool, segment: str | None) -> Callable[[Any, Any], Any]:
-    """What a run compacts: everything, or what the scheduler finds; everywhere or in one segment."""
-    return dataset.planner(full=full, segment=None if segment is None else segment_prefix(segment))
-
-
-def segment_prefix(segment: str) -> bytes:
-    """A segment as a person gives it."""
-    try:
-        return bytes.fromhex(segment)
-    except ValueError:
-        raise Refused(
-            f"--segment {segment!r} is not hexadecimal; `lithify inspect manifest` shows the prefixes"
-        ) from None
+    return metered(open_kind(url, config, clock, ids, wrap), metrics, clock)
 
 
 def spark_engine(config: Config, urls: Iterable[str]) -> SparkEngine:
@@ -140,8 +51,8 @@ def spark_engine(config: Config, urls: Iterable[str]) -> SparkEngine:
 
 def preload(urls: Iterable[str]) -> str:
     """What Python workers for these datasets begin with."""
-    kinds = {tables.is_table(url) for url in urls}
-    return ",".join(hook for is_table, hook in _PRELOADS.items() if is_table in kinds)
+    kinds = {registered_for(url) for url in urls}
+    return ",".join(kind.warm_up for kind in all_registered() if kind in kinds)
 
 
 def leadership(dataset: Dataset) -> Leadership:
@@ -193,54 +104,38 @@ def worker(
 
 def worker_options(config: Config) -> WorkerOptions:
     """How a worker works."""
+    from lithify.config.durations import to_milliseconds
     from lithify.service.worker import WorkerOptions
 
     worker = config.compactor_options.worker
     return WorkerOptions(
         max_concurrent_compactions=worker.max_concurrent_compactions,
-        heartbeat_interval_ms=_ms(worker.heartbeat_interval),
-        heartbeat_min_interval_ms=_ms(worker.heartbeat_min_interval),
+        heartbeat_interval_ms=to_milliseconds(worker.heartbeat_interval),
+        heartbeat_min_interval_ms=to_milliseconds(worker.heartbeat_min_interval),
         heartbeat_bytes=worker.heartbeat_bytes,
-        spare_claim_delay_ms=_ms(worker.compactions_poll_interval),
-        range_start_timeout_ms=_ms(worker.range_start_timeout),
-        first_retry_pause_ms=_ms(worker.first_retry_pause),
-        max_retry_pause_ms=_ms(worker.max_retry_pause),
+        spare_claim_delay_ms=to_milliseconds(worker.compactions_poll_interval),
+        range_start_timeout_ms=to_milliseconds(worker.range_start_timeout),
+        first_retry_pause_ms=to_milliseconds(worker.first_retry_pause),
+        max_retry_pause_ms=to_milliseconds(worker.max_retry_pause),
     )
 
 
 def heartbeat_timeout_ms(config: Config) -> int:
     """After how much silence a worker counts as lost."""
-    return _ms(config.compactor_options.worker_heartbeat_timeout)
+    from lithify.config.durations import to_milliseconds
+
+    return to_milliseconds(config.compactor_options.worker_heartbeat_timeout)
 
 
 def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector | None:
     """What collects the garbage of `dataset`; `None` when the settings say that nothing does."""
     from lithify.clock import SystemClock
-    from lithify.datasets.collecting import DirectoryOptions
-    from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
     from lithify.ids import RandomIds
 
-    settings = config.garbage_collector_options
-    if not settings.enabled:
+    if not config.garbage_collector_options.enabled:
         return None
-    if tables.is_table(dataset.url):
-        return tables.collector(cast("IcebergDataset", dataset), settings, observer)
-
-    def directory(of: DirectorySettings) -> DirectoryOptions:
-        return DirectoryOptions(_ms(of.interval), _ms(of.min_age), of.dry_run)
-
-    options = GarbageCollectorOptions(
-        manifest_options=directory(settings.manifest_options),
-        wal_options=directory(settings.wal_options),
-        wal_fence_options=directory(settings.wal_fence_options),
-        compacted_options=directory(settings.compacted_options),
-        compactions_options=directory(settings.compactions_options),
-        detach_options=directory(settings.detach_options),
-        lithify_options=directory(settings.lithify_options),
-    )
-    return garbage_collector(
-        cast("SlateDataset", dataset), SystemClock(), RandomIds(), options=options, observer=observer
-    )
+    kind = registered_for(dataset.url).load()
+    return kind.collector(dataset, config, SystemClock(), RandomIds(), observer)
 
 
 def loop_options(config: Config) -> LoopOptions:
@@ -261,7 +156,3 @@ def stop_on_signals() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     return stop
-
-
-def _ms(duration: timedelta) -> int:
-    return round(duration / timedelta(milliseconds=1))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+MAX_PRIORITY = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -13,7 +15,7 @@ class Proposal:
 
     spec: Any
     priority: float
-    """0 (may wait) to 1 (urgent)."""
+    """0 (may wait) to `MAX_PRIORITY` (urgent)."""
     cost_bytes: int
     """Bytes that would be read."""
     reason: str

@@ -38,6 +38,11 @@ def milliseconds_of(seconds: float) -> int:
     return round(_bounded_ms(seconds * 1000, f"{seconds} s"))
 
 
+def to_milliseconds(duration: timedelta) -> int:
+    """A duration in whole milliseconds."""
+    return round(duration / timedelta(milliseconds=1))
+
+
 def _bounded_ms(milliseconds: float, given: object) -> float:
     if milliseconds > MAX_DURATION_MS:
         raise ValueError(f"{str(given)[:_MAX_SHOWN_CHARS]!r} is longer than a hundred years")

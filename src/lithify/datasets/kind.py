@@ -1,23 +1,39 @@
 """What the service asks of a dataset kind, and what a kind gives back.
 
-Coordinator, worker and one-shot run are written once, against `Dataset`. Snapshots, specs, ranges
-and outputs are the kind's own values; the service passes them on without looking inside.
+Coordinator, worker and one-shot run are written once, against `Dataset`, commands against `Kind`. Snapshots,
+specs, ranges and outputs are the kind's own values; nobody else looks inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
+from lithify.clock import Clock
 from lithify.compaction.attempts import Journal
 from lithify.compaction.backlog import Pressure
+from lithify.compaction.finding import Finding
 from lithify.compaction.history import History
 from lithify.compaction.presence import CoordinatorStatus
 from lithify.compaction.proposal import Plan
+from lithify.compaction.run_summary import RunSummary
+from lithify.compaction.status import Status
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.compaction.work import Job, RangeOutcome
+from lithify.config.model import Config
 from lithify.coordination.leadership import Led
-from lithify.ids import Ulid
+from lithify.datasets.collecting import PeriodicCollector
+from lithify.datasets.options import Asked
+from lithify.events import Observer
+from lithify.ids import Ids, Ulid
+from lithify.observe.progress import Totals
+from lithify.store.objects import ObjectStore
+from lithify.views.blocks import Shown, Timeline
+
+DatasetT = TypeVar("DatasetT")
+Planner = Callable[[Any, AnyLedger], Plan]
+"""From snapshot and ledger."""
 
 
 class Dataset(Led, Protocol):
@@ -130,4 +146,101 @@ class Dataset(Led, Protocol):
 
     def was_committed(self, compaction: AnyCompaction) -> bool:
         """Whether the dataset, as far as its past is known, has or had the compaction's outputs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What would be compacted, and how to show it."""
+
+    plan: Plan
+    shown: Shown
+    timeline: Timeline | None = None
+    """`None` where times play no part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run over a dataset, from what it looked like before to what it looks like after."""
+
+    url: str
+    before: Any
+    """Of the kind's `look`."""
+    after: Any
+    summary: RunSummary
+    totals: Totals
+    seconds: float
+
+
+class Kind(Protocol[DatasetT]):
+    """A kind of dataset, as commands see it: how one is opened, and what can be asked and shown of it."""
+
+    def open(
+        self, url: str, config: Config, clock: Clock, ids: Ids, wrap: Callable[[ObjectStore], ObjectStore]
+    ) -> DatasetT:
+        """The dataset at `url`. Objects beside it are read and written through `wrap` of their store."""
+        ...
+
+    def own_place(self, dataset: DatasetT) -> tuple[ObjectStore, str]:
+        """Where Lithify may write beside it: a store, and the key of a folder."""
+        ...
+
+    def plan(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Planned:
+        """What would be compacted now. Writes nothing."""
+        ...
+
+    def planner(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Planner:
+        """What a run compacts."""
+        ...
+
+    def request(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Plan:
+        """What a person asks for, as far as it can start now. `Refused` unless the options say exactly one
+        thing."""
+        ...
+
+    def look(self, snapshot: Any) -> Any:
+        """What is worth telling of a snapshot, before a run and after it."""
+        ...
+
+    def show_run(self, run: Run) -> Shown:
+        """What a run did."""
+        ...
+
+    def show_status(self, found: Status) -> Shown:
+        """What there is to say beside what every status says."""
+        ...
+
+    def show_spec(self, spec: Any) -> Mapping[str, Any]:
+        """A spec as a JSON value."""
+        ...
+
+    def check(
+        self, open_dataset: Callable[[], DatasetT], find: Callable[[DatasetT], Status], now_ms: int
+    ) -> Iterator[Finding]:
+        """What is wrong with a dataset. The first finding says whether there is a sound one at all. Writes
+        nothing."""
+        ...
+
+    def collector(
+        self, dataset: DatasetT, config: Config, clock: Clock, ids: Ids, observer: Observer
+    ) -> PeriodicCollector[Any]:
+        """What collects its garbage again and again, as the settings say."""
+        ...
+
+    def collect(
+        self,
+        url: str,
+        config: Config,
+        asked: Asked,
+        clock: Clock,
+        ids: Ids,
+        *,
+        dry_run: bool,
+        min_age_ms: int | None,
+    ) -> Shown:
+        """Collect the garbage of the dataset at `url` once. Without a minimum age, that of the kind."""
+        ...
+
+    def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
+        """One part of what a dataset consists of (`Registered.inspections`)."""
         ...

@@ -7,6 +7,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 from pyiceberg.catalog import Catalog
@@ -15,11 +16,12 @@ from pyiceberg.types import TimestamptzType
 
 from lithify.compaction.finding import Severity
 from lithify.coordination.leadership import Leadership
-from lithify.doctor.table import check_table
+from lithify.datasets.iceberg.checks import check_table
 from lithify.errors import Refused
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_coordinator
+from lithify.service.status import status
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
@@ -140,7 +142,10 @@ def test_a_single_run_is_refused(catalog: Catalog, spoil: Change, mend: Change, 
         compact(dataset_of(table))
     with pytest.raises(Refused, match=reason):
         serve(table, Rounds([]))
-    findings = list(check_table(lambda: dataset, a_clock().now_ms(), 30_000))
+    now_ms = a_clock().now_ms()
+    findings = list(
+        check_table(lambda: dataset, partial(status, heartbeat_timeout_ms=30_000, now_ms=now_ms), now_ms)
+    )
     assert findings[0].severity is Severity.PROBLEM
     assert reason in findings[0].says
     mend(table)

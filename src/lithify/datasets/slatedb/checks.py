@@ -11,27 +11,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from lithify.compaction.backlog import Pressure
 from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.compaction.finding import Finding, ok, problem, warning
+from lithify.compaction.status import Status
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.paths import parse_sst_key
 from lithify.errors import CorruptObject, Refused, StoreError, Unsupported
 from lithify.ids import ulid_ms
-from lithify.service.status import status as status_of
 
 SOON_MS = 120_000
 _SHOWN = 3
 
 
-def check_database(dataset: SlateDataset, now_ms: int, heartbeat_timeout_ms: int) -> Iterator[Finding]:
+def check_database(
+    dataset: SlateDataset, find: Callable[[SlateDataset], Status], now_ms: int
+) -> Iterator[Finding]:
     """Every finding about `dataset`. The first says whether there is a sound database at all."""
     try:
         manifest, ledger = dataset.snapshot(), dataset.ledger()
-        found = status_of(dataset, now_ms, heartbeat_timeout_ms)
+        found = find(dataset)
     except Unsupported as error:
         yield problem("state files", str(error), "use a Lithify that knows this version of SlateDB")
         return

@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator
 
 from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.compaction.finding import Finding, ok, problem, warning
+from lithify.compaction.status import Status
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.errors import CorruptObject, LithifyError, StoreError
-from lithify.service.status import status as status_of
 
 
 def check_table(
-    open_table: Callable[[], IcebergDataset], now_ms: int, heartbeat_timeout_ms: int
+    open_table: Callable[[], IcebergDataset], find: Callable[[IcebergDataset], Status], now_ms: int
 ) -> Iterator[Finding]:
     """Every finding about a table. The first says whether there is one that can be compacted."""
     check = "table"
     try:
         dataset = open_table()
         ledger = dataset.ledger()
-        found = status_of(dataset, now_ms, heartbeat_timeout_ms)
+        found = find(dataset)
         ledgers, memories = (len(files.ids()) for files in dataset.numbered_files)
     except LithifyError as error:
         yield problem(check, str(error), _what_to_do(error))

@@ -1,0 +1,33 @@
+"""What a run over a dataset came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lithify.compaction.proposal import Plan
+from lithify.ids import Ulid
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A compaction that is Failed now, and why."""
+
+    compaction: Ulid
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a run did."""
+
+    started: bool
+    """False when there was nothing to do."""
+    plan: Plan
+    """What the planner said last."""
+    committed: tuple[Ulid, ...] = ()
+    dropped: tuple[Ended, ...] = ()
+    """Parts of what was committed that were left out, because they did not hold any more."""
+    refused: tuple[Ended, ...] = ()
+    """Compactions found invalid: submitted by somebody, or left by an earlier coordinator."""
+    failures: tuple[Ended, ...] = ()
+    """Compactions of this run that could not be carried out."""

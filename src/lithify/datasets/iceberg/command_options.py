@@ -1,0 +1,25 @@
+"""What commands have for Iceberg tables alone."""
+
+from __future__ import annotations
+
+from lithify.datasets.options import CommandOptions, KindOption
+
+OPTIONS = CommandOptions(
+    options=(
+        KindOption(
+            "chunk",
+            frozenset({"submit"}),
+            "Of a table: rewrite this time chunk, such as 2025-01-31, or null. May be repeated.",
+            type=list[str],
+            metavar="NAME",
+        ),
+        KindOption(
+            "max_percent",
+            frozenset({"gc"}),
+            "Of a table: delete nothing if it is more than this share of all files beside the table; "
+            "default: 50.",
+            type=int,
+            metavar="PERCENT",
+        ),
+    ),
+)

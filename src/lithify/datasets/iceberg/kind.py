@@ -1,0 +1,136 @@
+"""Iceberg tables as a kind of dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyiceberg.table import Table
+
+from lithify.clock import Clock
+from lithify.compaction.finding import Finding
+from lithify.compaction.model import Ledger
+from lithify.compaction.proposal import Plan
+from lithify.compaction.status import Status
+from lithify.config.model import Config
+from lithify.datasets.collecting import PeriodicCollector
+from lithify.datasets.iceberg import garbage, view
+from lithify.datasets.iceberg.catalogs import open_catalog, parse_url, store_of
+from lithify.datasets.iceberg.checks import check_table
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
+from lithify.datasets.iceberg.plan import timeline_policy
+from lithify.datasets.iceberg.request import everything, request
+from lithify.datasets.iceberg.settings import collector_options
+from lithify.datasets.kind import Kind, Planned, Planner, Run
+from lithify.datasets.options import Asked
+from lithify.errors import Refused
+from lithify.events import Observer
+from lithify.ids import Ids
+from lithify.store.objects import ObjectStore
+from lithify.views.blocks import Shown, Timeline
+
+
+class IcebergKind:
+    """How tables are opened, and what can be asked and shown of them."""
+
+    def open(
+        self, url: str, config: Config, clock: Clock, ids: Ids, wrap: Callable[[ObjectStore], ObjectStore]
+    ) -> IcebergDataset:
+        """Requests to its catalog do not go through `wrap`."""
+
+        def open_place(table: Table) -> tuple[ObjectStore, str]:
+            store, root = store_of(table)
+            return wrap(store), root
+
+        parsed = parse_url(url)
+        catalog = open_catalog(parsed.catalog, config.store_options)
+        options = config.table_options
+        return IcebergDataset(catalog, parsed, clock, ids, options=options, open_place=open_place)
+
+    def own_place(self, dataset: IcebergDataset) -> tuple[ObjectStore, str]:
+        return dataset.store, dataset.own_folder
+
+    # Asking
+
+    def plan(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Planned:
+        ledger = dataset.ledger() or Ledger()
+        state = dataset.snapshot()
+        plan = self.planner(dataset, asked, clock)(state, ledger)
+        drawn = everything(state, ledger, _now_us(clock)) if asked.full else dataset.timeline(state, ledger)
+        timeline = Timeline(drawn, timeline_policy(state.policy).calendar)
+        return Planned(plan, view.show_plan(dataset.url, state, plan, timeline), timeline)
+
+    def planner(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Planner:
+        """What the timeline finds worth it, or as if nothing had to wait."""
+
+        def plan_everything(state: TableState, ledger: IcebergLedger) -> Plan:
+            return request(state, ledger, _now_us(clock))
+
+        return plan_everything if asked.full else dataset.propose
+
+    def request(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Plan:
+        names = asked.given.get("chunk")
+        if asked.full == bool(names):
+            raise Refused("say what to compact: either --full, or chunks with --chunk")
+        ledger = dataset.ledger() or Ledger()
+        return request(dataset.snapshot(), ledger, _now_us(clock), names)
+
+    # Showing
+
+    def look(self, snapshot: TableState) -> view.Facts:
+        return view.facts_of(snapshot)
+
+    def show_run(self, run: Run) -> Shown:
+        return view.show_run(run)
+
+    def show_status(self, found: Status) -> Shown:
+        return view.show_status(found)
+
+    def show_spec(self, spec: ChunkSpec) -> Mapping[str, Any]:
+        return view.spec_json(spec)
+
+    def check(
+        self,
+        open_dataset: Callable[[], IcebergDataset],
+        find: Callable[[IcebergDataset], Status],
+        now_ms: int,
+    ) -> Iterator[Finding]:
+        return check_table(open_dataset, find, now_ms)
+
+    def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
+        raise AssertionError(f"tables have no part {part} to inspect")
+
+    # Garbage
+
+    def collector(
+        self, dataset: IcebergDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
+    ) -> PeriodicCollector[garbage.Kind]:
+        return garbage.table_collector(dataset, clock, collector_options(config), observer)
+
+    def collect(
+        self,
+        url: str,
+        config: Config,
+        asked: Asked,
+        clock: Clock,
+        ids: Ids,
+        *,
+        dry_run: bool,
+        min_age_ms: int | None,
+    ) -> Shown:
+        max_percent = asked.given.get("max_percent")
+        options = garbage.GarbageOptions(
+            min_age_ms=garbage.DEFAULT_MIN_AGE_MS if min_age_ms is None else min_age_ms,
+            dry_run=dry_run,
+            max_percent=garbage.DEFAULT_MAX_PERCENT if max_percent is None else max_percent,
+        )
+        dataset = self.open(url, config, clock, ids, lambda store: store)
+        return view.show_garbage(dataset.url, garbage.collect(dataset, clock, options))
+
+
+KIND: Kind[IcebergDataset] = IcebergKind()
+
+
+def _now_us(clock: Clock) -> int:
+    return clock.now_ms() * 1000

@@ -1,0 +1,85 @@
+"""Which kind of dataset a URL names. Kinds are imported when the first URL of theirs is opened.
+
+| URL                 | kind             |
+|---------------------|------------------|
+| `iceberg://…`       | Iceberg table    |
+| everything else     | SlateDB database |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lithify.datasets.kind import Kind
+    from lithify.datasets.options import CommandOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A kind that need not be imported yet."""
+
+    noun: str
+    """What one is called where it is clear of what system: `table`."""
+    plural: str
+    """What several are called: `Iceberg tables`."""
+    kind: str
+    """Where the kind is, as `module:name`."""
+    options: str
+    """Where what commands have for it alone is, as `module:name`; quick to import."""
+    warm_up: str
+    """What Python workers begin with that work on such datasets, as `module:name`."""
+
+    def load(self) -> Kind[Any]:
+        """The kind itself."""
+        kind: Kind[Any] = _load(self.kind)
+        return kind
+
+    def load_options(self) -> CommandOptions:
+        """What commands have for it alone."""
+        options: CommandOptions = _load(self.options)
+        return options
+
+
+_OTHERS = Registered(
+    "database",
+    "SlateDB databases",
+    "lithify.datasets.slatedb.kind:KIND",
+    "lithify.datasets.slatedb.command_options:OPTIONS",
+    "lithify.datasets.slatedb.kernel.warm_up:warm_up",
+)
+"""Whatever has a URL that no other kind claims."""
+_BY_SCHEME: dict[str, Registered] = {
+    "iceberg": Registered(
+        "table",
+        "Iceberg tables",
+        "lithify.datasets.iceberg.kind:KIND",
+        "lithify.datasets.iceberg.command_options:OPTIONS",
+        "lithify.datasets.iceberg.warm_up:warm_up",
+    ),
+}
+
+
+def registered_for(url: str) -> Registered:
+    """The kind of the dataset at `url`."""
+    scheme, separator, _ = url.partition("://")
+    return _BY_SCHEME.get(scheme, _OTHERS) if separator else _OTHERS
+
+
+def all_registered() -> tuple[Registered, ...]:
+    """Every kind there is, that of most URLs first."""
+    return (_OTHERS, *_BY_SCHEME.values())
+
+
+def register(scheme: str, kind: Registered) -> None:
+    """Make URLs `scheme://…` name datasets of another kind. Its options appear in commands that are made
+    after that."""
+    assert scheme not in _BY_SCHEME, f"{scheme} is registered"
+    _BY_SCHEME[scheme] = kind
+
+
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,96 @@
+"""What commands have for SlateDB databases alone."""
+
+from __future__ import annotations
+
+from lithify.datasets.options import CommandOptions, Inspection, KindOption
+
+_WORKER = "compactor_options.worker"
+OPTIONS = CommandOptions(
+    options=(
+        KindOption(
+            "segment",
+            frozenset({"plan", "compact", "submit"}),
+            "Only this segment, by its prefix in hexadecimal.",
+            metavar="HEX",
+        ),
+        KindOption(
+            "scheduler_option",
+            frozenset({"plan", "compact", "run", "coordinator", "status"}),
+            "Option of the size-tiered scheduler by SlateDB's name: min_compaction_sources (4), "
+            "max_compaction_sources (8), include_size_threshold (4.0), "
+            "sorted_run_consolidation_threshold (0).",
+            type=list[str],
+            metavar="KEY=VALUE",
+            setting="compactor_options.scheduler_options",
+        ),
+        KindOption(
+            "merge_operator",
+            frozenset({"compact", "run", "worker"}),
+            "Your associative merge operator (key, existing or None, operand) -> value. "
+            "Without it, merge rows are carried through unfolded.",
+            metavar="PKG.MODULE:FUNCTION",
+            setting=f"{_WORKER}.merge_operator",
+        ),
+        KindOption(
+            "compaction_filter",
+            frozenset({"compact"}),
+            "Decides for each surviving row: keep, drop or modify.",
+            metavar="PKG.MODULE:FUNCTION",
+            setting=f"{_WORKER}.compaction_filter",
+        ),
+        KindOption(
+            "block_size",
+            frozenset({"compact"}),
+            "Bytes of a data block; default: as in the inputs.",
+            type=int,
+            setting=f"{_WORKER}.block_size",
+        ),
+        KindOption(
+            "compression",
+            frozenset({"compact"}),
+            "none, snappy, zlib, lz4 or zstd; default: as in the newest input.",
+            setting=f"{_WORKER}.compression_codec",
+        ),
+        KindOption(
+            "max_sst_size",
+            frozenset({"compact"}),
+            "Bytes of data in one output SST; default: 268435456.",
+            type=int,
+            setting=f"{_WORKER}.max_sst_size",
+        ),
+        KindOption(
+            "l0",
+            frozenset({"submit"}),
+            "Merge this L0 view; `all` for every one. May be repeated.",
+            type=list[str],
+            metavar="VIEW",
+        ),
+        KindOption(
+            "run",
+            frozenset({"submit"}),
+            "Merge this sorted run. May be repeated.",
+            type=list[int],
+            metavar="ID",
+        ),
+        KindOption(
+            "wal_fences",
+            frozenset({"gc"}),
+            "Also the empty files by which a writer fences older ones. SlateDB keeps them by default: "
+            "an old writer that is still alive could go on.",
+            type=bool,
+        ),
+    ),
+    inspections=(
+        Inspection(
+            "manifest",
+            "Show a manifest: every tree, run and SST, checkpoints and clones.",
+            options=(KindOption("id", frozenset({"manifest"}), "A version; default: the latest.", type=int),),
+        ),
+        Inspection("compactions", "Show the ledger: every compaction, its state, worker and progress."),
+        Inspection(
+            "sst",
+            "Show one SST: its descriptor, blocks and statistics.",
+            url_help="The SST itself: …/compacted/<ULID>.sst",
+        ),
+    ),
+)

@@ -1,0 +1,159 @@
+"""SlateDB databases as a kind of dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from lithify.clock import Clock, SystemClock
+from lithify.compaction.finding import Finding
+from lithify.compaction.model import Ledger
+from lithify.compaction.proposal import MAX_PRIORITY, Plan, Proposal
+from lithify.compaction.status import Status
+from lithify.config.model import Config
+from lithify.datasets.collecting import PeriodicCollector
+from lithify.datasets.kind import Kind, Planned, Planner, Run
+from lithify.datasets.options import Asked
+from lithify.datasets.slatedb import garbage, view
+from lithify.datasets.slatedb.checks import check_database
+from lithify.datasets.slatedb.collector import garbage_collector
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.model import Manifest, Spec
+from lithify.datasets.slatedb.paths import DatabasePaths
+from lithify.datasets.slatedb.request import spec_of
+from lithify.datasets.slatedb.settings import collector_options, slate_options
+from lithify.datasets.slatedb.shape import Shape, shape_of
+from lithify.errors import Refused
+from lithify.events import Observer
+from lithify.ids import Ids, RandomIds, Ulid, parse_ulid
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+from lithify.views.blocks import Shown
+
+
+class SlateKind:
+    """How databases are opened, and what can be asked and shown of them."""
+
+    def open(
+        self, url: str, config: Config, clock: Clock, ids: Ids, wrap: Callable[[ObjectStore], ObjectStore]
+    ) -> SlateDataset:
+        options = slate_options(config)
+        store, root = open_store(url, config.store_options)
+        return SlateDataset(
+            wrap(store), root, clock, ids, store_options=config.store_options, options=options
+        )
+
+    def own_place(self, dataset: SlateDataset) -> tuple[ObjectStore, str]:
+        return dataset.store, dataset.paths.own_folder
+
+    # Asking
+
+    def plan(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Planned:
+        ledger = dataset.ledger() or Ledger()
+        manifest = dataset.snapshot()
+        segments = dataset.segments(manifest, ledger)
+        plan = self.planner(dataset, asked, clock)(manifest, ledger)
+        timeline = None if segments is None else view.timeline_of(segments)
+        return Planned(plan, view.show_plan(dataset.url, manifest, plan, timeline), timeline)
+
+    def planner(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Planner:
+        """Everything, or what the scheduler finds; everywhere or in one segment."""
+        return dataset.planner(full=asked.full, segment=_segment(asked))
+
+    def request(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Plan:
+        l0, runs = asked.given.get("l0", ()), asked.given.get("run", ())
+        if asked.full == bool(l0 or runs):
+            raise Refused("say what to compact: either --full, or sources with --l0 and --run")
+        snapshot, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
+        if asked.full:
+            return self.planner(dataset, asked, clock)(snapshot, ledger)
+        views = [_view_id(given) for given in l0 if given != "all"]
+        spec = spec_of(snapshot, ledger, _segment(asked) or b"", views, runs, all_l0="all" in l0)
+        cost_bytes = dataset.cost_bytes(spec, snapshot)
+        return Plan((Proposal(spec, MAX_PRIORITY, cost_bytes, "somebody asked for it"),))
+
+    # Showing
+
+    def look(self, snapshot: Manifest) -> Shape:
+        return shape_of(snapshot)
+
+    def show_run(self, run: Run) -> Shown:
+        return view.show_run(run)
+
+    def show_status(self, found: Status) -> Shown:
+        return Shown({}, ())
+
+    def show_spec(self, spec: Spec) -> Mapping[str, Any]:
+        return view.spec_json(spec)
+
+    def check(
+        self,
+        open_dataset: Callable[[], SlateDataset],
+        find: Callable[[SlateDataset], Status],
+        now_ms: int,
+    ) -> Iterator[Finding]:
+        return check_database(open_dataset(), find, now_ms)
+
+    def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
+        if part == "sst":
+            from lithify.datasets.slatedb.inspect import inspect_sst  # with the compiler, which few need
+
+            store, key = open_store(url, config.store_options)
+            return view.show_sst(key, inspect_sst(store, key))
+        dataset = self.open(url, config, SystemClock(), RandomIds(), lambda store: store)
+        if part == "compactions":
+            ledger = dataset.ledger()
+            if ledger is None:
+                raise Refused(f"{url} has no compactions file: no coordinator has ever run on it")
+            return view.show_ledger(ledger)
+        assert part == "manifest", part
+        manifest_id = asked.given.get("id")
+        if manifest_id is None:
+            return view.show_manifest(*dataset.latest_manifest())
+        return view.show_manifest(manifest_id, dataset.manifest(manifest_id))
+
+    # Garbage
+
+    def collector(
+        self, dataset: SlateDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
+    ) -> PeriodicCollector[garbage.Kind]:
+        return garbage_collector(dataset, clock, ids, options=collector_options(config), observer=observer)
+
+    def collect(
+        self,
+        url: str,
+        config: Config,
+        asked: Asked,
+        clock: Clock,
+        ids: Ids,
+        *,
+        dry_run: bool,
+        min_age_ms: int | None,
+    ) -> Shown:
+        kinds = garbage.DEFAULT_KINDS
+        if asked.given.get("wal_fences"):
+            kinds |= {garbage.Kind.WAL_FENCE}
+        age_ms = garbage.DEFAULT_MIN_AGE_MS if min_age_ms is None else min_age_ms
+        options = garbage.GarbageOptions(min_age_ms=age_ms, dry_run=dry_run, kinds=kinds)
+        store, root = open_store(url, config.store_options)
+        return view.show_garbage(url, garbage.collect(store, DatabasePaths(root), clock, options, ids=ids))
+
+
+KIND: Kind[SlateDataset] = SlateKind()
+
+
+def _segment(asked: Asked) -> bytes | None:
+    given = asked.given.get("segment")
+    try:
+        return None if given is None else bytes.fromhex(given)
+    except ValueError:
+        raise Refused(
+            f"--segment {given!r} is not hexadecimal; `lithify inspect manifest` shows the prefixes"
+        ) from None
+
+
+def _view_id(given: str) -> Ulid:
+    try:
+        return parse_ulid(given)
+    except ValueError:
+        raise Refused(f"{given!r} is no id of a view; `lithify inspect manifest` shows them") from None

@@ -1,0 +1,325 @@
+"""What there is to show of a database: for scripts as JSON values, for people as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from lithify.compaction.model import Compaction
+from lithify.compaction.proposal import Plan
+from lithify.datasets.kind import Run
+from lithify.datasets.slatedb.garbage import Count, Report
+from lithify.datasets.slatedb.ledger import SlateLedger
+from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, Tree, View
+from lithify.datasets.slatedb.shape import Shape, shape_of
+from lithify.datasets.slatedb.timeline import SegmentTimeline
+from lithify.observe.progress import Totals
+from lithify.views import text
+from lithify.views.blocks import Block, Column, Line, Lines, Shown, Table, Timeline, columns, notes
+from lithify.views.documents import plain
+from lithify.views.timeline import SEGMENT_WORDS, timeline_json
+
+MAX_RUNS_NAMED = 50
+DROPPED = ("superseded", "tombstones", "expired", "filtered", "folded")
+_GARBAGE = {
+    "manifest": "manifests",
+    "compactions": "compactions files",
+    "compacted": "SSTs",
+    "wal": "write-ahead log files",
+    "wal_fence": "write-ahead log fences",
+    "checkpoint": "expired checkpoints",
+    "detach": "ties to parents of a clone",
+    "progress": "progress notes",
+    "attempts": "notes on attempts",
+    "staged": "half-written files",
+}
+"""By kind of garbage, in the order they are shown."""
+
+
+# Plan
+
+
+def timeline_of(segments: SegmentTimeline) -> Timeline:
+    """The segments of a database as chunks of time."""
+    return Timeline(segments.plan, segments.calendar, SEGMENT_WORDS)
+
+
+def show_plan(url: str, manifest: Manifest, plan: Plan, timeline: Timeline | None) -> Shown:
+    """What would be compacted, beside what there is."""
+    shape = shape_of(manifest)
+    chunks = {} if timeline is None else timeline_json(timeline.plan, timeline.calendar, timeline.words)
+    document = {
+        "url": url,
+        "shape": shape_json(shape),
+        **({} if timeline is None else {"timeline": chunks}),
+        "proposals": [
+            {
+                "spec": spec_json(proposal.spec),
+                "priority": proposal.priority,
+                "cost_bytes": proposal.cost_bytes,
+                "reason": proposal.reason,
+            }
+            for proposal in plan.proposals
+        ],
+        "notes": list(plan.notes),
+    }
+    blocks: list[Block] = [] if timeline is None else [timeline]
+    blocks += [_shape_table("Shape", shape), _proposals(plan), notes(plan.notes)]
+    return Shown(document, tuple(blocks))
+
+
+def _proposals(plan: Plan) -> Block:
+    if not plan.proposals:
+        return Line("Nothing to compact.")
+    rows = [
+        (
+            text.segment(proposal.spec.segment),
+            sources(proposal.spec),
+            destination(proposal.spec),
+            text.size(proposal.cost_bytes),
+            proposal.reason,
+        )
+        for proposal in plan.proposals
+    ]
+    headings = columns("~segment", "~sources", "~into run", "~reads", "~why")
+    return Table("Would compact", headings, rows, of="proposals")
+
+
+def sources(spec: Spec) -> str:
+    """The sources of a spec in a few words."""
+    parts = []
+    if spec.l0_view_ids:
+        parts.append(f"{len(spec.l0_view_ids)} L0")
+    if spec.sorted_runs:
+        named = ", ".join(str(run) for run in spec.sorted_runs[:MAX_RUNS_NAMED])
+        parts.append(f"runs {named}" + (" …" if len(spec.sorted_runs) > MAX_RUNS_NAMED else ""))
+    return " + ".join(parts)
+
+
+def destination(spec: Spec) -> str:
+    """Where the outputs of a spec go."""
+    return str(spec.destination) if isinstance(spec, TieredSpec) else "(drain)"
+
+
+def spec_json(spec: Spec) -> dict[str, Any]:
+    """A spec as a JSON value."""
+    kind = "tiered" if isinstance(spec, TieredSpec) else "drain"
+    return {"kind": kind, **plain(asdict(spec))}
+
+
+# Shape
+
+
+def shape_json(shape: Shape) -> dict[str, Any]:
+    """A shape as a JSON value."""
+    return {
+        **plain(asdict(shape)),
+        "size_bytes": shape.size_bytes,
+        "l0_ssts": shape.l0_ssts,
+        "runs": shape.runs,
+        "read_amplification": shape.read_amplification,
+        "space_amplification": shape.space_amplification,
+    }
+
+
+def _shape_table(title: str, shape: Shape) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for tree in shape.trees:
+        name = text.segment(tree.prefix)
+        rows.append((name, "L0", str(tree.l0_ssts), text.size(tree.l0_bytes)))
+        rows += ((name, f"run {run.id}", str(run.ssts), text.size(run.size_bytes)) for run in tree.runs)
+    headings = columns("segment", "level", ">SSTs", ">bytes")
+    return Table(f"{title}: {text.size(shape.size_bytes)}", headings, rows, of="levels")
+
+
+# A run
+
+
+def show_run(run: Run) -> Shown:
+    """What a run did to the shape, and at what cost."""
+    before, after, result, totals = run.before, run.after, run.summary, run.totals
+    amplification = write_amplification(before, after, totals)
+    document = {
+        "url": run.url,
+        "did_anything": result.started,
+        "committed": list(result.committed),
+        "refused": [{"compaction": f.compaction, "reason": f.reason} for f in result.refused],
+        "failed": [{"compaction": f.compaction, "reason": f.reason} for f in result.failures],
+        "before": shape_json(before),
+        "after": shape_json(after),
+        "ranges": totals.ranges,
+        "rows": dict(totals.rows),
+        "bytes_read": totals.bytes_read,
+        "bytes_written": totals.bytes_written,
+        "write_amplification": amplification,
+        "task_cpu_seconds": totals.cpu_s,
+        "peak_task_memory_bytes": totals.peak_task_memory_bytes,
+        "seconds": run.seconds,
+        "notes": list(result.plan.notes),
+    }
+    dropped = ", ".join(f"{totals.rows[name]:,} {name}" for name in DROPPED if totals.rows[name])
+    speed = text.size(totals.bytes_read / run.seconds) if run.seconds else "–"
+    blocks = (
+        _comparison(before, after),
+        Line(
+            f"{len(result.committed)} compaction(s) in {totals.ranges} range(s): "
+            f"read {text.size(totals.bytes_read)}, "
+            f"wrote {text.size(totals.bytes_written)} in {run.seconds:.1f} s ({speed}/s); "
+            f"write amplification {text.ratio(amplification)}."
+        ),
+        Line(
+            f"{totals.rows['rows_in']:,} rows in, {totals.rows['rows_out']:,} out; "
+            f"dropped: {dropped or 'none'}."
+        ),
+        Lines([Line(f"Refused {f.compaction}: {f.reason}") for f in result.refused], "that were refused"),
+        Lines(
+            [Line(f"{f.compaction}: {f.reason}", "Failed", is_bad=True) for f in result.failures],
+            "that failed",
+        ),
+    )
+    return Shown(document, blocks)
+
+
+def write_amplification(before: Shape, after: Shape, totals: Totals) -> float | None:
+    """Bytes written over the L0 bytes that this run took in."""
+    taken = sum(t.l0_bytes for t in before.trees) - sum(t.l0_bytes for t in after.trees)
+    return totals.bytes_written / taken if taken > 0 else None
+
+
+def _comparison(before: Shape, after: Shape) -> Table:
+    rows = (
+        ("L0 SSTs", str(before.l0_ssts), str(after.l0_ssts)),
+        ("sorted runs", str(before.runs), str(after.runs)),
+        ("bytes", text.size(before.size_bytes), text.size(after.size_bytes)),
+        ("read amplification", str(before.read_amplification), str(after.read_amplification)),
+        (
+            "space amplification",
+            text.ratio(before.space_amplification),
+            text.ratio(after.space_amplification),
+        ),
+    )
+    return Table("Summary", columns("", ">before", ">after"), rows)
+
+
+# Parts
+
+
+def show_manifest(manifest_id: int, manifest: Manifest) -> Shown:
+    """A manifest: every tree, run and SST, checkpoints and clones."""
+    rows = [
+        (text.segment(tree.prefix), level, *(("(empty)", *("",) * 5) if view is None else _view_cells(view)))
+        for tree, level, view in _places(manifest)
+    ]
+    headings = columns("segment", "level", "view", "SST", "bytes", "codec", "first key", "last key")
+    blocks = (
+        Line(
+            f"Manifest {manifest_id}: writer epoch {manifest.writer_epoch}, compactor epoch "
+            f"{manifest.compactor_epoch}, last L0 sequence number {manifest.last_l0_seq}, oldest snapshot "
+            f"{manifest.recent_snapshot_min_seq}, clock tick {manifest.last_l0_clock_tick} ms"
+        ),
+        Table("SSTs", headings, rows, of="views"),
+        Lines(
+            [
+                Line(
+                    f"Checkpoint {checkpoint.id} pins manifest {checkpoint.manifest_id}, expires "
+                    f"{checkpoint.expire_time_s or 'never'}, name {checkpoint.name or '–'}"
+                )
+                for checkpoint in manifest.checkpoints
+            ],
+            "checkpoints",
+        ),
+        Lines(
+            [Line(f"Reads {len(db.sst_ids)} SSTs of {db.path}") for db in manifest.external_dbs],
+            "databases that are read",
+        ),
+    )
+    return Shown({"id": manifest_id, **plain(asdict(manifest))}, blocks)
+
+
+def _places(manifest: Manifest) -> Iterator[tuple[Tree, str, View | None]]:
+    """Each view with its tree and level, in read order; a run without views once."""
+    for tree in manifest.trees():
+        yield from ((tree, "L0", view) for view in tree.l0)
+        for run in tree.runs:
+            yield from ((tree, f"run {run.id}", view) for view in run.views or (None,))
+
+
+def _view_cells(view: View) -> tuple[str, ...]:
+    info = view.sst.info
+    return (
+        "same" if view.id == view.sst.id else view.id,
+        view.sst.id,
+        text.size(view.sst.size_bytes),
+        info.compression.name.lower(),
+        text.key(view.effective_range.start),
+        text.key(view.effective_range.end),
+    )
+
+
+def show_ledger(ledger: SlateLedger) -> Shown:
+    """The ledger: every compaction, its state, its worker and its progress."""
+    rows = [
+        (
+            c.id,
+            c.state.value,
+            text.segment(c.spec.segment),
+            sources(c.spec),
+            destination(c.spec),
+            c.worker.id if c.worker is not None else "–",
+            str(len(c.progress.ranges)) if c.progress is not None else "–",
+            str(len(c.outputs)),
+        )
+        for c in ledger.compactions
+    ]
+    headings = columns("state", "segment", "sources", "into run", "worker", "ranges", "outputs")
+    table = Table(
+        f"Compactions, epoch {ledger.epoch}", (Column("id", is_whole=True), *headings), rows, of="compactions"
+    )
+    document = {"epoch": ledger.epoch, "compactions": [_compaction_json(c) for c in ledger.compactions]}
+    return Shown(document, (table,))
+
+
+def _compaction_json(compaction: Compaction[Spec, Any, Sst]) -> dict[str, Any]:
+    return {**plain(asdict(compaction)), "spec": spec_json(compaction.spec)}
+
+
+def show_sst(key: str, facts: Mapping[str, Any]) -> Shown:
+    """One row for each fact of an SST."""
+    rows = [
+        (name.replace("_", " "), text.key(value) if isinstance(value, bytes) else str(plain(value)))
+        for name, value in facts.items()
+    ]
+    document: Mapping[str, Any] = plain(dict(facts))
+    return Shown(document, (Table(key, columns("", "~"), rows, of="facts"),))
+
+
+# Garbage
+
+
+def show_garbage(url: str, report: Report) -> Shown:
+    """What was collected, or would be."""
+    counts = {kind.value: count for kind, count in report.counts.items()}
+    rows = [(name, *_cells(counts[kind])) for kind, name in _GARBAGE.items() if kind in counts]
+    sums = (
+        "all",
+        str(sum(count.found for count in counts.values())),
+        str(report.deletable),
+        text.size(sum(count.deletable_bytes for count in counts.values())),
+    )
+    blocks: list[Block] = [
+        Table(
+            "Would delete (dry run)" if report.dry_run else "Deleted",
+            columns("", ">found", ">deletable" if report.dry_run else ">deleted", ">bytes"),
+            rows,
+            sums=sums,
+        ),
+        Line(f"How young an SST may be is limited by: {report.sst_cutoff.reason}."),
+    ]
+    if report.dry_run and report.deletable:
+        blocks.append(Line("Nothing was deleted; add --delete to do it."))
+    return Shown({"url": url, **asdict(report)}, tuple(blocks))
+
+
+def _cells(count: Count) -> tuple[str, str, str]:
+    return str(count.found), str(count.deletable), text.size(count.deletable_bytes)

@@ -1,0 +1,89 @@
+"""What there is to show, before anybody decides how: tables, lines, timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lithify.planning.timeline.calendar import Calendar
+from lithify.planning.timeline.model import TimelinePlan
+from lithify.views.timeline import TABLE_WORDS, Words
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table."""
+
+    heading: str = ""
+    is_number: bool = False
+    wraps: bool = False
+    """Whether a long text goes on in the next line, rather than being cut off."""
+    is_whole: bool = False
+    """Whether texts are never cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of plain texts."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: Sequence[tuple[str, ...]]
+    of: str = "rows"
+    """What the rows are, where there are too many to show."""
+    sums: tuple[str, ...] = ()
+    """A last row, set off from the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of plain text. What leads it stands out."""
+
+    text: str
+    lead: str = ""
+    is_bad: bool = False
+    """Whether what leads it is bad news."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines of one kind, of which there can be very many."""
+
+    texts: Sequence[Line]
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Chunks of time, and what becomes of them."""
+
+    plan: TimelinePlan
+    calendar: Calendar
+    words: Words = TABLE_WORDS
+
+
+Block = Table | Line | Lines | Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a command shows."""
+
+    document: Mapping[str, Any]
+    """For scripts: a JSON value."""
+    blocks: tuple[Block, ...]
+    """The same for people."""
+
+
+def columns(*headings: str) -> tuple[Column, ...]:
+    """Columns by their headings: with `>` before it, of numbers; with `~`, of long texts."""
+    return tuple(
+        Column(heading.lstrip(">~"), is_number=heading.startswith(">"), wraps=heading.startswith("~"))
+        for heading in headings
+    )
+
+
+def notes(texts: Sequence[str]) -> Lines:
+    """What a planner says besides."""
+    return Lines([Line(f"  {text}") for text in texts], "notes")

@@ -1,0 +1,56 @@
+"""Draws what there is to show on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich import table as rich_table
+from rich.console import Console
+from rich.markup import escape
+
+from lithify.views.blocks import Block, Line, Lines, Table, Timeline
+from lithify.views.text import MAX_SHOWN, print_rest
+from lithify.views.timeline import print_timeline
+
+
+def draw(console: Console, blocks: Iterable[Block]) -> None:
+    """All of it, one below the other; of very much, the first part."""
+    for block in blocks:
+        match block:
+            case Table():
+                _draw_table(console, block)
+            case Line():
+                _draw_line(console, block)
+            case Lines():
+                for line in block.texts[:MAX_SHOWN]:
+                    _draw_line(console, line)
+                print_rest(console, len(block.texts), block.of)
+            case Timeline():
+                print_timeline(console, block.plan, block.calendar, block.words)
+
+
+def _draw_table(console: Console, table: Table) -> None:
+    has_headings = any(column.heading for column in table.columns)
+    drawn = rich_table.Table(title=escape(table.title), title_justify="left", show_header=has_headings)
+    for column in table.columns:
+        drawn.add_column(
+            column.heading,
+            justify="right" if column.is_number else "left",
+            overflow="fold" if column.wraps else "ellipsis",
+            no_wrap=column.is_whole,
+        )
+    for row in table.rows[:MAX_SHOWN]:
+        drawn.add_row(*map(escape, row))
+    if table.sums:
+        drawn.add_section()
+        drawn.add_row(*map(escape, table.sums))
+    console.print(drawn)
+    print_rest(console, len(table.rows), table.of)
+
+
+def _draw_line(console: Console, line: Line) -> None:
+    if not line.lead:
+        console.print(line.text, highlight=False, markup=False)
+        return
+    colour = "red" if line.is_bad else "yellow"
+    console.print(f"[{colour}]{escape(line.lead)}[/] {escape(line.text)}", highlight=False)
