@@ -68,12 +68,14 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
     ]
     if odd:
         raise CorruptObject(what, f"have a column with the id {odd[0]}, by which no reader finds it")
-    newest = max((snapshot.sequence_number or 0 for snapshot in metadata.snapshots), default=0)
-    if isinstance(metadata, TableMetadataV2) and newest > metadata.last_sequence_number:
+    numbers = [snapshot.sequence_number or 0 for snapshot in metadata.snapshots]
+    last = metadata.last_sequence_number if isinstance(metadata, TableMetadataV2) else max(numbers, default=0)
+    wrong = [number for number in numbers if not 0 <= number <= last]
+    if wrong:
         raise CorruptObject(
             what,
-            f"name {metadata.last_sequence_number} as the last sequence number, and a snapshot has {newest}: "
-            "deletes would apply to rows that came later; restore older metadata",
+            f"name {last} as the last sequence number, and a snapshot has {wrong[0]}: deletes would apply to "
+            "other rows than they were meant for; restore older metadata",
         )
     main = metadata.refs.get(MAIN_BRANCH)
     head = main.snapshot_id if main is not None else None
