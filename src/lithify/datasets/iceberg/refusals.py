@@ -19,6 +19,7 @@ from lithify.errors import CorruptObject, Refused, Unsupported
 
 MAX_FIELD_ID = (1 << 31) - 201
 """Higher ones are reserved (Iceberg format: reserved field ids)."""
+MAX_SEQUENCE_NUMBER = (1 << 63) - 1
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
 
@@ -70,6 +71,8 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
         raise CorruptObject(what, f"have a column with the id {odd[0]}, by which no reader finds it")
     numbers = [snapshot.sequence_number or 0 for snapshot in metadata.snapshots]
     last = metadata.last_sequence_number if isinstance(metadata, TableMetadataV2) else max(numbers, default=0)
+    if last >= MAX_SEQUENCE_NUMBER:
+        raise CorruptObject(what, f"name {last} as the last sequence number, and none is left behind that")
     wrong = [number for number in numbers if not 0 <= number <= last]
     if wrong:
         raise CorruptObject(
