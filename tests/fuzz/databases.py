@@ -427,7 +427,7 @@ class Databases:
         ids = [c.id for c in sorted(entries, key=lambda c: c.state is not State.FAILED)]
         ids += [RandomIds(random.Random(rng.random())).ulid(0)]
         objects = tuple(str(path) for path in files_in(folder / "compacted"))
-        what = damage_some(folder, _DAMAGES, (LithifyError, ValueError, OSError), rng)
+        what = damage_some(folder, _DAMAGES, (LithifyError, LookupError, OSError, ValueError), rng)
         # Who writes the ledger, or what it calls an output, can have anything committed.
         is_forged = _claimed(folder) != _claimed(prepared / name)
         return Damaged(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ METADATA: dict[str, Change] = {
     ),
     "a last sequence number that is not the last": lambda metadata: metadata.update(
         {"last-sequence-number": 0}
+    ),
+    "no sequence number left": lambda metadata: metadata.update({"last-sequence-number": (1 << 63) - 1}),
+    "a snapshot of a sequence number below zero": lambda metadata: metadata["snapshots"][0].update(
+        {"sequence-number": -(1 << 63) - 3}
     ),
     "a column that no reader finds": lambda metadata: metadata["schemas"][0]["fields"][2].update(id=-3),
     "properties that are none": lambda metadata: metadata.update({"properties": 1.5}),
@@ -80,6 +85,51 @@ def test_partition_specs_that_the_table_does_not_have(table: Table) -> None:
     path = Path(head.manifest_list.removeprefix("file://"))
     rewrite(path, lambda records: records[0].update(partition_spec_id=7))
     with pytest.raises(CorruptObject, match="partition spec 7"):
+        dataset_of(table).snapshot()
+
+
+LISTED: dict[str, Change] = {
+    "no path": lambda manifest: manifest.update(manifest_path=""),
+    "partition spec": lambda manifest: manifest.update(partition_spec_id=-1),
+    "sequence number": lambda manifest: manifest.update(sequence_number=-2),
+    "newer than its snapshot": lambda manifest: manifest.update(sequence_number=9),
+    "count": lambda manifest: manifest.update(added_files_count=-1),
+}
+
+
+@pytest.mark.parametrize("change", LISTED.values(), ids=LISTED)
+def test_manifest_lists(table: Table, change: Change) -> None:
+    head = fresh(table).current_snapshot()
+    assert head is not None
+    path = Path(head.manifest_list.removeprefix("file://"))
+    rewrite(path, lambda records: change(records[0]))
+    with pytest.raises(CorruptObject, match=path.name):
+        dataset_of(table).snapshot()
+
+
+def test_a_manifest_list_without_paths(table: Table) -> None:
+    """Nothing keeps a damaged schema from saying that they are another field's."""
+    head = fresh(table).current_snapshot()
+    assert head is not None
+    path = Path(head.manifest_list.removeprefix("file://"))
+    content = read_avro(path)
+    schema = json.loads(json.dumps(content.schema))
+    (field,) = [field for field in schema["fields"] if field["name"] == "manifest_path"]
+    field["field-id"] = 999
+    write_avro(path, replace(content, schema=schema))
+    with pytest.raises(CorruptObject, match=path.name):
+        dataset_of(table).snapshot()
+
+
+def test_a_snapshot_of_a_lower_sequence_number_than_its_files(table: Table) -> None:
+    """Outputs get the number of the snapshot they are planned at: with this one, deletes that came before
+    it would apply to them."""
+    append(table, make_rows(3))
+    path = Path(fresh(table).metadata_location.removeprefix("file://"))
+    metadata = json.loads(path.read_bytes())
+    metadata["snapshots"][-1]["sequence-number"] = 1
+    path.write_bytes(json.dumps(metadata).encode())
+    with pytest.raises(CorruptObject, match="sequence number 2, and its snapshot has 1"):
         dataset_of(table).snapshot()
 
 

@@ -55,7 +55,10 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """The manifests of a snapshot. `CorruptObject` when its list does not decode."""
     path = snapshot.manifest_list
     with _decoding(path):
-        return list(read_records(_bytes_of(io, path), _list_reader))
+        found = list(read_records(_bytes_of(io, path), _list_reader))
+        for manifest in found:
+            _check_listed(manifest)
+        return found
 
 
 def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
@@ -73,14 +76,34 @@ def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
             raise ValueError(f"it has {len(live)} live files, and its manifest list says {counted}")
         for entry in live:
             _check(entry)
+            if (entry.sequence_number or 0) > manifest.sequence_number:
+                number = manifest.sequence_number
+                raise ValueError(f"a file has the number {entry.sequence_number}, and its manifest {number}")
         return live
+
+
+def _check_listed(manifest: ManifestFile) -> None:
+    """What a manifest list must say of a manifest (Iceberg format: manifest lists)."""
+    path = _path(manifest.manifest_path)
+    spec_id, sequence = manifest.partition_spec_id, manifest.sequence_number
+    for what, number in (("partition spec", spec_id), ("sequence number", sequence)):
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{path} has the {what} {number}")
+    for count in (manifest.added_files_count, manifest.existing_files_count):
+        if count is not None and count < 0:
+            raise ValueError(f"{path} has {count} files")
+
+
+def _path(found: object) -> str:
+    if not isinstance(found, str) or not found:
+        raise ValueError(f"a file has the path {found!r}")
+    return found
 
 
 def _check(entry: ManifestEntry) -> None:
     """What an entry must say (Iceberg format: manifests), which PyIceberg leaves open."""
     file = entry.data_file
-    if not isinstance(file.file_path, str) or not file.file_path:
-        raise ValueError(f"a file has the path {file.file_path!r}")
+    _path(file.file_path)
     for what, number in (("rows", file.record_count), ("bytes", file.file_size_in_bytes)):
         if type(number) is not int or number < 0:
             raise ValueError(f"{file.file_path} has {number} {what}")

@@ -19,6 +19,7 @@ from lithify.errors import CorruptObject, Refused, Unsupported
 
 MAX_FIELD_ID = (1 << 31) - 201
 """Higher ones are reserved (Iceberg format: reserved field ids)."""
+MAX_SEQUENCE_NUMBER = (1 << 63) - 1
 BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
 
 
@@ -68,12 +69,16 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
     ]
     if odd:
         raise CorruptObject(what, f"have a column with the id {odd[0]}, by which no reader finds it")
-    newest = max((snapshot.sequence_number or 0 for snapshot in metadata.snapshots), default=0)
-    if isinstance(metadata, TableMetadataV2) and newest > metadata.last_sequence_number:
+    numbers = [snapshot.sequence_number or 0 for snapshot in metadata.snapshots]
+    last = metadata.last_sequence_number if isinstance(metadata, TableMetadataV2) else max(numbers, default=0)
+    if last >= MAX_SEQUENCE_NUMBER:
+        raise CorruptObject(what, f"name {last} as the last sequence number, and none is left behind that")
+    wrong = [number for number in numbers if not 0 <= number <= last]
+    if wrong:
         raise CorruptObject(
             what,
-            f"name {metadata.last_sequence_number} as the last sequence number, and a snapshot has {newest}: "
-            "deletes would apply to rows that came later; restore older metadata",
+            f"name {last} as the last sequence number, and a snapshot has {wrong[0]}: deletes would apply to "
+            "other rows than they were meant for; restore older metadata",
         )
     main = metadata.refs.get(MAIN_BRANCH)
     head = main.snapshot_id if main is not None else None
