@@ -13,9 +13,9 @@ from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Spec, TieredSpec
 from lithify.datasets.slatedb.request import spec_of
+from lithify.datasets.slatedb.tiered import TieredPolicy
 from lithify.errors import Refused
 from lithify.ids import RandomIds, Ulid
-from lithify.planning.tiered import TieredPolicy
 from lithify.service import control
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker

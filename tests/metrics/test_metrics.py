@@ -164,7 +164,7 @@ def test_claims_are_seen_by_whoever_coordinates(metrics: Metrics, clock: ManualC
 
 def test_how_a_database_stands(metrics: Metrics) -> None:
     manifest = replace(EMPTY, root=Mint().tree(3, {0: 5 * MB, 1: MB}))
-    metrics.saw_backlog(URL, DATASET.pressure(manifest, 0))
+    metrics.saw_backlog(URL, DATASET.backlog(manifest, 0))
     assert of_db(metrics, "lithify_l0_ssts", unit="root") == 3
     assert of_db(metrics, "lithify_l0_bytes", unit="root") == 3 * MB
     assert of_db(metrics, "lithify_sorted_runs", unit="root") == 2

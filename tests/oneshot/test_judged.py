@@ -11,8 +11,8 @@ import pytest
 
 from lithify import events
 from lithify.datasets.slatedb.model import Codec
+from lithify.datasets.slatedb.tiered import TieredPolicy
 from lithify.events import Event
-from lithify.planning.tiered import TieredPolicy
 from tests.compacting import check_state_files, compact, compact_cleanly, dataset_at
 from tests.judge.official import (
     Admin,

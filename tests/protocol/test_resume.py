@@ -97,18 +97,18 @@ def test_the_horizon_stays_what_it_was_when_the_work_began(rig: Rig) -> None:
         database.put(b"later", b"row")
         database.flush()
     assert before is not None
-    assert rig.dataset().snapshot().recent_snapshot_min_seq != before.retention_min_seq
+    assert rig.dataset().snapshot().recent_snapshot_min_seq != before.horizon
     second = rig.worker("second")
     second.tick()
     horizons = {call.argument.rules.retention_min_seq for call in rig.engines["second"].submitted}
-    assert horizons == {before.retention_min_seq}
+    assert horizons == {before.horizon}
     rig.engines["second"].step()
     rig.clock.advance_s(5)
     second.tick()
     after = rig.only.progress
     assert after is not None
     assert after != before
-    assert after.retention_min_seq == before.retention_min_seq
+    assert after.horizon == before.horizon
     rig.finish(coordinator, second)
     assert len(rig.seen(events.Committed)) == 1
 
@@ -237,7 +237,7 @@ def test_recorded_progress_without_ranges_keeps_its_horizon_and_gets_ranges(rig:
     worker.tick()
     progress = rig.only.progress
     assert progress is not None
-    assert (progress.retention_min_seq, len(progress.ranges)) == (5, len(rig.engines["w"].submitted))
+    assert (progress.horizon, len(progress.ranges)) == (5, len(rig.engines["w"].submitted))
     assert {call.argument.rules.retention_min_seq for call in rig.engines["w"].submitted} == {5}
     rig.finish(coordinator, worker)
     rig.check()

@@ -8,8 +8,8 @@ import pytest
 
 from lithify import events
 from lithify.compaction.model import State
+from lithify.datasets.slatedb.tiered import TieredPolicy
 from lithify.ids import Ulid
-from lithify.planning.tiered import TieredPolicy
 from tests.judge.official import Admin, Put, TreeShape, open_db
 from tests.protocol.rig import Interposed, Rig, Template, ledger_write
 

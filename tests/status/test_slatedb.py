@@ -12,11 +12,11 @@ from lithify.compaction import transitions
 from lithify.compaction.lease import LEASE_MS, Lease, Taking
 from lithify.compaction.model import Progress, RangeProgress, State, Worker
 from lithify.compaction.presence import Presence
+from lithify.datasets.slatedb.backlog import backlog
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateLedger, SlateProgress
 from lithify.datasets.slatedb.manifest import encode_manifest
 from lithify.datasets.slatedb.model import KeyRange, TieredSpec, Tree, View
-from lithify.datasets.slatedb.pressure import pressure
 from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.testing import ManualClock
 from lithify.testing.memory import MemoryStore
@@ -38,11 +38,11 @@ ANNOUNCED = Lease("lithify-1", taken=6, taking=Taking(7, 2, "00" * 16))
         (7, LEASE, LEASE_MS, Presence.LOST, False),
         (7, LEASE, -LEASE_MS, Presence.ALIVE, True),
         (7, LEASE, -LEASE_MS - 1, Presence.UNCLEAR, None),
-        (8, LEASE, 0, Presence.SLATEDB, None),
-        (6, LEASE, 0, Presence.SLATEDB, None),
-        (1, None, 0, Presence.SLATEDB, None),
+        (8, LEASE, 0, Presence.FOREIGN, None),
+        (6, LEASE, 0, Presence.FOREIGN, None),
+        (1, None, 0, Presence.FOREIGN, None),
         (6, ANNOUNCED, 0, Presence.ALIVE, True),
-        (7, ANNOUNCED, 0, Presence.SLATEDB, None),
+        (7, ANNOUNCED, 0, Presence.FOREIGN, None),
         (0, ANNOUNCED, 0, Presence.NEVER, False),
     ],
 )
@@ -82,10 +82,10 @@ def flushed(count: int, every_ms: int, compacted: int = 0) -> Tree:
 )
 def test_when_the_writer_stalls(tree: Tree, later_ms: int, rate: float | None, stall_ms: int | None) -> None:
     newest = max((ulid_ms(v.id) for v in tree.l0), default=NOW_MS)
-    (found,) = pressure(replace(EMPTY, root=tree), newest + later_ms, 8)
-    assert found.l0_ssts == len(tree.l0)
-    assert found.l0_bytes == MB * len(tree.l0)
-    assert found.flushes_per_s == (pytest.approx(rate) if rate is not None else None)
+    (found,) = backlog(replace(EMPTY, root=tree), newest + later_ms, 8)
+    assert found["l0_ssts"] == len(tree.l0)
+    assert found["l0_bytes"] == MB * len(tree.l0)
+    assert found["flushes_per_s"] == (pytest.approx(rate) if rate is not None else None)
     assert found.stall_ms == stall_ms
 
 
@@ -94,8 +94,8 @@ def test_segments_have_a_backlog_each() -> None:
     manifest = replace(
         EMPTY, segments=(mint.tree(3, prefix=b"a"), mint.tree(1, {0: 5 * MB}, prefix=b"b"), Tree(b"c"))
     )
-    found = pressure(manifest, NOW_MS, 8)
-    assert [(p.unit, p.l0_ssts, p.runs, p.size_bytes) for p in found] == [
+    found = backlog(manifest, NOW_MS, 8)
+    assert [(p.unit, p["l0_ssts"], p["runs"], p["size_bytes"]) for p in found] == [
         ("segment 61", 3, 0, 3 * MB),
         ("segment 62", 1, 1, 6 * MB),
     ]

@@ -76,7 +76,7 @@ def as_document(found: Status) -> dict[str, Any]:
         "url": found.url,
         "at_ms": found.at_ms,
         "coordinator": {
-            "presence": found.coordinator.presence.name.lower(),
+            "presence": (found.coordinator.system or found.coordinator.presence.name).lower(),
             "is_alive": found.coordinator.is_alive,
             "epoch": found.coordinator.epoch,
             "holder": found.coordinator.holder,
@@ -90,7 +90,6 @@ def as_document(found: Status) -> dict[str, Any]:
             for p in found.plan.proposals
         ],
         "notes": list(found.plan.notes),
-        "pressure": [asdict(p) for p in found.pressure],
         "stall_ms": found.stall_ms,
         "failures": [
             {
@@ -111,12 +110,8 @@ def print_status(console: Console, found: Status) -> None:
     coordinator = found.coordinator
     holder = f" ({coordinator.holder})" if coordinator.holder is not None else ""
     console.print(f"[bold]{escape(found.url)}[/]", highlight=False, soft_wrap=True)
-    console.print(
-        f"Coordinator: {coordinator.presence.value}, epoch {coordinator.epoch}{holder}", highlight=False
-    )
+    console.print(f"Coordinator: {coordinator.says}, epoch {coordinator.epoch}{holder}", highlight=False)
     draw(console, registered_for(found.url).load().show_status(found).blocks)
-    if found.pressure:
-        _print_pressure(console, found)
     if found.compactions:
         _print_compactions(console, found)
     else:
@@ -137,25 +132,6 @@ def print_status(console: Console, found: Status) -> None:
             f"[red]Given up[/] {ago} ago: {failure.compaction}{tries}: {escape(failure.reason)}",
             highlight=False,
         )
-
-
-def _print_pressure(console: Console, found: Status) -> None:
-    table = Table(title="Backlog", title_justify="left")
-    for heading, justify in _BACKLOG:
-        table.add_column(heading, justify=justify)
-    for p in found.pressure[: text.MAX_SHOWN]:
-        per_minute = "–" if p.flushes_per_s is None else f"{text.number(p.flushes_per_s * 60)}/min"
-        table.add_row(
-            p.unit,
-            f"{p.l0_ssts} of {p.l0_max_ssts}",
-            text.size(p.l0_bytes),
-            str(p.runs),
-            text.size(p.size_bytes),
-            per_minute,
-            "[red]stalls now[/]" if p.stall_ms == 0 else text.duration(p.stall_ms),
-        )
-    console.print(table)
-    text.print_rest(console, len(found.pressure), "segments")
 
 
 def _print_compactions(console: Console, found: Status) -> None:
@@ -196,14 +172,3 @@ def _worker(c: CompactionStatus) -> str:
     age = f"heard {text.duration(c.heartbeat_age_ms)} ago"
     name = escape(c.worker)
     return f"{name}, [red]{age}[/]" if c.is_stale else f"{name}, {age}"
-
-
-_BACKLOG: tuple[tuple[str, Any], ...] = (
-    ("segment", "left"),
-    ("L0 SSTs", "right"),
-    ("L0 bytes", "right"),
-    ("runs", "right"),
-    ("bytes", "right"),
-    ("flushes", "right"),
-    ("stalls in", "right"),
-)

@@ -6,18 +6,35 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
-    """How close a writer that waits for compaction is to a stall: the backlog of one LSM tree."""
+class Detail:
+    """A number that only one kind of dataset has."""
+
+    name: str
+    value: float | None
+    """Unknown when `None`."""
+    metric: str = ""
+    """The gauge it is shown as; none when empty."""
+    help: str = ""
+    """Of the gauge."""
+    by_unit: bool = True
+    """Whether each unit has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How close a writer that waits for the compaction of a unit is to a stall."""
 
     unit: str
-    l0_ssts: int
-    l0_bytes: int
-    """What waits to be compacted for the first time."""
-    runs: int
-    size_bytes: int
-    l0_max_ssts: int
-    flushes_per_s: float | None
-    """Recent rate; unknown without two flushes to tell it from."""
+    waiting: int
+    """Things that wait to be compacted for the first time."""
+    limit: int
+    """So many of them, and the writer stalls."""
     stall_ms: int | None
-    """Until the writer stalls if nothing is compacted meanwhile: 0 when it does, `None` when it does
-    not write or that is unknown."""
+    """Until it does if nothing is compacted meanwhile: 0 when it does now, `None` when it does not write or
+    that is unknown."""
+    details: tuple[Detail, ...] = ()
+    """What its kind tells besides."""
+
+    def __getitem__(self, name: str) -> float | None:
+        """One of the details."""
+        return next(detail.value for detail in self.details if detail.name == name)

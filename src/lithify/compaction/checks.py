@@ -39,10 +39,11 @@ def check_coordinator(found: Status) -> Iterator[Finding]:
     start = f"start one: lithify run {found.url}"
     if coordinator.presence is Presence.ALIVE:
         yield ok(check, f"Lithify's coordinator {coordinator.holder} is alive (epoch {coordinator.epoch})")
-    elif coordinator.presence is Presence.SLATEDB:
+    elif coordinator.presence is Presence.FOREIGN:
         yield ok(
             check,
-            f"SlateDB coordinates (epoch {coordinator.epoch}); whether its process is open cannot be seen",
+            f"{coordinator.system} coordinates (epoch {coordinator.epoch}); whether its process is open "
+            "cannot be seen",
         )
     elif coordinator.presence is Presence.LOST:
         ended = coordinator.lease_ends_ms or found.at_ms

@@ -63,8 +63,8 @@ class Progress(Generic[RangeT, OutputT]):
     range's outputs only grow."""
 
     ranges: tuple[RangeProgress[RangeT, OutputT], ...]
-    retention_min_seq: int | None = None
-    """The snapshot horizon the compaction was started with (SlateDB)."""
+    horizon: int | None = None
+    """What the compaction was started with and must end with, where its kind has such a thing."""
 
 
 @dataclass(frozen=True, slots=True)

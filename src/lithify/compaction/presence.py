@@ -14,7 +14,7 @@ class Presence(Enum):
     STOPPED = "Lithify's, stopped"
     LOST = "Lithify's, silent: killed, or hanging"
     UNCLEAR = "Lithify's; the store's clock is ahead of this machine's, so nothing tells whether it is alive"
-    SLATEDB = "SlateDB's, if its process is still open"
+    FOREIGN = "another system's, if its process is still open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,19 @@ class CoordinatorStatus:
     """The name of Lithify's process."""
     lease_ends_ms: int | None = None
     """When its lease ends, or ended; milliseconds of the store's clock."""
+    system: str | None = None
+    """Whose it is, where it is foreign."""
+
+    @property
+    def says(self) -> str:
+        """What is known of it, for people."""
+        if self.system is None:
+            return self.presence.value
+        return f"{self.system}'s, if its process is still open"
 
     @property
     def is_alive(self) -> bool | None:
         """`None` when that cannot be known."""
-        if self.presence in (Presence.SLATEDB, Presence.UNCLEAR):
+        if self.presence in (Presence.FOREIGN, Presence.UNCLEAR):
             return None
         return self.presence is Presence.ALIVE

@@ -87,5 +87,5 @@ class Claim:
                 )
                 for index, work in enumerate(self.works)
             ),
-            self.job.retention_min_seq,
+            self.job.horizon,
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lithify.compaction.attempts import Attempt, Failure, Movement
-from lithify.compaction.backlog import Pressure
+from lithify.compaction.backlog import Backlog
 from lithify.compaction.model import State
 from lithify.compaction.presence import CoordinatorStatus
 from lithify.compaction.proposal import Plan
@@ -100,14 +100,14 @@ class Status:
     """Those that are not over, oldest first."""
     plan: Plan
     """What the planner would add now."""
-    pressure: tuple[Pressure, ...]
+    backlog: tuple[Backlog, ...]
     failures: tuple[Failure, ...]
     """Compactions that were given up, oldest first."""
 
     @property
     def stall_ms(self) -> int | None:
         """Until the first unit's writer stalls."""
-        return min((p.stall_ms for p in self.pressure if p.stall_ms is not None), default=None)
+        return min((p.stall_ms for p in self.backlog if p.stall_ms is not None), default=None)
 
 
 def describe(

@@ -202,7 +202,7 @@ def _require_owner(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> An
 
 def _check_grows(compaction_id: Ulid, old: AnyProgress, new: AnyProgress) -> None:
     planned = [r.range for r in old.ranges]
-    same_plan = old.retention_min_seq == new.retention_min_seq and planned in (
+    same_plan = old.horizon == new.horizon and planned in (
         [],  # only the horizon was set
         [r.range for r in new.ranges],
     )

@@ -39,4 +39,4 @@ class Job:
     """A compaction made ready to run: all its ranges, in key order."""
 
     works: tuple[RangeWork, ...]
-    retention_min_seq: int | None = None
+    horizon: int | None = None

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from lithify.clock import Clock
 from lithify.compaction.attempts import Journal
-from lithify.compaction.backlog import Pressure
+from lithify.compaction.backlog import Backlog
 from lithify.compaction.finding import Finding
 from lithify.compaction.history import History
 from lithify.compaction.presence import CoordinatorStatus
@@ -66,7 +66,7 @@ class Dataset(Led, Protocol):
         """Which coordinator the dataset has, and whether it is alive."""
         ...
 
-    def pressure(self, snapshot: Any, now_ms: int) -> tuple[Pressure, ...]:
+    def backlog(self, snapshot: Any, now_ms: int) -> tuple[Backlog, ...]:
         """The backlog of each unit whose writer stalls when too much piles up; nothing where none
         does (pure)."""
         ...

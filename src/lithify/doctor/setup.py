@@ -10,9 +10,11 @@ import platform
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 
 from lithify import __version__
 from lithify.compaction.finding import Finding, ok, problem
+from lithify.datasets.registry import all_registered
 from lithify.engine.java import find_java
 from lithify.engine.ports import Engine
 from lithify.errors import EngineError, LithifyError
@@ -30,11 +32,10 @@ class TaskFacts:
     host: str
 
 
-def look_around(_argument: None) -> TaskFacts:
-    """Runs in a Spark task: imports what a merge imports, and says where it is."""
-    from lithify.datasets.slatedb import execute
-
-    assert execute.execute_merge is not None
+def look_around(modules: tuple[str, ...]) -> TaskFacts:
+    """Runs in a Spark task: imports what tasks of any kind of dataset import, and says where it is."""
+    for module in modules:
+        import_module(module)
     return TaskFacts(__version__, platform.python_version(), platform.node())
 
 
@@ -67,7 +68,8 @@ def check_spark(engine: Engine, master: str, python: str | None = None) -> Findi
     """Spark starts and runs a task that has all it needs. `python` is this process's version."""
     here = python if python is not None else platform.python_version()
     try:
-        facts = engine.submit("doctor", look_around, None).result(SPARK_TIMEOUT_S)
+        modules = tuple(kind.warm_up.partition(":")[0] for kind in all_registered())
+        facts = engine.submit("doctor", look_around, modules).result(SPARK_TIMEOUT_S)
     except TimeoutError:
         return problem(
             "spark",

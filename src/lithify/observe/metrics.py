@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from lithify import events
 from lithify.clock import Clock
-from lithify.compaction.backlog import Pressure
+from lithify.compaction.backlog import Backlog, Detail
 from lithify.compaction.model import State
 from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyLedger
@@ -105,11 +105,8 @@ class Metrics:
         self._submitted = self._counter("lithify_submitted", "Compactions the planner added")
         self._committed = self._counter("lithify_committed", "Compactions committed")
         self._failures = self._counter("lithify_failures", "What went wrong, by class", "kind")
-        self._l0_ssts = self._gauge("lithify_l0_ssts", "L0 SSTs", "unit")
-        self._l0_bytes = self._gauge("lithify_l0_bytes", "Bytes of L0 SSTs: the backlog", "unit")
-        self._runs = self._gauge("lithify_sorted_runs", "Sorted runs", "unit")
-        self._size = self._gauge("lithify_size_bytes", "Bytes of all SSTs", "unit")
-        self._limit = self._gauge("lithify_l0_max_ssts", "L0 SSTs at which the writer stalls")
+        self._details: dict[str, Gauge] = {}
+        """What single kinds of datasets tell of a backlog, by name."""
         self._stall = self._gauge(
             "lithify_seconds_until_stall", "Until the writer stalls if nothing is compacted", "unit"
         )
@@ -235,19 +232,23 @@ class Metrics:
 
     # How things stand
 
-    def saw_backlog(self, url: str, pressure: Iterable[Pressure]) -> None:
+    def saw_backlog(self, url: str, backlogs: Iterable[Backlog]) -> None:
         """A snapshot was read, in which so much waits."""
         with self._lock:
-            for p in pressure:
-                self._set_pressure(url, p)
+            for backlog in backlogs:
+                stall_s = _NO_STALL if backlog.stall_ms is None else backlog.stall_ms / 1000
+                self._stall.labels(url, backlog.unit).set(stall_s)
+                for detail in backlog.details:
+                    if detail.metric and detail.value is not None:
+                        labels = (backlog.unit,) if detail.by_unit else ()
+                        self._gauge_of(detail).labels(url, *labels).set(detail.value)
 
-    def _set_pressure(self, url: str, p: Pressure) -> None:
-        self._limit.labels(url).set(p.l0_max_ssts)
-        self._l0_ssts.labels(url, p.unit).set(p.l0_ssts)
-        self._l0_bytes.labels(url, p.unit).set(p.l0_bytes)
-        self._runs.labels(url, p.unit).set(p.runs)
-        self._size.labels(url, p.unit).set(p.size_bytes)
-        self._stall.labels(url, p.unit).set(_NO_STALL if p.stall_ms is None else p.stall_ms / 1000)
+    def _gauge_of(self, detail: Detail) -> Gauge:
+        """Made when a dataset has it first: which there are, its kind knows."""
+        if detail.metric not in self._details:
+            labels = ("unit",) if detail.by_unit else ()
+            self._details[detail.metric] = self._gauge(detail.metric, detail.help, *labels)
+        return self._details[detail.metric]
 
     def saw_plan(self, url: str, plan: Plan) -> None:
         """A plan was made."""

@@ -81,10 +81,11 @@ def _check_free(dataset: Dataset, compaction: AnyCompaction, ledger: AnyLedger) 
 
 def cancel(dataset: Dataset, clock: Clock, compaction_ids: Sequence[Ulid]) -> None:
     """Mark compactions Failed that are not Compacted yet, all or none. `Refused` says why it cannot be."""
-    if dataset.coordinator(clock.now_ms()).presence is Presence.SLATEDB:
+    coordinator = dataset.coordinator(clock.now_ms())
+    if coordinator.presence is Presence.FOREIGN:
         raise Refused(
-            f"{dataset.url} is coordinated by SlateDB, which has no way to cancel: its coordinator would put "
-            "the compaction back. Stop the worker that runs it instead"
+            f"{dataset.url} is coordinated by {coordinator.system}, which has no way to cancel: its "
+            "coordinator would put the compaction back. Stop the worker that runs it instead"
         )
     ledger = dataset.ledger()
     if ledger is None:

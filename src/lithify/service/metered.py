@@ -40,7 +40,7 @@ class _Metered:
         with self._lock:
             if snapshot is not self._snapshot:
                 self._snapshot, self._costs = snapshot, {}
-        self._metrics.saw_backlog(self._dataset.url, self._dataset.pressure(snapshot, self._clock.now_ms()))
+        self._metrics.saw_backlog(self._dataset.url, self._dataset.backlog(snapshot, self._clock.now_ms()))
         return snapshot
 
     def ledger(self) -> AnyLedger | None:

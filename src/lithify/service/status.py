@@ -36,7 +36,7 @@ def status(dataset: Dataset, now_ms: int, heartbeat_timeout_ms: int) -> Status:
         coordinator=coordinator,
         compactions=compactions,
         plan=dataset.propose(snapshot, ledger),
-        pressure=dataset.pressure(snapshot, now_ms),
+        backlog=dataset.backlog(snapshot, now_ms),
         failures=given_up(dataset.journal.failures(), ledger),
     )
 

@@ -23,6 +23,12 @@ class Column:
     """Whether texts are never cut off."""
 
 
+class Alarm(str):
+    """A text in a table that nobody must overlook."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows of plain texts."""

@@ -8,7 +8,7 @@ from rich import table as rich_table
 from rich.console import Console
 from rich.markup import escape
 
-from lithify.views.blocks import Block, Line, Lines, Table, Timeline
+from lithify.views.blocks import Alarm, Block, Line, Lines, Table, Timeline
 from lithify.views.text import MAX_SHOWN, print_rest
 from lithify.views.timeline import print_timeline
 
@@ -40,12 +40,16 @@ def _draw_table(console: Console, table: Table) -> None:
             no_wrap=column.is_whole,
         )
     for row in table.rows[:MAX_SHOWN]:
-        drawn.add_row(*map(escape, row))
+        drawn.add_row(*map(_cell, row))
     if table.sums:
         drawn.add_section()
         drawn.add_row(*map(escape, table.sums))
     console.print(drawn)
     print_rest(console, len(table.rows), table.of)
+
+
+def _cell(text: str) -> str:
+    return f"[red]{escape(text)}[/]" if isinstance(text, Alarm) else escape(text)
 
 
 def _draw_line(console: Console, line: Line) -> None:

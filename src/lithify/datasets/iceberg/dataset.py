@@ -28,7 +28,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lithify.clock import Clock
-from lithify.compaction.backlog import Pressure
+from lithify.compaction.backlog import Backlog
 from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
 from lithify.compaction.model import Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
@@ -336,7 +336,7 @@ class IcebergDataset:
             return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
         return judge_lease(epoch, found.lease, found.written_ms, now_ms)
 
-    def pressure(self, snapshot: TableState, now_ms: int) -> tuple[Pressure, ...]:
+    def backlog(self, snapshot: TableState, now_ms: int) -> tuple[Backlog, ...]:
         """Nobody waits for a table to be compacted."""
         return ()
 

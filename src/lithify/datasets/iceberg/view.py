@@ -111,7 +111,11 @@ def show_status(found: Status) -> Shown:
             for name, total in totals.items()
         ]
         blocks.append(Table("Totals", columns("", ">chunks", ">files", ">bytes", ">rows"), rows))
-    document = {"table": facts, "totals": {name: _total_json(total) for name, total in totals.items()}}
+    document = {
+        "pressure": [],
+        "table": facts,
+        "totals": {name: _total_json(total) for name, total in totals.items()},
+    }
     return Shown(document, tuple(blocks))
 
 

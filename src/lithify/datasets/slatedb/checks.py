@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from lithify.compaction.backlog import Pressure
+from lithify.compaction.backlog import Backlog
 from lithify.compaction.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.status import Status
@@ -60,7 +60,7 @@ def check_database(
     yield ok("state files", f"the manifest (epoch {manifest.compactor_epoch}) and the ledger are sound")
     yield from _check_objects(dataset, manifest)
     yield from check_compactions(found)
-    yield from (check_pressure(p) for p in found.pressure)
+    yield from (check_backlog(p) for p in found.backlog)
     flushes = [(ulid_ms(view.id), "the writer") for tree in manifest.trees() for view in tree.l0[:1]]
     yield check_clocks([*heartbeats(ledger), *flushes], now_ms)
     yield _check_versions(dataset)
@@ -106,16 +106,16 @@ def _check_objects(dataset: SlateDataset, manifest: Manifest) -> Iterator[Findin
 # Backlog, versions
 
 
-def check_pressure(p: Pressure) -> Finding:
+def check_backlog(p: Backlog) -> Finding:
     """Whether the writer is close to its limit (pure)."""
-    check, count = "backlog", f"{p.unit} has {p.l0_ssts} L0 SSTs of {p.l0_max_ssts}"
+    check, count = "backlog", f"{p.unit} has {p.waiting} L0 SSTs of {p.limit}"
     do = (
         "add workers or cores; give the writer's own limit with --set l0_max_ssts=N if it is not "
-        f"{p.l0_max_ssts}; raise it in the writer's settings to gain time"
+        f"{p.limit}; raise it in the writer's settings to gain time"
     )
-    if p.l0_ssts >= p.l0_max_ssts:
+    if p.waiting >= p.limit:
         return problem(check, f"{count}: its writer cannot flush, and stalls", do)
-    is_half_full = 2 * p.l0_ssts >= p.l0_max_ssts
+    is_half_full = 2 * p.waiting >= p.limit
     if is_half_full and p.stall_ms is not None and p.stall_ms < SOON_MS:
         return warning(check, f"{count} and reaches that in {p.stall_ms // 1000} s at the present rate", do)
     return ok(check, count)

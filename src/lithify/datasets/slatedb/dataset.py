@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from lithify.clock import Clock
-from lithify.compaction.backlog import Pressure
+from lithify.compaction.backlog import Backlog
 from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
@@ -22,6 +22,7 @@ from lithify.compaction.work import Job, RangeOutcome
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal, Reporting
+from lithify.datasets.slatedb.backlog import backlog
 from lithify.datasets.slatedb.commit import Commit, is_committed
 from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
@@ -35,7 +36,6 @@ from lithify.datasets.slatedb.model import (
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.plan import FullRequest, propose, propose_full
-from lithify.datasets.slatedb.pressure import pressure
 from lithify.datasets.slatedb.sources import source_views
 from lithify.datasets.slatedb.task import TaskResult
 from lithify.datasets.slatedb.timeline import SegmentTimeline, propose_by_time, show_segments
@@ -220,11 +220,13 @@ class SlateDataset:
         found = self.lease.read()
         epoch = self.snapshot().compactor_epoch
         if found is None or found.lease is None or not found.lease.proves(epoch, self.has_taken):
-            return CoordinatorStatus(Presence.NEVER if epoch == 0 else Presence.SLATEDB, epoch)
+            if epoch == 0:
+                return CoordinatorStatus(Presence.NEVER, epoch)
+            return CoordinatorStatus(Presence.FOREIGN, epoch, system="SlateDB")
         return judge_lease(epoch, found.lease, found.written_ms, now_ms)
 
-    def pressure(self, snapshot: Manifest, now_ms: int) -> tuple[Pressure, ...]:
-        return pressure(snapshot, now_ms, self.options.l0_max_ssts)
+    def backlog(self, snapshot: Manifest, now_ms: int) -> tuple[Backlog, ...]:
+        return backlog(snapshot, now_ms, self.options.l0_max_ssts)
 
     def cost_bytes(self, spec: Spec, snapshot: Manifest) -> int:
         tree = snapshot.tree(spec.segment)

@@ -81,7 +81,7 @@ class SlateKind:
         return view.show_run(run)
 
     def show_status(self, found: Status) -> Shown:
-        return Shown({}, ())
+        return view.show_backlog(found.backlog)
 
     def show_spec(self, spec: Spec) -> Mapping[str, Any]:
         return view.spec_json(spec)

@@ -244,10 +244,10 @@ def _spec_record(spec: Spec) -> _TieredRecord | _DrainRecord:
 
 
 def _context_record(progress: SlateProgress) -> _ContextRecord:
-    if progress.retention_min_seq is None:
+    if progress.horizon is None:
         raise ValueError("the progress of a SlateDB compaction needs its snapshot horizon")
     subcompactions = tuple(
         _SubcompactionRecord(wire.encode_range(part.range), tuple(map(wire.encode_sst, part.outputs)) or None)
         for part in progress.ranges
     )
-    return _ContextRecord(subcompactions or None, progress.retention_min_seq)
+    return _ContextRecord(subcompactions or None, progress.horizon)

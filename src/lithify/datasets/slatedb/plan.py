@@ -35,9 +35,7 @@ from lithify.compaction.model import State
 from lithify.compaction.proposal import Plan, Proposal
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import KeyRange, Manifest, SortedRun, TieredSpec, Tree, View, tree_label
-from lithify.errors import Refused
-from lithify.ids import Ulid, ulid_ms
-from lithify.planning.tiered import (
+from lithify.datasets.slatedb.tiered import (
     L0,
     ActiveWork,
     Run,
@@ -48,6 +46,8 @@ from lithify.planning.tiered import (
     next_run_id,
     plan,
 )
+from lithify.errors import Refused
+from lithify.ids import Ulid, ulid_ms
 
 __all__ = ["FullRequest", "TieredPolicy", "propose", "propose_full", "visible_size_bytes"]
 

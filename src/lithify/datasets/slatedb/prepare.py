@@ -69,8 +69,8 @@ class Preparation:
         sst_options, ranges = self._ranges(compaction, sources)
         progress = compaction.progress
         horizon = (
-            progress.retention_min_seq
-            if progress is not None and progress.retention_min_seq is not None
+            progress.horizon
+            if progress is not None and progress.horizon is not None
             else manifest.recent_snapshot_min_seq
         )
         rules = RowRules(

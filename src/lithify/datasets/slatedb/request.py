@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, TieredSpec
+from lithify.datasets.slatedb.tiered import MAX_RUN_ID
 from lithify.errors import Refused
 from lithify.ids import Ulid
-from lithify.planning.tiered import MAX_RUN_ID
 
 
 def spec_of(

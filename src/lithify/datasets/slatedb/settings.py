@@ -11,9 +11,9 @@ from lithify.datasets.collecting import DirectoryOptions
 from lithify.datasets.slatedb.collector import GarbageCollectorOptions
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.options import SlateOptions
+from lithify.datasets.slatedb.tiered import TieredPolicy, parse_scheduler_options
 from lithify.datasets.slatedb.timeline import SegmentTimes
 from lithify.errors import Refused
-from lithify.planning.tiered import TieredPolicy, parse_scheduler_options
 from lithify.planning.timeline.calendar import Calendar, Granularity
 
 _log = logging.getLogger("lithify")

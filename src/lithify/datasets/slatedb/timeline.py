@@ -29,8 +29,15 @@ from lithify.compaction.proposal import Plan
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
 from lithify.datasets.slatedb.plan import TieredPolicy, active_work, as_plan, tree_shape
+from lithify.datasets.slatedb.tiered import (
+    ActiveWork,
+    TieredProposal,
+    TreeShape,
+    full_compaction,
+    next_run_id,
+    plan,
+)
 from lithify.errors import Refused
-from lithify.planning.tiered import ActiveWork, TieredProposal, TreeShape, full_compaction, next_run_id, plan
 from lithify.planning.timeline.calendar import MAX_US, MIN_US, Calendar
 from lithify.planning.timeline.model import (
     Action,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from lithify.compaction.backlog import Backlog
 from lithify.compaction.model import Compaction
 from lithify.compaction.proposal import Plan
 from lithify.datasets.kind import Run
@@ -16,7 +17,7 @@ from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.datasets.slatedb.timeline import SegmentTimeline
 from lithify.observe.progress import Totals
 from lithify.views import text
-from lithify.views.blocks import Block, Column, Line, Lines, Shown, Table, Timeline, columns, notes
+from lithify.views.blocks import Alarm, Block, Column, Line, Lines, Shown, Table, Timeline, columns, notes
 from lithify.views.documents import plain
 from lithify.views.timeline import SEGMENT_WORDS, timeline_json
 
@@ -200,6 +201,34 @@ def _comparison(before: Shape, after: Shape) -> Table:
         ),
     )
     return Table("Summary", columns("", ">before", ">after"), rows)
+
+
+# Status
+
+
+def show_backlog(backlogs: Sequence[Backlog]) -> Shown:
+    """How close the writer is to a stall, for each tree."""
+    headings = columns("segment", ">L0 SSTs", ">L0 bytes", ">runs", ">bytes", ">flushes", ">stalls in")
+    rows = [_backlog_row(backlog) for backlog in backlogs]
+    documents = [
+        {"unit": b.unit, **{detail.name: detail.value for detail in b.details}, "stall_ms": b.stall_ms}
+        for b in backlogs
+    ]
+    blocks = (Table("Backlog", headings, rows, of="segments"),) if rows else ()
+    return Shown({"pressure": documents}, blocks)
+
+
+def _backlog_row(backlog: Backlog) -> tuple[str, ...]:
+    per_s = backlog["flushes_per_s"]
+    return (
+        backlog.unit,
+        f"{backlog.waiting} of {backlog.limit}",
+        text.size(backlog["l0_bytes"] or 0),
+        f"{backlog['runs']:.0f}",
+        text.size(backlog["size_bytes"] or 0),
+        "–" if per_s is None else f"{text.number(per_s * 60)}/min",
+        Alarm("stalls now") if backlog.stall_ms == 0 else text.duration(backlog.stall_ms),
+    )
 
 
 # Parts

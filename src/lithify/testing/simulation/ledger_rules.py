@@ -226,7 +226,7 @@ def _outputs(progress: SlateProgress) -> list[Sst]:
 
 
 def _not_kept(old: SlateProgress, new: SlateProgress) -> list[str]:
-    if old.retention_min_seq != new.retention_min_seq:
+    if old.horizon != new.horizon:
         return ["the horizon"]
     if [part.range for part in old.ranges] != [part.range for part in new.ranges]:
         return ["the ranges"]

@@ -7,18 +7,18 @@ the oldest of these, counted until now, so that the rate falls while nothing is 
 
 from __future__ import annotations
 
-from lithify.compaction.backlog import Pressure
+from lithify.compaction.backlog import Backlog, Detail
 from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
 from lithify.ids import ulid_ms
 
 
-def pressure(manifest: Manifest, now_ms: int, l0_max_ssts: int) -> tuple[Pressure, ...]:
+def backlog(manifest: Manifest, now_ms: int, l0_max_ssts: int) -> tuple[Backlog, ...]:
     """The backlog of each tree that holds anything, or of the root alone."""
     trees = [tree for tree in manifest.trees() if tree.l0 or tree.runs] or [manifest.root]
-    return tuple(_pressure(tree, now_ms, l0_max_ssts) for tree in trees)
+    return tuple(_backlog(tree, now_ms, l0_max_ssts) for tree in trees)
 
 
-def _pressure(tree: Tree, now_ms: int, l0_max_ssts: int) -> Pressure:
+def _backlog(tree: Tree, now_ms: int, l0_max_ssts: int) -> Backlog:
     rate = _flushes_per_s(tree, now_ms)
     room = max(l0_max_ssts - len(tree.l0), 0)
     stall_ms = None
@@ -27,16 +27,22 @@ def _pressure(tree: Tree, now_ms: int, l0_max_ssts: int) -> Pressure:
     elif rate:
         stall_ms = round(room / rate * 1000)
     l0_bytes = sum(view.sst.size_bytes for view in tree.l0)
-    return Pressure(
-        unit=tree_label(tree.prefix),
-        l0_ssts=len(tree.l0),
-        l0_bytes=l0_bytes,
-        runs=len(tree.runs),
-        size_bytes=l0_bytes + sum(run.size_bytes for run in tree.runs),
-        l0_max_ssts=l0_max_ssts,
-        flushes_per_s=rate,
-        stall_ms=stall_ms,
+    size_bytes = l0_bytes + sum(run.size_bytes for run in tree.runs)
+    details = (
+        Detail("l0_ssts", len(tree.l0), "lithify_l0_ssts", "L0 SSTs"),
+        Detail("l0_bytes", l0_bytes, "lithify_l0_bytes", "Bytes of L0 SSTs: the backlog"),
+        Detail("runs", len(tree.runs), "lithify_sorted_runs", "Sorted runs"),
+        Detail("size_bytes", size_bytes, "lithify_size_bytes", "Bytes of all SSTs"),
+        Detail(
+            "l0_max_ssts",
+            l0_max_ssts,
+            "lithify_l0_max_ssts",
+            "L0 SSTs at which the writer stalls",
+            by_unit=False,
+        ),
+        Detail("flushes_per_s", rate),
     )
+    return Backlog(tree_label(tree.prefix), len(tree.l0), l0_max_ssts, stall_ms, details)
 
 
 def _flushes_per_s(tree: Tree, now_ms: int) -> float | None:

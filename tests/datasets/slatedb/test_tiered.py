@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.errors import Refused
-from lithify.planning.tiered import (
+from lithify.datasets.slatedb.tiered import (
     L0,
     MAX_RUN_ID,
     ActiveWork,
@@ -24,6 +23,7 @@ from lithify.planning.tiered import (
     parse_scheduler_options,
     plan,
 )
+from lithify.errors import Refused
 
 MB = 1_000_000
 
