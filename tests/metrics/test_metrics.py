@@ -234,6 +234,7 @@ def test_what_the_design_asks_for_is_there(metrics: Metrics) -> None:
 
 
 def test_the_dashboard_asks_only_for_what_exists(metrics: Metrics) -> None:
+    metrics.saw_backlog(URL, DATASET.backlog(EMPTY, 0))
     document = json.loads(DASHBOARD.read_text())
     targets = [t["expr"] for panel in document["panels"] for t in panel.get("targets", ())]
     targets += [v["query"]["query"] for v in document["templating"]["list"] if v["type"] == "query"]
