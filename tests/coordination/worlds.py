@@ -14,7 +14,7 @@ from lithify.compaction.model import Ledger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.catalogs import TableUrl
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.documents import encode_ledger as encode_table_ledger
+from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
@@ -103,7 +103,7 @@ class TableWorld:
         return self.dataset().lease.key
 
     def publish(self, epoch: int) -> None:
-        self.publish_bytes(encode_table_ledger(Ledger(epoch)))
+        self.publish_bytes(LEDGERS.encode(Ledger(epoch)))
 
     def publish_bytes(self, ledger: bytes) -> None:
         self.memory.create(f"{self.dataset().own_folder}/ledger/{1:020}.json", ledger)

@@ -42,8 +42,8 @@ from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Compaction, State
-from lithify.datasets.iceberg import documents
 from lithify.datasets.iceberg.dataset import OWN_FOLDER
+from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.errors import LithifyError
 from lithify.ids import RandomIds
 from lithify.service.worker import Worker, WorkerOptions
@@ -309,7 +309,7 @@ def add_junk(root: Path, rng: random.Random) -> str:
     if not ledgers:
         return "nothing"
     path = max(ledgers)
-    ledger = documents.decode_ledger(path.read_bytes(), "sound")
+    ledger = LEDGERS.decode(path.read_bytes(), "sound")
     count = rng.choice((1, 3, _JUNK_ENTRIES))
     ids = RandomIds(random.Random(rng.random()))
     junk: list[Compaction[Any, Any, Any]] = []
@@ -326,7 +326,7 @@ def add_junk(root: Path, rng: random.Random) -> str:
         outputs = rng.choice(((), like.outputs))
         junk.append(Compaction(new_id, spec, rng.choice(tuple(State)), outputs))
     entries = sorted((*ledger.compactions, *junk), key=lambda c: c.id)
-    path.write_bytes(documents.encode_ledger(replace(ledger, compactions=tuple(entries))))
+    path.write_bytes(LEDGERS.encode(replace(ledger, compactions=tuple(entries))))
     return f"{count} junk entries in {path.name}"
 
 

@@ -14,7 +14,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.types import DateType, TimestamptzType
 
-from lithify.datasets.iceberg.documents import decode_ledger, encode_ledger
+from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.timecolumn import bound_us
 from lithify.errors import CorruptObject
 from tests.datasets.iceberg.avro import read_avro, write_avro
@@ -66,10 +66,10 @@ def test_numbers_in_the_ledger(table: Table, number: str) -> None:
     compact(dataset)
     ledger = dataset.ledger()
     assert ledger is not None
-    text = json.dumps(json.loads(encode_ledger(ledger))).replace('"rows": 18', f'"rows": {number}')
+    text = json.dumps(json.loads(LEDGERS.encode(ledger))).replace('"rows": 18', f'"rows": {number}')
     assert number in text
     with pytest.raises(CorruptObject, match=r"ledger\.json: does not decode"):
-        decode_ledger(text.encode(), "ledger.json")
+        LEDGERS.decode(text.encode(), "ledger.json")
 
 
 def rewrite(path: Path, change: Callable[[list[Any]], object]) -> None:
@@ -177,7 +177,7 @@ def test_half_a_character_in_the_ledger(table: Table) -> None:
     assert ledger is not None
     path = json.dumps(ledger.compactions[0].outputs[0].path).encode()
     with pytest.raises(CorruptObject, match=r"ledger\.json: does not decode"):
-        decode_ledger(encode_ledger(ledger).replace(path, b'"\\ud800"'), "ledger.json")
+        LEDGERS.decode(LEDGERS.encode(ledger).replace(path, b'"\\ud800"'), "ledger.json")
 
 
 def test_bounds_of_another_length_tell_nothing() -> None:

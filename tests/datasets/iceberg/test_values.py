@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
-from lithify.datasets.iceberg.documents import decode_ledger, decode_spec, encode_ledger, encode_spec
+from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, NewFile, TimeRange
 from lithify.datasets.iceberg.spill import Pieces
 from lithify.datasets.iceberg.split import piece_bytes, split
@@ -75,13 +75,13 @@ ledgers = st.builds(
 @given(ledgers)
 @settings(max_examples=50, deadline=None)
 def test_a_ledger_survives_its_document(ledger: IcebergLedger) -> None:
-    assert decode_ledger(encode_ledger(ledger), "x") == ledger
+    assert LEDGERS.decode(LEDGERS.encode(ledger), "x") == ledger
 
 
 @given(specs)
 @settings(max_examples=50, deadline=None)
 def test_a_spec_survives_its_text(spec: ChunkSpec) -> None:
-    assert decode_spec(encode_spec(spec)) == spec
+    assert LEDGERS.decode_spec(LEDGERS.encode_spec(spec)) == spec
 
 
 SPEC = ChunkSpec("t", 1, Lane(0, ""), (), (5,), ("f",), 0)
@@ -110,22 +110,22 @@ LEDGER: IcebergLedger = Ledger(2, (Compaction(ids.ulid(1), SPEC, State.COMPACTED
     ],
 )
 def test_a_damaged_ledger_is_corrupt(before: bytes, after: bytes) -> None:
-    data = encode_ledger(LEDGER)
+    data = LEDGERS.encode(LEDGER)
     assert before in data
     with pytest.raises(CorruptObject, match="the-ledger"):
-        decode_ledger(data.replace(before, after, 1), "the-ledger")
+        LEDGERS.decode(data.replace(before, after, 1), "the-ledger")
 
 
 def test_a_ledger_of_before_outputs_named_their_sources() -> None:
-    data = encode_ledger(LEDGER).replace(b',"sources":[[0,1]]', b"")
-    (compaction,) = decode_ledger(data, "the-ledger").compactions
+    data = LEDGERS.encode(LEDGER).replace(b',"sources":[[0,1]]', b"")
+    (compaction,) = LEDGERS.decode(data, "the-ledger").compactions
     assert compaction.outputs[0].sources is None
 
 
 def test_a_newer_document_is_refused() -> None:
-    data = encode_ledger(LEDGER).replace(b'"version":1', b'"version":2')
+    data = LEDGERS.encode(LEDGER).replace(b'"version":1', b'"version":2')
     with pytest.raises(Unsupported, match="version 2"):
-        decode_ledger(data, "the-ledger")
+        LEDGERS.decode(data, "the-ledger")
 
 
 # Splitting

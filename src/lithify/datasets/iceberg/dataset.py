@@ -22,24 +22,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
-from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
-from lithify.compaction.model import Ledger
+from lithify.compaction.lease import Lease, Permit, Taking, judge_lease
 from lithify.compaction.presence import CoordinatorStatus, Presence
 from lithify.compaction.proposal import Plan
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.leases import ObjectLease
+from lithify.coordination.ledger_files import LedgerFiles
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal
-from lithify.datasets.iceberg import documents, validate
+from lithify.datasets.iceberg import validate
 from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, store_options
 from lithify.datasets.iceberg.commit import Committer, committed_ids
+from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.execute import execute_rewrite
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.lineage import Lineage
@@ -64,7 +65,7 @@ from lithify.datasets.iceberg.split import RANGE_BYTES, split
 from lithify.datasets.iceberg.state import draw_state, written_file
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
-from lithify.errors import CorruptObject, Fenced, Refused
+from lithify.errors import CorruptObject, Refused
 from lithify.ids import Ids, Ulid
 from lithify.planning.timeline import state_codec
 from lithify.planning.timeline.model import TimelinePlan
@@ -119,9 +120,7 @@ class IcebergDataset:
         """What no other program reads or writes."""
         self.time_key = join(folder, "now")
         """An object for asking the store what time it is."""
-        self._ledgers = VersionedFiles(
-            self.store, join(folder, "ledger"), _SUFFIX, join(folder, "ledger.boundary"), ids
-        )
+        self._ledger = LedgerFiles(self.url, self.store, folder, LEDGERS, clock, ids, self._rng)
         self._chunks = VersionedFiles(
             self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
         )
@@ -137,7 +136,7 @@ class IcebergDataset:
         self.range_bytes = RANGE_BYTES
         """Estimated input of one task."""
         self._queue = TaskQueue(self.url, clock)
-        self._decoded: dict[str, tuple[int, Any]] = {}
+        self._remembered: tuple[int, ChunkStates] | None = None
         self._drawn: tuple[str, int, TableState] | None = None
 
     @property
@@ -151,7 +150,7 @@ class IcebergDataset:
     @property
     def numbered_files(self) -> tuple[VersionedFiles, ...]:
         """The ledger's and the chunks' versions, for garbage collection."""
-        return self._ledgers, self._chunks
+        return self._ledger.files, self._chunks
 
     # Reading
 
@@ -180,45 +179,25 @@ class IcebergDataset:
         return self._drawn[2]
 
     def ledger(self) -> IcebergLedger | None:
-        """The latest ledger; `None` when no coordinator ever ran."""
-        version = self._ledgers.latest()
-        if version is None:
-            return None
-        return cast(IcebergLedger, self._decode(self._ledgers, version, documents.decode_ledger))
+        return self._ledger.read()
 
     def _states(self, version: Version | None) -> tuple[ChunkStates, tuple[str, ...]]:
         """What is remembered. Where that is damaged nothing is, which is worth a note and no more: the next
         analysis replaces it."""
         if version is None:
             return ChunkStates(), ()
-        try:
-            return cast(ChunkStates, self._decode(self._chunks, version, state_codec.decode)), ()
-        except CorruptObject as error:
-            return ChunkStates(), (f"what was remembered of chunks is damaged and not used: {error}",)
-
-    def _decode(self, files: VersionedFiles, version: Version, decode: Callable[[bytes, str], Any]) -> Any:
-        cached = self._decoded.get(files.folder)
-        if cached is None or cached[0] != version.id:
-            cached = (version.id, decode(version.data, files.key(version.id)))
-            self._decoded[files.folder] = cached
-        return cached[1]
+        if self._remembered is None or self._remembered[0] != version.id:
+            key = self._chunks.key(version.id)
+            try:
+                self._remembered = version.id, state_codec.decode(version.data, key)
+            except CorruptObject as error:
+                return ChunkStates(), (f"what was remembered of chunks is damaged and not used: {error}",)
+        return self._remembered[1], ()
 
     # Publishing
 
     def update_ledger(self, change: Callable[[IcebergLedger], IcebergLedger]) -> IcebergLedger:
-        """Apply `change` to the latest ledger and publish it; see the contract."""
-        changed: IcebergLedger = Ledger()
-
-        def apply(version: Version | None) -> bytes | None:
-            nonlocal changed
-            if version is None:
-                raise Refused(f"{self.url} has no ledger; start a coordinator first")
-            ledger = self._decode(self._ledgers, version, documents.decode_ledger)
-            changed = change(ledger)
-            return documents.encode_ledger(changed) if changed != ledger else None
-
-        self._ledgers.update(apply, self._clock, self._rng)
-        return changed
+        return self._ledger.update(change)
 
     def remember(self, plan: Plan) -> None:
         if isinstance(plan.memory, _Memory):
@@ -243,11 +222,7 @@ class IcebergDataset:
     ) -> Mapping[Ulid, str | None]:
         """Publish what still holds of all `compactions`; see the contract."""
 
-        def check_epoch() -> None:
-            ledger = self.ledger()
-            if ledger is None or ledger.epoch != epoch:
-                raise Fenced(f"another coordinator has taken over {self.url}; this one (epoch {epoch}) stops")
-
+        check_epoch = partial(self._ledger.check_epoch, epoch)
         verdicts = self._committer.commit(compactions, self._branch, check_epoch)
         for compaction in compactions:
             verdict = verdicts[compaction.id]
@@ -283,11 +258,7 @@ class IcebergDataset:
     def epoch(self) -> int:
         """The epoch of the ledger."""
         self.snapshot()  # refuses what cannot be compacted
-        ledger = self.ledger()
-        return self._next_epoch(ledger) - 1
-
-    def _next_epoch(self, ledger: IcebergLedger | None) -> int:
-        return next_epoch(ledger.epoch if ledger is not None else 0, self._ledgers.folder)
+        return self._ledger.epoch()
 
     def why_held(self, epoch: int, lease: Lease | None) -> str | None:
         """Only Lithify coordinates a table, so its lease alone tells who is alive."""
@@ -298,35 +269,15 @@ class IcebergDataset:
     ) -> int:
         """Fence every older coordinator, and make sure there is a ledger."""
         self.snapshot()  # refuses what cannot be compacted, before anything is written
-        mark = self._ids.uuid().hex
-        tries: list[Taking] = []
-
-        def raise_epoch(version: Version | None) -> bytes | None:
-            if tries and self.has_taken(tries[-1]):
-                return None  # only the answer was lost
-            ledger: IcebergLedger | None = None
-            if version is not None:
-                ledger = self._decode(self._ledgers, version, documents.decode_ledger)
-            number = version.id + 1 if version is not None else 1
-            taking = Taking(self._next_epoch(ledger), number, mark)
-            permit(taking)
-            tries.append(taking)
-            compactions = ledger.compactions if ledger is not None else ()
-            return documents.encode_ledger(Ledger(taking.epoch, compactions), mark)
-
-        self._ledgers.update(raise_epoch, self._clock, self._rng)
-        epoch = tries[-1].epoch
-        confirm(epoch)
-        return epoch
+        return self._ledger.take_epoch(permit, confirm)
 
     def has_taken(self, taking: Taking) -> bool:
-        """Whether the version of the ledger that was announced is there with its mark."""
-        return self._ledgers.has_mark(taking.version, taking.mark.encode())
+        return self._ledger.has_taken(taking)
 
     # Looking
 
     def history(self) -> LedgerHistory:
-        return LedgerHistory(self.store, self._ledgers.folder, _SUFFIX, documents.decode_ledger)
+        return self._ledger.history()
 
     def coordinator(self, now_ms: int) -> CoordinatorStatus:
         ledger = self.ledger()
@@ -362,10 +313,10 @@ class IcebergDataset:
         return frozenset(spec.inputs)
 
     def encode_spec(self, spec: ChunkSpec) -> str:
-        return documents.encode_spec(spec)
+        return LEDGERS.encode_spec(spec)
 
     def decode_spec(self, text: str) -> ChunkSpec:
-        return documents.decode_spec(text)
+        return LEDGERS.decode_spec(text)
 
     def output_name(self, output: NewFile) -> str:
         return output.path

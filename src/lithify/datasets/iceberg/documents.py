@@ -1,110 +1,20 @@
-"""The ledger of a table, and single specs, as JSON.
-
-A document names its format's version; another one is refused. Everything is checked when it is read,
-because anybody may have written it.
-"""
+"""What stands in the ledger of a table, as JSON: specs, ranges and outputs."""
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from lithify.compaction.lease import MAX_EPOCH
-from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
-from lithify.datasets.iceberg.model import (
-    ChunkSpec,
-    IcebergCompaction,
-    IcebergLedger,
-    Lane,
-    NewFile,
-    TimeRange,
-)
-from lithify.errors import CorruptObject, Unsupported
-from lithify.ids import parse_ulid
+from lithify.coordination.ledger_documents import Fields, LedgerFormat, Values
+from lithify.datasets.iceberg.model import ChunkSpec, Lane, NewFile, TimeRange
 from lithify.jsonvalues import text, whole_number
 from lithify.planning.timeline.model import Bucket, ChunkKey
 
-VERSION = 1
 MAX_INPUTS = 1_000_000
 """No compaction has more; what says otherwise is damaged."""
 
 _MAX_INT, _MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
-
-Fields = Mapping[str, Any]
-ValueT = TypeVar("ValueT")
-
-
-def encode_ledger(ledger: IcebergLedger, mark: str = "") -> bytes:
-    """The ledger as bytes. Nobody reads or keeps the `mark` beside it."""
-    marked = {"mark": mark} if mark else {}
-    compactions = [_of_compaction(c) for c in ledger.compactions]
-    return _encode({"epoch": ledger.epoch, "compactions": compactions, **marked})
-
-
-def decode_ledger(data: bytes, name: str) -> IcebergLedger:
-    """The ledger in these bytes; `name` is the object's key."""
-    return _decode(data, name, _ledger)
-
-
-def encode_spec(spec: ChunkSpec) -> str:
-    """A spec as text."""
-    return _encode(_of_spec(spec)).decode()
-
-
-def decode_spec(encoded: str) -> ChunkSpec:
-    """The spec in a text."""
-    return _decode(encoded.encode(), "spec", _spec)
-
-
-def _encode(document: Fields) -> bytes:
-    return json.dumps({"version": VERSION, **document}, separators=(",", ":")).encode()
-
-
-def _decode(data: bytes, name: str, parse: Callable[[Fields], ValueT]) -> ValueT:
-    try:
-        document = json.loads(data)
-        version = document["version"]
-        if version == VERSION:
-            return parse(document)
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise CorruptObject(name, f"does not decode: {type(error).__name__}: {error}") from error
-    raise Unsupported(f"{name}: is of version {version!r}, and this Lithify knows {VERSION}; use a newer one")
-
-
-def _of_compaction(compaction: IcebergCompaction) -> Fields:
-    worker, progress = compaction.worker, compaction.progress
-    return {
-        "id": compaction.id,
-        "state": compaction.state.value,
-        "spec": _of_spec(compaction.spec),
-        "outputs": [_of_file(file) for file in compaction.outputs],
-        "worker": None if worker is None else [worker.id, worker.last_heartbeat_ms],
-        "progress": None
-        if progress is None
-        else [[_of_range(r.range), [_of_file(file) for file in r.outputs]] for r in progress.ranges],
-    }
-
-
-def _ledger(fields: Fields) -> IcebergLedger:
-    compactions = [_compaction(entry) for entry in fields["compactions"]]
-    epoch = whole_number(fields["epoch"], most=MAX_EPOCH)
-    return Ledger(epoch, tuple(sorted(compactions, key=lambda c: c.id)))
-
-
-def _compaction(fields: Fields) -> IcebergCompaction:
-    worker, progress = fields["worker"], fields["progress"]
-    return Compaction(
-        id=parse_ulid(fields["id"]),
-        spec=_spec(fields["spec"]),
-        state=State(fields["state"]),
-        outputs=tuple(_file(entry) for entry in fields["outputs"]),
-        worker=None if worker is None else Worker(text(worker[0]), int(worker[1])),
-        progress=None
-        if progress is None
-        else Progress(tuple(RangeProgress(_range(r), tuple(_file(f) for f in fs)) for r, fs in progress)),
-    )
 
 
 def _of_spec(spec: ChunkSpec) -> Fields:
@@ -220,3 +130,6 @@ def _count(value: Any) -> int:
 def _id(value: Any) -> int:
     """Of a column or a sort order; of a column it is a key, so a text."""
     return whole_number(int(value), most=_MAX_INT)
+
+
+LEDGERS = LedgerFormat(Values(_of_spec, _spec), Values(_of_range, _range), Values(_of_file, _file))

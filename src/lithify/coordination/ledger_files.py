@@ -1,0 +1,122 @@
+"""A ledger as numbered files of Lithify's own, for kinds of datasets that have no ledger themselves.
+
+The epoch of the dataset's coordinator is that of the ledger: who publishes a version with a higher one has
+fenced every older coordinator. The version that takes an epoch carries a mark, by which its author knows it
+again when the answer was lost (`lithify.coordination.leadership`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Generic
+
+from lithify.clock import Clock
+from lithify.compaction.lease import Permit, Taking, next_epoch
+from lithify.compaction.model import Ledger, OutputT, RangeT, SpecT
+from lithify.coordination.ledger_documents import LedgerFormat
+from lithify.coordination.ledger_history import LedgerHistory
+from lithify.errors import Fenced, Refused
+from lithify.ids import Ids
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+from lithify.store.versions import Version, VersionedFiles
+
+SUFFIX = ".json"
+
+
+class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
+    """The ledger of the dataset at `url`, whose own folder is `folder` of `store`."""
+
+    def __init__(
+        self,
+        url: str,
+        store: ObjectStore,
+        folder: str,
+        format: LedgerFormat[SpecT, RangeT, OutputT],
+        clock: Clock,
+        ids: Ids,
+        rng: random.Random,
+    ) -> None:
+        self._url = url
+        self._store = store
+        self._format = format
+        self._clock = clock
+        self._ids = ids
+        self._rng = rng
+        self.files = VersionedFiles(
+            store, join(folder, "ledger"), SUFFIX, join(folder, "ledger.boundary"), ids
+        )
+        self._decoded: tuple[int, Ledger[SpecT, RangeT, OutputT]] | None = None
+
+    def read(self) -> Ledger[SpecT, RangeT, OutputT] | None:
+        """The latest ledger; `None` when no coordinator ever ran."""
+        version = self.files.latest()
+        return None if version is None else self._decode(version)
+
+    def _decode(self, version: Version) -> Ledger[SpecT, RangeT, OutputT]:
+        if self._decoded is None or self._decoded[0] != version.id:
+            self._decoded = version.id, self._format.decode(version.data, self.files.key(version.id))
+        return self._decoded[1]
+
+    def update(
+        self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
+    ) -> Ledger[SpecT, RangeT, OutputT]:
+        """Apply `change` to the latest ledger and publish the result as the next version, again on each
+        conflict. Publishes nothing when `change` returns its argument."""
+        changed: Ledger[SpecT, RangeT, OutputT] = Ledger()
+
+        def apply(version: Version | None) -> bytes | None:
+            nonlocal changed
+            if version is None:
+                raise Refused(f"{self._url} has no ledger; start a coordinator first")
+            ledger = self._decode(version)
+            changed = change(ledger)
+            return self._format.encode(changed) if changed != ledger else None
+
+        self.files.update(apply, self._clock, self._rng)
+        return changed
+
+    def history(self) -> LedgerHistory:
+        """What its older versions tell."""
+        return LedgerHistory(self._store, self.files.folder, SUFFIX, self._format.decode)
+
+    # Leadership
+
+    def epoch(self) -> int:
+        """The newest coordinator's epoch, 0 when none ever ran. `CorruptObject` when none comes after it."""
+        return self._next_epoch(self.read()) - 1
+
+    def check_epoch(self, epoch: int) -> None:
+        """`Fenced` when `epoch` is not the newest any more."""
+        ledger = self.read()
+        if ledger is None or ledger.epoch != epoch:
+            raise Fenced(f"another coordinator has taken over {self._url}; this one (epoch {epoch}) stops")
+
+    def _next_epoch(self, ledger: Ledger[SpecT, RangeT, OutputT] | None) -> int:
+        return next_epoch(ledger.epoch if ledger is not None else 0, self.files.folder)
+
+    def take_epoch(self, permit: Permit, confirm: Callable[[int], None]) -> int:
+        """Fence every older coordinator, and make sure there is a ledger."""
+        mark = self._ids.uuid().hex
+        tries: list[Taking] = []
+
+        def raise_epoch(version: Version | None) -> bytes | None:
+            if tries and self.has_taken(tries[-1]):
+                return None  # only the answer was lost
+            ledger = None if version is None else self._decode(version)
+            number = version.id + 1 if version is not None else 1
+            taking = Taking(self._next_epoch(ledger), number, mark)
+            permit(taking)
+            tries.append(taking)
+            compactions = ledger.compactions if ledger is not None else ()
+            return self._format.encode(Ledger(taking.epoch, compactions), mark)
+
+        self.files.update(raise_epoch, self._clock, self._rng)
+        epoch = tries[-1].epoch
+        confirm(epoch)
+        return epoch
+
+    def has_taken(self, taking: Taking) -> bool:
+        """Whether the version of the ledger that was announced is there with its mark."""
+        return self.files.has_mark(taking.version, taking.mark.encode())
