@@ -36,6 +36,7 @@ from lithify.compaction.model import Compaction, State
 from lithify.datasets.slatedb import ledger as ledger_codec
 from lithify.datasets.slatedb import manifest as manifest_codec
 from lithify.datasets.slatedb.flatbuffer import TableType, read, write
+from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Codec, DrainSpec, Manifest, Sst, SstInfo, TieredSpec
 from lithify.datasets.slatedb.sst import encode_tail, seal, unseal
@@ -412,6 +413,7 @@ class Databases:
     commands = COMMANDS
 
     def prepare(self, folder: Path, place: Path) -> None:
+        warm_up()  # or the case that needs a part of the kernel first would have taken the time to compile it
         for codec in (None, "Zstd", "Zlib", "Lz4", "Snappy"):
             make_fresh(folder / f"fresh-{codec}".lower(), codec)
         make_busy(folder / "busy")

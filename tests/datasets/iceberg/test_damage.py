@@ -30,6 +30,9 @@ METADATA: dict[str, Change] = {
     "a last sequence number that is not the last": lambda metadata: metadata.update(
         {"last-sequence-number": 0}
     ),
+    "a partition field without a name": lambda metadata: metadata["partition-specs"].append(
+        {"spec-id": 1, "fields": [{"source-id": 3, "field-id": 1000, "transform": "identity", "name": ""}]}
+    ),
     "no sequence number left": lambda metadata: metadata.update({"last-sequence-number": (1 << 63) - 1}),
     "a snapshot of a sequence number below zero": lambda metadata: metadata["snapshots"][0].update(
         {"sequence-number": -(1 << 63) - 3}

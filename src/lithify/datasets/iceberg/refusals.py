@@ -69,6 +69,8 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
     ]
     if odd:
         raise CorruptObject(what, f"have a column with the id {odd[0]}, by which no reader finds it")
+    if not all(field.name for spec in metadata.partition_specs for field in spec.fields):
+        raise CorruptObject(what, "have a partition field without a name, which no manifest can have")
     numbers = [snapshot.sequence_number or 0 for snapshot in metadata.snapshots]
     last = metadata.last_sequence_number if isinstance(metadata, TableMetadataV2) else max(numbers, default=0)
     if last >= MAX_SEQUENCE_NUMBER:
