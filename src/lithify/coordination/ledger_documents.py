@@ -46,6 +46,7 @@ class LedgerFormat(Generic[SpecT, RangeT, OutputT]):
     """The ledgers of one kind."""
 
     specs: Values[SpecT]
+    """Each as an object of names and values."""
     ranges: Values[RangeT]
     outputs: Values[OutputT]
 

@@ -1,0 +1,301 @@
+"""A third kind of dataset, as small as one can be: text files that are put together.
+
+`texts:///folder` has its files under `parts/`, and which of them count, in order, in the latest version of
+`index/`. A compaction replaces neighbours by one file.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lithify.clock import Clock
+from lithify.compaction.backlog import Backlog, Detail
+from lithify.compaction.checks import check_compactions
+from lithify.compaction.finding import Finding, ok, problem
+from lithify.compaction.lease import Lease, Permit, Taking, judge_lease
+from lithify.compaction.model import Compaction, Ledger
+from lithify.compaction.presence import CoordinatorStatus, Presence
+from lithify.compaction.proposal import Plan, Proposal
+from lithify.compaction.status import Status
+from lithify.compaction.work import Job, RangeOutcome, RangeWork
+from lithify.config.model import Config
+from lithify.coordination.leases import ObjectLease
+from lithify.coordination.ledger_documents import LedgerFormat, Values
+from lithify.coordination.ledger_files import LedgerFiles
+from lithify.coordination.ledger_history import LedgerHistory
+from lithify.coordination.sidecar import ObjectJournal
+from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.kind import Kind, Planned, Planner, Run
+from lithify.datasets.options import Asked, CommandOptions
+from lithify.errors import CorruptObject, LithifyError, Refused
+from lithify.events import GarbageCollected, Observer
+from lithify.ids import Ids, Ulid
+from lithify.jsonvalues import text
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+from lithify.store.versions import Version, VersionedFiles
+from lithify.views.blocks import Line, Shown, Table, columns, notes
+
+OPTIONS = CommandOptions()
+MIN_FILES = 4
+
+Texts = tuple[tuple[str, int], ...]  # names and bytes of the files that count, in order
+Spec = tuple[str, ...]
+LEDGERS: LedgerFormat[Spec, None, tuple[str, int]] = LedgerFormat(
+    Values(lambda spec: {"texts": spec}, lambda found: tuple(map(text, found["texts"]))),
+    Values(lambda part: part, lambda found: None),
+    Values(list, lambda found: (text(found[0]), int(found[1]))),
+)
+TextCompaction = Compaction[Spec, None, tuple[str, int]]
+TextLedger = Ledger[Spec, None, tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Put these files of a store together."""
+
+    store_url: str
+    sources: tuple[str, ...]
+    target: str
+
+
+def put_together(task: Task) -> tuple[str, int]:
+    """Runs inside a Spark task."""
+    store, _ = open_store(task.store_url)
+    data = b"".join(store.get(key) for key in task.sources)
+    store.put(task.target, data)
+    return task.target, len(data)
+
+
+class TextDataset:
+    """One folder of texts."""
+
+    def __init__(self, url: str, store: ObjectStore, root: str, clock: Clock, ids: Ids) -> None:
+        self.url, self.store, self.root = url, store, root
+        self._clock, self._ids, self._rng = clock, ids, random.Random()
+        self.own_folder = f"{root}/_lithify"
+        self._index = VersionedFiles(store, f"{root}/index", ".json", f"{root}/index.boundary", ids)
+        self._ledger = LedgerFiles(url, store, self.own_folder, LEDGERS, clock, ids, self._rng)
+        self.journal = ObjectJournal(store, self.own_folder, clock, ids)
+        self.lease = ObjectLease(store, self.own_folder)
+
+    def add(self, data: bytes) -> None:
+        """What the program does that writes texts."""
+        key = f"{self.root}/parts/{self._ids.ulid(self._clock.now_ms())}.txt"
+        self.store.put(key, data)
+        self._change(lambda texts: (*texts, (key, len(data))))
+
+    def _change(self, change: Callable[[Texts], Texts]) -> None:
+        def apply(version: Version | None) -> bytes | None:
+            before = () if version is None else self._decode(version)
+            after = change(before)
+            return None if after == before and version is not None else json.dumps(after).encode()
+
+        self._index.update(apply, self._clock, self._rng)
+
+    def _decode(self, version: Version) -> Texts:
+        try:
+            return tuple((text(name), int(size)) for name, size in json.loads(version.data))
+        except (ValueError, TypeError) as error:
+            raise CorruptObject(self._index.key(version.id), f"does not decode: {error}") from error
+
+    def snapshot(self) -> Texts:
+        if (version := self._index.latest()) is None:
+            raise Refused(f"{self.url}: there are no texts")
+        return self._decode(version)
+
+    def ledger(self) -> TextLedger | None:
+        return self._ledger.read()
+
+    def update_ledger(self, change: Callable[[TextLedger], TextLedger]) -> TextLedger:
+        return self._ledger.update(change)
+
+    def history(self) -> LedgerHistory:
+        return self._ledger.history()
+
+    def epoch(self) -> int:
+        self.snapshot()
+        return self._ledger.epoch()
+
+    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
+        return None
+
+    def take_epoch(self, permit: Permit, confirm: Callable[[int], None]) -> int:
+        return self._ledger.take_epoch(permit, confirm)
+
+    def has_taken(self, taking: Taking) -> bool:
+        return self._ledger.has_taken(taking)
+
+    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+        ledger, found = self.ledger(), self.lease.read()
+        epoch = 0 if ledger is None else ledger.epoch
+        if found is None or found.lease is None:
+            return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
+        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
+
+    def backlog(self, snapshot: Texts, now_ms: int) -> tuple[Backlog, ...]:
+        detail = Detail("texts", len(snapshot), "lithify_texts", "Texts of a folder", by_unit=False)
+        return (Backlog("all", len(snapshot), 1000, None, (detail,)),)
+
+    def unit(self, spec: Spec) -> str:
+        return "all"
+
+    def newest_ms(self, snapshot: Texts) -> int:
+        return self._clock.now_ms()
+
+    def sources(self, spec: Spec) -> frozenset[str]:
+        return frozenset(spec)
+
+    def encode_spec(self, spec: Spec) -> str:
+        return LEDGERS.encode_spec(spec)
+
+    def decode_spec(self, text: str) -> Spec:
+        return LEDGERS.decode_spec(text)
+
+    def cost_bytes(self, spec: Spec, snapshot: Texts) -> int:
+        return sum(size for name, size in snapshot if name in spec)
+
+    def output_name(self, output: tuple[str, int]) -> str:
+        return output[0]
+
+    def output_bytes(self, output: tuple[str, int]) -> int:
+        return output[1]
+
+    def propose(self, snapshot: Texts, ledger: TextLedger, least: int = MIN_FILES) -> Plan:
+        if len(snapshot) < least or ledger.active():
+            return Plan(notes=(f"{len(snapshot)} texts are few enough, or are being put together",))
+        spec = tuple(name for name, _ in snapshot)
+        return Plan((Proposal(spec, 0.5, self.cost_bytes(spec, snapshot), f"{len(spec)} texts"),))
+
+    def remember(self, plan: Plan) -> None: ...
+
+    def validate(self, compaction: TextCompaction, snapshot: Texts, ledger: TextLedger) -> str | None:
+        names, spec = [name for name, _ in snapshot], list(compaction.spec)
+        begin = names.index(spec[0]) if spec[0] in names else 0
+        return None if names[begin : begin + len(spec)] == spec else "its texts are no neighbours any more"
+
+    def needs_worker(self, compaction: TextCompaction, snapshot: Texts) -> bool:
+        return True
+
+    def prepare(self, compaction: TextCompaction, snapshot: Texts) -> Job:
+        task = Task(self.store.url, compaction.spec, f"{self.root}/parts/{compaction.id}.txt")
+        return Job((RangeWork(None, put_together, task, self.cost_bytes(compaction.spec, snapshot)),))
+
+    def outcome(self, result: tuple[str, int]) -> RangeOutcome:
+        return RangeOutcome((result,), result[1], result[1], {}, 0.0, 0)
+
+    def commit(
+        self,
+        compactions: Sequence[TextCompaction],
+        epoch: int,
+        tell_dropped: Callable[[Ulid, str], None] = lambda compaction_id, reason: None,
+    ) -> Mapping[Ulid, str | None]:
+        verdicts: dict[Ulid, str | None] = {}
+
+        def change(texts: Texts) -> Texts:
+            self._ledger.check_epoch(epoch)
+            for compaction in compactions:
+                verdicts[compaction.id] = self.validate(compaction, texts, Ledger())
+                if verdicts[compaction.id] is None:
+                    begin = [name for name, _ in texts].index(compaction.spec[0])
+                    texts = (*texts[:begin], *compaction.outputs, *texts[begin + len(compaction.spec) :])
+            return texts
+
+        self._change(change)
+        return verdicts
+
+    def was_committed(self, compaction: TextCompaction) -> bool:
+        return set(compaction.outputs) <= set(self.snapshot())
+
+
+class TextKind:
+    """Folders of texts."""
+
+    def open(
+        self, url: str, config: Config, clock: Clock, ids: Ids, wrap: Callable[[ObjectStore], ObjectStore]
+    ) -> TextDataset:
+        store, root = open_store(url.replace("texts://", "file://", 1), config.store_options)
+        return TextDataset(url, wrap(store), root, clock, ids)
+
+    def own_place(self, dataset: TextDataset) -> tuple[ObjectStore, str]:
+        return dataset.store, dataset.own_folder
+
+    def plan(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Planned:
+        texts, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
+        plan = self.planner(dataset, asked, clock)(texts, ledger)
+        table = Table("Would put together", columns("~what"), [(p.reason,) for p in plan.proposals])
+        document = {"texts": len(texts), "proposals": len(plan.proposals)}
+        return Planned(plan, Shown(document, (table, notes(plan.notes))))
+
+    def planner(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Planner:
+        return lambda texts, ledger: dataset.propose(texts, ledger, 2 if asked.full else MIN_FILES)
+
+    def request(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Plan:
+        return self.plan(dataset, asked, clock).plan
+
+    def look(self, snapshot: Texts) -> int:
+        return len(snapshot)
+
+    def show_run(self, run: Run) -> Shown:
+        return Shown({"before": run.before, "after": run.after}, (Line(f"{run.after} texts"),))
+
+    def show_status(self, found: Status) -> Shown:
+        return Shown({"texts": len(found.snapshot)}, (Line(f"{len(found.snapshot)} texts"),))
+
+    def show_spec(self, spec: Spec) -> Mapping[str, Any]:
+        return {"texts": list(spec)}
+
+    def check(
+        self, open_dataset: Callable[[], TextDataset], find: Callable[[TextDataset], Status], now_ms: int
+    ) -> Iterator[Finding]:
+        try:
+            found = find(open_dataset())
+        except LithifyError as error:
+            yield problem("texts", str(error), "write some")
+            return
+        yield ok("texts", f"there are {len(found.snapshot)}")
+        yield from check_compactions(found)
+
+    def collector(
+        self, dataset: TextDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
+    ) -> PeriodicCollector[str]:
+        def collect(due: Due[str]) -> GarbageCollected:
+            return GarbageCollected(dataset.url, due.dry_run, {"text": delete_unnamed(dataset)}, {}, 0)
+
+        return PeriodicCollector({"text": DirectoryOptions()}, collect, clock, observer)
+
+    def collect(
+        self,
+        url: str,
+        config: Config,
+        asked: Asked,
+        clock: Clock,
+        ids: Ids,
+        *,
+        dry_run: bool,
+        min_age_ms: int | None,
+    ) -> Shown:
+        gone = 0 if dry_run else delete_unnamed(self.open(url, config, clock, ids, lambda store: store))
+        return Shown({"deleted": gone}, (Line(f"{gone} deleted"),))
+
+    def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
+        raise AssertionError
+
+
+def delete_unnamed(dataset: TextDataset) -> int:
+    """Delete every text that the index does not name. No program does that while compactions run."""
+    named = dict(dataset.snapshot())
+    unnamed = [meta.key for meta in dataset.store.list(f"{dataset.root}/parts") if meta.key not in named]
+    for key in unnamed:
+        dataset.store.delete(key)
+    return len(unnamed)
+
+
+def warm_up() -> None: ...
+
+
+KIND: Kind[TextDataset] = TextKind()
