@@ -56,8 +56,6 @@ TextLedger = Ledger[Spec, None, tuple[str, int]]
 
 @dataclass(frozen=True)
 class Task:
-    """Put these files of a store together."""
-
     store_url: str
     sources: tuple[str, ...]
     target: str
@@ -83,8 +81,7 @@ class TextDataset:
         self.journal = ObjectJournal(store, self.own_folder, clock, ids)
         self.lease = ObjectLease(store, self.own_folder)
 
-    def add(self, data: bytes) -> None:
-        """What the program does that writes texts."""
+    def add(self, data: bytes) -> None:  # what the program does that writes texts
         key = f"{self.root}/parts/{self._ids.ulid(self._clock.now_ms())}.txt"
         self.store.put(key, data)
         self._change(lambda texts: (*texts, (key, len(data))))
