@@ -133,7 +133,7 @@ class Seen:
 class Watch:
     """Looks at the database again and again, in a thread."""
 
-    def __init__(self, dataset: SlateDataset, has_ready_worker: Callable[[Ledger], bool]) -> None:  # type: ignore[type-arg]
+    def __init__(self, dataset: SlateDataset, has_ready_worker: Callable[[Ledger], bool]) -> None:
         self.seen = Seen()
         self._dataset = dataset
         self._has_ready_worker = has_ready_worker
@@ -150,7 +150,7 @@ class Watch:
             plan = self._dataset.propose(manifest, ledger)
             self._note(ledger, max(len(tree.l0) for tree in manifest.trees()), bool(plan.proposals))
 
-    def _note(self, ledger: Ledger, l0: int, has_proposals: bool) -> None:  # type: ignore[type-arg]
+    def _note(self, ledger: Ledger, l0: int, has_proposals: bool) -> None:
         now_s, now_ms = time.monotonic(), time.time() * 1000
         is_stalled = l0 >= L0_MAX_SSTS
         self.seen.max_l0 = max(self.seen.max_l0, l0)
@@ -235,7 +235,7 @@ class Workers:
             process.kill()
         self._running[index] = (self._start(), time.monotonic())
 
-    def has_ready(self, ledger: Ledger) -> bool:  # type: ignore[type-arg]
+    def has_ready(self, ledger: Ledger) -> bool:
         """Whether a worker has been up for long enough, and runs nothing."""
         busy = {c.worker.id for c in ledger.active() if c.state is State.RUNNING and c.worker is not None}
         ready = sum(time.monotonic() - since_s > READY_AFTER_S for _, since_s in self._running)

@@ -16,13 +16,15 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from lithify.ids import Ulid
 
-SpecT = TypeVar("SpecT")
-RangeT = TypeVar("RangeT")
-OutputT = TypeVar("OutputT")
+SpecT = TypeVar("SpecT", default=Any)
+RangeT = TypeVar("RangeT", default=Any)
+OutputT = TypeVar("OutputT", default=Any)
 
 
 class State(Enum):

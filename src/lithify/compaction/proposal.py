@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
+
+from lithify.compaction.model import SpecT
 
 MAX_PRIORITY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Generic[SpecT]):
     """Something worth compacting, and why."""
 
-    spec: Any
+    spec: SpecT
     priority: float
     """0 (may wait) to `MAX_PRIORITY` (urgent)."""
     cost_bytes: int
@@ -33,10 +35,10 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Generic[SpecT]):
     """What should be compacted now, most urgent first, and what should not, and why."""
 
-    proposals: tuple[Proposal, ...] = ()
+    proposals: tuple[Proposal[SpecT], ...] = ()
     notes: tuple[str, ...] = ()
     """Why the rest is left alone, one sentence for each unit."""
     totals: Mapping[str, Total] = field(default_factory=dict)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
+
+from lithify.compaction.model import OutputT, RangeT
 
 
 @dataclass(frozen=True, slots=True)
-class RangeWork:
+class RangeWork(Generic[RangeT]):
     """One range of a compaction as the engine runs it."""
 
-    range: Any
+    range: RangeT
     function: Callable[[Any], Any]
     """An importable function; runs inside a Spark task."""
     argument: Any
@@ -21,10 +23,10 @@ class RangeWork:
 
 
 @dataclass(frozen=True, slots=True)
-class RangeOutcome:
+class RangeOutcome(Generic[OutputT]):
     """What the service needs to know of a finished range."""
 
-    outputs: tuple[Any, ...]
+    outputs: tuple[OutputT, ...]
     """All outputs of the range, in order, those of earlier attempts included."""
     bytes_read: int
     bytes_written: int
@@ -35,8 +37,8 @@ class RangeOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(Generic[RangeT]):
     """A compaction made ready to run: all its ranges, in key order."""
 
-    works: tuple[RangeWork, ...]
+    works: tuple[RangeWork[RangeT], ...]
     horizon: int | None = None

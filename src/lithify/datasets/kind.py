@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
+
+from typing_extensions import TypeVar
 
 from lithify.clock import Clock
 from lithify.compaction.attempts import Journal
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.finding import Finding
 from lithify.compaction.history import History
+from lithify.compaction.model import Compaction, Ledger, OutputT, RangeT, SpecT
 from lithify.compaction.presence import CoordinatorStatus
 from lithify.compaction.proposal import Plan
 from lithify.compaction.run_summary import RunSummary
 from lithify.compaction.status import Status
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.compaction.transitions import AnyLedger
 from lithify.compaction.work import Job, RangeOutcome
 from lithify.config.model import Config
 from lithify.coordination.leadership import Led
@@ -31,24 +34,27 @@ from lithify.observe.progress import Totals
 from lithify.store.objects import ObjectStore
 from lithify.views.blocks import Shown, Timeline
 
+SnapshotT = TypeVar("SnapshotT", default=Any)
 DatasetT = TypeVar("DatasetT")
 Planner = Callable[[Any, AnyLedger], Plan]
 """From snapshot and ledger."""
 
 
-class Dataset(Led, Protocol):
+class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     """One dataset. Methods that read give the latest committed state; `snapshot` and `ledger`
     values are immutable."""
 
-    def ledger(self) -> AnyLedger | None:
+    def ledger(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """The latest ledger; `None` when no coordinator ever ran."""
         ...
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> SnapshotT:
         """The latest committed state. Whoever needs both reads the ledger first."""
         ...
 
-    def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:
+    def update_ledger(
+        self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
+    ) -> Ledger[SpecT, RangeT, OutputT]:
         """Apply `change` to the latest ledger and publish the result as the next version, again
         on each conflict. Publishes nothing when `change` returns its argument."""
         ...
@@ -66,76 +72,81 @@ class Dataset(Led, Protocol):
         """Which coordinator the dataset has, and whether it is alive."""
         ...
 
-    def backlog(self, snapshot: Any, now_ms: int) -> tuple[Backlog, ...]:
+    def backlog(self, snapshot: SnapshotT, now_ms: int) -> tuple[Backlog, ...]:
         """The backlog of each unit whose writer stalls when too much piles up; nothing where none
         does (pure)."""
         ...
 
-    def unit(self, spec: Any) -> str:
+    def unit(self, spec: SpecT) -> str:
         """The name of the unit a spec compacts (pure)."""
         ...
 
-    def newest_ms(self, snapshot: Any) -> int:
+    def newest_ms(self, snapshot: SnapshotT) -> int:
         """The newest time in the snapshot, by the clock of who writes the dataset; wall-clock
         milliseconds, 0 when there is none. Ids of new compactions are not newer than that, so that a
         coordinator whose clock runs ahead does no harm (pure)."""
         ...
 
-    def sources(self, spec: Any) -> frozenset[str]:
+    def sources(self, spec: SpecT) -> frozenset[str]:
         """Names of what a spec reads, as fine as is useful, each its own in the whole dataset (pure).
         What shares one with a compaction that has just failed for good is left alone for a while."""
         ...
 
-    def encode_spec(self, spec: Any) -> str:
+    def encode_spec(self, spec: SpecT) -> str:
         """A spec as text, for the journal (pure)."""
         ...
 
-    def decode_spec(self, text: str) -> Any:
+    def decode_spec(self, text: str) -> SpecT:
         """The spec of such a text; `CorruptObject` when it is none (pure)."""
         ...
 
-    def cost_bytes(self, spec: Any, snapshot: Any) -> int:
+    def cost_bytes(self, spec: SpecT, snapshot: SnapshotT) -> int:
         """Bytes of what a spec reads that is still in the snapshot (pure)."""
         ...
 
-    def output_name(self, output: Any) -> str:
+    def output_name(self, output: OutputT) -> str:
         """A name that no other output of any compaction has (pure)."""
         ...
 
-    def output_bytes(self, output: Any) -> int:
+    def output_bytes(self, output: OutputT) -> int:
         """The size of an output (pure)."""
         ...
 
-    def propose(self, snapshot: Any, ledger: AnyLedger) -> Plan:
+    def propose(self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT]) -> Plan[SpecT]:
         """What should be compacted (pure)."""
         ...
 
-    def remember(self, plan: Plan) -> None:
+    def remember(self, plan: Plan[SpecT]) -> None:
         """A coordinator has acted on the plan: keep what it found out, if anything. A memory only: nothing
         is lost when this is never called."""
         ...
 
-    def validate(self, compaction: AnyCompaction, snapshot: Any, ledger: AnyLedger) -> str | None:
+    def validate(
+        self,
+        compaction: Compaction[SpecT, RangeT, OutputT],
+        snapshot: SnapshotT,
+        ledger: Ledger[SpecT, RangeT, OutputT],
+    ) -> str | None:
         """Why the compaction must not be scheduled (when it is Submitted), carried out (Scheduled) or
         committed (Compacted) as things are; `None` if it may (pure)."""
         ...
 
-    def needs_worker(self, compaction: AnyCompaction, snapshot: Any) -> bool:
+    def needs_worker(self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT) -> bool:
         """Whether rows must be read; otherwise the coordinator commits it by itself."""
         ...
 
-    def prepare(self, compaction: AnyCompaction, snapshot: Any) -> Job:
+    def prepare(self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT) -> Job[RangeT]:
         """Cut the compaction into ranges, or take up the ranges its progress records. `compaction` is
         as it was claimed: `compaction.worker` is the claim its tasks report their movements for."""
         ...
 
-    def outcome(self, result: Any) -> RangeOutcome:
+    def outcome(self, result: Any) -> RangeOutcome[OutputT]:
         """Read what a range's function returned."""
         ...
 
     def commit(
         self,
-        compactions: Sequence[AnyCompaction],
+        compactions: Sequence[Compaction[SpecT, RangeT, OutputT]],
         epoch: int,
         tell_dropped: Callable[[Ulid, str], None],
     ) -> Mapping[Ulid, str | None]:
@@ -144,7 +155,7 @@ class Dataset(Led, Protocol):
         and why. `Fenced` when `epoch` is no longer the newest."""
         ...
 
-    def was_committed(self, compaction: AnyCompaction) -> bool:
+    def was_committed(self, compaction: Compaction[SpecT, RangeT, OutputT]) -> bool:
         """Whether the dataset, as far as its past is known, has or had the compaction's outputs."""
         ...
 

@@ -65,6 +65,7 @@ from lithify.datasets.iceberg.split import RANGE_BYTES, split
 from lithify.datasets.iceberg.state import draw_state, written_file
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
+from lithify.datasets.kind import Dataset
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import Ids, Ulid
 from lithify.planning.timeline import state_codec
@@ -91,7 +92,7 @@ class _Memory:
     """The states that the plan began with."""
 
 
-class IcebergDataset:
+class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
     """One table of a catalog. `Refused` when it does not exist."""
 
     def __init__(
@@ -127,7 +128,7 @@ class IcebergDataset:
         self.lineage = Lineage(self.store, join(folder, "lineage.json"))
         self._ids = ids
         self._journal = ObjectJournal(self.store, folder, clock, ids)
-        self.lease = ObjectLease(self.store, folder)
+        self._lease = ObjectLease(self.store, folder)
         self._cache = ManifestCache()
         self._footers = Footers()
         self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
@@ -146,6 +147,10 @@ class IcebergDataset:
     @property
     def journal(self) -> ObjectJournal:
         return self._journal
+
+    @property
+    def lease(self) -> ObjectLease:
+        return self._lease
 
     @property
     def numbered_files(self) -> tuple[VersionedFiles, ...]:

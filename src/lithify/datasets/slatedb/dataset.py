@@ -22,11 +22,13 @@ from lithify.compaction.work import Job, RangeOutcome
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal, Reporting
+from lithify.datasets.kind import Dataset
 from lithify.datasets.slatedb.backlog import backlog
 from lithify.datasets.slatedb.commit import Commit, is_committed
 from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.model import (
+    KeyRange,
     Manifest,
     Spec,
     Sst,
@@ -55,7 +57,7 @@ __all__ = ["SlateDataset", "SlateOptions"]
 _NO_COMPACTION = ulid_from_int(0)
 
 
-class SlateDataset:
+class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     """One SlateDB database under the key `root` of `store`."""
 
     def __init__(
@@ -79,7 +81,7 @@ class SlateDataset:
             store, self.paths, self.url, clock, ids, rng if rng is not None else random.Random()
         )
         self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids)
-        self.lease = ObjectLease(store, self.paths.own_folder)
+        self._lease = ObjectLease(store, self.paths.own_folder)
 
     @property
     def url(self) -> str:
@@ -89,6 +91,10 @@ class SlateDataset:
     @property
     def journal(self) -> ObjectJournal:
         return self._journal
+
+    @property
+    def lease(self) -> ObjectLease:
+        return self._lease
 
     # Reading
 
