@@ -1,9 +1,12 @@
-"""Imports point down only: the contracts of pyproject.toml."""
+"""Imports point down only: the contracts of pyproject.toml. Nor does anything but a kind know its words."""
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -13,3 +16,39 @@ def test_imports_point_down_only() -> None:
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+WORDS = re.compile(r"slatedb|iceberg|kafka|(?:^|_)l0(?:_|$)", re.IGNORECASE)
+KINDS = ("datasets/slatedb/", "datasets/iceberg/", "datasets/registry.py", "testing/simulation/")
+KNOWN = {
+    ("config/model.py", "l0_max_ssts"),  # where SlateDB has it
+    ("observe/metrics.py", "slatedb_compactor_"),  # SlateDB's own names, on which dashboards depend
+    ("observe/metrics.py", "slatedb_gc_count"),
+    ("observe/metrics.py", "slatedb_gc_deleted_count"),
+    ("observe/metrics.py", "slatedb_gc_version_count"),
+}
+
+
+def names_in(source: str) -> Iterator[str]:
+    """Every name that a module defines or uses, and every string that could be one."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.keyword(arg=str(name)) | ast.ImportFrom(module=str(name)):
+                yield name
+            case ast.Constant(value=str(text)) if re.fullmatch(r"[\w./:-]+", text):
+                yield text
+
+
+def test_only_a_kind_knows_its_words() -> None:
+    """Texts for people may name them."""
+    root = ROOT / "src" / "lithify"
+    found = set()
+    for path in root.rglob("*.py"):
+        module = path.relative_to(root).as_posix()
+        if not module.startswith(KINDS):
+            found |= {(module, name) for name in names_in(path.read_text()) if WORDS.search(name)}
+    assert found == KNOWN

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lithify.cli.kind_options import NOTHING, Given
 from lithify.cli.running import pairs
+from lithify.datasets.registry import all_registered
 from lithify.observe.logs import LOGGER, set_up_logs
 from lithify.observe.secrets import conceal
 from lithify.redaction import is_secret
@@ -33,8 +34,8 @@ TABLES = {
     "spark_conf": ("--spark-conf", "spark.conf"),
 }
 """Options of the form KEY=VALUE: parameter of the command, option, table of settings."""
-_PROVIDERS = ("AWS_", "AZURE_", "GOOGLE_", "PYICEBERG_")
-"""What the environment variables of object stores and catalogs begin with."""
+_PROVIDERS = ("AWS_", "AZURE_", "GOOGLE_")
+"""What the environment variables of object stores begin with."""
 
 
 def load_settings(
@@ -56,7 +57,8 @@ def load_settings(
             flags[setting] = (flag, value)
     loaded = load(config, flags)
     conceal(loaded.secrets())
-    conceal(value for name, value in os.environ.items() if name.startswith(_PROVIDERS) and is_secret(name))
+    read = (*_PROVIDERS, *(prefix for kind in all_registered() for prefix in kind.load_options().environment))
+    conceal(value for name, value in os.environ.items() if name.startswith(read) and is_secret(name))
     return loaded
 
 

@@ -44,6 +44,8 @@ class CommandOptions:
 
     options: tuple[KindOption, ...] = ()
     inspections: tuple[Inspection, ...] = ()
+    environment: tuple[str, ...] = ()
+    """What environment variables begin with that its libraries read, secrets among them."""
 
 
 @dataclass(frozen=True, slots=True)

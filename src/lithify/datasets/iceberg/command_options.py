@@ -22,4 +22,5 @@ OPTIONS = CommandOptions(
             metavar="PERCENT",
         ),
     ),
+    environment=("PYICEBERG_",),
 )
