@@ -14,15 +14,13 @@ from lithify.cli.options import AsJson, CompactionIds, ConfigFile, Full, Sets, S
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.datasets.registry import registered_for
-from lithify.errors import DeadlineExceeded, Refused
+from lithify.errors import Refused
 from lithify.views import text
 
 if TYPE_CHECKING:
     from lithify.compaction.status import CompactionStatus
-    from lithify.config.model import Config
     from lithify.datasets.kind import Dataset
     from lithify.ids import Ulid
-    from lithify.service.control import Outcome
 
 
 @takes_kind_options("submit")
@@ -159,11 +157,24 @@ def wait(
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
         from lithify.cli import wiring
+        from lithify.clock import SystemClock
+        from lithify.service import control
+        from lithify.service.status import under_way
 
-        dataset = wiring.open_dataset(url, effective)
+        dataset, clock, timeout_s = wiring.open_dataset(url, effective), SystemClock(), _seconds(timeout)
         dataset.snapshot()  # refuses where there is nothing
-        wanted = _ids(compactions) if compactions else _active(dataset)
-        ended = _wait(dataset, wanted, _seconds(timeout), effective, as_json)
+        wanted = _ids(compactions) if compactions else control.active(dataset)
+        poll_s = effective.compactor_options.commit_compacted_interval.total_seconds()
+        heartbeat_timeout_ms = wiring.heartbeat_timeout_ms(effective)
+        with Bars(Console(stderr=True), quiet=as_json) as bars:
+            ended = control.wait(
+                dataset,
+                clock,
+                wanted,
+                poll_s=poll_s,
+                timeout_s=timeout_s,
+                on_look=lambda: bars.draw(under_way(dataset, clock.now_ms(), heartbeat_timeout_ms), wanted),
+            )
         if as_json:
             print_json(
                 [{"compaction": o.compaction, "state": o.state.value, "reason": o.reason} for o in ended]
@@ -177,43 +188,6 @@ def wait(
 
         if any(o.state is State.FAILED for o in ended):
             raise typer.Exit(1)
-
-
-def _wait(
-    dataset: Dataset, wanted: Sequence[Ulid], timeout_s: float | None, config: Config, as_json: bool
-) -> list[Outcome]:
-    from lithify.cli import wiring
-    from lithify.clock import SystemClock
-    from lithify.service import control
-    from lithify.service.status import under_way
-
-    clock = SystemClock()
-    poll_s = config.compactor_options.commit_compacted_interval.total_seconds()
-    ends_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
-    ended: dict[Ulid, Outcome] = {}
-    with Bars(Console(stderr=True), quiet=as_json) as bars:
-        while True:
-            ledger = dataset.ledger()
-            active = {c.id for c in ledger.active()} if ledger is not None else set()
-            for compaction_id in wanted:
-                if compaction_id not in ended and compaction_id not in active:
-                    found = control.outcome(dataset, compaction_id)
-                    if found is None:
-                        raise Refused(
-                            f"nothing is known of a compaction {compaction_id} of {dataset.url}: there "
-                            "never was one, or it is over and its traces were collected"
-                        )
-                    if found.state.is_terminal:
-                        ended[compaction_id] = found
-            if len(ended) == len(wanted):
-                return [ended[compaction_id] for compaction_id in wanted]
-            bars.draw(under_way(dataset, clock.now_ms(), wiring.heartbeat_timeout_ms(config)), wanted)
-            if ends_s is not None and clock.monotonic_s() + poll_s > ends_s:
-                open_ = ", ".join(i for i in wanted if i not in ended)
-                raise DeadlineExceeded(
-                    f"not finished in time: {open_}; `lithify status` says what it waits for"
-                )
-            clock.sleep_s(poll_s)
 
 
 class Bars:
@@ -251,11 +225,6 @@ class Bars:
             if c.id not in self._tasks:
                 self._tasks[c.id] = self._progress.add_task(c.id, total=1.0, said=said)
             self._progress.update(self._tasks[c.id], completed=c.share_done, said=said)
-
-
-def _active(dataset: Dataset) -> list[Ulid]:
-    ledger = dataset.ledger()
-    return [c.id for c in ledger.active()] if ledger is not None else []
 
 
 def _ids(given: Sequence[str]) -> list[Ulid]:

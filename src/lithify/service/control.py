@@ -16,7 +16,7 @@ All of it is a change of the ledger by somebody who is neither coordinator nor w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from lithify.compaction.model import Compaction, State
 from lithify.compaction.presence import Presence
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
-from lithify.errors import Refused
+from lithify.errors import DeadlineExceeded, Refused
 from lithify.ids import Ids, Ulid
 
 CANCELLED = "was cancelled"
@@ -166,6 +166,47 @@ def outcome(dataset: Dataset, compaction_id: Ulid) -> Outcome | None:
     if failure is not None:
         return Outcome(compaction_id, State.FAILED, failure.reason)
     return Outcome(compaction_id, State.FAILED) if entry is not None else None
+
+
+def active(dataset: Dataset) -> list[Ulid]:
+    """The compactions that are under way now."""
+    ledger = dataset.ledger()
+    return [c.id for c in ledger.active()] if ledger is not None else []
+
+
+def wait(
+    dataset: Dataset,
+    clock: Clock,
+    compaction_ids: Sequence[Ulid],
+    *,
+    poll_s: float,
+    timeout_s: float | None = None,
+    on_look: Callable[[], None] = lambda: None,
+) -> list[Outcome]:
+    """Look every `poll_s` until all these compactions have ended; how, in their order. `DeadlineExceeded`
+    when they have not before `timeout_s`, `Refused` when nothing is known of one. `on_look` is called after
+    each look that was not the last."""
+    ends_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
+    ended: dict[Ulid, Outcome] = {}
+    while True:
+        under_way = set(active(dataset))
+        for compaction_id in compaction_ids:
+            if compaction_id not in ended and compaction_id not in under_way:
+                found = outcome(dataset, compaction_id)
+                if found is None:
+                    raise Refused(
+                        f"nothing is known of a compaction {compaction_id} of {dataset.url}: there never was "
+                        "one, or it is over and its traces were collected"
+                    )
+                if found.state.is_terminal:
+                    ended[compaction_id] = found
+        if len(ended) == len(compaction_ids):
+            return [ended[compaction_id] for compaction_id in compaction_ids]
+        on_look()
+        if ends_s is not None and clock.monotonic_s() + poll_s > ends_s:
+            left = ", ".join(i for i in compaction_ids if i not in ended)
+            raise DeadlineExceeded(f"not finished in time: {left}; `lithify status` says what it waits for")
+        clock.sleep_s(poll_s)
 
 
 def _ended(dataset: Dataset, compaction_id: Ulid) -> AnyCompaction | None:
