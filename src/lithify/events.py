@@ -132,6 +132,25 @@ class Lost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined(Event):
+    """A dataset could not be looked at; a worker leaves it alone for a while, and again for longer when that
+    goes on. Told once, and again only when the reason changes."""
+
+    level = logging.ERROR
+
+    reason: str
+    pause_s: float
+    """The first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered(Event):
+    """A dataset that was quarantined can be looked at again."""
+
+    failed_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failed(Event):
     """A compaction was tried too often; it is Failed now."""
 

@@ -82,6 +82,11 @@ class Dataset(Led, Protocol):
         """Bytes of what a spec reads that is still in the snapshot (pure)."""
         ...
 
+    def priority(self, spec: Any, snapshot: Any) -> float:
+        """How urgent a compaction is as things are now, 0 (may wait) to 1 (urgent), whenever it was
+        planned; 0 when the snapshot does not show what it reads any more (pure)."""
+        ...
+
     def output_name(self, output: Any) -> str:
         """A name that no other output of any compaction has (pure)."""
         ...

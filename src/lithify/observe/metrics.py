@@ -105,6 +105,9 @@ class Metrics:
         self._submitted = self._counter("lithify_submitted", "Compactions the planner added")
         self._committed = self._counter("lithify_committed", "Compactions committed")
         self._failures = self._counter("lithify_failures", "What went wrong, by class", "kind")
+        self._quarantined = self._gauge(
+            "lithify_quarantined", "1 while workers of this process leave the dataset alone after an error"
+        )
         self._l0_ssts = self._gauge("lithify_l0_ssts", "L0 SSTs", "unit")
         self._l0_bytes = self._gauge("lithify_l0_bytes", "Bytes of L0 SSTs: the backlog", "unit")
         self._runs = self._gauge("lithify_sorted_runs", "Sorted runs", "unit")
@@ -159,6 +162,10 @@ class Metrics:
             case events.Committed():
                 self._committed.labels(url).inc()
                 self._last.labels(url).set(self._clock.now_ms() // 1000)
+            case events.Quarantined():
+                self._quarantined.labels(url).set(1)
+            case events.Recovered():
+                self._quarantined.labels(url).set(0)
             case events.GarbageCollected(deleted=deleted, left=left, dry_run=dry_run):
                 self._take_in_garbage(url, {} if dry_run else deleted, left)
             case _:

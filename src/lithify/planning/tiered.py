@@ -216,6 +216,20 @@ def plan(
     return TieredPlan(tuple(proposals), _unpicked(trees, states, proposals, next_id, policy))
 
 
+def l0_priority(l0_count: int, policy: TieredPolicy) -> float:
+    """How urgent it is to take L0 SSTs of a tree that has so many."""
+    return 0.5 + 0.5 * min(1.0, l0_count / policy.max_compaction_sources)
+
+
+def runs_priority(run_count: int, policy: TieredPolicy) -> float:
+    """How urgent it is to merge runs of a tree that has so many."""
+    return 0.5 * _fullness(run_count, policy)
+
+
+def _fullness(run_count: int, policy: TieredPolicy) -> float:
+    return min(1.0, run_count / (2 * policy.max_compaction_sources))
+
+
 def full_compaction(tree: TreeShape, active: Iterable[ActiveWork], next_id: int) -> TieredProposal | str:
     """All L0 SSTs and all runs of the tree as one run, or why not now.
 
@@ -325,7 +339,7 @@ class _TreeState:
             tuple(sst.id for sst in sources),
             (),
             next_id,
-            priority=0.5 + 0.5 * min(1.0, len(available) / policy.max_compaction_sources),
+            priority=l0_priority(len(available), policy),
             cost_bytes=size_bytes,
             reason=reason,
         )
@@ -372,13 +386,12 @@ class _TreeState:
         return None
 
     def _merge(self, runs: Sequence[Run], reason: str, weight: float) -> TieredProposal:
-        fullness = min(1.0, len(self.shape.runs) / (2 * self.policy.max_compaction_sources))
         return TieredProposal(
             self.shape.key,
             (),
             tuple(run.id for run in runs),
             runs[-1].id,
-            priority=weight * fullness,
+            priority=weight * _fullness(len(self.shape.runs), self.policy),
             cost_bytes=_total(runs),
             reason=reason,
         )

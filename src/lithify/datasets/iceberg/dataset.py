@@ -53,7 +53,7 @@ from lithify.datasets.iceberg.model import (
     TimeRange,
 )
 from lithify.datasets.iceberg.ownership import data_prefix, mark_of
-from lithify.datasets.iceberg.plan import plan_table, proposals_of, timeline_policy
+from lithify.datasets.iceberg.plan import plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.queue import TaskQueue
 from lithify.datasets.iceberg.refusals import check_table
@@ -360,6 +360,9 @@ class IcebergDataset:
 
     def sources(self, spec: ChunkSpec) -> frozenset[str]:
         return frozenset(spec.inputs)
+
+    def priority(self, spec: ChunkSpec, snapshot: TableState) -> float:
+        return priority(spec, snapshot)
 
     def encode_spec(self, spec: ChunkSpec) -> str:
         return documents.encode_spec(spec)

@@ -29,6 +29,7 @@ from lithify.planning.timeline.model import (
     TimelinePolicy,
 )
 from lithify.planning.timeline.plan import plan
+from lithify.planning.timeline.rules import urgency
 
 US_PER_S = 1_000_000
 MAX_CUTS = 20_000
@@ -87,6 +88,20 @@ def proposals_of(state: TableState, timeline: TimelinePlan, chosen: Sequence[Tas
     if waiting:
         notes.append(f"{waiting} task(s) wait for others that share files with them, or for capacity")
     return Plan(proposals, tuple(notes), _totals(timeline))
+
+
+def priority(spec: ChunkSpec, state: TableState) -> float:
+    """How urgent a compaction is with those of its inputs that the table has now: by the files that it would
+    save, or by the rows that are deleted, whichever is more. By the timeline's measures, over all chunks."""
+    inputs = set(spec.inputs)
+    files = [file for file in state.files if file.id in inputs]
+    rows, deleted = sum(file.rows for file in files), sum(file.deleted_rows for file in files)
+    if any(file.deletes and not file.deleted_rows for file in files):
+        deleted_ratio = 0.5
+    else:
+        deleted_ratio = min(1.0, deleted / rows) if rows else 0.0
+    needed = -(-sum(file.size_bytes for file in files) // state.policy.target_file_size_bytes)
+    return max(deleted_ratio, urgency(abs(len(files) - needed)))
 
 
 def spec_of(task: Task, state: TableState, files: Mapping[str, TimelineFile]) -> ChunkSpec:

@@ -34,7 +34,7 @@ from lithify.datasets.slatedb.model import (
 )
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, DatabasePaths
-from lithify.datasets.slatedb.plan import FullRequest, propose, propose_full
+from lithify.datasets.slatedb.plan import FullRequest, priority, propose, propose_full
 from lithify.datasets.slatedb.pressure import pressure
 from lithify.datasets.slatedb.sources import source_views
 from lithify.datasets.slatedb.task import TaskResult
@@ -259,6 +259,9 @@ class SlateDataset:
         where = f" of {self.unit(spec)}" if spec.segment else ""
         names = (*spec.l0_view_ids, *(f"run {run_id}" for run_id in spec.sorted_runs))
         return frozenset(f"{name}{where}" for name in names)
+
+    def priority(self, spec: Spec, snapshot: Manifest) -> float:
+        return priority(spec, snapshot, self.options.policy)
 
     def encode_spec(self, spec: Spec) -> str:
         """A ledger with nothing but this spec, in base 64."""

@@ -34,7 +34,16 @@ from dataclasses import dataclass
 from lithify.compaction.model import State
 from lithify.compaction.proposal import Plan, Proposal
 from lithify.datasets.slatedb.ledger import SlateLedger
-from lithify.datasets.slatedb.model import KeyRange, Manifest, SortedRun, TieredSpec, Tree, View, tree_label
+from lithify.datasets.slatedb.model import (
+    KeyRange,
+    Manifest,
+    SortedRun,
+    Spec,
+    TieredSpec,
+    Tree,
+    View,
+    tree_label,
+)
 from lithify.errors import Refused
 from lithify.ids import Ulid, ulid_ms
 from lithify.planning.tiered import (
@@ -45,11 +54,13 @@ from lithify.planning.tiered import (
     TieredProposal,
     TreeShape,
     full_compaction,
+    l0_priority,
     next_run_id,
     plan,
+    runs_priority,
 )
 
-__all__ = ["FullRequest", "TieredPolicy", "propose", "propose_full", "visible_size_bytes"]
+__all__ = ["FullRequest", "TieredPolicy", "priority", "propose", "propose_full", "visible_size_bytes"]
 
 _POSITION_BYTES = 8
 _MIN_VISIBLE_FRACTION = 1e-6
@@ -67,6 +78,16 @@ def propose(
         _labelled(manifest, left.key, left.reason) for left in tiered.unpicked if _speaks(manifest, left.key)
     )
     return as_plan(manifest, tiered.proposals, notes)
+
+
+def priority(spec: Spec, manifest: Manifest, policy: TieredPolicy) -> float:
+    """How urgent a compaction is with the L0 SSTs and runs that its tree has now."""
+    tree = manifest.tree(spec.segment)
+    if tree is None:
+        return 0.0
+    if any(view.id in spec.l0_view_ids for view in tree.l0):
+        return l0_priority(len(tree.l0), policy)
+    return runs_priority(len(tree.runs), policy) if spec.sorted_runs else 0.0
 
 
 @dataclass(frozen=True, slots=True)
