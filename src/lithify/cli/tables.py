@@ -128,11 +128,16 @@ def compact(url: str, config: Config, full: bool, take_over: bool, as_json: bool
     """Compact a table once; `full`: as if nothing had to wait."""
     from lithify.cli.once import View, compact_once
     from lithify.clock import SystemClock
+    from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
     from lithify.datasets.iceberg.request import request
 
     dataset, clock = open_table(url, config), SystemClock()
     view = View(dataset.snapshot, _result_json, _print_result)
-    planner = (lambda state, ledger: request(state, ledger, clock.now_ms() * 1000)) if full else None
+
+    def everything(state: Any, ledger: Any, held: Held = NOTHING_HELD, /) -> Plan:
+        return request(state, ledger, clock.now_ms() * 1000, held=held)
+
+    planner = everything if full else None
     compact_once(dataset, config, view, planner=planner, take_over=take_over, as_json=as_json)
 
 

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,6 +16,7 @@ from lithify.cli import tables
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
+    from lithify.compaction.proposal import Planner
     from lithify.config.model import Config, DirectorySettings, SegmentSettings
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -118,7 +119,7 @@ def _segment_times(settings: SegmentSettings) -> SegmentTimes | None:
     )
 
 
-def planner(dataset: SlateDataset, full: bool, segment: str | None) -> Callable[[Any, Any], Any]:
+def planner(dataset: SlateDataset, full: bool, segment: str | None) -> Planner:
     """What a run compacts: everything, or what the scheduler finds; everywhere or in one segment."""
     return dataset.planner(full=full, segment=None if segment is None else segment_prefix(segment))
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
+
+Held = Mapping[str, str]
+"""What is to be left alone for now: names of sources (`Dataset.sources`), each with a sentence why."""
+NOTHING_HELD: Held = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +47,9 @@ class Plan:
     planner does not look at everything."""
     memory: Any = field(default=None, compare=False, repr=False)
     """What the kind found out meanwhile and wants to keep, for `Dataset.remember`."""
+
+
+class Planner(Protocol):
+    """What decides what should be compacted; see `Dataset.propose`."""
+
+    def __call__(self, snapshot: Any, ledger: Any, held: Held = NOTHING_HELD, /) -> Plan: ...

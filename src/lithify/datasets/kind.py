@@ -13,7 +13,7 @@ from lithify.compaction.attempts import Journal
 from lithify.compaction.backlog import Pressure
 from lithify.compaction.history import History
 from lithify.compaction.presence import CoordinatorStatus
-from lithify.compaction.proposal import Plan
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.compaction.work import Job, RangeOutcome
 from lithify.coordination.leadership import Led
@@ -95,8 +95,9 @@ class Dataset(Led, Protocol):
         """The size of an output (pure)."""
         ...
 
-    def propose(self, snapshot: Any, ledger: AnyLedger) -> Plan:
-        """What should be compacted (pure)."""
+    def propose(self, snapshot: Any, ledger: AnyLedger, held: Held = NOTHING_HELD) -> Plan:
+        """What should be compacted (pure). What is held takes no place of anything else: the plan is the one
+        for the rest, and where it would be another without `held`, a note has that sentence."""
         ...
 
     def remember(self, plan: Plan) -> None:

@@ -153,6 +153,8 @@ class Worker:
     def claim(self) -> bool:
         """Step 5 for one compaction, the one whose turn it is; whether this worker has it now."""
         candidates = self._candidates()
+        if not candidates:
+            return False  # time has passed since the offer, and may have passed backwards
         ranks = self._ranks(candidates)
         compaction_id = self._turns.order(ranks)[0]
         del self._free.compactions[compaction_id]

@@ -32,7 +32,7 @@ from lithify.compaction.backlog import Pressure
 from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
 from lithify.compaction.model import Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
-from lithify.compaction.proposal import Plan
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_history import LedgerHistory
@@ -376,18 +376,20 @@ class IcebergDataset:
     def output_bytes(self, output: NewFile) -> int:
         return output.size_bytes
 
-    def timeline(self, snapshot: TableState, ledger: IcebergLedger) -> TimelinePlan:
+    def timeline(
+        self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD
+    ) -> TimelinePlan:
         """Every chunk of the table with its verdict, and the tasks."""
         now_us = self._clock.now_ms() * 1000
         is_idle = self._queue.is_empty and not ledger.active()
-        return plan_table(snapshot, ledger, now_us, revive_deferred=is_idle)
+        return plan_table(snapshot, ledger, now_us, revive_deferred=is_idle, held=held)
 
-    def propose(self, snapshot: TableState, ledger: IcebergLedger) -> Plan:
-        timeline = self.timeline(snapshot, ledger)
+    def propose(self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD) -> Plan:
+        timeline = self.timeline(snapshot, ledger, held)
         sizes = {file.id: file.size_bytes for file in snapshot.files}
         choice = self._queue.look(timeline, ledger, sizes, snapshot.policy)
         states = deferred(remember(timeline, timeline_policy(snapshot.policy)), choice.shed)
-        plan = proposals_of(snapshot, timeline, choice.start)
+        plan = proposals_of(snapshot, timeline, choice.start, held)
         return replace(plan, memory=_Memory(choice.queue, states, snapshot.states))
 
     def validate(
