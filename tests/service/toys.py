@@ -61,6 +61,8 @@ class ToyDataset:
         """What reading the ledger ends with."""
         self.write_errors: list[Exception] = []
         """What the next writes of the ledger end with."""
+        self.snapshots = 0
+        """How often it was read."""
         self.read_at_s: list[float] = []
         """When the ledger was read."""
 
@@ -83,6 +85,7 @@ class ToyDataset:
         return self.value
 
     def snapshot(self) -> str:
+        self.snapshots += 1
         return "snapshot"
 
     def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:

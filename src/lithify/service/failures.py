@@ -82,7 +82,7 @@ class Failures:
 
         def plan(snapshot: object, ledger: AnyLedger) -> Plan:
             held = self._held(given_up(self._known, ledger))
-            found = _without(planner(snapshot, ledger, held), held, self._dataset)
+            found = without(planner(snapshot, ledger, held), held, self._dataset)
             reasons = set(held.values())
             # Somebody may forgive it, which no ledger shows.
             self._is_due = self._is_due or any(reason in note for reason in reasons for note in found.notes)
@@ -127,7 +127,7 @@ class Failures:
             return frozenset()
 
 
-def _without(plan: Plan, held: Held, dataset: Dataset) -> Plan:
+def without(plan: Plan, held: Held, dataset: Dataset) -> Plan:
     """The plan of a planner that does not do as it is told would be tried again and again."""
     if not held:
         return plan

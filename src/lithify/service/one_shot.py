@@ -35,6 +35,7 @@ from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.events import Observer
 from lithify.ids import Ids, Ulid
 from lithify.service.coordinator import Coordinator
+from lithify.service.failures import without
 from lithify.service.worker import Worker, WorkerOptions
 
 __all__ = ["Failure", "Planner", "Result", "run"]
@@ -97,7 +98,9 @@ def run(
         dataset,
         clock,
         ids,
-        plan=lambda snapshot, latest: plan_now(snapshot, latest, shunned.held),
+        plan=lambda snapshot, latest: without(
+            plan_now(snapshot, latest, shunned.held), shunned.held, dataset
+        ),
         worker_heartbeat_timeout_ms=worker_heartbeat_timeout_ms,
         observer=observer,
     )

@@ -335,9 +335,12 @@ class Worker:
             return transitions.release(self._beat(latest, running), compaction_id, self._id)
 
         self._note_finished(running)
-        # Before the release, so that whoever sees it free sees the attempt too.
-        attempt = Attempt(self._id, str(error), now_ms, len(running.outcomes))
-        self._dataset.journal.add_attempt(compaction_id, attempt)
+        # Before the release, so that whoever sees it free sees the attempt too. Once, should the release fail.
+        if running.attempt is None:
+            running.attempt = Attempt(self._id, str(error), now_ms, len(running.outcomes))
+        if not running.is_attempt_noted:
+            self._dataset.journal.add_attempt(compaction_id, running.attempt)
+            running.is_attempt_noted = True
         self._dataset.update_ledger(change)
         self._let_go(compaction_id)
         self._failures.append((compaction_id, error))

@@ -381,8 +381,7 @@ class IcebergDataset:
     ) -> TimelinePlan:
         """Every chunk of the table with its verdict, and the tasks."""
         now_us = self._clock.now_ms() * 1000
-        is_idle = self._queue.is_empty and not ledger.active()
-        return plan_table(snapshot, ledger, now_us, revive_deferred=is_idle, held=held)
+        return plan_table(snapshot, ledger, now_us, revive_deferred=self._queue.is_empty, held=held)
 
     def propose(self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD) -> Plan:
         timeline = self.timeline(snapshot, ledger, held)
