@@ -22,6 +22,9 @@ from lithify.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreE
 from lithify.ids import RandomIds
 from lithify.service.coordinator import TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.options import WorkerOptions
+from lithify.service.room import Room
+from lithify.testing.engine import InlineEngine
 from tests.pools import pool_of
 
 if TYPE_CHECKING:
@@ -77,6 +80,7 @@ class SomeWorker:
     """In how many ticks something changes."""
     error: BaseException | None = None
     """What every tick, and giving back, ends with."""
+    room: Room = field(default_factory=lambda: Room(InlineEngine(), WorkerOptions()))
 
     @property
     def url(self) -> str:

@@ -124,6 +124,16 @@ class AttemptFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLost(Event):
+    """The engine went down under a compaction, which was given back. That counts as no attempt."""
+
+    level = logging.WARNING
+
+    compaction: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lost(Event):
     """The compaction was given to somebody else; this worker dropped it."""
 

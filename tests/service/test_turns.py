@@ -14,7 +14,7 @@ from lithify.compaction.transitions import AnyLedger
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.errors import StoreError
-from lithify.ids import RandomIds
+from lithify.ids import RandomIds, Ulid
 from lithify.planning.turns import AGEING_TURNS
 from lithify.testing import ManualClock, MemoryStore
 from tests.datasets.iceberg.conftest import catalog
@@ -29,7 +29,7 @@ __all__ = ["catalog"]
 def claimed_units(service: Service) -> list[str]:
     """Units in the order of their claims."""
     specs = {c.id: c.spec for toy in service.toys.values() for c in toy.value.compactions}
-    return [specs[event.compaction].unit for event in service.seen(events.Claimed)]
+    return [specs[Ulid(event.compaction)].unit for event in service.seen(events.Claimed)]
 
 
 def test_the_most_urgent_is_claimed_first_however_old_the_others_are() -> None:

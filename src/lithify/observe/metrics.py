@@ -201,6 +201,9 @@ class Metrics:
             case events.AttemptFailed(compaction=compaction):
                 self._failures.labels(url, "attempt_failed").inc()
                 self._end(url, compaction)
+            case events.EngineLost(compaction=compaction):
+                self._failures.labels(url, "engine_lost").inc()
+                self._end(url, compaction)
             case events.Lost(compaction=compaction):
                 self._failures.labels(url, "lost").inc()
                 self._end(url, compaction)

@@ -90,6 +90,8 @@ def run_coordinator(
     embedded one, which takes turns with the coordinator in this thread; `collector` collects garbage in
     a thread of its own. `CoordinatorAlive` when another coordinator may be at work, unless told to
     `take_over`."""
+    if worker is not None:
+        worker.room.check_master()  # before anything is written
     with leadership.acquire(take_over=take_over) as term:
         try:
             coordinator.start(term)
@@ -124,6 +126,8 @@ def _coordinate(
             trouble.is_over()
             if tick.ledger.active() or tick.refused:
                 wait_s = options.commit_compacted_interval_s
+        if worker is not None:
+            worker.room.check_engine()
         changed = worker is not None and _tick_worker(worker, workers_trouble)
         if worker is not None and worker.is_busy:
             worker.wait(wait_s)

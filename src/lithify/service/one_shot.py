@@ -10,7 +10,10 @@
    input is corrupt or refused), then marked Failed, and what it reads is left alone for the rest of the
    run: the planner proposes something else. The same goes for a unit whose proposals are refused as soon as
    they are made, because of something odd in the ledger.
-6. On any other error or an interrupt, running tasks are cancelled and their compactions given back,
+6. A master that does not answer is noticed before step 2. What runs on an engine that goes down is given
+   back without counting as tried, and runs again once the engine is back; one that has failed for good ends
+   the run.
+7. On any other error or an interrupt, running tasks are cancelled and their compactions given back,
    so the next run goes on where this one stopped.
 
 A crash at any point loses nothing: outputs count only once committed, and what is recorded in the
@@ -93,6 +96,7 @@ def run(
     if not plan.proposals and not (ledger is not None and ledger.active()):
         return Result(started=False, plan=plan)
 
+    engine.check()
     shunned = _Shunned(dataset)
     coordinator = Coordinator(
         dataset,
@@ -155,6 +159,7 @@ def _turn(
             shunned.add(compaction)
             failures.append(Failure(compaction.id, reason))
         changed = worker.tick()
+        worker.room.check_engine()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1
             if attempts[compaction_id] >= MAX_ATTEMPTS or _is_final(error):

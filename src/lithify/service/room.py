@@ -53,6 +53,15 @@ class Room:
         is_spare = held > 0 and held >= self._engine.slots
         return not is_spare or free_ms >= options.spare_claim_delay_ms
 
+    def check_engine(self) -> None:
+        """Raises when nothing will ever run here again."""
+        if self._engine.failure is not None:
+            raise self._engine.failure
+
+    def check_master(self) -> None:
+        """`EngineDown` when what the engine needs is plainly not there. Asked before the first write."""
+        self._engine.check()
+
     def failed(self, url: str, now_ms: int) -> None:
         """An attempt at a compaction of that dataset came to nothing."""
         self._rest.failed(url, now_ms)

@@ -7,6 +7,7 @@ Each `tick`:
 3. in one publication writes Compacted for what is finished, and a heartbeat with the progress for
    what goes on, when one is due and enough bytes have moved (`lithify.compaction.heartbeat_gate`);
 4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
+   when it was the engine that went down, that is no attempt;
 5. claims Scheduled compactions while there is room (`lithify.service.room`), cuts them into ranges and starts
    those that are not finished. The most urgent as things are now has the first turn, with ageing
    (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not wait behind older merges.
@@ -42,7 +43,7 @@ from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import LithifyError, LostOwnership, StoreError
+from lithify.errors import EngineDown, LithifyError, LostOwnership, StoreError
 from lithify.events import Observer
 from lithify.ids import Ulid
 from lithify.planning.turns import Turns
@@ -102,6 +103,11 @@ class Worker:
     def url(self) -> str:
         """The dataset it works on."""
         return self._dataset.url
+
+    @property
+    def room(self) -> Room:
+        """Where it works."""
+        return self._room
 
     @property
     def is_busy(self) -> bool:
@@ -335,7 +341,13 @@ class Worker:
             return transitions.release(self._beat(latest, running), compaction_id, self._id)
 
         self._note_finished(running)
-        # Before the release, so that whoever sees it free sees the attempt too. Once, should the release fail.
+        if isinstance(error, EngineDown) or self._engine.failure is not None:
+            # Nothing is known against the compaction: it was no attempt.
+            self._dataset.update_ledger(change)
+            self._let_go(compaction_id)
+            self._observe(events.EngineLost(self.url, compaction_id, str(error)))
+            return
+        # Before the release, so that whoever sees it free sees the attempt too; once, if the release fails.
         if running.attempt is None:
             running.attempt = Attempt(self._id, str(error), now_ms, len(running.outcomes))
         if not running.is_attempt_noted:

@@ -18,7 +18,9 @@ Invariants:
 - Of N datasets with something to claim, each gets a claim after at most `AGEING_TURNS` + N - 1 claims of
   others, however hot or urgent these are.
 - What goes wrong with a dataset takes nothing from the others but the time of its looks, which become rare.
-- Only an interrupt, and an error of all datasets at the start, end the rounds.
+- Only an interrupt, an error of all datasets at the start, and an engine that has failed for good
+  (`EngineDown`, which is for a supervisor to deal with) end the rounds. A master that does not answer is
+  noticed before anything is claimed.
 """
 
 from __future__ import annotations
@@ -126,6 +128,7 @@ class WorkerPool:
     def start(self) -> None:
         """Open what can be opened. What is refused never opens, unless it is only not there so far; when
         nothing opens, there is nothing to do: that ends with the error of the first."""
+        self._room.check_master()
         self._follow_source()
         errors: list[LithifyError] = []
         for member in self._order:
@@ -153,6 +156,7 @@ class WorkerPool:
             if member.is_well and member.error is not None:
                 self._recover(member)
         self._order.rotate(-1)
+        self._room.check_engine()
         return changed
 
     def wait(self, timeout_s: float) -> None:
