@@ -40,6 +40,8 @@ _WORKER = WorkerOptions(
     max_retry_pause_ms=4_000,
 )
 _MAX_STOP_MS = 60_000
+_MAX_ATTEMPTS = 3
+"""So few that some seeds give a compaction up."""
 
 
 class StopAt(threading.Event):
@@ -169,6 +171,7 @@ def run_coordinator_process(process: Process, *, take_over: bool) -> None:
         process.clock,
         process.ids,
         worker_heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS,
+        max_attempts=_MAX_ATTEMPTS,
         observer=_observer(process),
     )
     coordinator.process = process
