@@ -28,6 +28,7 @@ from lithify.testing.faulty import Fault, FaultyStore
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Database, Put, compactor_settings, open_db
+from tests.pools import pool_of
 
 QUICK = LoopOptions(0.05, 0.05, 0.05)
 TIMEOUT_S = 140.0
@@ -108,7 +109,7 @@ def test_workers_help_an_official_coordinator(path: Path, embedded: bool) -> Non
         settings["worker"] = None
     with open_db(path, settings={"compactor_options": settings}) as database:
         workers = [worker_on(path, f"w{n}") for n in range(2)]
-        with running(lambda stop: run_workers(workers, stop, random.Random(1), QUICK)):
+        with running(lambda stop: run_workers(pool_of(*workers), stop, random.Random(1), QUICK)):
             model = write_and_wait(database, path)
     check(path, model)
 
@@ -130,7 +131,7 @@ def test_a_coordinator_and_workers_apart(path: Path) -> None:
     with (
         open_db(path) as database,
         running(lambda stop: coordinate(path, stop)),
-        running(lambda stop: run_workers([worker_on(path)], stop, random.Random(2), QUICK)),
+        running(lambda stop: run_workers(pool_of(worker_on(path)), stop, random.Random(2), QUICK)),
     ):
         model = write_and_wait(database, path)
     check(path, model)
@@ -145,7 +146,7 @@ def test_a_stopped_worker_gives_back_what_it_holds(path: Path) -> None:
     coordinator.start(Term(dataset_at(path).take_epoch()))
     coordinator.tick()
     worker = Worker(dataset_at(path), InlineEngine(stepped=True), SystemClock(), "w")
-    with running(lambda stop: run_workers([worker], stop, random.Random(1), QUICK)):
+    with running(lambda stop: run_workers(pool_of(worker), stop, random.Random(1), QUICK)):
         deadline_s = time.monotonic() + TIMEOUT_S
         while not any(c.worker for c in ledger_of(path)):
             assert time.monotonic() < deadline_s
@@ -180,7 +181,7 @@ def test_an_unreachable_store_ends_no_coordinator_and_no_worker(path: Path) -> N
         database.flush()
         with (
             running(lambda stop: run_coordinator(coordinator, leadership, stop, random.Random(1), QUICK)),
-            running(lambda stop: run_workers([worker], stop, random.Random(1), QUICK)),
+            running(lambda stop: run_workers(pool_of(worker), stop, random.Random(1), QUICK)),
         ):
             wait_until(lambda: dataset_at(path).ledger() is not None)
             lost.is_on = True
@@ -204,7 +205,7 @@ def test_a_store_that_fails_at_the_end_lets_go_of_all_that_can_be_let_go(tmp_pat
         coordinator.tick()
     datasets = [dataset_at(paths[0], wrap=lost.around), dataset_at(paths[1])]
     workers = [Worker(d, InlineEngine(stepped=True), SystemClock(), "w") for d in datasets]
-    with running(lambda stop: run_workers(workers, stop, random.Random(1), QUICK)):
+    with running(lambda stop: run_workers(pool_of(*workers), stop, random.Random(1), QUICK)):
         wait_until(lambda: all(any(c.worker for c in ledger_of(path)) for path in paths))
         lost.is_on = True
     assert [c.state for c in ledger_of(paths[0])] == [State.RUNNING]

@@ -22,8 +22,13 @@ from lithify.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreE
 from lithify.ids import RandomIds
 from lithify.service.coordinator import TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.options import WorkerOptions
+from lithify.service.room import Room
+from lithify.testing.engine import InlineEngine
+from tests.pools import pool_of
 
 if TYPE_CHECKING:
+    from lithify.clock import Clock
     from lithify.coordination.leadership import Leadership
     from lithify.service.coordinator import Coordinator
     from lithify.service.worker import Worker
@@ -54,26 +59,49 @@ class Notes(threading.Event):
 
 
 @dataclass
+class NotedClock:
+    """Sleeps as little as the event waits, and notes it there."""
+
+    notes: Notes
+
+    def monotonic_s(self) -> float:
+        return float(sum(self.notes.waits_s))
+
+    def sleep_s(self, duration_s: float) -> None:
+        self.notes.wait(duration_s)
+
+
+@dataclass
 class SomeWorker:
     notes: Notes
     id: str
-    held: int = 0
     is_busy: bool = False
     changes: int = 0
     """In how many ticks something changes."""
     error: BaseException | None = None
     """What every tick, and giving back, ends with."""
+    room: Room = field(default_factory=lambda: Room(InlineEngine(), WorkerOptions()))
 
     @property
     def url(self) -> str:
         return f"memory:///{self.id}"
 
-    def tick(self, held_elsewhere: int = 0) -> bool:
-        self.notes.calls.append(f"{self.id} ticks beside {held_elsewhere}")
+    @property
+    def pending(self) -> tuple[()]:
+        return ()
+
+    @property
+    def has_work(self) -> bool:
+        return False
+
+    def look(self) -> bool:
+        self.notes.calls.append(f"{self.id} ticks")
         if self.error is not None:
             raise self.error
         self.changes -= 1
         return self.changes >= 0
+
+    tick = look
 
     def take_failures(self) -> tuple[()]:
         return ()
@@ -125,7 +153,8 @@ class SomeLeadership:
 
 
 def work(notes: Notes, *workers: SomeWorker) -> None:
-    run_workers(cast("list[Worker]", list(workers)), notes, random.Random(1), OPTIONS)
+    pool = pool_of(*cast("list[Worker]", workers), clock=cast("Clock", NotedClock(notes)))
+    run_workers(pool, notes, random.Random(1), OPTIONS)
 
 
 def coordinate(
@@ -146,48 +175,25 @@ def coordinate(
     )
 
 
-def test_datasets_take_turns_and_share_the_room() -> None:
+def test_each_round_begins_with_another_dataset() -> None:
     notes = Notes(3)
-    work(notes, SomeWorker(notes, "a", held=1), SomeWorker(notes, "b", held=2))
-    a, b = "a ticks beside 2", "b ticks beside 1"
-    assert notes.calls == [a, b, "wait", b, a, "wait", a, b, "wait", "a gives back", "b gives back"]
+    work(notes, SomeWorker(notes, "a"), SomeWorker(notes, "b"))
+    a, b = "a ticks", "b ticks"
+    assert notes.calls == [a, b, "wait", b, a, "wait", a, b, "wait", "b gives back", "a gives back"]
     assert all(7 <= wait_s <= 7.7 for wait_s in notes.waits_s)
     assert len(set(notes.waits_s)) == 3
-
-
-def test_what_cannot_be_opened_is_tried_again_beside_the_others(
-    caplog: pytest.LogCaptureFixture, defects: list[str]
-) -> None:
-    notes = Notes(4)
-    answers = [CorruptObject("metadata", "damaged"), struct.error("odd"), struct.error("odd")]
-
-    def opened() -> Worker:
-        if answers:
-            raise answers.pop(0)
-        return cast("Worker", SomeWorker(notes, "b"))
-
-    workers = [cast("Worker", SomeWorker(notes, "a"))]
-    with caplog.at_level(logging.ERROR):
-        run_workers(workers, notes, random.Random(1), OPTIONS, unopened=[opened])
-    ticks = [note for note in notes.calls if "ticks" in note]
-    assert sorted(ticks) == [*["a ticks beside 0"] * 4, "b ticks beside 0"]
-    assert notes.calls[-2:] == ["a gives back", "b gives back"]
-    damaged, odd = [record.getMessage() for record in caplog.records if record.name == "lithify"]
-    assert "metadata: damaged" in damaged
-    assert "odd" in odd
-    defects.clear()
 
 
 def test_what_was_full_looks_again_at_once_when_there_is_room() -> None:
     notes = Notes(1)
     work(notes, SomeWorker(notes, "a"), SomeWorker(notes, "b", changes=1))
-    a, b = "a ticks beside 0", "b ticks beside 0"
+    a, b = "a ticks", "b ticks"
     assert notes.calls == [a, b, b, a, "wait", "a gives back", "b gives back"]
 
 
 def test_a_busy_worker_looks_as_often_as_work_is_committed() -> None:
     notes = Notes(2)
-    work(notes, SomeWorker(notes, "a", held=1, is_busy=True), SomeWorker(notes, "b"))
+    work(notes, SomeWorker(notes, "a", is_busy=True), SomeWorker(notes, "b"))
     assert notes.waits_s == [2, 2]
 
 
@@ -208,7 +214,7 @@ def test_an_embedded_worker_gives_back_before_the_lease_ends() -> None:
     assert notes.calls[2:] == [
         "renews",
         "tick",
-        "w ticks beside 0",
+        "w ticks",
         "wait",
         "w gives back",
         "resigns",
@@ -248,14 +254,25 @@ def test_what_one_dataset_ends_a_round_with_does_not_keep_the_others(
 ) -> None:
     notes = Notes(2)
     work(notes, SomeWorker(notes, "a"), SomeWorker(notes, "b", error=error))
-    a, b = "a ticks beside 0", "b ticks beside 0"
+    a, b = "a ticks", "b ticks"
     assert notes.calls == [a, b, "wait", b, a, "wait", "a gives back", "b gives back"]
-    messages = told(caplog)
-    assert len(messages) == 3
-    if error in UNFORESEEN:
-        assert all("memory:///b" in message and type(error).__name__ in message for message in messages)
+    (said,) = told(caplog)
+    assert "could not give back" in said
     assert len(defects) == (3 if error in UNFORESEEN else 0)
     assert all("Traceback" in text for text in defects)
+    defects.clear()
+
+
+@pytest.mark.parametrize("error", [*FORESEEN, *UNFORESEEN], ids=lambda error: type(error).__name__)
+def test_what_ends_every_round_of_an_embedded_worker_is_said_once(
+    error: Exception, defects: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = Notes(4)
+    coordinate(notes, [False] * 4, SomeWorker(notes, "w", error=error))
+    assert notes.calls.count("tick") == notes.calls.count("w ticks") == 4
+    failed, not_given_back = told(caplog)
+    assert "tries again" in failed
+    assert "could not give back" in not_given_back
     defects.clear()
 
 

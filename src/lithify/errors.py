@@ -107,6 +107,10 @@ class EngineError(LithifyError):
     exit_code = 7
 
 
+class EngineDown(EngineError):
+    """The data engine itself is gone or cannot be reached. Nothing is wrong with the work it was given."""
+
+
 class Cancelled(LithifyError):
     """The work was cancelled."""
 

@@ -124,11 +124,40 @@ class AttemptFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLost(Event):
+    """The engine went down under a compaction, which was given back. That counts as no attempt."""
+
+    level = logging.WARNING
+
+    compaction: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lost(Event):
     """The compaction was given to somebody else; this worker dropped it."""
 
     compaction: str
     worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined(Event):
+    """A dataset could not be looked at; a worker leaves it alone for a while, and again for longer when that
+    goes on. Told once, and again only when the reason changes."""
+
+    level = logging.ERROR
+
+    reason: str
+    pause_s: float
+    """The first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered(Event):
+    """A dataset that was quarantined can be looked at again."""
+
+    failed_rounds: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.presence import Presence
-from lithify.compaction.proposal import Plan
+from lithify.compaction.proposal import NOTHING_HELD, Plan
 from lithify.compaction.status import Status
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -127,7 +127,7 @@ def test_one_run_compacts_what_is_held_and_ends(held: Set) -> None:
         held.clock,
         IDS,
         Leadership(dataset, held.clock, IDS),
-        planner=lambda state, ledger: request(state, ledger, now_us),
+        planner=lambda state, ledger, held=NOTHING_HELD, /: request(state, ledger, now_us, held=held),
         take_over=True,
     )
     assert (len(result.committed), result.failures) == (1, ())

@@ -47,6 +47,27 @@ try:
 except EngineError as error:
     print(error)
 """
+KILLED = """
+import os, signal, tempfile, time
+from lithify.engine.spark import MAX_LOSSES, SparkEngine
+from lithify.errors import EngineDown
+from tests.engine.tasks import double, sleep_noted
+def lose(engine):
+    running = engine.submit("job", sleep_noted, (tempfile.mkdtemp(), 60.0))
+    session = engine._start().result()
+    time.sleep(2)
+    os.kill(session.process_id, signal.SIGKILL)
+    assert isinstance(running.exception(50), EngineDown), running.exception()
+    engine.cancel("job")
+with SparkEngine("local[1]") as engine:
+    lose(engine)
+    assert engine.submit("job", double, 4).result() == 8, "another session"
+    for _ in range(MAX_LOSSES):
+        assert engine.failure is None
+        lose(engine)
+    print(engine.failure)
+    assert isinstance(engine.submit("job", double, 4).exception(), EngineDown)
+"""
 TWICE = """
 import os, tempfile
 from pathlib import Path
@@ -150,3 +171,10 @@ def test_failed_start_says_why(tmp_path: Path) -> None:
 def test_sessions_follow_each_other_silently_and_leave_nothing(tmp_path: Path) -> None:
     answer = run(TWICE, tmp_path)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+def test_a_killed_jvm_is_followed_by_another_until_that_has_happened_too_often(tmp_path: Path) -> None:
+    answer = run(KILLED, tmp_path)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout.startswith("Spark was lost 3 times in a row, last because: Spark's JVM has ended")
+    assert list(scratch(tmp_path).glob("lithify-*")) == []

@@ -19,7 +19,7 @@ from lithify.compaction.finding import Finding, ok, problem
 from lithify.compaction.lease import Lease, Permit, Taking, judge_lease
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
-from lithify.compaction.proposal import Plan, Proposal
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.compaction.status import Status
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.config.model import Config
@@ -29,7 +29,7 @@ from lithify.coordination.ledger_files import LedgerFiles
 from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
-from lithify.datasets.kind import Kind, Planned, Planner, Run
+from lithify.datasets.kind import Kind, Planned, Run
 from lithify.datasets.options import Asked, CommandOptions
 from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.events import GarbageCollected, Observer
@@ -162,8 +162,13 @@ class TextDataset:
     def output_bytes(self, output: tuple[str, int]) -> int:
         return output[1]
 
-    def propose(self, snapshot: Texts, ledger: TextLedger, least: int = MIN_FILES) -> Plan:
-        if len(snapshot) < least or ledger.active():
+    def priority(self, spec: Spec, snapshot: Texts) -> float:
+        return 0.5
+
+    def propose(
+        self, snapshot: Texts, ledger: TextLedger, held: Held = NOTHING_HELD, least: int = MIN_FILES
+    ) -> Plan:
+        if len(snapshot) < least or ledger.active() or held:
             return Plan(notes=(f"{len(snapshot)} texts are few enough, or are being put together",))
         spec = tuple(name for name, _ in snapshot)
         return Plan((Proposal(spec, 0.5, self.cost_bytes(spec, snapshot), f"{len(spec)} texts"),))
@@ -229,7 +234,8 @@ class TextKind:
         return Planned(plan, Shown(document, (table, notes(plan.notes))))
 
     def planner(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Planner:
-        return lambda texts, ledger: dataset.propose(texts, ledger, 2 if asked.full else MIN_FILES)
+        least = 2 if asked.full else MIN_FILES
+        return lambda texts, ledger, held=NOTHING_HELD, /: dataset.propose(texts, ledger, held, least)
 
     def request(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Plan:
         return self.plan(dataset, asked, clock).plan

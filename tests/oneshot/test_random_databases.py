@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lithify.clock import SystemClock
-from lithify.compaction.proposal import Plan, Proposal
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.model import TieredSpec
 from lithify.ids import RandomIds, Ulid
@@ -46,7 +46,7 @@ def compact_both(seed: int, folder: Path) -> None:
     )
     plans = iter((Plan(proposals), Plan(proposals)))
 
-    def planner(_snapshot: Any, _ledger: Any) -> Plan:
+    def planner(_snapshot: Any, _ledger: Any, _held: Held = NOTHING_HELD, /) -> Plan:
         # Asked once before the run starts and once by its first tick.
         return next(plans, Plan())
 

@@ -22,6 +22,7 @@ from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.events import Event
 from lithify.ids import RandomIds, Ulid
 from lithify.service.coordinator import Coordinator
+from lithify.service.room import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
@@ -139,6 +140,7 @@ class Rig:
         stepped: bool = True,
         engine: InlineEngine | None = None,
         executor: Executor | None = None,
+        room: Room | None = None,
         wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store,
         **options: Any,
     ) -> Worker:
@@ -149,9 +151,13 @@ class Rig:
             self.clock,
             name,
             options=WorkerOptions(**options),
-            executor=executor,
+            room=room if room is not None else self.room(name, executor, **options),
             observer=self.events.append,
         )
+
+    def room(self, name: str, executor: Executor | None = None, **options: Any) -> Room:
+        """The room of a worker."""
+        return Room(self.engines[name], WorkerOptions(**options), executor)
 
     # Looking
 

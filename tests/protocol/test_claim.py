@@ -16,10 +16,13 @@ from lithify.clock import SystemClock
 from lithify.compaction import transitions
 from lithify.compaction.model import State
 from lithify.errors import LithifyError, StoreError
+from lithify.ids import RandomIds, Ulid
 from lithify.service.loops import LoopOptions, run_workers
-from lithify.service.worker import Worker
+from lithify.service.room import Room
+from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing import Call, Fault, FaultyStore
 from lithify.testing.engine import InlineEngine
+from tests.pools import pool_of
 from tests.protocol.rig import Interposed, Rig, ledger_write
 
 
@@ -66,10 +69,15 @@ def test_what_exceeds_the_slots_is_left_to_others_for_a_while(segmented: Rig) ->
 
 def test_compactions_of_other_datasets_count_towards_the_limit(segmented: Rig) -> None:
     segmented.coordinator().tick()
-    worker = segmented.worker(max_concurrent_compactions=4)
-    worker.tick(held_elsewhere=4)
+    room = Room(InlineEngine(10), WorkerOptions(max_concurrent_compactions=4))
+    worker = segmented.worker(room=room)
+    others = [Ulid(RandomIds().ulid(n)) for n in range(4)]
+    for other in others:
+        room.take("memory:///another", other)
+    worker.tick()
     assert worker.held == 0
-    worker.tick(held_elsewhere=3)
+    room.leave("memory:///another", others[0])
+    worker.tick()
     assert worker.held == 1
 
 
@@ -236,7 +244,7 @@ def test_many_workers_at_once_run_each_compaction_once(segmented: Rig) -> None:
     ]
     options = LoopOptions(0.02, 0.02, 0.02)
     threads = [
-        threading.Thread(target=run_workers, args=([worker], stop, random.Random(n), options))
+        threading.Thread(target=run_workers, args=(pool_of(worker), stop, random.Random(n), options))
         for n, worker in enumerate(workers)
     ]
     for thread in threads:
@@ -278,7 +286,7 @@ class Recorded(threading.Event):
 def test_polls_are_spread_by_up_to_a_tenth(rig: Rig) -> None:
     rig.coordinator(start=True)
     stop = Recorded(100)
-    run_workers([rig.worker()], stop, random.Random(1), LoopOptions(compactions_poll_interval_s=5.0))
+    run_workers(pool_of(rig.worker()), stop, random.Random(1), LoopOptions(compactions_poll_interval_s=5.0))
     assert all(5.0 <= wait_s <= 5.5 for wait_s in stop.waits_s)
     assert max(stop.waits_s) - min(stop.waits_s) > 0.3
     assert len(set(stop.waits_s)) > 90

@@ -31,6 +31,7 @@ from lithify.service.loops import LoopOptions, run_workers
 from lithify.store.versions import MAX_VERSION_ID
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact, dataset_at
+from tests.pools import pool_of
 from tests.protocol.rig import Rig
 
 HUGE = (1 << 40, 1 << 48, (1 << 62) + 1, 1 << 63, (1 << 64) - 1)
@@ -114,7 +115,7 @@ def test_it_keeps_a_worker_from_no_other_database(rig: Rig, tmp_path: Path) -> N
             self.rounds += 1
             return self.rounds > 4
 
-    run_workers(workers, Rounds(), random.Random(1), LoopOptions(0.0, 0.0, 0.0))
+    run_workers(pool_of(*workers), Rounds(), random.Random(1), LoopOptions(0.0, 0.0, 0.0))
     for coordinator in coordinators:
         coordinator.tick()
     assert (rig.states(), other.states()) == ([State.SCHEDULED], [State.COMPLETED])

@@ -28,7 +28,9 @@ from lithify.events import Event
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.room import Room
 from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.engine import InlineEngine
@@ -110,11 +112,17 @@ def main(options: NodeOptions) -> None:
             warm_up()
             _warm_slots(engine, options.warm_s)
         print(json.dumps({"event": READY}), flush=True)
-        workers = [_worker(options, url, engine) for url in (options.url, *options.more_urls)]
+        room = Room(engine, _worker_options(options))
         if options.role == "worker":
-            run_workers(workers, stop, random.Random(), loop)
+            pool = WorkerPool(
+                UrlList([options.url, *options.more_urls]),
+                lambda url, shared: _worker(options, url, engine, shared),
+                room,
+                SystemClock(),
+            )
+            run_workers(pool, stop, random.Random(), loop)
         else:
-            _coordinate(options, stop, loop, workers[0])
+            _coordinate(options, stop, loop, _worker(options, options.url, engine, room))
 
 
 def _warm_slots(engine: Engine, warm_s: float) -> None:
@@ -145,16 +153,19 @@ def _engine(options: NodeOptions) -> AbstractContextManager[Engine]:
     return SparkEngine(options.master, conf=options.spark_conf, preload=PRELOAD)
 
 
-def _worker(options: NodeOptions, url: str, engine: Engine) -> Worker:
-    clock = SystemClock()
-    worker_options = WorkerOptions(
+def _worker_options(options: NodeOptions) -> WorkerOptions:
+    return WorkerOptions(
         max_concurrent_compactions=options.max_concurrent_compactions,
         heartbeat_interval_ms=options.heartbeat_interval_ms,
         heartbeat_min_interval_ms=options.heartbeat_min_interval_ms,
     )
+
+
+def _worker(options: NodeOptions, url: str, engine: Engine, room: Room) -> Worker:
+    clock = SystemClock()
     name = options.name or f"lithify-{RandomIds().ulid(clock.now_ms())}"
     dataset = dataset_at(url, max_sst_size=options.max_sst_size)
-    return Worker(dataset, engine, clock, name, options=worker_options, observer=report)
+    return Worker(dataset, engine, clock, name, options=_worker_options(options), room=room, observer=report)
 
 
 def report(event: Event) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.cli.kind_options import Given, takes_kind_options
@@ -21,15 +20,9 @@ from lithify.cli.options import (
 )
 from lithify.cli.running import errors
 from lithify.cli.settings import settings
-from lithify.errors import DatasetNotFound, LithifyError, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lithify.cli.process import Process
     from lithify.config.model import Config
-    from lithify.datasets.kind import Dataset
-    from lithify.service.worker import Worker
 
 
 @takes_kind_options("run")
@@ -144,43 +137,10 @@ def worker(
         from lithify.service.loops import run_workers
 
         process = Process(effective, coordinates=False)
-        datasets, unopened = _open_all(process, urls)
         stop = wiring.stop_on_signals()
         with process, wiring.spark_engine(effective, urls) as engine:
-
-            def worker_of(dataset: Dataset) -> Worker:
-                return wiring.worker(dataset, engine, effective, process.observe)
-
-            def open_worker(url: str) -> Worker:
-                return worker_of(process.open_dataset(url))
-
-            run_workers(
-                [worker_of(dataset) for dataset in datasets],
-                stop,
-                random.Random(),
-                wiring.loop_options(effective),
-                unopened=[partial(open_worker, url) for url in unopened],
-            )
-
-
-def _open_all(process: Process, urls: Sequence[str]) -> tuple[list[Dataset], list[str]]:
-    """The datasets, and the URLs of those that are gone, damaged or out of reach now: they must not hurt the
-    others. What is refused for another reason never opens, and when nothing does there is nothing to do."""
-    from lithify.defects import contained
-
-    datasets, unopened, errors = [], [], []
-    for url in urls:
-        try:
-            with contained(f"opening {url}"):
-                datasets.append(process.open_dataset(url))
-        except LithifyError as error:
-            if isinstance(error, Refused) and not isinstance(error, DatasetNotFound):
-                raise
-            unopened.append(url)
-            errors.append(error)
-    if not datasets:
-        raise errors[0]
-    return datasets, unopened
+            pool = wiring.worker_pool(urls, process.open_dataset, engine, effective, process.observe)
+            run_workers(pool, stop, random.Random(), wiring.loop_options(effective))
 
 
 def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> None:
@@ -199,7 +159,9 @@ def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> No
         if works:
             engine = stack.enter_context(wiring.spark_engine(config, [url]))
             # Under the name in the lease: who starts after a crash takes back at once what it held.
-            worker = wiring.worker(dataset, engine, config, process.observe, leadership.holder)
+            worker = wiring.worker(
+                dataset, engine, config, process.observe, leadership.holder, room=wiring.room(engine, config)
+            )
         run_coordinator(
             wiring.coordinator(dataset, config, process.observe),
             leadership,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lithify.datasets.registry import all_registered, registered_for
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from lithify.service.coordinator import Coordinator
     from lithify.service.garbage_loop import Collector
     from lithify.service.loops import LoopOptions
+    from lithify.service.room import Room
     from lithify.service.worker import Worker, WorkerOptions
+    from lithify.service.worker_pool import WorkerPool
     from lithify.store.objects import ObjectStore
 
 
@@ -80,12 +82,51 @@ def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordin
     )
 
 
-def worker(
-    dataset: Dataset, engine: SparkEngine, config: Config, observer: Observer, name: str | None = None
-) -> Worker:
-    """A worker of `dataset`, under a new name unless it has one."""
+def worker_pool(
+    urls: Sequence[str],
+    open_dataset: Callable[[str], Dataset],
+    engine: SparkEngine,
+    config: Config,
+    observer: Observer,
+) -> WorkerPool:
+    """Workers of all these datasets."""
+    from lithify.clock import SystemClock
+    from lithify.service.worker_pool import UrlList, WorkerPool
+
+    def open_worker(url: str, shared: Room) -> Worker:
+        return worker(open_dataset(url), engine, config, observer, room=shared)
+
+    return WorkerPool(
+        UrlList(urls),
+        open_worker,
+        room(engine, config),
+        SystemClock(),
+        heartbeat_interval_ms=worker_options(config).heartbeat_interval_ms,
+        observer=observer,
+    )
+
+
+def room(engine: SparkEngine, config: Config) -> Room:
+    """What the workers of this process share."""
     from concurrent.futures import ThreadPoolExecutor
 
+    from lithify.service.room import Room
+
+    options = worker_options(config)
+    threads = ThreadPoolExecutor(options.max_concurrent_compactions, thread_name_prefix="lithify-prepare")
+    return Room(engine, options, threads)
+
+
+def worker(
+    dataset: Dataset,
+    engine: SparkEngine,
+    config: Config,
+    observer: Observer,
+    name: str | None = None,
+    *,
+    room: Room,
+) -> Worker:
+    """A worker of `dataset`, under a new name unless it has one."""
     from lithify.clock import SystemClock
     from lithify.ids import RandomIds
     from lithify.service.worker import Worker
@@ -97,7 +138,7 @@ def worker(
         clock,
         f"lithify-{RandomIds().ulid(clock.now_ms())}" if name is None else name,
         options=worker_options(config),
-        executor=ThreadPoolExecutor(1, thread_name_prefix="lithify-prepare"),
+        room=room,
         observer=observer,
     )
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from types import MappingProxyType
+from typing import Any, Generic, Protocol
 
 from lithify.compaction.model import SpecT
 
 MAX_PRIORITY = 1.0
+Held = Mapping[str, str]
+"""What is to be left alone for now: names of sources (`Dataset.sources`), each with a sentence why."""
+NOTHING_HELD: Held = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +50,9 @@ class Plan(Generic[SpecT]):
     planner does not look at everything."""
     memory: Any = field(default=None, compare=False, repr=False)
     """What the kind found out meanwhile and wants to keep, for `Dataset.remember`."""
+
+
+class Planner(Protocol):
+    """What decides what should be compacted; see `Dataset.propose`."""
+
+    def __call__(self, snapshot: Any, ledger: Any, held: Held = NOTHING_HELD, /) -> Plan: ...

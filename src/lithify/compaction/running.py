@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from lithify.compaction.attempts import Attempt
 from lithify.compaction.heartbeat_gate import Pulse
 from lithify.compaction.model import Progress, RangeProgress
 from lithify.compaction.transitions import AnyCompaction, AnyProgress
@@ -44,6 +45,10 @@ class Claim:
     pending: dict[int, Future[Any]] = field(default_factory=dict)
     outcomes: dict[int, RangeOutcome] = field(default_factory=dict)
     error: Exception | None = None
+    """Why it is to be given back."""
+    attempt: Attempt | None = None
+    """What is to be noted of that, and the same however often noting it is tried."""
+    is_attempt_noted: bool = False
 
     @property
     def works(self) -> tuple[RangeWork, ...]:

@@ -105,7 +105,9 @@ class ObjectJournal:
             compaction_id = _compaction_of(key, self._attempts)
             if compaction_id is not None:
                 found.setdefault(compaction_id, []).append(attempt)
-        return {i: in_vain(sorted(tries, key=lambda a: a.at_ms)) for i, tries in found.items()}
+        # Who could not see that a note was written writes it again: equal ones are one attempt.
+        once = {i: sorted(dict.fromkeys(tries), key=lambda a: a.at_ms) for i, tries in found.items()}
+        return {i: in_vain(tries) for i, tries in once.items()}
 
     def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None:
         name = f"{self._ids.ulid(self._clock.now_ms())}{_SUFFIX}"

@@ -19,10 +19,9 @@ from lithify.compaction.finding import Finding
 from lithify.compaction.history import History
 from lithify.compaction.model import Compaction, Ledger, OutputT, RangeT, SpecT
 from lithify.compaction.presence import CoordinatorStatus
-from lithify.compaction.proposal import Plan
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.run_summary import RunSummary
 from lithify.compaction.status import Status
-from lithify.compaction.transitions import AnyLedger
 from lithify.compaction.work import Job, RangeOutcome
 from lithify.config.model import Config
 from lithify.coordination.leadership import Led
@@ -36,8 +35,6 @@ from lithify.views.blocks import Shown, Timeline
 
 SnapshotT = TypeVar("SnapshotT", default=Any)
 DatasetT = TypeVar("DatasetT")
-Planner = Callable[[Any, AnyLedger], Plan]
-"""From snapshot and ledger."""
 
 
 class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
@@ -104,6 +101,11 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         """Bytes of what a spec reads that is still in the snapshot (pure)."""
         ...
 
+    def priority(self, spec: SpecT, snapshot: SnapshotT) -> float:
+        """How urgent a compaction is as things are now, 0 (may wait) to 1 (urgent), whenever it was
+        planned; 0 when the snapshot does not show what it reads any more (pure)."""
+        ...
+
     def output_name(self, output: OutputT) -> str:
         """A name that no other output of any compaction has (pure)."""
         ...
@@ -112,8 +114,11 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         """The size of an output (pure)."""
         ...
 
-    def propose(self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT]) -> Plan[SpecT]:
-        """What should be compacted (pure)."""
+    def propose(
+        self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT], held: Held = NOTHING_HELD
+    ) -> Plan[SpecT]:
+        """What should be compacted (pure). What is held takes no place of anything else: the plan is the one
+        for the rest, and where it would be another without `held`, a note has that sentence."""
         ...
 
     def remember(self, plan: Plan[SpecT]) -> None:

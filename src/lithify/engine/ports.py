@@ -18,6 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
+from lithify.errors import LithifyError
+
 ArgumentT = TypeVar("ArgumentT")
 ResultT = TypeVar("ResultT")
 
@@ -30,6 +32,17 @@ class Engine(Protocol):
         """How many calls run at once; 0 while that is not known, because the engine has not started yet."""
         ...
 
+    @property
+    def failure(self) -> LithifyError | None:
+        """Why nothing will ever run on it again, if so. An engine that went down and can be opened again has
+        none: the calls it ran ended with `EngineDown`, and the next call opens it."""
+        ...
+
+    def check(self) -> None:
+        """`EngineDown` when what the engine needs is plainly not there, such as a Spark master that does not
+        answer. Quick; starts nothing. To be asked before anything is written for the engine's sake."""
+        ...
+
     def start(self) -> None:
         """Begin to start what the first call will need, where that takes time; returns at once."""
         ...
@@ -39,7 +52,8 @@ class Engine(Protocol):
     ) -> Future[ResultT]:
         """Run `function(argument)` as a part of `job`; returns at once.
 
-        The future raises the task's own `LithifyError`, or an `EngineError` for every other failure.
+        The future raises the task's own `LithifyError`, `EngineDown` when the engine was lost or did not
+        start, or another `EngineError` for every other failure.
         """
         ...
 

@@ -40,7 +40,7 @@ from lithify.engine import archive, settings
 from lithify.engine.failure import essential_cause
 from lithify.engine.java import Java, find_java
 from lithify.engine.task import OUTCOME_SCHEMA, run_request, run_request_in_arrow
-from lithify.errors import EngineError
+from lithify.errors import EngineDown, EngineError
 from lithify.scratch import Scratch
 from lithify.usercache import cache_folder
 
@@ -77,6 +77,10 @@ class Session(Protocol):
 
     def interrupt(self, tag: str) -> None:
         """Stop the jobs that run with that tag now."""
+        ...
+
+    def is_over(self) -> bool:
+        """Whether nothing can run on it any more. To be asked after something has failed."""
         ...
 
     def close(self) -> None: ...
@@ -124,7 +128,7 @@ def open_classic(
         return session
 
 
-class _JvmEndedError(EngineError):
+class _JvmEndedError(EngineDown):
     """The JVM ended before it could be used."""
 
 
@@ -187,6 +191,15 @@ class ClassicSession:
     def interrupt(self, tag: str) -> None:
         with contextlib.suppress(_JvmEndedError), self._jvm_errors_named():
             self._context.cancelJobsWithTag(tag)
+
+    def is_over(self) -> bool:
+        """The JVM has ended, or Spark has stopped its context, as it does when it has lost its master."""
+        if self._process is not None and self._process.poll() is not None:
+            return True
+        try:
+            return bool(self._context._jsc.sc().isStopped())
+        except Exception:  # whatever PySpark says when there is nothing to ask any more
+            return True
 
     def system_property(self, name: str) -> str:
         """A system property of the JVM."""
@@ -329,6 +342,7 @@ class ConnectSession:
 
     def __init__(self, url: str, app_name: str, conf: Mapping[str, str]) -> None:
         self._url = url
+        self._endpoint = ""
         self._spark = self._open(url, app_name, conf)
         try:
             master = str(self._spark.conf.get("spark.master", "spark"))
@@ -359,11 +373,20 @@ class ConnectSession:
     def interrupt(self, tag: str) -> None:
         self._spark.interruptTag(tag)
 
+    def is_over(self) -> bool:
+        """The server does not answer, or does not know the session any more."""
+        if _why_silent(self._endpoint) is not None:
+            return True  # before the client retries for ten minutes
+        try:
+            self._spark.conf.get("spark.master", "")
+        except Exception:
+            return True
+        return False
+
     def close(self) -> None:
         self._spark.stop()
 
-    @staticmethod
-    def _open(url: str, app_name: str, conf: Mapping[str, str]) -> Any:
+    def _open(self, url: str, app_name: str, conf: Mapping[str, str]) -> Any:
         from pyspark.sql.connect.client import DefaultChannelBuilder
         from pyspark.sql.connect.session import SparkSession
 
@@ -371,6 +394,7 @@ class ConnectSession:
             channel = DefaultChannelBuilder(url)
         except Exception as error:
             raise EngineError(f"{url} is no Spark Connect URL (sc://host:port): {error}") from error
+        self._endpoint = channel.endpoint
         # The client would retry for ten minutes; a server that is not there should be told at once.
         try:
             socket.create_connection(_address(channel.endpoint), CONNECT_LIMIT_S).close()
@@ -384,6 +408,33 @@ class ConnectSession:
         except Exception as error:
             cause = essential_cause(str(error))
             raise EngineError(f"the Spark Connect server at {url} refused a session: {cause}") from error
+
+
+def check_master(master: str) -> None:
+    """`EngineDown` when nobody listens where this master should. Nothing is started for that."""
+    if settings.is_connect(master):
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+
+        try:
+            endpoints = [DefaultChannelBuilder(master).endpoint]
+        except Exception:
+            return  # whoever opens the session says what is wrong with it
+        what = "Spark Connect server"
+    elif master.startswith("spark://"):
+        endpoints, what = master.removeprefix("spark://").split(","), "Spark master"
+    else:
+        return
+    problems = [problem for problem in map(_why_silent, endpoints) if problem is not None]
+    if len(problems) == len(endpoints):
+        raise EngineDown(f"no {what} answers at {master}: {problems[0]}")
+
+
+def _why_silent(endpoint: str) -> str | None:
+    try:
+        socket.create_connection(_address(endpoint), CONNECT_LIMIT_S).close()
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def _count_batches(batches: Iterator[Any]) -> Iterator[Any]:

@@ -8,10 +8,13 @@
 3. `cancel` ends the queued calls of the job, marks the running ones and interrupts their tag until
    their threads have returned; it repeats that, because an interrupt only reaches what Spark has
    already started. A job name used again later gets another tag.
-4. `close` cancels all jobs and closes the session.
+4. A session that ends under way (its JVM was killed, Spark has lost its master) is *lost*: the calls it ran
+   end with `EngineDown`, and the next one opens another session. After `MAX_LOSSES` losses without a call
+   that came to its end in between the engine has failed for good.
+5. `close` cancels all jobs and closes the session.
 
-Invariants: see `ports.Engine`. A session that could not start stays failed. Tasks end with this
-process: Spark's JVM ends when we do and stops its executors' tasks. A Connect server interrupts the
+Invariants: see `ports.Engine`. An engine whose session could not start has failed for good. Tasks end with
+this process: Spark's JVM ends when we do and stops its executors' tasks. A Connect server interrupts the
 tasks of a lost client only after its `spark.connect.execute.reattachable.senderMaxStreamDuration`
 and `spark.connect.execute.manager.detachedTimeout` have passed (2 and 5 minutes unless its operator
 set less). In any case no attempt of a task runs longer than `task_time_limit_s`.
@@ -32,13 +35,14 @@ from typing import Any
 from lithify.engine import settings
 from lithify.engine.failure import essential_cause
 from lithify.engine.ports import ArgumentT, ResultT
-from lithify.engine.session import Session, open_session
+from lithify.engine.session import Session, check_master, open_session
 from lithify.engine.task import Limits, decode_outcome, encode_request
-from lithify.errors import Cancelled, EngineError, LithifyError
+from lithify.errors import Cancelled, EngineDown, EngineError, LithifyError
 
 THREADS_PER_SLOT = 2
 """Driver threads for each slot, so that a slot never waits for the driver."""
 TASK_TIME_LIMIT_S = 3600.0
+MAX_LOSSES = 3
 _CANCEL_ATTEMPTS = 100
 _CANCEL_INTERVAL_S = 0.2
 
@@ -80,6 +84,7 @@ class SparkEngine:
         """`slots` overrides how many calls run at once, for clusters whose size Spark cannot know
         beforehand (dynamic allocation)."""
         self._open: Callable[[], Session] = lambda: open_session(master, app_name, conf, preload)
+        self._master = master
         local = settings.parse_local(master, settings.usable_cpus())
         self._slots = slots if slots is not None else local.cores if local else None
         self._task_time_limit_s = task_time_limit_s
@@ -90,7 +95,11 @@ class SparkEngine:
         self._cancelled_jobs: set[_Job] = set()
         self._starter: Future[Session] | None = None
         self._failure: LithifyError | None = None
-        """Why the session could not start."""
+        """Why there will be no session any more."""
+        self._lost: Session | None = None
+        """To be closed before another one is opened."""
+        self._losses = 0
+        """Since a call came to its end."""
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
 
@@ -105,6 +114,14 @@ class SparkEngine:
     @property
     def slots(self) -> int:
         return self._slots or 0
+
+    @property
+    def failure(self) -> LithifyError | None:
+        return self._failure
+
+    def check(self) -> None:
+        if self._starter is None:
+            check_master(self._master)
 
     def start(self) -> None:
         self._start()
@@ -155,8 +172,9 @@ class SparkEngine:
                 self.cancel(name)
         finally:
             session = starter.result() if starter is not None and starter.exception() is None else None
-            if session is not None:
-                session.close()
+            for open_session in (session, self._lost):
+                if open_session is not None:
+                    open_session.close()
             with self._lock:
                 threads = self._threads
             if threads is not None:
@@ -175,20 +193,40 @@ class SparkEngine:
         return starter
 
     def _start_session(self, starter: Future[Session]) -> None:
+        with self._lock:
+            lost, self._lost = self._lost, None
         try:
+            if lost is not None:
+                lost.close()
             session = self._open()
             slots = self._slots or session.slots()
         except BaseException as error:
-            failure = error if isinstance(error, LithifyError) else EngineError(f"no Spark: {error!r}")
+            failure = _why_down(error)
             starter.set_exception(failure)
             self._fail_all(failure)
             return
         with self._lock:
             self._slots = slots
-            self._threads = ThreadPoolExecutor(slots * THREADS_PER_SLOT, thread_name_prefix="lithify-call")
             starter.set_result(session)
-            for _ in range(sum(len(job.queued) for job in self._jobs.values())):
-                self._threads.submit(self._run_next)
+            if self._threads is None:
+                count = slots * THREADS_PER_SLOT
+                self._threads = ThreadPoolExecutor(count, thread_name_prefix="lithify-call")
+                for _ in range(sum(len(job.queued) for job in self._jobs.values())):
+                    self._threads.submit(self._run_next)
+
+    def _lose(self, session: Session, cause: str) -> None:
+        """The session has ended by itself; the next call opens another, unless that was tried too often."""
+        with self._lock:
+            starter = self._starter
+            if starter is None or not starter.done() or starter.exception() is not None:
+                return
+            if starter.result() is not session:
+                return  # another call was faster
+            self._starter, self._lost = None, session
+            self._losses += 1
+            is_over = self._losses >= MAX_LOSSES
+        if is_over:
+            self._fail_all(EngineDown(f"Spark was lost {self._losses} times in a row, last because: {cause}"))
 
     def _fail_all(self, error: LithifyError) -> None:
         with self._lock:
@@ -248,6 +286,8 @@ class SparkEngine:
                     del self._jobs[job.name]
 
     def _run(self, job: _Job, call: _Call) -> Any:
+        if self._failure is not None:
+            raise self._failure
         session = self._start().result()
         limits = Limits(session.max_attempts, self._task_time_limit_s)
         request = encode_request(call.function, call.argument, limits)
@@ -259,17 +299,24 @@ class SparkEngine:
             )
         except Exception as error:
             cause = str(error) if isinstance(error, EngineError) else essential_cause(str(error))
+            if not call.is_cancelled and (isinstance(error, EngineDown) or session.is_over()):
+                self._lose(session, cause)
+                raise EngineDown(f"Spark was lost while it ran a task of {job.name}: {cause}") from error
             raise EngineError(f"a task of {job.name} failed: {cause}") from error
+        self._losses = 0
         return decode_outcome(outcome)
 
     # Stopping
 
     def _interrupt(self, job: _Job, running: list[_Call]) -> None:
         starter = self._starter
-        if not running or starter is None:
+        if not running:
+            return
+        futures = [call.future for call in running]
+        if starter is None or (starter.done() and starter.exception() is not None):
+            wait(futures, _CANCEL_ATTEMPTS * _CANCEL_INTERVAL_S)  # what was lost ends by itself
             return
         session = starter.result()
-        futures = [call.future for call in running]
         for _ in range(_CANCEL_ATTEMPTS):
             try:
                 session.interrupt(job.tag)
@@ -282,6 +329,12 @@ class SparkEngine:
             f"{job.name} still runs on Spark after {_CANCEL_ATTEMPTS} attempts to cancel it; what it writes "
             "will never be used"
         )
+
+
+def _why_down(error: BaseException) -> LithifyError:
+    if isinstance(error, LithifyError) and not isinstance(error, EngineError):
+        return error  # somebody has to decide something
+    return EngineDown(str(error) if isinstance(error, EngineError) else f"no Spark: {error!r}")
 
 
 def _fail(future: Future[Any], error: LithifyError) -> None:

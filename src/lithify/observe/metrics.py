@@ -107,6 +107,9 @@ class Metrics:
         self._failures = self._counter("lithify_failures", "What went wrong, by class", "kind")
         self._details: dict[str, Gauge] = {}
         """What single kinds of datasets tell of a backlog, by name."""
+        self._quarantined = self._gauge(
+            "lithify_quarantined", "1 while workers of this process leave the dataset alone after an error"
+        )
         self._stall = self._gauge(
             "lithify_seconds_until_stall", "Until the writer stalls if nothing is compacted", "unit"
         )
@@ -156,6 +159,10 @@ class Metrics:
             case events.Committed():
                 self._committed.labels(url).inc()
                 self._last.labels(url).set(self._clock.now_ms() // 1000)
+            case events.Quarantined():
+                self._quarantined.labels(url).set(1)
+            case events.Recovered():
+                self._quarantined.labels(url).set(0)
             case events.GarbageCollected(deleted=deleted, left=left, dry_run=dry_run):
                 self._take_in_garbage(url, {} if dry_run else deleted, left)
             case _:
@@ -190,6 +197,9 @@ class Metrics:
                     self._seconds.labels(url).observe(now_s - attempt.started_s)
             case events.AttemptFailed(compaction=compaction):
                 self._failures.labels(url, "attempt_failed").inc()
+                self._end(url, compaction)
+            case events.EngineLost(compaction=compaction):
+                self._failures.labels(url, "engine_lost").inc()
                 self._end(url, compaction)
             case events.Lost(compaction=compaction):
                 self._failures.labels(url, "lost").inc()

@@ -87,6 +87,9 @@ class ProgressBars:
             case events.AttemptFailed(compaction=compaction, reason=reason):
                 say(f"[red]{_short(compaction)} failed:[/] {escape(reason)}")
                 self._end(compaction)
+            case events.EngineLost(compaction=compaction, reason=reason):
+                self._complain(f"{_short(compaction)} lost its engine: {escape(reason)}")
+                self._end(compaction)
             case events.Failed(compaction=compaction, attempts=attempts):
                 say(f"[red]{_short(compaction)} is given up after {attempts} attempts.[/]")
             case events.Resumed(compaction=compaction, finished_ranges=finished, open_ranges=left):

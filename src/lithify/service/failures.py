@@ -3,24 +3,25 @@
 1. Before a compaction is marked Failed, the reason goes into the journal, with its spec. Who dies between
    the two leaves a note about a compaction that goes on: the ledger contradicts it, so it does not count
    (`given_up`).
-2. A proposal that shares a source with one that was tried and failed is held back for a pause that grows
-   with the number of such failures. So one poisoned input neither keeps workers busy for ever nor stops
-   what has nothing to do with it.
+2. The sources of what was tried and failed are held back, for a pause that grows with the number of
+   failures of the same source. The planner is told so before it chooses: what is held takes no slot of its,
+   and it proposes something else. So one poisoned input neither keeps workers busy for ever nor stops what
+   has nothing to do with it.
 3. After a cancellation the pause is always the same, however many there were: somebody did not want this
    now, which says nothing against the compaction, and the writer must not wait for long.
-4. When the pause is over, or somebody removes the failure from the journal, the planner's proposal passes.
+4. When the pause is over, or somebody removes the failure from the journal, nothing is held any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from lithify.backoff import GrowingPause
 from lithify.clock import Clock
 from lithify.compaction.attempts import Failure
 from lithify.compaction.model import State
-from lithify.compaction.proposal import Plan, Proposal
+from lithify.compaction.proposal import Held, Plan, Planner
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.errors import CorruptObject, Unsupported
@@ -28,8 +29,6 @@ from lithify.ids import Ulid
 
 FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=3_600_000)
 CANCEL_PAUSE = GrowingPause(first_ms=60_000, max_ms=60_000)
-
-Planner = Callable[[object, AnyLedger], Plan]
 
 
 def given_up(failures: Iterable[Failure], ledger: AnyLedger) -> tuple[Failure, ...]:
@@ -78,26 +77,35 @@ class Failures:
                 self._sources[failure.compaction] = self._sources_of(failure) if known is None else known
             self._is_due = False
 
-    def held_back(self, planner: Planner) -> Planner:
-        """`planner` without what is to be left alone for now; its notes say so."""
+    def held_back(self, planner: Planner) -> Callable[[object, AnyLedger], Plan]:
+        """`planner`, told what is to be left alone for now."""
 
         def plan(snapshot: object, ledger: AnyLedger) -> Plan:
-            found = planner(snapshot, ledger)
-            known = given_up(self._known, ledger)
-            reasons = [self._reason(proposal, known) for proposal in found.proposals]
-            if not any(reasons):
-                return found
-            self._is_due = True
-            passed = (p for p, reason in zip(found.proposals, reasons, strict=True) if reason is None)
-            notes = (reason for reason in reasons if reason is not None)
-            return replace(found, proposals=tuple(passed), notes=(*found.notes, *notes))
+            held = self._held(given_up(self._known, ledger))
+            found = without(planner(snapshot, ledger, held), held, self._dataset)
+            reasons = set(held.values())
+            # Somebody may forgive it, which no ledger shows.
+            self._is_due = self._is_due or any(reason in note for reason in reasons for note in found.notes)
+            return found
 
         return plan
 
-    def _reason(self, proposal: Proposal, known: tuple[Failure, ...]) -> str | None:
-        """Why a proposal is held back, if it is."""
-        sources = self._dataset.sources(proposal.spec)
-        alike = [f for f in known if sources & self._sources[f.compaction]]
+    def _held(self, known: Iterable[Failure]) -> Held:
+        """What shares a source with a failure whose pause is not over."""
+        alike: dict[str, list[Failure]] = {}
+        for failure in known:
+            for source in self._sources[failure.compaction]:
+                alike.setdefault(source, []).append(failure)
+        reasons: dict[tuple[Ulid, ...], str | None] = {}
+        for failures in alike.values():
+            key = tuple(failure.compaction for failure in failures)
+            if key not in reasons:
+                reasons[key] = self._reason(failures)
+        found = {source: reasons[tuple(f.compaction for f in failures)] for source, failures in alike.items()}
+        return {source: reason for source, reason in found.items() if reason is not None}
+
+    def _reason(self, alike: Sequence[Failure]) -> str | None:
+        """Why a source of all these is held back, if it is."""
         failed = [f for f in alike if not f.is_cancelled]
         cancelled = [f for f in alike if f.is_cancelled][-1:]
         for pause, causes in ((FAILURE_PAUSE, failed), (CANCEL_PAUSE, cancelled)):
@@ -105,9 +113,10 @@ class Failures:
             if causes and pause.lasts(len(causes), causes[-1].at_ms, now_ms):
                 last = causes[-1]
                 left_s = (last.at_ms + pause.after_ms(len(causes)) - now_ms) // 1000
+                unit = self._dataset.unit(self._dataset.decode_spec(last.spec))
                 return (
-                    f"{self._dataset.unit(proposal.spec)} is left alone for {left_s} s more: compaction "
-                    f"{last.compaction} of the same sources {_what_happened(last)}"
+                    f"{unit} is left alone for {left_s} s more: compaction {last.compaction} of the same "
+                    f"sources {_what_happened(last)}"
                 )
         return None
 
@@ -116,6 +125,19 @@ class Failures:
             return self._dataset.sources(self._dataset.decode_spec(failure.spec))
         except (CorruptObject, Unsupported):
             return frozenset()
+
+
+def without(plan: Plan, held: Held, dataset: Dataset) -> Plan:
+    """The plan of a planner that does not do as it is told would be tried again and again."""
+    if not held:
+        return plan
+    reasons = [
+        next((held[source] for source in dataset.sources(proposal.spec) if source in held), None)
+        for proposal in plan.proposals
+    ]
+    passed = (p for p, reason in zip(plan.proposals, reasons, strict=True) if reason is None)
+    notes = (reason for reason in reasons if reason is not None)
+    return replace(plan, proposals=tuple(passed), notes=(*plan.notes, *notes))
 
 
 def _what_happened(failure: Failure) -> str:

@@ -5,9 +5,10 @@ interval otherwise, spread by chance so that many processes do not read the stor
 
 When `stop` is set, a worker cancels its tasks and gives its compactions back at once, so that others
 need not wait for its heartbeats to time out. A coordinator just ends: all its state is in the ledger.
-A round that fails, for whatever reason, is reported and the loop goes on after a pause: with the other
-datasets, and with this one when its turn comes again. What was in progress is covered by the protocol. What
-nobody foresaw is an error like any other here (`lithify.defects`). Only `Fenced` ends a coordinator for good.
+A round that fails, for whatever reason, is reported once and the loop goes on after a pause; a pool of
+workers goes on with the other datasets (`lithify.service.worker_pool`). What was in progress is covered by
+the protocol. What nobody foresaw is an error like any other here (`lithify.defects`). Only `Fenced` ends a
+coordinator for good.
 A table that cannot be compacted as it is now (`Refused`) may be tomorrow: that is said once, and looked at
 again.
 """
@@ -16,8 +17,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event
 
@@ -27,6 +26,7 @@ from lithify.errors import Fenced, LithifyError
 from lithify.service.coordinator import Coordinator
 from lithify.service.garbage_loop import Collector, collecting
 from lithify.service.worker import Worker
+from lithify.service.worker_pool import WorkerPool, release
 
 _log = logging.getLogger("lithify")
 
@@ -45,53 +45,18 @@ class LoopOptions:
     """Each wait is longer by up to this share."""
 
 
-def run_workers(
-    workers: Sequence[Worker],
-    stop: Event,
-    rng: random.Random,
-    options: LoopOptions,
-    *,
-    unopened: Sequence[Callable[[], Worker]] = (),
-) -> None:
-    """Work on all datasets of `workers`, which share one engine, until `stop` is set; then give back what
-    is unfinished. Each round begins with another dataset, so that none takes all the room. Those of
-    `unopened` could not be opened so far: that is tried again in every round."""
-    workers, turns = list(workers), deque(workers)
-    openers = [_Opener(open_worker) for open_worker in unopened]
+def run_workers(pool: WorkerPool, stop: Event, rng: random.Random, options: LoopOptions) -> None:
+    """Work on all datasets of `pool` until `stop` is set; then give back what is unfinished."""
     try:
+        pool.start()
         while not stop.is_set():
-            changed = False
-            for opener in tuple(openers):
-                if (opened := opener.opened()) is not None:
-                    workers.append(opened)
-                    turns.append(opened)
-                    openers.remove(opener)
-            for worker in turns:
-                held_elsewhere = sum(other.held for other in workers if other is not worker)
-                changed = _tick_worker(worker, held_elsewhere) or changed
-            turns.rotate(-1)
-            busy = next((worker for worker in workers if worker.is_busy), None)
-            if busy is not None:
-                busy.wait(options.commit_compacted_interval_s)
-            elif not changed:  # else there is room again, for a dataset that was asked before there was
+            changed = pool.round()
+            if pool.is_busy:
+                pool.wait(options.commit_compacted_interval_s)
+            elif not changed:  # else there may be room again, for what was looked at before there was
                 stop.wait(options.compactions_poll_interval_s * (1 + rng.uniform(0, options.jitter)))
     finally:
-        for worker in workers:
-            _release(worker)
-
-
-class _Opener:
-    def __init__(self, open_worker: Callable[[], Worker]) -> None:
-        self._open = open_worker
-        self._trouble = _Trouble("a dataset cannot be opened, which is tried again")
-
-    def opened(self) -> Worker | None:
-        try:
-            with contained("opening a dataset"):
-                return self._open()
-        except LithifyError as error:
-            self._trouble.say(error)
-        return None
+        pool.release()
 
 
 class _Trouble:
@@ -125,6 +90,8 @@ def run_coordinator(
     embedded one, which takes turns with the coordinator in this thread; `collector` collects garbage in
     a thread of its own. `CoordinatorAlive` when another coordinator may be at work, unless told to
     `take_over`."""
+    if worker is not None:
+        worker.room.check_master()  # before anything is written
     with leadership.acquire(take_over=take_over) as term:
         try:
             coordinator.start(term)
@@ -132,7 +99,7 @@ def run_coordinator(
                 _coordinate(coordinator, leadership, stop, rng, options, worker)
         finally:
             if worker is not None:
-                _release(worker)
+                release(worker)
 
 
 def _coordinate(
@@ -144,6 +111,7 @@ def _coordinate(
     worker: Worker | None,
 ) -> None:
     trouble = _Trouble("the coordinator could not finish a round and tries again")
+    workers_trouble = _Trouble("the embedded worker could not finish a round and tries again")
     while not stop.is_set():
         wait_s = options.poll_interval_s
         try:
@@ -158,29 +126,22 @@ def _coordinate(
             trouble.is_over()
             if tick.ledger.active() or tick.refused:
                 wait_s = options.commit_compacted_interval_s
-        changed = worker is not None and _tick_worker(worker)
+        if worker is not None:
+            worker.room.check_engine()
+        changed = worker is not None and _tick_worker(worker, workers_trouble)
         if worker is not None and worker.is_busy:
             worker.wait(wait_s)
         elif not changed:
             stop.wait(wait_s * (1 + rng.uniform(0, options.jitter)))
 
 
-def _tick_worker(worker: Worker, held_elsewhere: int = 0) -> bool:
+def _tick_worker(worker: Worker, trouble: _Trouble) -> bool:
     try:
         with contained(f"a round over {worker.url}"):
-            changed = worker.tick(held_elsewhere)
+            changed = worker.tick()
     except LithifyError as error:
-        _log.error("worker %s could not finish a round and tries again: %s", worker.id, error)
+        trouble.say(error)
         return False
-    for compaction_id, cause in worker.take_failures():
-        _log.error("compaction %s was given back: %s", compaction_id, cause)
+    trouble.is_over()
+    worker.take_failures()  # their events have told of them
     return changed
-
-
-def _release(worker: Worker) -> None:
-    """What cannot be given back is reclaimed when its heartbeats have timed out."""
-    try:
-        with contained(f"giving back what is unfinished of {worker.url}"):
-            worker.release()
-    except LithifyError as error:
-        _log.error("worker %s could not give back what it holds: %s", worker.id, error)

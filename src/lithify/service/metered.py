@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from lithify.clock import Clock
 from lithify.compaction.model import State
-from lithify.compaction.proposal import Plan
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.transitions import AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.ids import Ulid
@@ -54,8 +54,8 @@ class _Metered:
         self._metrics.saw_ledger(self._dataset.url, ledger, self._running_bytes(ledger))
         return ledger
 
-    def propose(self, snapshot: Any, ledger: AnyLedger) -> Plan:
-        plan = self._dataset.propose(snapshot, ledger)
+    def propose(self, snapshot: Any, ledger: AnyLedger, held: Held = NOTHING_HELD) -> Plan:
+        plan = self._dataset.propose(snapshot, ledger, held)
         self._metrics.saw_plan(self._dataset.url, plan)
         return plan
 

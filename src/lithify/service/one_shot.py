@@ -7,10 +7,13 @@
 4. Turn coordinator and worker ticks until nothing is active and nothing is proposed. Work that
    another process's worker holds is waited for, until it finishes or falls silent and is reclaimed.
 5. A compaction whose ranges fail for good is tried again a bounded number of times (once, when its
-   input is corrupt or refused), then marked Failed, and the units it touches are left alone for
-   the rest of the run. The others go on. The same goes for a unit whose proposals are refused as soon
-   as they are made, because of something odd in the ledger.
-6. On any other error or an interrupt, running tasks are cancelled and their compactions given back,
+   input is corrupt or refused), then marked Failed, and what it reads is left alone for the rest of the
+   run: the planner proposes something else. The same goes for a unit whose proposals are refused as soon as
+   they are made, because of something odd in the ledger.
+6. A master that does not answer is noticed before step 2. What runs on an engine that goes down is given
+   back without counting as tried, and runs again once the engine is back; one that has failed for good ends
+   the run.
+7. On any other error or an interrupt, running tasks are cancelled and their compactions given back,
    so the next run goes on where this one stopped.
 
 A crash at any point loses nothing: outputs count only once committed, and what is recorded in the
@@ -20,16 +23,14 @@ ledger is taken up by the next run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from lithify import events
 from lithify.clock import Clock
 from lithify.compaction.model import Ledger
-from lithify.compaction.proposal import Plan
+from lithify.compaction.proposal import NOTHING_HELD, Planner
 from lithify.compaction.run_summary import Ended, RunSummary
-from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
 from lithify.defects import contained
@@ -38,12 +39,13 @@ from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.events import Observer
 from lithify.ids import Ids, Ulid
 from lithify.service.coordinator import Coordinator
+from lithify.service.failures import without
 from lithify.service.worker import Worker, WorkerOptions
+
+__all__ = ["Planner", "run"]
 
 WAIT_S = 1.0
 MAX_ATTEMPTS = 3
-
-Planner = Callable[[Any, AnyLedger], Plan]
 
 
 def run(
@@ -66,16 +68,19 @@ def run(
     """
     plan_now = planner if planner is not None else dataset.propose
     ledger = dataset.ledger()
-    plan = plan_now(dataset.snapshot(), ledger if ledger is not None else Ledger())
+    plan = plan_now(dataset.snapshot(), ledger if ledger is not None else Ledger(), NOTHING_HELD)
     if not plan.proposals and not (ledger is not None and ledger.active()):
         return RunSummary(started=False, plan=plan)
 
+    engine.check()
     shunned = _Shunned(dataset)
     coordinator = Coordinator(
         dataset,
         clock,
         ids,
-        plan=lambda snapshot, latest: shunned.filter(plan_now(snapshot, latest)),
+        plan=lambda snapshot, latest: without(
+            plan_now(snapshot, latest, shunned.held), shunned.held, dataset
+        ),
         worker_heartbeat_timeout_ms=worker_heartbeat_timeout_ms,
         observer=observer,
     )
@@ -130,6 +135,7 @@ def _turn(
             shunned.add(compaction)
             failures.append(Ended(compaction.id, reason))
         changed = worker.tick()
+        worker.room.check_engine()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1
             if attempts[compaction_id] >= MAX_ATTEMPTS or _is_final(error):
@@ -152,16 +158,13 @@ def _is_final(error: Exception) -> bool:
 
 
 class _Shunned:
-    """Units that failed in this run; they are not proposed again until the next."""
+    """Sources of what failed in this run; they are left alone until the next."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._units: set[str] = set()
+        self.held: dict[str, str] = {}
 
     def add(self, compaction: AnyCompaction | None) -> None:
         if compaction is not None:
-            self._units.add(self._dataset.unit(compaction.spec))
-
-    def filter(self, plan: Plan) -> Plan:
-        open_ = (p for p in plan.proposals if self._dataset.unit(p.spec) not in self._units)
-        return replace(plan, proposals=tuple(open_))
+            reason = f"{self._dataset.unit(compaction.spec)} is left alone: compaction {compaction.id} failed"
+            self.held |= dict.fromkeys(self._dataset.sources(compaction.spec), reason)

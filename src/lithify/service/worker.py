@@ -7,12 +7,18 @@ Each `tick`:
 3. in one publication writes Compacted for what is finished, and a heartbeat with the progress for
    what goes on, when one is due and enough bytes have moved (`lithify.compaction.heartbeat_gate`);
 4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
-5. claims Scheduled compactions while it has room, cuts them into ranges and starts those that are not
-   finished. What its slots cannot run at once it leaves to workers with idle ones for a while, and takes
-   when none did, so that a small compaction need not wait for the end of a large one. After a failed
-   attempt a compaction is left alone by all workers for a pause that grows with each, and then stands
-   behind those that failed less often; a worker whose attempts all fail, whatever it claims, rests in
-   between.
+   when it was the engine that went down, that is no attempt;
+5. claims Scheduled compactions while there is room (`lithify.service.room`), cuts them into ranges and starts
+   those that are not finished. The most urgent as things are now has the first turn, with ageing
+   (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not wait behind older merges.
+   After a failed attempt a compaction is left alone by all workers for a pause that grows with each, and
+   then stands behind those that failed less often.
+
+`look` does steps 1 to 4; `offer` and `claim` are step 5, for one compaction at a time, so that workers of
+several datasets can take turns (`lithify.service.worker_pool`).
+
+Of N compactions that wait, each is claimed after at most AGEING_TURNS + N - 1 claims of others by this
+worker, with AGEING_TURNS more for each failed attempt at it.
 
 The worker owns no state that matters: killed at any point, its compaction is reclaimed and resumed
 from the ranges recorded in the ledger. Its id must be new for each process, since the id in the
@@ -21,14 +27,13 @@ ledger is all that tells an owner from a zombie.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lithify import events
-from lithify.backoff import GrowingPause
 from lithify.clock import Clock
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt
@@ -38,49 +43,31 @@ from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import LithifyError, LostOwnership, StoreError
+from lithify.errors import EngineDown, LithifyError, LostOwnership, StoreError
 from lithify.events import Observer
 from lithify.ids import Ulid
+from lithify.planning.turns import Turns
+from lithify.service.options import WorkerOptions
+from lithify.service.room import Room
 
-MAX_REST_MS = 30_000
-"""Longest rest of a worker whose attempts all fail; new work may be urgent."""
+__all__ = ["Worker", "WorkerOptions"]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """Names are SlateDB's where it has the option."""
+@dataclass(slots=True)
+class _Free:
+    """What may be claimed, as the last look at the ledger showed it; the rest is read when asked for."""
 
-    max_concurrent_compactions: int = 4
-    heartbeat_interval_ms: int = 10_000
-    heartbeat_min_interval_ms: int = 2_000
-    """Newly finished ranges are recorded at once, but not more often than this."""
-    heartbeat_bytes: int = 100_000
-    """A heartbeat is written only if at least so many bytes were read and written since the last one;
-    slower than that is silent. 0: always."""
-    spare_claim_delay_ms: int = 5_000
-    """How long a compaction must have been free before a worker without idle slots claims it: time for
-    others to look, so their poll interval."""
-    range_start_timeout_ms: int = 600_000
-    """How long a compaction may wait for a free slot or for the engine to start before it counts as
-    silent."""
-    first_retry_pause_ms: int = 1_000
-    """Pause after the first failed attempt at a compaction; four times as long after each further one."""
-    max_retry_pause_ms: int = 600_000
-
-    @property
-    def retry_pause(self) -> GrowingPause:
-        return GrowingPause(self.first_retry_pause_ms, self.max_retry_pause_ms)
-
-    @property
-    def rest(self) -> GrowingPause:
-        return GrowingPause(self.first_retry_pause_ms, min(self.max_retry_pause_ms, MAX_REST_MS))
+    compactions: dict[Ulid, AnyCompaction] = field(default_factory=dict)
+    attempts: Mapping[Ulid, tuple[Attempt, ...]] | None = None
+    priorities: dict[Ulid, float] | None = None
 
 
 class Worker:
-    """Executes compactions of one dataset under one identity.
+    """Executes compactions of one dataset under one identity, in a `room` that it may share with workers of
+    other datasets; without one it has its own.
 
-    Before a large compaction can run, many block indexes have to be read. `executor` does that beside the
-    ticks, so that heartbeats go on meanwhile; without one, the tick that claims does it.
+    Before a large compaction can run, many block indexes have to be read. The room's executor does that
+    beside the ticks, so that heartbeats go on meanwhile; without one, the tick that claims does it.
     """
 
     def __init__(
@@ -91,7 +78,7 @@ class Worker:
         worker_id: str,
         *,
         options: WorkerOptions | None = None,
-        executor: Executor | None = None,
+        room: Room | None = None,
         observer: Observer = events.ignore,
     ) -> None:
         self._dataset = dataset
@@ -99,14 +86,14 @@ class Worker:
         self._clock = clock
         self._id = worker_id
         self._options = options if options is not None else WorkerOptions()
-        self._executor = executor
+        self._room = room if room is not None else Room(engine, self._options)
         self._observe = observer
         self._running: dict[Ulid, Claim] = {}
+        self._free = _Free()
         self._free_since_ms: dict[Ulid, int] = {}
         """When this worker first saw what is free now."""
+        self._turns: Turns[Ulid] = Turns()
         self._failures: list[tuple[Ulid, Exception]] = []
-        self._failures_in_row = 0
-        self._failed_at_ms = 0
 
     @property
     def id(self) -> str:
@@ -118,6 +105,11 @@ class Worker:
         return self._dataset.url
 
     @property
+    def room(self) -> Room:
+        """Where it works."""
+        return self._room
+
+    @property
     def is_busy(self) -> bool:
         """Whether any compaction is running here."""
         return bool(self._running)
@@ -127,13 +119,18 @@ class Worker:
         """How many compactions are running here."""
         return len(self._running)
 
-    def tick(self, held_elsewhere: int = 0) -> bool:
-        """One round of the algorithm above; whether any compaction changed hands or was finished.
+    def tick(self) -> bool:
+        """One round of the algorithm above; whether any compaction changed hands or was finished."""
+        changed = self.look()
+        while self.offer() is not None:
+            changed = self.claim() or changed
+        return changed
 
-        `held_elsewhere` compactions of other datasets run on the same engine and count towards the limit.
-        """
+    def look(self) -> bool:
+        """Steps 1 to 4, and what may be claimed; whether any compaction was lost, finished or given back."""
         for running in self._running.values():
             self._take_in(running)
+        self._free = _Free()
         ledger = self._dataset.ledger()
         if ledger is None:
             return False
@@ -141,20 +138,54 @@ class Worker:
         self._drop_lost(ledger)
         self._publish()
         self._give_back_failed()
-        self._claim(ledger, before, held_elsewhere)
+        # What was known when the ledger was read may have been finished or given back since.
+        self._adopt(ledger, before)
+        self._see_free(ledger)
         return set(self._running) != before
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there was something to claim at the last look, now or after a pause."""
+        return bool(self._free.compactions)
+
+    def offer(self, *, is_contested: bool = False) -> float | None:
+        """How urgent is what it would claim next; `None` when there is nothing that it may claim now. Who
+        has to choose between datasets says so (`is_contested`): else priorities are not always looked up."""
+        candidates = self._candidates()
+        if not candidates:
+            return None
+        return max(0.0, *self._ranks(candidates, is_contested=is_contested).values())
+
+    def claim(self) -> bool:
+        """Step 5 for one compaction, the one whose turn it is; whether this worker has it now."""
+        candidates = self._candidates()
+        if not candidates:
+            return False  # time has passed since the offer, and may have passed backwards
+        ranks = self._ranks(candidates)
+        compaction_id = self._turns.order(ranks)[0]
+        del self._free.compactions[compaction_id]
+        if not self._claim_one(compaction_id):
+            return False
+        self._turns.had(compaction_id, candidates)
+        return True
 
     def take_failures(self) -> tuple[tuple[Ulid, Exception], ...]:
         """Compactions given back since the last call because a range of theirs failed for good."""
         failures, self._failures = tuple(self._failures), []
         return failures
 
+    @property
+    def pending(self) -> tuple[Future[Any], ...]:
+        """What this worker waits for."""
+        found: list[Future[Any]] = []
+        for running in self._running.values():
+            found += running.pending.values()
+            found += [running.preparation] if running.preparation is not None else []
+        return tuple(found)
+
     def wait(self, timeout_s: float) -> None:
         """Return when a range finishes, or after `timeout_s`."""
-        pending: list[Future[Any]] = []
-        for running in self._running.values():
-            pending += running.pending.values()
-            pending += [running.preparation] if running.preparation is not None else []
+        pending = self.pending
         if pending:
             wait(pending, timeout=timeout_s, return_when=FIRST_COMPLETED)
         else:
@@ -165,7 +196,9 @@ class Worker:
         for running in self._running.values():
             self._take_in(running)
             self._engine.cancel(running.compaction.id)
-        mine, self._running = self._running, {}
+        mine = dict(self._running)
+        for compaction_id in mine:
+            self._let_go(compaction_id)
 
         def change(latest: AnyLedger) -> AnyLedger:
             for compaction_id, running in mine.items():
@@ -201,7 +234,7 @@ class Worker:
                 self._drop(compaction_id)
 
     def _drop(self, compaction_id: Ulid) -> None:
-        del self._running[compaction_id]
+        self._let_go(compaction_id)
         self._engine.cancel(compaction_id)
         self._observe(events.Lost(self._dataset.url, compaction_id, self._id))
 
@@ -286,8 +319,8 @@ class Worker:
 
     def _has_finished(self, running: Claim) -> None:
         compaction_id = running.compaction.id
-        del self._running[compaction_id]
-        self._failures_in_row = 0
+        self._let_go(compaction_id)
+        self._room.succeeded(self.url)
         self._observe(events.Compacted(self._dataset.url, compaction_id, len(running.outputs())))
         # What is left there is garbage.
         with suppress(StoreError):
@@ -308,60 +341,77 @@ class Worker:
             return transitions.release(self._beat(latest, running), compaction_id, self._id)
 
         self._note_finished(running)
-        # Before the release, so that whoever sees it free sees the attempt too.
-        attempt = Attempt(self._id, str(error), now_ms, len(running.outcomes))
-        self._dataset.journal.add_attempt(compaction_id, attempt)
+        if isinstance(error, EngineDown) or self._engine.failure is not None:
+            # Nothing is known against the compaction: it was no attempt.
+            self._dataset.update_ledger(change)
+            self._let_go(compaction_id)
+            self._observe(events.EngineLost(self.url, compaction_id, str(error)))
+            return
+        # Before the release, so that whoever sees it free sees the attempt too; once, if the release fails.
+        if running.attempt is None:
+            running.attempt = Attempt(self._id, str(error), now_ms, len(running.outcomes))
+        if not running.is_attempt_noted:
+            self._dataset.journal.add_attempt(compaction_id, running.attempt)
+            running.is_attempt_noted = True
         self._dataset.update_ledger(change)
-        del self._running[compaction_id]
+        self._let_go(compaction_id)
         self._failures.append((compaction_id, error))
-        self._failures_in_row += 1
-        self._failed_at_ms = now_ms
+        self._room.failed(self.url, now_ms)
         self._observe(events.AttemptFailed(self._dataset.url, compaction_id, str(error)))
 
-    def _claim(self, ledger: AnyLedger, known: set[Ulid], held_elsewhere: int) -> None:
-        # A claim of ours that does not run here: its publication had seemed to fail. What was `known`
-        # when the ledger was read may have been finished or given back since.
+    def _adopt(self, ledger: AnyLedger, known: set[Ulid]) -> None:
+        """Run what is ours and does not run here: the publication of its claim had seemed to fail."""
         for compaction in ledger.compactions:
             if compaction.id not in known and transitions.owns(ledger, compaction.id, self._id):
                 self._start(compaction)
+
+    def _see_free(self, ledger: AnyLedger) -> None:
         free = transitions.claimable(ledger)
         now_ms = self._clock.now_ms()
         self._free_since_ms = {c.id: self._free_since_ms.get(c.id, now_ms) for c in free}
-        if not free or self._options.rest.lasts(self._failures_in_row, self._failed_at_ms, now_ms):
-            return
-        if not any(self._may_claim(c.id, held_elsewhere, now_ms) for c in free):
-            return
-        attempts = self._dataset.journal.attempts()
-        # What has failed before does not stand before what has not been tried.
-        for compaction in sorted(free, key=lambda c: len(attempts.get(c.id, ()))):
-            if self._may_claim(compaction.id, held_elsewhere, now_ms) and not self._is_paused(
-                attempts.get(compaction.id, ()), now_ms
-            ):
-                self._claim_one(compaction.id)
+        self._free = _Free({c.id: c for c in free})
+        self._turns.keep(self._free_since_ms.keys())
 
-    def _may_claim(self, compaction_id: Ulid, held_elsewhere: int, now_ms: int) -> bool:
-        held = len(self._running) + held_elsewhere
-        if held >= self._options.max_concurrent_compactions:
-            return False
-        is_spare = held > 0 and held >= self._engine.slots
-        free_ms = now_ms - self._free_since_ms[compaction_id]
-        return not is_spare or free_ms >= self._options.spare_claim_delay_ms
+    def _candidates(self) -> tuple[Ulid, ...]:
+        """What may be claimed now, oldest first."""
+        now_ms = self._clock.now_ms()
+        if not self._free.compactions or self._room.rests(self.url, now_ms):
+            return ()
+        found = [i for i in self._free.compactions if self._room.has_slot(now_ms - self._free_since_ms[i])]
+        if not found:
+            return ()
+        if self._free.attempts is None:
+            self._free.attempts = self._dataset.journal.attempts()
+        attempts = self._free.attempts
+        return tuple(i for i in found if not self._is_paused(attempts.get(i, ()), now_ms))
+
+    def _ranks(self, candidates: tuple[Ulid, ...], *, is_contested: bool = False) -> dict[Ulid, float]:
+        """The priorities of these as things are. What has failed does not stand before what has not been
+        tried, so each attempt takes off as much as priorities can differ."""
+        attempts = self._free.attempts or {}
+        if self._free.priorities is None and (is_contested or len(candidates) > 1):
+            snapshot = self._dataset.snapshot()
+            specs = {i: c.spec for i, c in self._free.compactions.items()}
+            self._free.priorities = {i: self._dataset.priority(spec, snapshot) for i, spec in specs.items()}
+        priorities = self._free.priorities or {}
+        return {i: priorities.get(i, 0.0) - len(attempts.get(i, ())) for i in candidates}
 
     def _is_paused(self, attempts: tuple[Attempt, ...], now_ms: int) -> bool:
         return bool(attempts) and self._options.retry_pause.lasts(len(attempts), attempts[-1].at_ms, now_ms)
 
-    def _claim_one(self, compaction_id: Ulid) -> None:
+    def _claim_one(self, compaction_id: Ulid) -> bool:
         now_ms = self._clock.now_ms()
         try:
             ledger = self._dataset.update_ledger(
                 lambda latest: transitions.claim(latest, compaction_id, self._id, now_ms)
             )
         except LostOwnership:
-            return
+            return False
         compaction = ledger.get(compaction_id)
         assert compaction is not None
         self._observe(events.Claimed(self._dataset.url, compaction_id, self._id))
         self._start(compaction)
+        return True
 
     def _start(self, compaction: AnyCompaction) -> None:
         """Find out what is left of a compaction that this worker has claimed, and run that."""
@@ -370,6 +420,7 @@ class Worker:
         claimed_at_ms = now_ms if owner is None else owner.last_heartbeat_ms
         running = Claim(compaction, claimed_at_ms, now_ms, now_ms, Pulse(now_ms))
         self._running[compaction.id] = running
+        self._room.take(self.url, compaction.id)
         try:
             # Read after the claim, so that the snapshot is at least as new as the compaction.
             with contained(f"reading {self.url}"):
@@ -381,9 +432,13 @@ class Worker:
         running.preparation = self._beside(lambda: self._prepare(compaction, snapshot))
         self._begin(running)
 
+    def _let_go(self, compaction_id: Ulid) -> None:
+        del self._running[compaction_id]
+        self._room.leave(self.url, compaction_id)
+
     def _beside(self, function: Callable[[], Prepared]) -> Future[Prepared]:
-        if self._executor is not None:
-            return self._executor.submit(function)
+        if self._room.executor is not None:
+            return self._room.executor.submit(function)
         future: Future[Prepared] = Future()
         try:
             future.set_result(function())

@@ -19,7 +19,7 @@ from typing import Any
 
 from lithify.engine.ports import ArgumentT, ResultT
 from lithify.engine.task import Limits, decode_outcome, encode_request, run_attempt
-from lithify.errors import Cancelled, EngineError
+from lithify.errors import Cancelled, EngineDown, EngineError, LithifyError
 
 _LIMITS = Limits(max_attempts=1, time_limit_s=3600.0)
 
@@ -32,6 +32,8 @@ class Fault(Enum):
     """The task never runs; the future ends with `EngineError`."""
     FAIL_AFTER = "fail after"
     """The task runs to its end, but its result is lost; the future ends with `EngineError`."""
+    ENGINE_DOWN = "engine down"
+    """The engine is lost while it runs the call; the future ends with `EngineDown`, the next call runs."""
     RUN_TWICE = "run twice"
     """The task runs twice, as after a lost executor; the second result is delivered."""
 
@@ -67,6 +69,8 @@ class InlineEngine:
         self._faults = faults
         self._waiting: list[tuple[Submitted, bytes, Future[Any]]] = []
         self._is_closed = False
+        self.failure: LithifyError | None = None
+        """Set it, and every call ends with it."""
         self.submitted: list[Submitted] = []
         """Every call ever submitted, in order."""
         self.cancelled: list[str] = []
@@ -75,6 +79,11 @@ class InlineEngine:
     @property
     def slots(self) -> int:
         return self._slots
+
+    def check(self) -> None:
+        """Ends with the failure, if there is one."""
+        if self.failure is not None:
+            raise self.failure
 
     def start(self) -> None:
         """There is nothing to start."""
@@ -135,7 +144,11 @@ class InlineEngine:
             self.cancel(job)
 
     def _run(self, call: Submitted, request: bytes) -> Any:
+        if self.failure is not None:
+            raise self.failure
         fault = self._faults(call)
+        if fault is Fault.ENGINE_DOWN:
+            raise EngineDown(f"injected: the engine was lost while it ran a task of {call.job}")
         if fault is Fault.FAIL_BEFORE:
             raise EngineError(f"injected: a task of {call.job} never started")
         outcome = run_attempt(request, 0)

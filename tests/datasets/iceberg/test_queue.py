@@ -14,6 +14,8 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.model import IcebergLedger
 from lithify.errors import Unsupported
 from lithify.planning.timeline.model import Action, TimelinePlan
+from lithify.service.worker import Worker, WorkerOptions
+from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -75,6 +77,27 @@ def test_what_is_not_planned_any_more_leaves_the_queue(catalog: Catalog) -> None
     assert tick.committed
     assert not tick.plan.proposals
     check(table, [row for row in rows if row[1] in ids])
+
+
+def test_deferred_chunks_come_back_when_the_queue_is_empty_though_something_runs(catalog: Catalog) -> None:
+    """Two of six days fit. When the first has ended the second still runs, and its slot's neighbour must not
+    idle."""
+    table, rows = make_days(catalog, 6, max_tasks="2", max_queued_tasks="2")
+    steps = Steps(dataset_of(table))
+    one_at_a_time = WorkerOptions(max_concurrent_compactions=1)
+    steps.worker = Worker(steps.dataset, InlineEngine(), steps.clock, "w", options=one_at_a_time)
+    assert len(steps.schedule().ledger.active()) == 2
+    steps.worker.tick()
+    steps.worker.tick()
+    tick = steps.commit()
+    assert len(tick.committed) == 1
+    assert len(tick.plan.proposals) == 1
+    assert len(tick.ledger.active()) == 2
+    for _ in range(20):
+        steps.worker.tick()
+        steps.commit()
+    assert len(files_of(table)) == 6
+    check(table, rows)
 
 
 def test_what_a_commit_wrote_is_remembered_as_it_was_written(catalog: Catalog) -> None:

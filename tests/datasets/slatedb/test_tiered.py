@@ -13,6 +13,7 @@ from lithify.datasets.slatedb.tiered import (
     L0,
     MAX_RUN_ID,
     ActiveWork,
+    HeldSources,
     Run,
     TieredPlan,
     TieredPolicy,
@@ -511,3 +512,46 @@ def test_repeating_plan_and_compaction_comes_to_rest(
         for proposal in result.proposals:
             trees = [after(t, proposal, shrink) for t in trees]
     pytest.fail(f"still planning after {sources * 2 + 1} rounds: {result}")
+
+
+# What is held
+
+WHY = "left alone, it failed"
+L0_HELD = HeldSources({"L01": WHY})
+RUN_HELD = HeldSources(runs={3: WHY})
+HELD_CASES: list[tuple[str, TreeShape, HeldSources, list[Picked]]] = [
+    ("L0 held, runs go", tree(4, equal_runs(4)), L0_HELD, [(0, (3, 2, 1, 0), 0)]),
+    ("L0 held, nothing else", tree(4), L0_HELD, []),
+    ("younger L0 does not overtake", tree(20), L0_HELD, []),
+    ("runs above the held one", tree(0, equal_runs(8)), RUN_HELD, [(0, (7, 6, 5, 4), 4)]),
+    ("too few on either side", tree(0, equal_runs(7)), RUN_HELD, []),
+    ("a held group is no backpressure", tree(4, equal_runs(8)), RUN_HELD, [(4, (), 8), (0, (7, 6, 5, 4), 4)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("shape", "held", "want"), [case[1:] for case in HELD_CASES], ids=[case[0] for case in HELD_CASES]
+)
+def test_what_is_held_is_passed_over(shape: TreeShape, held: HeldSources, want: list[Picked]) -> None:
+    result = plan([shape], [], P, held={shape.key: held})
+    assert picked(result) == want
+    assert WHY in [left.reason for left in result.unpicked], "it is told why"
+
+
+def test_what_is_held_takes_no_slot() -> None:
+    trees = [tree(5 if n < 4 else 4, key=b"%d" % n) for n in range(6)]
+    held = {shape.key: HeldSources({sst.id: WHY for sst in shape.l0}) for shape in trees[:4]}
+    result = plan(trees, [], P, held=held)
+    assert {proposal.key for proposal in result.proposals} == {b"4", b"5"}
+    assert [left.key for left in result.unpicked if left.reason == WHY] == [b"0", b"1", b"2", b"3"]
+
+
+def test_what_is_held_does_not_matter_where_it_would_not_be_picked() -> None:
+    shape = tree(3, equal_runs(2))
+    held = HeldSources({"L01": WHY}, {0: WHY})
+    assert plan([shape], [], P, held={b"": held}).unpicked == plan([shape], [], P).unpicked
+
+
+def test_a_full_compaction_of_what_is_held_waits() -> None:
+    assert full_compaction(tree(2), [], 0, L0_HELD) == WHY
+    assert isinstance(full_compaction(tree(2), [], 0, RUN_HELD), TieredProposal)

@@ -12,7 +12,7 @@ from lithify.compaction.proposal import Plan
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, TieredSpec, Tree
-from lithify.datasets.slatedb.plan import TieredPolicy
+from lithify.datasets.slatedb.plan import TieredPolicy, source_names
 from lithify.datasets.slatedb.timeline import SegmentTimes, plan_segments, propose_by_time
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
@@ -212,3 +212,22 @@ def test_a_dataset_with_segment_times_plans_by_time() -> None:
     assert dataset.planner()(DATABASE, Ledger()) == proposed(DATABASE)
     by_size = dataset.planner(segment=FRAGMENTED.prefix)(DATABASE, Ledger())
     assert specs(by_size) == []
+
+
+def test_what_is_held_makes_room_for_others() -> None:
+    """One slot, and the most urgent segment is to be left alone."""
+    policy = replace(P, max_concurrent_compactions=1)
+    (first,) = specs(proposed(DATABASE, policy=policy))
+    names = _names(first)
+    plan = propose_by_time(DATABASE, Ledger(), policy, DAYS, NOW_MS, {names[0]: "it failed"})
+    (second,) = specs(plan)
+    assert second.segment != first.segment
+    assert "it failed" in plan.notes
+    all_held = {name: "it failed" for spec in specs(proposed(DATABASE)) for name in _names(spec)}
+    plan = propose_by_time(DATABASE, Ledger(), P, DAYS, NOW_MS, all_held)
+    assert not plan.proposals
+    assert plan.notes.count("it failed") == len(proposed(DATABASE).proposals)
+
+
+def _names(spec: TieredSpec) -> tuple[str, ...]:
+    return source_names(spec.segment, spec.l0_view_ids, spec.sorted_runs)

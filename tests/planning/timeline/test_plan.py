@@ -240,3 +240,15 @@ def test_the_zone_decides_what_is_one_day() -> None:
     for zone, count in (("UTC", 0), ("Asia/Tokyo", 1)):
         policy = replace(POLICY, calendar=Calendar(Granularity.DAY, zone))
         assert len(plan(late, policy, NOW_US).tasks) == count
+
+
+def test_a_chunk_with_a_held_file_is_left_alone_and_its_neighbours_are_not() -> None:
+    files = [f for n in range(3) for f in small_files(n, 4)]
+    whole = plan(files, POLICY, NOW_US)
+    held = {files[5].id: "it failed"}
+    result = plan(files, POLICY, NOW_US, held=held)
+    assert [planned.held for planned in result.chunks] == [None, "it failed", None]
+    assert [planned.status for planned in result.chunks] == [Status.AWAITING, Status.SKIPPED, Status.AWAITING]
+    taken = {file_id for task in result.tasks for file_id in task.files}
+    assert taken == {f.id for f in files} - {f.id for f in files[4:8]}
+    assert {file_id for task in whole.tasks for file_id in task.files} == {f.id for f in files}

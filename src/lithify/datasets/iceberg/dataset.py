@@ -31,7 +31,7 @@ from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.lease import Lease, Permit, Taking, judge_lease
 from lithify.compaction.presence import CoordinatorStatus, Presence
-from lithify.compaction.proposal import Plan
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_files import LedgerFiles
@@ -54,7 +54,7 @@ from lithify.datasets.iceberg.model import (
     TimeRange,
 )
 from lithify.datasets.iceberg.ownership import data_prefix, mark_of
-from lithify.datasets.iceberg.plan import plan_table, proposals_of, timeline_policy
+from lithify.datasets.iceberg.plan import plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.datasets.iceberg.queue import TaskQueue
 from lithify.datasets.iceberg.refusals import check_table
@@ -317,6 +317,9 @@ class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
     def sources(self, spec: ChunkSpec) -> frozenset[str]:
         return frozenset(spec.inputs)
 
+    def priority(self, spec: ChunkSpec, snapshot: TableState) -> float:
+        return priority(spec, snapshot)
+
     def encode_spec(self, spec: ChunkSpec) -> str:
         return LEDGERS.encode_spec(spec)
 
@@ -329,18 +332,19 @@ class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
     def output_bytes(self, output: NewFile) -> int:
         return output.size_bytes
 
-    def timeline(self, snapshot: TableState, ledger: IcebergLedger) -> TimelinePlan:
+    def timeline(
+        self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD
+    ) -> TimelinePlan:
         """Every chunk of the table with its verdict, and the tasks."""
         now_us = self._clock.now_ms() * 1000
-        is_idle = self._queue.is_empty and not ledger.active()
-        return plan_table(snapshot, ledger, now_us, revive_deferred=is_idle)
+        return plan_table(snapshot, ledger, now_us, revive_deferred=self._queue.is_empty, held=held)
 
-    def propose(self, snapshot: TableState, ledger: IcebergLedger) -> Plan:
-        timeline = self.timeline(snapshot, ledger)
+    def propose(self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD) -> Plan:
+        timeline = self.timeline(snapshot, ledger, held)
         sizes = {file.id: file.size_bytes for file in snapshot.files}
         choice = self._queue.look(timeline, ledger, sizes, snapshot.policy)
         states = deferred(remember(timeline, timeline_policy(snapshot.policy)), choice.shed)
-        plan = proposals_of(snapshot, timeline, choice.start)
+        plan = proposals_of(snapshot, timeline, choice.start, held)
         return replace(plan, memory=_Memory(choice.queue, states, snapshot.states))
 
     def validate(

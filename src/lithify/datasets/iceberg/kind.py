@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from lithify.clock import Clock
 from lithify.compaction.finding import Finding
 from lithify.compaction.model import Ledger
-from lithify.compaction.proposal import Plan
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.status import Status
 from lithify.config.model import Config
 from lithify.datasets.collecting import PeriodicCollector
@@ -22,7 +22,7 @@ from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.request import everything, request
 from lithify.datasets.iceberg.settings import collector_options
-from lithify.datasets.kind import Kind, Planned, Planner, Run
+from lithify.datasets.kind import Kind, Planned, Run
 from lithify.datasets.options import Asked
 from lithify.errors import Refused
 from lithify.events import Observer
@@ -64,8 +64,8 @@ class IcebergKind:
     def planner(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Planner:
         """What the timeline finds worth it, or as if nothing had to wait."""
 
-        def plan_everything(state: TableState, ledger: IcebergLedger) -> Plan:
-            return request(state, ledger, _now_us(clock))
+        def plan_everything(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
+            return request(state, ledger, _now_us(clock), held=held)
 
         return plan_everything if asked.full else dataset.propose
 

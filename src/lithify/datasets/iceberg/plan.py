@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lithify.compaction.proposal import Plan, Proposal, Total
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal, Total
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, TableState
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.planning.timeline.calendar import Calendar, Granularity
@@ -29,6 +29,7 @@ from lithify.planning.timeline.model import (
     TimelinePolicy,
 )
 from lithify.planning.timeline.plan import plan
+from lithify.planning.timeline.rules import urgency
 
 US_PER_S = 1_000_000
 MAX_CUTS = 20_000
@@ -61,9 +62,14 @@ def active_tasks(ledger: IcebergLedger) -> tuple[ActiveTask, ...]:
 
 
 def plan_table(
-    state: TableState, ledger: IcebergLedger, now_us: int, *, revive_deferred: bool = False
+    state: TableState,
+    ledger: IcebergLedger,
+    now_us: int,
+    *,
+    revive_deferred: bool = False,
+    held: Held = NOTHING_HELD,
 ) -> TimelinePlan:
-    """The timeline of a table and what it needs."""
+    """The timeline of a table and what it needs; chunks with a `held` file are left alone."""
     return plan(
         state.files,
         timeline_policy(state.policy),
@@ -71,10 +77,13 @@ def plan_table(
         states=state.states,
         active=active_tasks(ledger),
         revive_deferred=revive_deferred,
+        held=held,
     )
 
 
-def proposals_of(state: TableState, timeline: TimelinePlan, chosen: Sequence[Task]) -> Plan:
+def proposals_of(
+    state: TableState, timeline: TimelinePlan, chosen: Sequence[Task], held: Held = NOTHING_HELD
+) -> Plan:
     """The tasks to start now, and why the rest is left alone."""
     if state.snapshot_id is None:
         return Plan(notes=("the table has no snapshot yet",))
@@ -82,11 +91,25 @@ def proposals_of(state: TableState, timeline: TimelinePlan, chosen: Sequence[Tas
     proposals = tuple(
         Proposal(spec_of(task, state, files), task.priority, task.cost_bytes, task.reason) for task in chosen
     )
-    notes = [*state.notes, *_held(timeline)]
+    notes = [*state.notes, *held_notes(timeline, held)]
     waiting = len(timeline.tasks) - len(chosen)
     if waiting:
         notes.append(f"{waiting} task(s) wait for others that share files with them, or for capacity")
     return Plan(proposals, tuple(notes), _totals(timeline))
+
+
+def priority(spec: ChunkSpec, state: TableState) -> float:
+    """How urgent a compaction is with those of its inputs that the table has now: by the files that it would
+    save, or by the rows that are deleted, whichever is more. By the timeline's measures, over all chunks."""
+    inputs = set(spec.inputs)
+    files = [file for file in state.files if file.id in inputs]
+    rows, deleted = sum(file.rows for file in files), sum(file.deleted_rows for file in files)
+    if any(file.deletes and not file.deleted_rows for file in files):
+        deleted_ratio = 0.5
+    else:
+        deleted_ratio = min(1.0, deleted / rows) if rows else 0.0
+    needed = -(-sum(file.size_bytes for file in files) // state.policy.target_file_size_bytes)
+    return max(deleted_ratio, urgency(abs(len(files) - needed)))
 
 
 def spec_of(task: Task, state: TableState, files: Mapping[str, TimelineFile]) -> ChunkSpec:
@@ -123,9 +146,12 @@ def _totals(timeline: TimelinePlan) -> Mapping[str, Total]:
     }
 
 
-def _held(timeline: TimelinePlan) -> list[str]:
+def held_notes(timeline: TimelinePlan, held: Held) -> list[str]:
+    """How many chunks of time are left alone, for each reason; of others only for what is `held`."""
+    told = set(held.values())
     reasons: dict[str, int] = {}
     for planned in timeline.chunks:
-        if planned.status is Status.SKIPPED and planned.held and planned.chunk.key.bucket is Bucket.TIME:
+        is_told = planned.chunk.key.bucket is Bucket.TIME or planned.held in told
+        if planned.status is Status.SKIPPED and planned.held and is_told:
             reasons[planned.held] = reasons.get(planned.held, 0) + 1
     return [f"{count} chunk(s) are left alone: {reason}" for reason, count in sorted(reasons.items())]

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from lithify.compaction.proposal import Plan, Proposal
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
-from lithify.datasets.iceberg.plan import active_tasks, spec_of, timeline_policy
+from lithify.datasets.iceberg.plan import active_tasks, held_notes, spec_of, timeline_policy
 from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import Action, Bucket, Chunk, ChunkKey, TimelinePlan, Verdict
@@ -43,7 +43,11 @@ def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
 
 
 def everything(
-    state: TableState, ledger: IcebergLedger, now_us: int, names: Collection[str] | None = None
+    state: TableState,
+    ledger: IcebergLedger,
+    now_us: int,
+    names: Collection[str] | None = None,
+    held: Held = NOTHING_HELD,
 ) -> TimelinePlan:
     """The timeline as if nothing had to wait; with `names`, as if these chunks and no others needed it."""
     policy = replace(
@@ -55,15 +59,19 @@ def everything(
     )
     if names is not None:
         policy = replace(policy, rules=(Wanted(frozenset(names), policy.calendar),))
-    return plan(state.files, policy, now_us, active=active_tasks(ledger))
+    return plan(state.files, policy, now_us, active=active_tasks(ledger), held=held)
 
 
 def request(
-    state: TableState, ledger: IcebergLedger, now_us: int, names: Collection[str] | None = None
+    state: TableState,
+    ledger: IcebergLedger,
+    now_us: int,
+    names: Collection[str] | None = None,
+    held: Held = NOTHING_HELD,
 ) -> Plan:
-    """Everything, or the chunks of these names, as far as it can start now. `Refused` for a name that no
-    chunk has."""
-    timeline = everything(state, ledger, now_us, names)
+    """Everything, or the chunks of these names, as far as it can start now, without what is `held`.
+    `Refused` for a name that no chunk has."""
+    timeline = everything(state, ledger, now_us, names, held)
     calendar = timeline_policy(state.policy).calendar
     wanted = {
         planned.chunk.key
@@ -80,7 +88,7 @@ def request(
         Proposal(spec_of(task, state, files), task.priority, task.cost_bytes, task.reason) for task in chosen
     )
     waiting = len(tasks) - len(chosen)
-    notes = [*state.notes]
+    notes = [*state.notes, *(held_notes(timeline, held) if held else ())]
     if waiting:
         notes.append(
             f"{waiting} more cannot start now: they share files with others, or exceed lithify.max-tasks "

@@ -17,7 +17,7 @@ from lithify.compaction.backlog import Backlog
 from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
-from lithify.compaction.proposal import Plan
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.work import Job, RangeOutcome
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_history import LedgerHistory
@@ -37,7 +37,7 @@ from lithify.datasets.slatedb.model import (
 )
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, DatabasePaths
-from lithify.datasets.slatedb.plan import FullRequest, propose, propose_full
+from lithify.datasets.slatedb.plan import FullRequest, priority, propose, propose_full, source_names
 from lithify.datasets.slatedb.sources import source_views
 from lithify.datasets.slatedb.task import TaskResult
 from lithify.datasets.slatedb.timeline import SegmentTimeline, propose_by_time, show_segments
@@ -264,9 +264,10 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         return max(map(ulid_ms, l0 or [view.sst.id for tree in trees for view in tree.views()]), default=0)
 
     def sources(self, spec: Spec) -> frozenset[str]:
-        where = f" of {self.unit(spec)}" if spec.segment else ""
-        names = (*spec.l0_view_ids, *(f"run {run_id}" for run_id in spec.sorted_runs))
-        return frozenset(f"{name}{where}" for name in names)
+        return frozenset(source_names(spec.segment, spec.l0_view_ids, spec.sorted_runs))
+
+    def priority(self, spec: Spec, snapshot: Manifest) -> float:
+        return priority(spec, snapshot, self.options.policy)
 
     def encode_spec(self, spec: Spec) -> str:
         """A ledger with nothing but this spec, in base 64."""
@@ -285,11 +286,11 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     def output_bytes(self, output: Sst) -> int:
         return output.size_bytes
 
-    def propose(self, snapshot: Manifest, ledger: SlateLedger) -> Plan:
+    def propose(self, snapshot: Manifest, ledger: SlateLedger, held: Held = NOTHING_HELD) -> Plan:
         policy, times = self.options.policy, self.options.segment_times
         if times is None:
-            return propose(snapshot, ledger, policy)
-        return propose_by_time(snapshot, ledger, policy, times, self._clock.now_ms())
+            return propose(snapshot, ledger, policy, held=held)
+        return propose_by_time(snapshot, ledger, policy, times, self._clock.now_ms(), held)
 
     def segments(self, snapshot: Manifest, ledger: SlateLedger) -> SegmentTimeline | None:
         """The segments as a timeline; `None` where nothing tells their times (pure)."""
@@ -301,22 +302,20 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     def remember(self, plan: Plan) -> None:
         """The planner of databases remembers nothing."""
 
-    def planner(
-        self, *, full: bool = False, segment: bytes | None = None
-    ) -> Callable[[Manifest, SlateLedger], Plan]:
+    def planner(self, *, full: bool = False, segment: bytes | None = None) -> Planner:
         """The planner of one run: all that exists at its first call as one run for each tree
         (`full`), or whatever the scheduler finds; everywhere, or in one segment."""
         request: FullRequest | None = None
 
-        def plan(snapshot: Manifest, ledger: SlateLedger) -> Plan:
+        def plan(snapshot: Manifest, ledger: SlateLedger, held: Held = NOTHING_HELD, /) -> Plan:
             nonlocal request
             if not full and segment is None:
-                return self.propose(snapshot, ledger)
+                return self.propose(snapshot, ledger, held)
             if not full:
-                return propose(snapshot, ledger, self.options.policy, segment)
+                return propose(snapshot, ledger, self.options.policy, segment, held)
             if request is None:
                 request = FullRequest.of(snapshot, segment)
-            return propose_full(snapshot, ledger, self.options.policy, request)
+            return propose_full(snapshot, ledger, self.options.policy, request, held)
 
         return plan
 

@@ -8,11 +8,11 @@ from typing import Any
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
 from lithify.compaction.model import Ledger
-from lithify.compaction.proposal import MAX_PRIORITY, Plan, Proposal
+from lithify.compaction.proposal import MAX_PRIORITY, Plan, Planner, Proposal
 from lithify.compaction.status import Status
 from lithify.config.model import Config
 from lithify.datasets.collecting import PeriodicCollector
-from lithify.datasets.kind import Kind, Planned, Planner, Run
+from lithify.datasets.kind import Kind, Planned, Run
 from lithify.datasets.options import Asked
 from lithify.datasets.slatedb import garbage, view
 from lithify.datasets.slatedb.checks import check_database

@@ -29,27 +29,40 @@ reaches its `l0_max_ssts`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lithify.compaction.model import State
-from lithify.compaction.proposal import Plan, Proposal
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.datasets.slatedb.ledger import SlateLedger
-from lithify.datasets.slatedb.model import KeyRange, Manifest, SortedRun, TieredSpec, Tree, View, tree_label
+from lithify.datasets.slatedb.model import (
+    KeyRange,
+    Manifest,
+    SortedRun,
+    Spec,
+    TieredSpec,
+    Tree,
+    View,
+    tree_label,
+)
 from lithify.datasets.slatedb.tiered import (
     L0,
     ActiveWork,
+    HeldSources,
     Run,
     TieredPolicy,
     TieredProposal,
     TreeShape,
     full_compaction,
+    l0_priority,
     next_run_id,
     plan,
+    runs_priority,
 )
 from lithify.errors import Refused
 from lithify.ids import Ulid, ulid_ms
 
-__all__ = ["FullRequest", "TieredPolicy", "propose", "propose_full", "visible_size_bytes"]
+__all__ = ["FullRequest", "TieredPolicy", "priority", "propose", "propose_full", "visible_size_bytes"]
 
 _POSITION_BYTES = 8
 _MIN_VISIBLE_FRACTION = 1e-6
@@ -57,16 +70,32 @@ _F64_EPSILON = 2.0**-52
 
 
 def propose(
-    manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, segment: bytes | None = None
+    manifest: Manifest,
+    ledger: SlateLedger,
+    policy: TieredPolicy,
+    segment: bytes | None = None,
+    held: Held = NOTHING_HELD,
 ) -> Plan:
-    """What the size-tiered scheduler would compact now, in all trees or in one `segment` only."""
+    """What the size-tiered scheduler would compact now, in all trees or in one `segment` only, without what
+    is `held`."""
     trees = tuple(map(tree_shape, _trees(manifest, segment)))
     active = active_work(ledger)
-    tiered = plan(trees, active, policy, next_run_id(map(tree_shape, manifest.trees()), active))
+    next_id = next_run_id(map(tree_shape, manifest.trees()), active)
+    tiered = plan(trees, active, policy, next_id, held_sources(manifest, held))
     notes = tuple(
         _labelled(manifest, left.key, left.reason) for left in tiered.unpicked if _speaks(manifest, left.key)
     )
     return as_plan(manifest, tiered.proposals, notes)
+
+
+def priority(spec: Spec, manifest: Manifest, policy: TieredPolicy) -> float:
+    """How urgent a compaction is with the L0 SSTs and runs that its tree has now."""
+    tree = manifest.tree(spec.segment)
+    if tree is None:
+        return 0.0
+    if any(view.id in spec.l0_view_ids for view in tree.l0):
+        return l0_priority(len(tree.l0), policy)
+    return runs_priority(len(tree.runs), policy) if spec.sorted_runs else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +111,16 @@ class FullRequest:
         return cls(tuple((tree.prefix, frozenset(view.id for view in tree.views())) for tree in wanted))
 
 
-def propose_full(manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, request: FullRequest) -> Plan:
-    """What is left to do for `request`, at most `max_concurrent_compactions` at a time."""
+def propose_full(
+    manifest: Manifest,
+    ledger: SlateLedger,
+    policy: TieredPolicy,
+    request: FullRequest,
+    held: Held = NOTHING_HELD,
+) -> Plan:
+    """What is left to do for `request`, at most `max_concurrent_compactions` at a time, without what is
+    `held`."""
+    left_alone = held_sources(manifest, held)
     active = active_work(ledger)
     shapes = tuple(tree_shape(tree) for tree in manifest.trees())
     next_id = next_run_id(shapes, active)
@@ -96,7 +133,7 @@ def propose_full(manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, 
             if _speaks(manifest, tree.prefix):
                 notes.append(_labelled(manifest, tree.prefix, _why_done(tree)))
             continue
-        pick = full_compaction(shape, active, next_id)
+        pick = full_compaction(shape, active, next_id, left_alone.get(tree.prefix, HeldSources()))
         if isinstance(pick, TieredProposal) and len(proposals) >= free_slots:
             pick = f"waits: max_concurrent_compactions {policy.max_concurrent_compactions} is used up"
         if isinstance(pick, str):
@@ -151,6 +188,29 @@ def tree_shape(tree: Tree) -> TreeShape:
         tuple(L0(view.id, visible_size_bytes(view)) for view in tree.l0),
         tuple(Run(run.id, sum(map(visible_size_bytes, run.views))) for run in tree.runs),
     )
+
+
+def source_names(segment: bytes, l0_ids: Iterable[str], run_ids: Iterable[int]) -> tuple[str, ...]:
+    """Names of sources that no others in the database have, in this order."""
+    where = f" of {tree_label(segment)}" if segment else ""
+    return (*(f"{view_id}{where}" for view_id in l0_ids), *(f"run {run_id}{where}" for run_id in run_ids))
+
+
+def held_sources(manifest: Manifest, held: Held) -> dict[bytes, HeldSources]:
+    """What is held, as the planner's values, by tree."""
+    if not held:
+        return {}
+    found = {}
+    for tree in manifest.trees():
+        l0 = {view.id: held.get(source_names(tree.prefix, [view.id], [])[0]) for view in tree.l0}
+        runs = {run.id: held.get(source_names(tree.prefix, [], [run.id])[0]) for run in tree.runs}
+        sources = HeldSources(
+            {view_id: why for view_id, why in l0.items() if why is not None},
+            {run_id: why for run_id, why in runs.items() if why is not None},
+        )
+        if sources.l0 or sources.runs:
+            found[tree.prefix] = sources
+    return found
 
 
 def active_work(ledger: SlateLedger) -> tuple[ActiveWork, ...]:

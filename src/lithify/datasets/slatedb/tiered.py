@@ -16,7 +16,9 @@ is in progress; output is what to compact, and for each tree that is left alone 
    c. *Consolidation*: while more than `sorted_run_consolidation_threshold` runs remain, neighbours
       are merged whatever their sizes, as few as needed.
 5. *Backpressure*: a merge is refused while its result would be of similar size to the next older
-   run and a full group (`max_compaction_sources`) of similar runs already waits there.
+   run and a full group (`max_compaction_sources`) of similar runs already waits there. A group that is left
+   alone does not wait: else the writer would stall for its sake.
+6. What is *held* is passed over by every pick, as if active work used it, but takes no slot.
 
 Invariants: proposals never share a source or a destination, with each other or with active work;
 L0 sources are always the oldest of their tree; run sources are consecutive; a new run's id is above
@@ -33,6 +35,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from rich.filesize import decimal
 
@@ -109,6 +112,23 @@ class ActiveWork:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldSources:
+    """What is to be left alone in a tree, each with a sentence why. It takes no slot, and other things are
+    proposed in its place."""
+
+    l0: Mapping[str, str] = field(default_factory=dict)
+    runs: Mapping[int, str] = field(default_factory=dict)
+
+    def reason(self, l0_ids: Iterable[str], run_ids: Iterable[int]) -> str | None:
+        """Why nothing with these sources is proposed; `None` when that may be."""
+        reasons = (*map(self.l0.get, l0_ids), *map(self.runs.get, run_ids))
+        return next((reason for reason in reasons if reason is not None), None)
+
+
+_NOTHING_HELD = HeldSources()
+
+
+@dataclass(frozen=True, slots=True)
 class TieredProposal:
     """Merge these sources of the tree `key` into the run `destination`."""
 
@@ -126,7 +146,7 @@ class TieredProposal:
 
 @dataclass(frozen=True, slots=True)
 class Unpicked:
-    """A tree for which nothing is proposed, and why."""
+    """A tree for which nothing is proposed, or less than could be, and why."""
 
     key: bytes
     reason: str
@@ -192,11 +212,12 @@ def plan(
     active: Iterable[ActiveWork],
     policy: TieredPolicy,
     first_free_id: int | None = None,
+    held: Mapping[bytes, HeldSources] = MappingProxyType({}),
 ) -> TieredPlan:
     """What to compact now. `trees` come root first. When they are not all trees of the database, the
-    caller says which run id is free (`next_run_id` of all of them)."""
+    caller says which run id is free (`next_run_id` of all of them). `held` is by key of the tree."""
     active = tuple(active)
-    states = [_TreeState.of(tree, active, policy) for tree in trees]
+    states = [_TreeState.of(tree, active, policy, held.get(tree.key, _NOTHING_HELD)) for tree in trees]
     states.sort(key=lambda state: len(state.shape.l0), reverse=True)
     free_slots = policy.max_concurrent_compactions - sum(work.takes_slot for work in active)
     next_id = first_free_id if first_free_id is not None else next_run_id(trees, active)
@@ -216,7 +237,23 @@ def plan(
     return TieredPlan(tuple(proposals), _unpicked(trees, states, proposals, next_id, policy))
 
 
-def full_compaction(tree: TreeShape, active: Iterable[ActiveWork], next_id: int) -> TieredProposal | str:
+def l0_priority(l0_count: int, policy: TieredPolicy) -> float:
+    """How urgent it is to take L0 SSTs of a tree that has so many."""
+    return 0.5 + 0.5 * min(1.0, l0_count / policy.max_compaction_sources)
+
+
+def runs_priority(run_count: int, policy: TieredPolicy) -> float:
+    """How urgent it is to merge runs of a tree that has so many."""
+    return 0.5 * _fullness(run_count, policy)
+
+
+def _fullness(run_count: int, policy: TieredPolicy) -> float:
+    return min(1.0, run_count / (2 * policy.max_compaction_sources))
+
+
+def full_compaction(
+    tree: TreeShape, active: Iterable[ActiveWork], next_id: int, held: HeldSources = _NOTHING_HELD
+) -> TieredProposal | str:
     """All L0 SSTs and all runs of the tree as one run, or why not now.
 
     A tree whose only content is one run can be rewritten too; whether that gains anything is for the
@@ -226,6 +263,9 @@ def full_compaction(tree: TreeShape, active: Iterable[ActiveWork], next_id: int)
         return "empty"
     if any(work.key == tree.key for work in active):
         return "waits for the compaction in progress"
+    reason = held.reason((sst.id for sst in tree.l0), (run.id for run in tree.runs))
+    if reason is not None:
+        return reason
     destination = min((run.id for run in tree.runs), default=next_id)
     if destination > MAX_RUN_ID:
         return _IDS_EXHAUSTED
@@ -265,13 +305,16 @@ class _TreeState:
     shape: TreeShape
     policy: TieredPolicy
     threshold: float
+    held: HeldSources = _NOTHING_HELD
     used_l0: set[str] = field(default_factory=set)
     used_runs: set[int] = field(default_factory=set)
     projected_runs: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(cls, tree: TreeShape, active: Iterable[ActiveWork], policy: TieredPolicy) -> _TreeState:
-        state = cls(tree, policy, _f32(policy.include_size_threshold))
+    def of(
+        cls, tree: TreeShape, active: Iterable[ActiveWork], policy: TieredPolicy, held: HeldSources
+    ) -> _TreeState:
+        state = cls(tree, policy, _f32(policy.include_size_threshold), held)
         state.projected_runs = {run.id for run in tree.runs}
         for work in active:
             if work.key == tree.key:
@@ -293,6 +336,11 @@ class _TreeState:
             return similar
         return self._pick_consolidation() or f"{l0}; {similar}"
 
+    def why_held(self, next_id: int) -> str | None:
+        """Why the next pick is not what it would be if nothing were held."""
+        pick = replace(self, held=_NOTHING_HELD).pick(next_id)
+        return self.held.reason(pick.l0_ids, pick.run_ids) if isinstance(pick, TieredProposal) else None
+
     def _use(self, l0_ids: Iterable[str], run_ids: Iterable[int], destination: int | None) -> None:
         self.used_l0.update(l0_ids)
         self.used_runs.update(run_ids)
@@ -309,6 +357,8 @@ class _TreeState:
         sources = available[-policy.max_compaction_sources :]
         if any(sst.id in self.used_l0 for sst in sources):
             return f"{text}, the oldest of them already being compacted"
+        if any(sst.id in self.held.l0 for sst in sources):
+            return f"{text}, the oldest of them left alone"
         size_bytes = _total(sources)
         if self._is_held_back(size_bytes, next_older=0):
             return f"{text}, held back until the similar runs below are merged"
@@ -325,7 +375,7 @@ class _TreeState:
             tuple(sst.id for sst in sources),
             (),
             next_id,
-            priority=0.5 + 0.5 * min(1.0, len(available) / policy.max_compaction_sources),
+            priority=l0_priority(len(available), policy),
             cost_bytes=size_bytes,
             reason=reason,
         )
@@ -372,13 +422,12 @@ class _TreeState:
         return None
 
     def _merge(self, runs: Sequence[Run], reason: str, weight: float) -> TieredProposal:
-        fullness = min(1.0, len(self.shape.runs) / (2 * self.policy.max_compaction_sources))
         return TieredProposal(
             self.shape.key,
             (),
             tuple(run.id for run in runs),
             runs[-1].id,
-            priority=weight * fullness,
+            priority=weight * _fullness(len(self.shape.runs), self.policy),
             cost_bytes=_total(runs),
             reason=reason,
         )
@@ -392,7 +441,9 @@ class _TreeState:
                 break
             smallest = min(smallest, run.size_bytes)
             size_bytes += run.size_bytes
-            if run.id in self.used_runs or self._is_held_back(size_bytes, next_older=end + 1):
+            if run.id in self.used_runs or run.id in self.held.runs:
+                break
+            if self._is_held_back(size_bytes, next_older=end + 1):
                 break
             end += 1
         return self.shape.runs[start:end]
@@ -404,7 +455,7 @@ class _TreeState:
             return False
         waiting, smallest = 0, _MAX_U64
         for run in runs[next_older : next_older + self.policy.max_compaction_sources]:
-            if waiting and run.size_bytes > self._similar(smallest):
+            if run.id in self.held.runs or (waiting and run.size_bytes > self._similar(smallest)):
                 break
             smallest = min(smallest, run.size_bytes)
             waiting += 1
@@ -429,6 +480,10 @@ def _unpicked(
     by_key = {state.shape.key: state for state in states}
     notes = []
     for tree in trees:
+        why_held = by_key[tree.key].why_held(next_id)
+        if why_held is not None:
+            notes.append(Unpicked(tree.key, why_held))
+            continue
         if tree.key in picked:
             continue
         pick = by_key[tree.key].pick(next_id)

@@ -25,12 +25,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from lithify.compaction.proposal import Plan
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
-from lithify.datasets.slatedb.plan import TieredPolicy, active_work, as_plan, tree_shape
+from lithify.datasets.slatedb.plan import TieredPolicy, active_work, as_plan, held_sources, tree_shape
 from lithify.datasets.slatedb.tiered import (
     ActiveWork,
+    HeldSources,
     TieredProposal,
     TreeShape,
     full_compaction,
@@ -170,33 +171,50 @@ def _in_one_row(segments: TimelinePlan) -> TimelinePlan:
 
 
 def propose_by_time(
-    manifest: Manifest, ledger: SlateLedger, policy: TieredPolicy, times: SegmentTimes, now_ms: int
+    manifest: Manifest,
+    ledger: SlateLedger,
+    policy: TieredPolicy,
+    times: SegmentTimes,
+    now_ms: int,
+    held: Held = NOTHING_HELD,
 ) -> Plan:
-    """What to compact now."""
+    """What to compact now, without what is `held`."""
+    left_alone = held_sources(manifest, held)
     segments = plan_segments(manifest, ledger, policy, times, now_ms)
     shapes = {tree.prefix: tree_shape(tree) for tree in manifest.trees()}
     active = active_work(ledger)
     first_free_id = next_run_id(shapes.values(), active)
     settled = {_prefix(planned) for planned in segments.chunks if planned.held is None}
-    hot = plan([s for key, s in shapes.items() if key not in settled], active, policy, first_free_id)
+    unsettled = [shape for key, shape in shapes.items() if key not in settled]
+    hot = plan(unsettled, active, policy, first_free_id, left_alone)
     next_id = max([first_free_id, *(pick.destination + 1 for pick in hot.proposals)])
-    cold = _full(segments, shapes, active, next_id)
+    cold, why = _full(segments, shapes, active, next_id, left_alone)
+    why += [left.reason for left in hot.unpicked if left.reason in held.values()]
     free_slots = policy.max_concurrent_compactions - sum(work.takes_slot for work in active)
     picks = sorted((*hot.proposals, *cold), key=lambda pick: -pick.priority)
-    return as_plan(manifest, tuple(picks[: max(0, free_slots)]), _notes(manifest, segments, times))
+    notes = (*_notes(manifest, segments, times), *why)
+    return as_plan(manifest, tuple(picks[: max(0, free_slots)]), notes)
 
 
 def _full(
-    segments: TimelinePlan, shapes: Mapping[bytes, TreeShape], active: Sequence[ActiveWork], next_id: int
-) -> list[TieredProposal]:
-    """The tasks of the timeline as merges of whole segments."""
-    picks = []
+    segments: TimelinePlan,
+    shapes: Mapping[bytes, TreeShape],
+    active: Sequence[ActiveWork],
+    next_id: int,
+    held: Mapping[bytes, HeldSources],
+) -> tuple[list[TieredProposal], list[str]]:
+    """The tasks of the timeline as merges of whole segments, and why some are left alone."""
+    picks, why = [], []
     for task in segments.tasks:
-        pick = full_compaction(shapes[bytes.fromhex(task.group)], active, next_id)
+        prefix = bytes.fromhex(task.group)
+        left_alone = held.get(prefix, HeldSources())
+        pick = full_compaction(shapes[prefix], active, next_id, left_alone)
         if isinstance(pick, TieredProposal):
             next_id = max(next_id, pick.destination + 1)
             picks.append(replace(pick, priority=task.priority, reason=task.reason))
-    return picks
+        elif pick in {*left_alone.l0.values(), *left_alone.runs.values()}:
+            why.append(pick)
+    return picks, why
 
 
 def _notes(manifest: Manifest, segments: TimelinePlan, times: SegmentTimes) -> tuple[str, ...]:

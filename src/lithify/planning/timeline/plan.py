@@ -3,9 +3,9 @@
 1. Lay the files out over chunks.
 2. Judge each chunk, or take what is remembered of it: a chunk with an unchanged record is not analysed
    if it is empty, stable, deferred or in work.
-3. Decide which chunks may be rewritten: those in work, held by a skip offset or deferred may not; nor
-   those that may wait, while more data is to come. That is so until a chunk's time is over, and again once
-   it has been *settled*, that is as good as can be after that.
+3. Decide which chunks may be rewritten: those in work, held by a skip offset or for one of their files, or
+   deferred may not; nor those that may wait, while more data is to come. That is so until a chunk's time is
+   over, and again once it has been *settled*, that is as good as can be after that.
 4. Form tasks, let those that share files wait for each other, and count what the plan leaves where.
 
 Invariants: equal input gives an equal plan, in whatever order the files come; each chunk is in at most
@@ -15,7 +15,8 @@ one task; the totals are those of the timeline.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -57,8 +58,11 @@ def plan(
     states: ChunkStates | None = None,
     active: Sequence[ActiveTask] = (),
     revive_deferred: bool = False,
+    held: Mapping[str, str] = MappingProxyType({}),
 ) -> TimelinePlan:
     """What to compact now.
+
+    Chunks with a `held` file are left alone, for the reason that stands with its id.
 
     Chunks whose record in `states` still holds are not analysed; deferred ones among them are left
     alone unless `revive_deferred` (the queue is empty). Chunks of an active task get no second one,
@@ -67,7 +71,7 @@ def plan(
     layout = lay_out(files, policy)
     known = (states if states is not None else ChunkStates()).under(policy).records
     busy = {key: work.key for work in active for key in work.chunks}
-    hold = _Hold.of(layout, policy, now_us)
+    hold = replace(_Hold.of(layout, policy, now_us), files=held)
     rules = rules_of(policy)
     judged = [_judge(chunk, known, busy, hold, rules, revive_deferred) for chunk in layout.chunks]
     tasks = paint(
@@ -209,12 +213,14 @@ def _record(planned: PlannedChunk) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """The two skip offsets as instants: chunks that end later are left alone. And the instant after which
-    the time of a chunk that ends is not over; `None` when none waits for more data."""
+    """What is left alone. The two skip offsets as instants: chunks that end later are. And the instant after
+    which the time of a chunk that ends is not over; `None` when none waits for more data."""
 
     clock_us: int | None
     newest_us: int | None
     over_us: int | None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files that are to be left alone, with the reason."""
 
     @classmethod
     def of(cls, layout: Layout, policy: TimelinePolicy, now_us: int) -> _Hold:
@@ -225,6 +231,9 @@ class _Hold:
         return cls(clock_us, newest_us, now_us - policy.lateness_us if policy.may_wait else None)
 
     def reason(self, chunk: Chunk) -> str | None:
+        why = (self.files.get(file.id) for file in chunk.files) if self.files else ()
+        if (held := next((reason for reason in why if reason is not None), None)) is not None:
+            return held
         if chunk.interval is None:
             return None
         if self.clock_us is not None and chunk.interval.end_us > self.clock_us:

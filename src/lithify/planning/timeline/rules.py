@@ -79,7 +79,7 @@ class Sizes:
             return Verdict(Action.STABLE, reason)
         cut = _pieces(chunk.largest_bytes, self.max_file_bytes) - 1 if too_large else 0
         effect = saved + cut
-        priority = effect / (effect + _HALF_URGENT_FILES)
+        priority = urgency(effect)
         if too_large:
             reason = (
                 f"{count} {noun} ({total}), the largest {decimal(chunk.largest_bytes)}, "
@@ -98,6 +98,11 @@ class Sizes:
             max(size, FILE_COST_BYTES) for size in kept
         )
         return cost_bytes >= self.min_new_ratio * chunk.size_bytes
+
+
+def urgency(files: int) -> float:
+    """The priority of saving or cutting so many files."""
+    return files / (files + _HALF_URGENT_FILES)
 
 
 def default_rules(policy: TimelinePolicy) -> tuple[Rule, ...]:

@@ -47,6 +47,13 @@ class SimulatedEngine:
     def slots(self) -> int:
         return 2
 
+    @property
+    def failure(self) -> LithifyError | None:
+        return None
+
+    def check(self) -> None:
+        """It is always there."""
+
     def start(self) -> None:
         """There is nothing to start."""
 

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 import lithify.service.worker
+import lithify.service.worker_pool
 from lithify.datasets.slatedb import dataset as dataset_module
 from lithify.datasets.slatedb import garbage as garbage_module
 from lithify.datasets.slatedb import ledger as ledger_module
@@ -85,6 +86,7 @@ def replacements(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(logging.getLogger("lithify"), "disabled", True))
         put(split_module, "plan_ranges", plan_ranges)
         put(lithify.service.worker, "wait", wait)
+        put(lithify.service.worker_pool, "wait", wait)
         put(garbage_module, "ThreadPoolExecutor", _SameThread)
         for module in (garbage_module, retention_module):
             put(module, "parse_sst_key", _parse_sst_key)

@@ -17,7 +17,9 @@ from lithify.errors import CorruptObject, EngineError, Fenced, LithifyError, Sto
 from lithify.ids import Ulid
 from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.room import Room
 from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.testing.simulation import rules
 from lithify.testing.simulation.engine import SimulatedEngine
 from lithify.testing.simulation.replaced import simulated_dataset
@@ -38,6 +40,8 @@ _WORKER = WorkerOptions(
     max_retry_pause_ms=4_000,
 )
 _MAX_STOP_MS = 60_000
+_MAX_ATTEMPTS = 3
+"""So few that some seeds give a compaction up."""
 
 
 class StopAt(threading.Event):
@@ -96,9 +100,17 @@ class _SoundWorker(Worker):
 
     process: Process
 
-    def tick(self, held_elsewhere: int = 0) -> bool:
+    def look(self) -> bool:
         with _sound(self.process, StoreError, EngineError):
-            return super().tick(held_elsewhere)
+            return super().look()
+
+    def offer(self, *, is_contested: bool = False) -> float | None:
+        with _sound(self.process, StoreError):
+            return super().offer(is_contested=is_contested)
+
+    def claim(self) -> bool:
+        with _sound(self.process, StoreError, EngineError):
+            return super().claim()
 
     def take_failures(self) -> tuple[tuple[Ulid, Exception], ...]:
         failures = super().take_failures()
@@ -118,11 +130,17 @@ class _SoundCoordinator(Coordinator):
             return super().tick()
 
 
-def _worker(process: Process, engine: SimulatedEngine) -> Worker:
+def _worker(process: Process, engine: SimulatedEngine, room: Room | None = None) -> Worker:
     dataset = simulated_dataset(process)
     process.worker_ids.add(engine.worker_id)
     worker = _SoundWorker(
-        dataset, engine, process.clock, engine.worker_id, options=_WORKER, observer=_observer(process)
+        dataset,
+        engine,
+        process.clock,
+        engine.worker_id,
+        options=_WORKER,
+        room=room,
+        observer=_observer(process),
     )
     worker.process = process
     return worker
@@ -132,7 +150,15 @@ def run_worker_process(process: Process) -> None:
     """A worker until it is killed or told to stop."""
     engine = SimulatedEngine(process.world, process)
     process.on_death = engine.kill
-    run_workers([_worker(process, engine)], _stop(process), process.rng, _LOOPS)
+    pool = WorkerPool(
+        UrlList(["the database"]),
+        lambda _, room: _worker(process, engine, room),
+        Room(engine, _WORKER),
+        process.clock,
+        heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+        observer=_observer(process),
+    )
+    run_workers(pool, _stop(process), process.rng, _LOOPS)
 
 
 def run_coordinator_process(process: Process, *, take_over: bool) -> None:
@@ -145,6 +171,7 @@ def run_coordinator_process(process: Process, *, take_over: bool) -> None:
         process.clock,
         process.ids,
         worker_heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS,
+        max_attempts=_MAX_ATTEMPTS,
         observer=_observer(process),
     )
     coordinator.process = process

@@ -1,0 +1,107 @@
+"""What the workers of a process share: slots, rest, and who prepares compactions beside the ticks.
+
+1. *Slots*: all workers together hold at most `max_concurrent_compactions`. A compaction beyond what the
+   engine runs at once is *spare*: it is left to other processes for `spare_claim_delay_ms`, and taken when
+   none came. So a small compaction need not wait for the end of a large one.
+2. *Rest*: a dataset whose attempts all fail, whatever is claimed, is left alone in between, for a pause that
+   grows with each failure in a row. When failures of several datasets follow each other without a success, it
+   is the process that fails (its engine, its way to the store): then all of them rest. So one dataset that
+   is poisoned throughout does not slow the others, and a sick process does not use up everybody's attempts.
+3. *Executor*: where preparations run, so that heartbeats go on meanwhile. None: in the tick that claims.
+
+A room is used by one thread, that of the ticks; only what the executor is given runs elsewhere.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+
+from lithify.backoff import GrowingPause
+from lithify.engine.ports import Engine
+from lithify.ids import Ulid
+from lithify.service.options import WorkerOptions
+
+
+class Room:
+    """The room of one process."""
+
+    def __init__(self, engine: Engine, options: WorkerOptions, executor: Executor | None = None) -> None:
+        self.executor = executor
+        self._engine = engine
+        self._options = options
+        self._held: set[tuple[str, Ulid]] = set()
+        self._rest = Rest(options.rest)
+
+    @property
+    def held(self) -> int:
+        """How many compactions run in this process."""
+        return len(self._held)
+
+    def take(self, url: str, compaction_id: Ulid) -> None:
+        """A compaction of that dataset is held from here on."""
+        self._held.add((url, compaction_id))
+
+    def leave(self, url: str, compaction_id: Ulid) -> None:
+        """It is not held any more."""
+        self._held.discard((url, compaction_id))
+
+    def has_slot(self, free_ms: int) -> bool:
+        """Whether something that has been free for `free_ms` may be claimed."""
+        held, options = self.held, self._options
+        if held >= options.max_concurrent_compactions:
+            return False
+        is_spare = held > 0 and held >= self._engine.slots
+        return not is_spare or free_ms >= options.spare_claim_delay_ms
+
+    def check_engine(self) -> None:
+        """Raises when nothing will ever run here again."""
+        if self._engine.failure is not None:
+            raise self._engine.failure
+
+    def check_master(self) -> None:
+        """`EngineDown` when what the engine needs is plainly not there. Asked before the first write."""
+        self._engine.check()
+
+    def failed(self, url: str, now_ms: int) -> None:
+        """An attempt at a compaction of that dataset came to nothing."""
+        self._rest.failed(url, now_ms)
+
+    def succeeded(self, url: str) -> None:
+        """A compaction of that dataset was carried out."""
+        self._rest.succeeded(url)
+
+    def rests(self, url: str, now_ms: int) -> bool:
+        """Whether nothing of that dataset is to be claimed now."""
+        return self._rest.lasts(url, now_ms)
+
+    def close(self) -> None:
+        """Nothing is prepared any more."""
+        if self.executor is not None:
+            self.executor.shutdown(wait=False, cancel_futures=True)
+
+
+class Rest:
+    """Failures in a row, of each dataset and of the process, and the pauses that follow them."""
+
+    def __init__(self, pause: GrowingPause) -> None:
+        self._pause = pause
+        self._of_dataset: dict[str, tuple[int, int]] = {}
+        """How many, and when the last one was."""
+        self._of_process = (0, 0)
+        self._failing: set[str] = set()
+        """Datasets with a failure since anything succeeded."""
+
+    def failed(self, url: str, now_ms: int) -> None:
+        self._of_dataset[url] = self._of_dataset.get(url, (0, 0))[0] + 1, now_ms
+        self._of_process = self._of_process[0] + 1, now_ms
+        self._failing.add(url)
+
+    def succeeded(self, url: str) -> None:
+        self._of_dataset.pop(url, None)
+        self._of_process = (0, 0)
+        self._failing.clear()
+
+    def lasts(self, url: str, now_ms: int) -> bool:
+        if len(self._failing) > 1 and self._pause.lasts(*self._of_process, now_ms):
+            return True
+        return self._pause.lasts(*self._of_dataset.get(url, (0, 0)), now_ms)

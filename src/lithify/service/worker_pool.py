@@ -1,0 +1,305 @@
+"""The workers of a process: one for each dataset that may have work, in one room, taking turns.
+
+A *work source* tells which datasets may have work: a list of URLs, or what a queue hints at. Each round:
+
+1. What the source names anew joins. What it does not name any more claims nothing, and leaves once nothing of
+   it runs here.
+2. Every dataset is looked at: opened if it is not open yet, then steps 1 to 4 of its worker
+   (`lithify.service.worker`). So all slots that became free in this round are known before anybody claims.
+3. While there is room, the dataset whose turn it is claims one compaction: the most urgent first, with ageing
+   by claims (`lithify.planning.turns`).
+4. A dataset whose look or claim ends with an error, foreseen or not, is *quarantined*: left alone for a pause
+   that grows with each failed round in a row, then tried again. That is said once, not in every round. While
+   compactions of it run here the pause is never longer than a heartbeat interval, so that none is lost to a
+   store that was away for a moment.
+
+Invariants:
+
+- Of N datasets with something to claim, each gets a claim after at most `AGEING_TURNS` + N - 1 claims of
+  others, however hot or urgent these are.
+- What goes wrong with a dataset takes nothing from the others but the time of its looks, which become rare.
+- Only an interrupt, an error of all datasets at the start, and an engine that has failed for good
+  (`EngineDown`, which is for a supervisor to deal with) end the rounds. A master that does not answer is
+  noticed before anything is claimed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
+from typing import Protocol
+
+from lithify import events
+from lithify.backoff import GrowingPause
+from lithify.clock import Clock
+from lithify.compaction.finding import Finding, problem
+from lithify.defects import contained
+from lithify.errors import DatasetNotFound, LithifyError, Refused
+from lithify.events import Observer
+from lithify.planning.turns import Turns
+from lithify.service.room import Room
+from lithify.service.worker import Worker
+
+_log = logging.getLogger("lithify")
+
+QUARANTINE_PAUSE = GrowingPause(first_ms=1_000, max_ms=300_000)
+
+
+class WorkSource(Protocol):
+    """Which datasets may have work for a pool."""
+
+    def urls(self) -> Iterable[str]:
+        """Their URLs now, each once. Asked in every round, so it has to be quick."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UrlList:
+    """These datasets, always."""
+
+    listed: Sequence[str]
+
+    def urls(self) -> Sequence[str]:
+        return self.listed
+
+
+OpenWorker = Callable[[str, Room], Worker]
+"""Opens the dataset at a URL and makes a worker of it for that room."""
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A dataset of the pool."""
+
+    url: str
+    worker: Worker | None = None
+    """`None` until it could be opened."""
+    error: LithifyError | None = None
+    """What its last round ended with."""
+    failed_rounds: int = 0
+    """In a row."""
+    failed_at_ms: int = 0
+    is_named: bool = True
+    """Whether the source names it now."""
+    is_well: bool = False
+    """Whether nothing has gone wrong in this round."""
+
+    @property
+    def holds(self) -> bool:
+        return self.worker is not None and self.worker.is_busy
+
+    @property
+    def may_claim(self) -> bool:
+        return self.is_named and self.is_well and self.worker is not None and self.worker.has_work
+
+
+class WorkerPool:
+    """Works on all datasets that a source names; see the module."""
+
+    def __init__(
+        self,
+        source: WorkSource,
+        open_worker: OpenWorker,
+        room: Room,
+        clock: Clock,
+        *,
+        heartbeat_interval_ms: int = 10_000,
+        observer: Observer = events.ignore,
+    ) -> None:
+        self._source = source
+        self._open_worker = open_worker
+        self._room = room
+        self._clock = clock
+        self._heartbeat_interval_ms = heartbeat_interval_ms
+        self._observe = observer
+        self._members: dict[str, _Member] = {}
+        self._order: deque[_Member] = deque()
+        """Each round begins with another one."""
+        self._turns: Turns[str] = Turns()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any compaction is running here."""
+        return any(member.holds for member in self._members.values())
+
+    def start(self) -> None:
+        """Open what can be opened. What is refused never opens, unless it is only not there so far; when
+        nothing opens, there is nothing to do: that ends with the error of the first."""
+        self._room.check_master()
+        self._follow_source()
+        errors: list[LithifyError] = []
+        for member in self._order:
+            try:
+                self._open(member)
+            except LithifyError as error:
+                if isinstance(error, Refused) and not isinstance(error, DatasetNotFound):
+                    raise
+                member.error = error
+                errors.append(error)
+        if errors and len(errors) == len(self._members):
+            raise errors[0]
+        for member in self._order:
+            if member.error is not None:
+                self._quarantine(member, member.error)
+
+    def round(self) -> bool:
+        """One round of the algorithm above; whether any compaction changed hands or was finished."""
+        self._follow_source()
+        changed = False
+        for member in tuple(self._order):
+            changed = self._look(member) or changed
+        changed = self._claim() or changed
+        for member in self._order:
+            if member.is_well and member.error is not None:
+                self._recover(member)
+        self._order.rotate(-1)
+        self._room.check_engine()
+        return changed
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when something that runs here has an end, or after `timeout_s`. What is quarantined is not
+        waited for: nobody would take its results."""
+        workers = [m.worker for m in self._order if m.worker is not None and m.error is None]
+        pending = [future for worker in workers for future in worker.pending]
+        if pending:
+            wait(pending, timeout=timeout_s, return_when=FIRST_COMPLETED)
+        else:
+            self._clock.sleep_s(timeout_s)
+
+    def release(self) -> None:
+        """Stop all tasks and give back what is unfinished."""
+        for member in self._order:
+            if member.worker is not None:
+                release(member.worker)
+        self._room.close()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What is quarantined now, and why."""
+        now_ms = self._now_ms()
+        return tuple(
+            problem(
+                "quarantine",
+                f"{m.url} is left alone for {max(0, m.failed_at_ms + self._pause_ms(m) - now_ms) // 1000} s "
+                f"more, after {m.failed_rounds} failed rounds: {m.error}",
+                "see what is wrong with it: lithify doctor " + m.url,
+            )
+            for m in self._members.values()
+            if m.error is not None
+        )
+
+    # Members
+
+    def _follow_source(self) -> None:
+        named = dict.fromkeys(self._source.urls())
+        for url in named:
+            if url not in self._members:
+                self._members[url] = member = _Member(url)
+                self._order.append(member)
+        for member in self._order:
+            member.is_named = member.url in named
+        gone = [m for m in self._order if not m.is_named and not m.holds]
+        for member in gone:
+            self._order.remove(member)
+            del self._members[member.url]
+        if gone:
+            self._turns.keep(self._members.keys())
+
+    def _open(self, member: _Member) -> Worker:
+        if member.worker is None:
+            with contained(f"opening {member.url}"):
+                member.worker = self._open_worker(member.url, self._room)
+        return member.worker
+
+    def _look(self, member: _Member) -> bool:
+        member.is_well = False
+        if member.error is not None and self._now_ms() - member.failed_at_ms < self._pause_ms(member):
+            return False
+        try:
+            with contained(f"a round over {member.url}"):
+                worker = self._open(member)
+                changed = worker.look()
+                worker.take_failures()  # their events have told of them
+        except LithifyError as error:
+            self._quarantine(member, error)
+            return False
+        member.is_well = True
+        return changed
+
+    # Turns
+
+    def _claim(self) -> bool:
+        """Give turns until nobody wants one, or there is no room."""
+        changed = False
+        contenders = [m for m in self._order if m.may_claim]
+        while contenders:
+            offers = self._offers(contenders)
+            contenders = [m for m in contenders if m.url in offers]
+            if not offers:
+                break
+            url = self._turns.order(offers)[0]
+            member = self._members[url]
+            has_claimed = self._claim_one(member)
+            changed = has_claimed or changed
+            if has_claimed:
+                self._turns.had(url, offers)
+            if not member.is_well:
+                contenders.remove(member)
+        return changed
+
+    def _offers(self, contenders: Sequence[_Member]) -> dict[str, float]:
+        offers: dict[str, float] = {}
+        for member in contenders:
+            assert member.worker is not None
+            try:
+                with contained(f"a round over {member.url}"):
+                    offer = member.worker.offer(is_contested=len(contenders) > 1)
+            except LithifyError as error:
+                self._quarantine(member, error)
+                continue
+            if offer is not None:
+                offers[member.url] = offer
+        return offers
+
+    def _claim_one(self, member: _Member) -> bool:
+        assert member.worker is not None
+        try:
+            with contained(f"a round over {member.url}"):
+                return member.worker.claim()
+        except LithifyError as error:
+            self._quarantine(member, error)
+            return False
+
+    # Quarantine
+
+    def _quarantine(self, member: _Member, error: LithifyError) -> None:
+        is_news = member.failed_rounds == 0 or str(error) != str(member.error)
+        member.is_well, member.error = False, error
+        member.failed_rounds += 1
+        member.failed_at_ms = self._now_ms()
+        if is_news:
+            pause_s = self._pause_ms(member) / 1000
+            self._observe(events.Quarantined(member.url, str(error), pause_s))
+
+    def _recover(self, member: _Member) -> None:
+        self._observe(events.Recovered(member.url, member.failed_rounds))
+        member.error, member.failed_rounds = None, 0
+
+    def _pause_ms(self, member: _Member) -> int:
+        pause_ms = QUARANTINE_PAUSE.after_ms(member.failed_rounds)
+        return min(pause_ms, self._heartbeat_interval_ms) if member.holds else pause_ms
+
+    def _now_ms(self) -> int:
+        return round(self._clock.monotonic_s() * 1000)
+
+
+def release(worker: Worker) -> None:
+    """Give back what a worker holds. What cannot be given back is reclaimed when its heartbeats have timed
+    out."""
+    try:
+        with contained(f"giving back what is unfinished of {worker.url}"):
+            worker.release()
+    except LithifyError as error:
+        _log.error("worker %s could not give back what it holds: %s", worker.id, error)

@@ -1,0 +1,20 @@
+"""A pool over workers that a test has made, for tests of the loops around it."""
+
+from __future__ import annotations
+
+from lithify.clock import Clock, SystemClock
+from lithify.service.room import Room
+from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.worker_pool import UrlList, WorkerPool
+from lithify.testing.engine import InlineEngine
+
+
+def pool_of(*workers: Worker, clock: Clock | None = None) -> WorkerPool:
+    """A pool over these workers, each with the room that it has."""
+    by_name = {f"{number}: {worker.url}": worker for number, worker in enumerate(workers)}
+    return WorkerPool(
+        UrlList(list(by_name)),
+        lambda name, _: by_name[name],
+        Room(InlineEngine(), WorkerOptions()),
+        clock if clock is not None else SystemClock(),
+    )

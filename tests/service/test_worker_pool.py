@@ -1,0 +1,230 @@
+"""A pool of workers over several datasets: whose turn it is, and what one of them does to the others."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from lithify import events
+from lithify.compaction.model import State
+from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError
+from lithify.planning.turns import AGEING_TURNS
+from lithify.service.worker_pool import QUARANTINE_PAUSE
+from tests.service.toys import Service, ToyDataset, ToySpec
+
+HOT, COLD = "toy:///hot", "toy:///cold"
+
+
+def keep_full(toy: ToyDataset, priority: float = 0.5, count: int = 5) -> None:
+    """There is always something to claim."""
+    if toy.states()[State.SCHEDULED] < count:
+        toy.add(*(ToySpec("unit", priority) for _ in range(count)))
+
+
+def claims(service: Service) -> list[str]:
+    """The datasets in the order of the claims."""
+    return [event.dataset for event in service.seen(events.Claimed)]
+
+
+def longest_wait(order: list[str], url: str) -> int:
+    """The most claims of others between two of this dataset, and before its first."""
+    assert url in order, f"{url} has had no claim among {len(order)}"
+    places = [-1, *(place for place, claimed in enumerate(order) if claimed == url)]
+    return max(later - earlier - 1 for earlier, later in pairwise(places))
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_of_two_datasets_the_hot_one_does_not_get_every_claim(slots: int) -> None:
+    service = Service("hot", "cold", max_concurrent_compactions=slots)
+    service.toy("cold").add(*(ToySpec("unit") for _ in range(30)))
+    service.rounds(100 // slots, lambda: keep_full(service.toy("hot")))
+    counts = Counter(claims(service)[:60])
+    assert counts[COLD] == counts[HOT] == 30
+    assert longest_wait(claims(service)[:60], COLD) <= slots
+
+
+@pytest.mark.parametrize("others", [1, 4, 20])
+def test_however_urgent_the_others_are_a_dataset_waits_for_a_bounded_number_of_claims(others: int) -> None:
+    service = Service("cold", *(f"hot {n}" for n in range(others)))
+
+    def each() -> None:
+        keep_full(service.toy("cold"), 0.0, 1)
+        for n in range(others):
+            keep_full(service.toy(f"hot {n}"), 1.0, 1)
+
+    service.rounds(10 * (AGEING_TURNS + others), each)
+    waited = longest_wait(claims(service), COLD)
+    assert AGEING_TURNS <= waited <= AGEING_TURNS + others
+
+
+def test_the_more_urgent_dataset_gets_more_claims() -> None:
+    service = Service("cold", "hot")
+
+    def each() -> None:
+        keep_full(service.toy("cold"), 0.25)
+        keep_full(service.toy("hot"), 0.75)
+
+    service.rounds(100, each)
+    counts = Counter(claims(service))
+    assert 4 <= counts[HOT] / counts[COLD] <= 6
+
+
+def test_no_slot_idles_while_something_may_be_claimed() -> None:
+    service = Service("a", "b", "c", max_concurrent_compactions=2)
+    for name in ("a", "b", "c"):
+        service.toy(name).add(*(ToySpec("unit") for _ in range(20)))
+    service.rounds(30)
+    assert len(claims(service)) == 60
+
+
+def test_what_the_source_names_anew_joins_and_what_it_does_not_leaves() -> None:
+    service = Service("a", "b")
+    for name in ("a", "b"):
+        keep_full(service.toy(name))
+    service.named = ["toy:///a"]
+    service.rounds(2)
+    service.named = ["toy:///b"]
+    service.rounds(4)
+    assert claims(service)[:4] == ["toy:///a", "toy:///a", "toy:///b", "toy:///b"]
+    assert service.toy("a").states()[State.RUNNING] == 0, "what ran was finished before it left"
+    assert len(service.toy("a").read_at_s) == 3
+
+
+# Quarantine
+
+
+def spoil(service: Service, error: BaseException) -> None:
+    service.toy("bad").error = error
+
+
+ERRORS = [CorruptObject("ledger", "is damaged"), StoreError("no answer"), struct.error("odd"), MemoryError()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_dataset_that_cannot_be_looked_at_is_left_alone_for_growing_pauses(
+    error: Exception, defects: list[str]
+) -> None:
+    service = Service("bad", "good")
+    service.pool.start()
+    spoil(service, error)
+    service.rounds(1000, lambda: keep_full(service.toy("good")))
+    assert len(claims(service)) == 1000, "the other goes on at full pace"
+    pauses_s = [later - earlier for earlier, later in pairwise(service.toy("bad").read_at_s)]
+    assert pauses_s == [QUARANTINE_PAUSE.after_ms(n) / 1000 for n in range(1, len(pauses_s) + 1)]
+    assert pauses_s[-1] == QUARANTINE_PAUSE.max_ms / 1000
+    (said,) = service.seen(events.Quarantined)
+    assert said.dataset == "toy:///bad"
+    (finding,) = service.pool.findings()
+    assert "toy:///bad" in finding.says
+    defects.clear()
+
+
+def test_a_dataset_that_is_well_again_is_worked_on_at_full_pace() -> None:
+    service = Service("bad", "good")
+    service.pool.start()
+    keep_full(service.toy("bad"), 0.5, 20)
+    spoil(service, StoreError("no answer"))
+    service.rounds(30)
+    service.toy("bad").error = None
+    service.rounds(100)
+    assert claims(service).count("toy:///bad") == 20
+    (recovered,) = service.seen(events.Recovered)
+    assert recovered.failed_rounds == 4
+    assert service.pool.findings() == ()
+    spoil(service, StoreError("no answer"))
+    service.rounds(6)
+    assert [service.toy("bad").read_at_s[-1] - at_s for at_s in service.toy("bad").read_at_s[-3:]] == [
+        5,
+        4,
+        0,
+    ]
+    assert len(service.seen(events.Quarantined)) == 2
+
+
+def test_what_can_be_looked_at_but_not_claimed_is_quarantined_too() -> None:
+    """The ledger can be read, and every write of it fails."""
+    service = Service("bad", "good")
+    keep_full(service.toy("bad"), 1.0)
+    service.toy("bad").write_errors = [StoreError("read-only")] * 1000
+    service.rounds(200, lambda: keep_full(service.toy("good")))
+    assert len(claims(service)) == 200
+    assert len(service.toy("bad").read_at_s) == 5
+    assert len(service.seen(events.Quarantined)) == 1
+
+
+def test_while_something_runs_there_a_pause_is_no_longer_than_a_heartbeat_interval() -> None:
+    service = Service("bad", max_concurrent_compactions=1)
+    service.toy("bad").add(ToySpec("unit"))
+    service.rounds(1)
+    spoil(service, StoreError("no answer"))
+    service.rounds(300)
+    pauses_s = [later - earlier for earlier, later in pairwise(service.toy("bad").read_at_s[1:])]
+    assert max(pauses_s) == 10
+    service.toy("bad").error = None
+    service.rounds(11)
+    assert service.toy("bad").states() == Counter({State.COMPACTED: 1})
+
+
+@pytest.mark.parametrize("error", [DatasetNotFound("no such table"), CorruptObject("metadata", "damaged")])
+def test_what_cannot_be_opened_is_tried_again_beside_the_others(error: LithifyError) -> None:
+    service = Service("bad", "good")
+    service.closed["toy:///bad"] = error
+    service.pool.start()
+    service.rounds(100, lambda: keep_full(service.toy("good")))
+    assert service.opened_at_s["toy:///bad"] == [0, 1, 5, 21, 85]
+    assert len(service.seen(events.Quarantined)) == 1
+    del service.closed["toy:///bad"]
+    keep_full(service.toy("bad"))
+    service.rounds(300)
+    assert "toy:///bad" in claims(service)
+
+
+def test_what_will_never_open_is_refused_at_the_start() -> None:
+    service = Service("bad", "good")
+    service.closed["toy:///bad"] = Refused("not this one")
+    with pytest.raises(Refused, match="not this one"):
+        service.pool.start()
+
+
+def test_where_nothing_opens_there_is_nothing_to_do() -> None:
+    service = Service("a", "b")
+    service.closed = {"toy:///a": StoreError("a"), "toy:///b": StoreError("b")}
+    with pytest.raises(StoreError, match="a"):
+        service.pool.start()
+    assert not service.seen(events.Quarantined)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=lambda e: type(e).__name__)
+def test_an_interrupt_ends_the_rounds(error: BaseException) -> None:
+    service = Service("bad")
+    spoil(service, error)
+    with pytest.raises(type(error)):
+        service.rounds(1)
+
+
+# Rest
+
+
+def poison(toy: ToyDataset, count: int = 50) -> None:
+    toy.add(*(ToySpec(f"unit {n}", is_poison=True) for n in range(count)))
+
+
+def test_a_dataset_where_everything_fails_rests_and_the_others_do_not() -> None:
+    service = Service("bad", "good", max_concurrent_compactions=2)
+    poison(service.toy("bad"))
+    service.rounds(100, lambda: keep_full(service.toy("good")))
+    counts = Counter(claims(service))
+    assert counts["toy:///bad"] <= 8
+    assert counts["toy:///good"] >= 190
+
+
+def test_a_process_where_everything_fails_rests_throughout() -> None:
+    names = [f"bad {n}" for n in range(10)]
+    service = Service(*names, max_concurrent_compactions=1)
+    for name in names:
+        poison(service.toy(name))
+    service.rounds(100)
+    assert len(claims(service)) <= 8, "no more than of one dataset"

@@ -1,0 +1,156 @@
+"""A kind of dataset for tests of the service: its ledger is a value in memory, a compaction is one range that
+does nothing or always fails, and each spec says its own priority.
+
+A `Service` runs a pool of workers over several of them, round by round, on a manual clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from lithify.clock import Clock
+from lithify.compaction.attempts import Journal
+from lithify.compaction.model import Compaction, Ledger, State
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.compaction.work import Job, RangeOutcome, RangeWork
+from lithify.coordination.sidecar import ObjectJournal
+from lithify.datasets.kind import Dataset
+from lithify.engine.ports import Engine
+from lithify.errors import EngineError
+from lithify.events import Event
+from lithify.ids import RandomIds, Ulid
+from lithify.service.room import Room
+from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.worker_pool import WorkerPool
+from lithify.testing import ManualClock, MemoryStore
+from lithify.testing.engine import InlineEngine
+
+EventT = TypeVar("EventT", bound=Event)
+
+POISON = "poison"
+
+
+@dataclass(frozen=True, slots=True)
+class ToySpec:
+    unit: str
+    priority: float = 0.5
+    is_poison: bool = False
+
+
+def toy_task(spec: ToySpec) -> RangeOutcome:
+    """What a range of a toy does in a task."""
+    if spec.is_poison:
+        raise EngineError(f"{POISON} in {spec.unit}")
+    return RangeOutcome((spec.unit,), 1, 1, {}, 0.0, 0)
+
+
+class ToyDataset:
+    """As much of `lithify.datasets.kind.Dataset` as a worker asks for."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.url = f"toy:///{name}"
+        self._clock = clock
+        self._ids = RandomIds()
+        self.store = MemoryStore(clock)
+        self.journal: Journal = ObjectJournal(self.store, "own", clock, self._ids)
+        self.value: AnyLedger = Ledger(1, ())
+        self.error: BaseException | None = None
+        """What reading the ledger ends with."""
+        self.write_errors: list[Exception] = []
+        """What the next writes of the ledger end with."""
+        self.snapshots = 0
+        """How often it was read."""
+        self.read_at_s: list[float] = []
+        """When the ledger was read."""
+
+    def add(self, *specs: ToySpec) -> list[Ulid]:
+        """Scheduled compactions, in this order."""
+        ids = sorted(self._ids.ulid(self._clock.now_ms()) for _ in specs)
+        new: list[AnyCompaction] = [
+            Compaction(i, spec, State.SCHEDULED) for i, spec in zip(ids, specs, strict=True)
+        ]
+        self.value = self.value.add(*new)
+        return ids
+
+    def states(self) -> Counter[State]:
+        return Counter(c.state for c in self.value.compactions)
+
+    def ledger(self) -> AnyLedger:
+        self.read_at_s.append(self._clock.monotonic_s())
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def snapshot(self) -> str:
+        self.snapshots += 1
+        return "snapshot"
+
+    def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:
+        changed = change(self.value)
+        if self.write_errors:
+            raise self.write_errors.pop(0)
+        self.value = changed
+        return self.value
+
+    def priority(self, spec: ToySpec, snapshot: str) -> float:
+        return spec.priority
+
+    def unit(self, spec: ToySpec) -> str:
+        return spec.unit
+
+    def output_name(self, output: str) -> str:
+        return output
+
+    def prepare(self, compaction: AnyCompaction, snapshot: str) -> Job:
+        return Job((RangeWork("all", toy_task, compaction.spec, 1),))
+
+    def outcome(self, result: RangeOutcome) -> RangeOutcome:
+        return result
+
+
+def as_dataset(toy: ToyDataset) -> Dataset:
+    return cast("Dataset", toy)
+
+
+class Service:
+    """A pool of workers over toys of these names; one that is `closed` cannot be opened."""
+
+    def __init__(self, *names: str, engine: Engine | None = None, **options: int) -> None:
+        self.clock = ManualClock()
+        self.engine = engine if engine is not None else InlineEngine(slots=100)
+        self.events: list[Event] = []
+        self.toys = {f"toy:///{name}": ToyDataset(name, self.clock) for name in names}
+        self.named = list(self.toys)
+        """What the work source names."""
+        self.closed: dict[str, BaseException] = {}
+        self.opened_at_s: dict[str, list[float]] = {}
+        self.options = WorkerOptions(**{"max_concurrent_compactions": 1, **options})
+        self.room = Room(self.engine, self.options)
+        self.pool = WorkerPool(self, self._open, self.room, self.clock, observer=self.events.append)
+
+    def urls(self) -> list[str]:
+        return self.named
+
+    def _open(self, url: str, room: Room) -> Worker:
+        self.opened_at_s.setdefault(url, []).append(self.clock.monotonic_s())
+        if url in self.closed:
+            raise self.closed[url]
+        dataset = as_dataset(self.toys[url])
+        options, observe = self.options, self.events.append
+        return Worker(dataset, self.engine, self.clock, "w", options=options, room=room, observer=observe)
+
+    def toy(self, name: str) -> ToyDataset:
+        return self.toys[f"toy:///{name}"]
+
+    def rounds(self, count: int, each: Callable[[], None] = lambda: None) -> None:
+        """So many rounds, a second each, with `each` before."""
+        for _ in range(count):
+            each()
+            self.pool.round()
+            self.clock.advance_s(1)
+
+    def seen(self, kind: type[EventT]) -> list[EventT]:
+        return [event for event in self.events if isinstance(event, kind)]
