@@ -22,7 +22,7 @@ from lithify.datasets.slatedb.checks import check_database
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
 from lithify.datasets.slatedb.manifest import encode_manifest
-from lithify.datasets.slatedb.model import DrainSpec, Manifest, Sst, TieredSpec
+from lithify.datasets.slatedb.model import DrainSpec, Manifest, SortedRun, Sst, TieredSpec
 from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.service import control, status
@@ -31,6 +31,7 @@ from lithify.service.loops import LoopOptions, run_workers
 from lithify.store.versions import MAX_VERSION_ID
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact, dataset_at
+from tests.judge.rows import read_database, visible_rows
 from tests.pools import pool_of
 from tests.protocol.rig import Rig
 
@@ -192,6 +193,24 @@ def test_sources_that_another_tree_holds_are_not_asked_for_for_ever(rig: Rig) ->
     assert rig.clock.now_ms() - before >= TIMEOUT_MS - 1000
     assert len(result.refused) <= 4
     assert "refused 3 times" in result.failures[0].reason
+
+
+@pytest.mark.timeout(60)
+def test_an_sst_that_is_in_l0_and_in_a_run(rig: Rig) -> None:
+    """As an entry that claims it as its output can have it: what merges both is not done already. A run went
+    on for ever."""
+
+    def put_into_a_run(manifest: Manifest) -> Manifest:
+        oldest = manifest.root.l0[-1]
+        return replace(manifest, root=replace(manifest.root, l0=(oldest,), runs=(SortedRun(0, (oldest,)),)))
+
+    publish_manifest(rig.dataset(), put_into_a_run)
+    rows = visible_rows(read_database(str(rig.path)))
+    result = compact(rig.dataset(), clock=rig.clock)
+    assert (len(result.committed), result.failures) == (1, ())
+    tree = rig.dataset().snapshot().root
+    assert (tree.l0, len(tree.runs)) == ((), 1)
+    assert visible_rows(read_database(str(rig.path))) == rows
 
 
 @pytest.mark.parametrize("field", ["index_offset", "stats_len"])

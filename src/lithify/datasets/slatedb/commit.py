@@ -140,6 +140,7 @@ def is_committed(compaction: SlateCompaction, manifest: Manifest) -> bool:
     """Whether the manifest shows what this compaction's commit makes of it, before a crash or behind a lost
     answer. Drains, and moves of runs alone, leave nothing that tells.
 
+    0. None of its L0 sources is there any more. An SST can be in L0 and in a run, if somebody put it there.
     1. The destination consists of its outputs, or has the L0 views it moved: ids are random, so nothing else
        can have put them there.
     2. Without outputs: the destination is empty, and all other sources are gone. L0 sources can also go into
@@ -151,15 +152,13 @@ def is_committed(compaction: SlateCompaction, manifest: Manifest) -> bool:
     if tree is None or not isinstance(spec, TieredSpec):
         return False
     run = next((run for run in tree.runs if run.id == spec.destination), None)
-    if run is None:
+    if run is None or {view.id for view in tree.l0}.intersection(spec.l0_view_ids):
         return False
     if compaction.state is State.SUBMITTED:
         return bool(spec.l0_view_ids) and {view.id for view in run.views}.issuperset(spec.l0_view_ids)
     if compaction.outputs:
         return [view.sst.id for view in run.views] == [sst.id for sst in compaction.outputs]
-    is_gone = not {v.id for v in tree.l0}.intersection(spec.l0_view_ids) and not {
-        other.id for other in tree.runs if other.id != run.id
-    }.intersection(spec.sorted_runs)
+    is_gone = not {other.id for other in tree.runs if other.id != run.id}.intersection(spec.sorted_runs)
     is_newest = run is tree.runs[0]
     return (
         compaction.state is State.COMPACTED
