@@ -137,4 +137,5 @@ def test_a_failure_is_counted_once_though_giving_back_fails() -> None:
     assert not toy.write_errors
     failed = service.seen(events.AttemptFailed)
     assert len(toy.journal.attempts()[compaction_id]) == len(failed)
+    assert len(list(toy.store.list("own/attempts"))) == len(failed), "and noted once"
     assert len(failed) <= len(service.seen(events.Claimed))
