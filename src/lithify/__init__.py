@@ -1,3 +1,55 @@
-"""Lithify: distributed compaction for data in object storage, on Spark."""
+"""Lithify: distributed compaction for data in object storage, on Spark.
+
+The names below are public, as is `lithify.testing`; everything else may change. They are imported when they
+are first used, so that `import lithify` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from lithify.client import Dataset, Job, Proposals, Proposed, Result, Service, Status, open
+    from lithify.errors import (
+        CoordinatorAlive,
+        CorruptObject,
+        DatasetNotFound,
+        DeadlineExceeded,
+        EngineDown,
+        EngineError,
+        Fenced,
+        LithifyError,
+        Refused,
+        StoreError,
+        Unsupported,
+    )
+
+__all__ = [
+    "CoordinatorAlive",
+    "CorruptObject",
+    "Dataset",
+    "DatasetNotFound",
+    "DeadlineExceeded",
+    "EngineDown",
+    "EngineError",
+    "Fenced",
+    "Job",
+    "LithifyError",
+    "Proposals",
+    "Proposed",
+    "Refused",
+    "Result",
+    "Service",
+    "Status",
+    "StoreError",
+    "Unsupported",
+    "open",
+]
+_OF_CLIENT = frozenset({"Dataset", "Job", "Proposals", "Proposed", "Result", "Service", "Status", "open"})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("lithify.client" if name in _OF_CLIENT else "lithify.errors"), name)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lithify.cli import wiring
+from lithify import wiring
 
 DATABASE, TABLE = "s3://bucket/db", "iceberg://lake/db.events"
 KERNEL, REWRITING = "slatedb.kernel.warm_up", "iceberg.warm_up"

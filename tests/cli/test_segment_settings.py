@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lithify.cli.wiring import open_dataset
 from lithify.config.model import Config
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.timeline import SegmentTimes
 from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar, Granularity
+from lithify.wiring import open_dataset
 from tests.cli.invoking import invoke, invoke_json
 from tests.judge.official import Put, open_db
 

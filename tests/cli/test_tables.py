@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from lithify import events
-from lithify.cli import wiring
+from lithify import events, wiring
 from lithify.cli.settings import load_settings
 from lithify.datasets.iceberg.ownership import mark_of
 from tests.cli.invoking import invoke, invoke_json

@@ -93,8 +93,8 @@ def without_waiting() -> Iterator[None]:
     with (
         mock.patch("lithify.clock.SystemClock", QuickClock),
         mock.patch("lithify.cli.once.SystemClock", QuickClock),
-        mock.patch("lithify.cli.wiring.spark_engine", _engine),
-        mock.patch("lithify.cli.wiring.stop_on_signals", StopSoon),
+        mock.patch("lithify.wiring.spark_engine", _engine),
+        mock.patch("lithify.wiring.stop_on_signals", StopSoon),
         logging_as_before(),
     ):
         yield

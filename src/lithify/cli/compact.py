@@ -62,7 +62,7 @@ def plan(
 
 
 def _plan(url: str, config: Config, asked: Asked, as_json: bool, png: Path | None = None) -> None:
-    from lithify.cli import wiring
+    from lithify import wiring
     from lithify.clock import SystemClock
     from lithify.views.drawing import draw
 

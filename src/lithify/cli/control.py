@@ -54,7 +54,7 @@ def submit(
     with errors(as_json):
         given.check(url)
         effective = settings(config, sets, given, store_option=store_option)
-        from lithify.cli import wiring
+        from lithify import wiring
         from lithify.clock import SystemClock
         from lithify.ids import RandomIds
         from lithify.service import control
@@ -87,7 +87,7 @@ def cancel(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import wiring
+        from lithify import wiring
         from lithify.clock import SystemClock
         from lithify.service import control
         from lithify.service.failures import CANCEL_PAUSE
@@ -119,7 +119,7 @@ def retry(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import wiring
+        from lithify import wiring
         from lithify.clock import SystemClock
         from lithify.ids import RandomIds
         from lithify.service import control
@@ -156,7 +156,7 @@ def wait(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify.cli import wiring
+        from lithify import wiring
         from lithify.clock import SystemClock
         from lithify.service import control
         from lithify.service.status import under_way

@@ -68,7 +68,7 @@ def doctor(
 
 
 def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> Iterable[Finding]:
-    from lithify.cli import wiring
+    from lithify import wiring
     from lithify.doctor import setup
 
     yield setup.check_java(os.environ)
@@ -84,7 +84,7 @@ def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> I
 def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Finding]:
     from functools import partial
 
-    from lithify.cli import wiring
+    from lithify import wiring
     from lithify.clock import SystemClock
     from lithify.compaction.finding import Severity
     from lithify.doctor.storage import check_storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 
-from lithify.cli import wiring
+from lithify import wiring
 from lithify.cli.running import print_json
 from lithify.clock import SystemClock
 from lithify.config.model import Config

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from lithify.cli.wiring import open_dataset
 from lithify.clock import SystemClock
 from lithify.errors import Refused
 from lithify.events import Event
 from lithify.observe.logs import FIELDS, LOGGER, EventLog
+from lithify.wiring import open_dataset
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer

@@ -119,7 +119,7 @@ def worker(
 
         lithify worker --master spark://host:7077 s3://bucket/my-db iceberg://catalog/namespace.table
     """
-    from lithify.cli import wiring
+    from lithify import wiring
 
     with errors(False):
         effective = settings(
@@ -146,7 +146,7 @@ def worker(
 def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> None:
     from contextlib import ExitStack
 
-    from lithify.cli import wiring
+    from lithify import wiring
     from lithify.cli.process import Process
     from lithify.service.loops import run_coordinator
 

@@ -54,7 +54,7 @@ def status(
     with errors(as_json):
         given.check(url)
         effective = settings(config, sets, given, store_option=store_option)
-        from lithify.cli import wiring
+        from lithify import wiring
         from lithify.clock import SystemClock
         from lithify.service.status import status as status_of
 

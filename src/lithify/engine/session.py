@@ -98,7 +98,7 @@ def open_session(
     (`package.module:function`) that Python workers of a classic session call before their first task.
     """
     if settings.is_connect(master):
-        return ConnectSession(master, app_name, conf or {})
+        return open_connect(master, app_name, conf or {})
     return open_classic(master, app_name, conf, preload)
 
 
@@ -177,16 +177,8 @@ class ClassicSession:
         return self._fixed_slots or max(1, int(self._context.defaultParallelism))
 
     def run(self, request: bytes, *, tag: str, pool: str, description: str) -> bytes:
-        context = self._context
         with self._jvm_errors_named():
-            context.setLocalProperty("spark.scheduler.pool", pool)
-            context.setLocalProperty("spark.job.description", description)
-            context.addJobTag(tag)
-            try:
-                outcomes: list[bytes] = _one_row(context, request).map(run_request).collect()
-            finally:
-                context.removeJobTag(tag)
-        return outcomes[0]
+            return run_in_context(self._context, request, tag, pool, description)
 
     def interrupt(self, tag: str) -> None:
         with contextlib.suppress(_JvmEndedError), self._jvm_errors_named():
@@ -337,21 +329,32 @@ class ClassicSession:
             process.wait()
 
 
+def run_in_context(context: Any, request: bytes, tag: str, pool: str, description: str) -> bytes:
+    """Run a request as a job of one task in a Spark context, and wait for its outcome."""
+    context.setLocalProperty("spark.scheduler.pool", pool)
+    context.setLocalProperty("spark.job.description", description)
+    context.addJobTag(tag)
+    try:
+        outcomes: list[bytes] = _one_row(context, request).map(run_request).collect()
+    finally:
+        context.removeJobTag(tag)
+    return outcomes[0]
+
+
 class ConnectSession:
     """A session of a Spark Connect server. Java, Python and daemon settings are the server's."""
 
-    def __init__(self, url: str, app_name: str, conf: Mapping[str, str]) -> None:
-        self._url = url
-        self._endpoint = ""
-        self._spark = self._open(url, app_name, conf)
+    def __init__(self, spark: Any, endpoint: str) -> None:
+        """`endpoint` is the server's address, or empty where that is not known."""
+        self._spark = spark
+        self._endpoint = endpoint
         try:
             master = str(self._spark.conf.get("spark.master", "spark"))
             failures = str(self._spark.conf.get("spark.task.maxFailures", str(settings.DEFAULT_ATTEMPTS)))
         except Exception as error:
             self.close()
-            raise EngineError(
-                f"the Spark Connect server at {url} cannot be used: {essential_cause(str(error))}"
-            ) from error
+            cause = essential_cause(str(error))
+            raise EngineError(f"the Spark Connect server cannot be used: {cause}") from error
         self.max_attempts = settings.max_attempts(master, {"spark.task.maxFailures": failures})
 
     def slots(self) -> int:
@@ -375,7 +378,7 @@ class ConnectSession:
 
     def is_over(self) -> bool:
         """The server does not answer, or does not know the session any more."""
-        if _why_silent(self._endpoint) is not None:
+        if self._endpoint and _why_silent(self._endpoint) is not None:
             return True  # before the client retries for ten minutes
         try:
             self._spark.conf.get("spark.master", "")
@@ -386,28 +389,31 @@ class ConnectSession:
     def close(self) -> None:
         self._spark.stop()
 
-    def _open(self, url: str, app_name: str, conf: Mapping[str, str]) -> Any:
-        from pyspark.sql.connect.client import DefaultChannelBuilder
-        from pyspark.sql.connect.session import SparkSession
 
-        try:
-            channel = DefaultChannelBuilder(url)
-        except Exception as error:
-            raise EngineError(f"{url} is no Spark Connect URL (sc://host:port): {error}") from error
-        self._endpoint = channel.endpoint
-        # The client would retry for ten minutes; a server that is not there should be told at once.
-        try:
-            socket.create_connection(_address(channel.endpoint), CONNECT_LIMIT_S).close()
-        except OSError as error:
-            raise EngineError(f"no Spark Connect server answers at {url}: {error}") from error
-        builder = SparkSession.builder.remote(url).appName(app_name)
-        for name, value in conf.items():
-            builder = builder.config(name, value)
-        try:
-            return builder.create()
-        except Exception as error:
-            cause = essential_cause(str(error))
-            raise EngineError(f"the Spark Connect server at {url} refused a session: {cause}") from error
+def open_connect(url: str, app_name: str, conf: Mapping[str, str]) -> ConnectSession:
+    """A new session of the Spark Connect server at `url`."""
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+    from pyspark.sql.connect.session import SparkSession
+
+    try:
+        endpoint = DefaultChannelBuilder(url).endpoint
+    except Exception as error:
+        raise EngineError(f"{url} is no Spark Connect URL (sc://host:port): {error}") from error
+    # The client would retry for ten minutes; a server that is not there should be told at once.
+    try:
+        socket.create_connection(_address(endpoint), CONNECT_LIMIT_S).close()
+    except OSError as error:
+        raise EngineError(f"no Spark Connect server answers at {url}: {error}") from error
+    builder = SparkSession.builder.remote(url).appName(app_name)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    try:
+        return ConnectSession(builder.create(), endpoint)
+    except EngineError as error:
+        raise EngineError(f"{url}: {error}") from error
+    except Exception as error:
+        cause = essential_cause(str(error))
+        raise EngineError(f"the Spark Connect server at {url} refused a session: {cause}") from error
 
 
 def check_master(master: str) -> None:

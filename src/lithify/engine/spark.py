@@ -34,6 +34,7 @@ from typing import Any
 
 from lithify.engine import settings
 from lithify.engine.failure import essential_cause
+from lithify.engine.given import given_session
 from lithify.engine.ports import ArgumentT, ResultT
 from lithify.engine.session import Session, check_master, open_session
 from lithify.engine.task import Limits, decode_outcome, encode_request
@@ -80,12 +81,16 @@ class SparkEngine:
         preload: str | None = None,
         slots: int | None = None,
         task_time_limit_s: float = TASK_TIME_LIMIT_S,
+        spark: Any = None,
     ) -> None:
         """`slots` overrides how many calls run at once, for clusters whose size Spark cannot know
-        beforehand (dynamic allocation)."""
+        beforehand (dynamic allocation). `spark` is a `SparkSession` of somebody else's, which is used instead
+        of one of our own and never stopped."""
         self._open: Callable[[], Session] = lambda: open_session(master, app_name, conf, preload)
-        self._master = master
+        self._master: str | None = master
         local = settings.parse_local(master, settings.usable_cpus())
+        if spark is not None:
+            self._open, self._master, local = (lambda: given_session(spark)), None, None
         self._slots = slots if slots is not None else local.cores if local else None
         self._task_time_limit_s = task_time_limit_s
         self._tag_prefix = f"lithify-{uuid.uuid4().hex}"
@@ -120,7 +125,7 @@ class SparkEngine:
         return self._failure
 
     def check(self) -> None:
-        if self._starter is None:
+        if self._starter is None and self._master is not None:
             check_master(self._master)
 
     def start(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lithify.datasets.registry import all_registered, registered_for
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lithify.config.model import Config
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.kind import Dataset
+    from lithify.engine.ports import Engine
     from lithify.engine.spark import SparkEngine
     from lithify.events import Observer
     from lithify.observe.metrics import Metrics
@@ -44,11 +45,11 @@ def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> Da
     return metered(open_kind(url, config, clock, ids, wrap), metrics, clock)
 
 
-def spark_engine(config: Config, urls: Iterable[str]) -> SparkEngine:
-    """The engine for these datasets; it starts Spark with its first call."""
+def spark_engine(config: Config, urls: Iterable[str], spark: Any = None) -> SparkEngine:
+    """The engine for these datasets; it starts Spark with its first call, or runs on the session `spark`."""
     from lithify.engine.spark import SparkEngine
 
-    return SparkEngine(config.spark.master, conf=config.spark.conf, preload=preload(urls))
+    return SparkEngine(config.spark.master, conf=config.spark.conf, preload=preload(urls), spark=spark)
 
 
 def preload(urls: Iterable[str]) -> str:
@@ -85,7 +86,7 @@ def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordin
 def worker_pool(
     urls: Sequence[str],
     open_dataset: Callable[[str], Dataset],
-    engine: SparkEngine,
+    engine: Engine,
     config: Config,
     observer: Observer,
 ) -> WorkerPool:
@@ -106,7 +107,7 @@ def worker_pool(
     )
 
 
-def room(engine: SparkEngine, config: Config) -> Room:
+def room(engine: Engine, config: Config) -> Room:
     """What the workers of this process share."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -119,7 +120,7 @@ def room(engine: SparkEngine, config: Config) -> Room:
 
 def worker(
     dataset: Dataset,
-    engine: SparkEngine,
+    engine: Engine,
     config: Config,
     observer: Observer,
     name: str | None = None,

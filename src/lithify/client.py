@@ -1,0 +1,374 @@
+"""Lithify for programs: what the commands do, as calls.
+
+    import lithify
+
+    with lithify.open("s3://bucket/my-db") as db:
+        for proposal in db.plan(full=True):
+            print(proposal.unit, proposal.bytes, proposal.reason)
+        print(db.compact().bytes_read)
+
+An opened dataset starts Spark when it first compacts, or uses the session it is given, which it never stops.
+All errors are `lithify.LithifyError`s. Calls that only look write nothing; what is refused is refused before
+the first write.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from lithify import wiring
+from lithify.clock import Clock, SystemClock
+from lithify.compaction.model import State
+from lithify.compaction.proposal import Plan
+from lithify.compaction.run_summary import Ended, RunSummary
+from lithify.compaction.status import Status
+from lithify.config.loading import load
+from lithify.config.model import Config
+from lithify.datasets import kind as kinds
+from lithify.datasets.options import Asked
+from lithify.datasets.registry import registered_for
+from lithify.engine.ports import Engine
+from lithify.errors import Refused
+from lithify.events import Observer, each, ignore
+from lithify.ids import Ids, RandomIds, Ulid
+from lithify.observe.progress import Totals
+from lithify.service import control, one_shot
+from lithify.service.loops import run_coordinator, run_workers
+from lithify.service.status import status
+
+Settings = Config | Mapping[str, Any] | Path | str
+"""Settings as such, as a mapping of their dotted names, or the path of a TOML file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Something worth compacting."""
+
+    unit: str
+    """What it is about: a segment, a time chunk."""
+    bytes: int
+    """That would be read."""
+    priority: float
+    """0 (may wait) to 1 (urgent)."""
+    reason: str
+    """One sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """What would be compacted now, most urgent first."""
+
+    proposals: tuple[Proposed, ...]
+    notes: tuple[str, ...]
+    """Why the rest is left alone."""
+    document: Mapping[str, Any]
+    """All of it as `lithify plan --json` prints it."""
+
+    def __iter__(self) -> Iterator[Proposed]:
+        return iter(self.proposals)
+
+    def __len__(self) -> int:
+        return len(self.proposals)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run did."""
+
+    committed: tuple[str, ...]
+    """Ids of compactions."""
+    refused: tuple[Ended, ...]
+    failed: tuple[Ended, ...]
+    notes: tuple[str, ...]
+    bytes_read: int
+    bytes_written: int
+    rows: Mapping[str, int]
+    """In, out and dropped, by reason."""
+    seconds: float
+    document: Mapping[str, Any]
+    """All of it as `lithify compact --json` prints it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Compactions that were submitted, for a coordinator to see to."""
+
+    dataset: Dataset
+    ids: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def wait(self, *, timeout_s: float | None = None) -> list[control.Outcome]:
+        """Wait until they have ended; how. `DeadlineExceeded` when they have not in time."""
+        return self.dataset.wait(self.ids, timeout_s=timeout_s)
+
+    def cancel(self) -> None:
+        """Give them up."""
+        self.dataset.cancel(*self.ids)
+
+
+class Dataset:
+    """An opened dataset. To be closed, or used as a context: that ends the Spark it has started."""
+
+    def __init__(
+        self, url: str, config: Config, *, spark: Any, clock: Clock, ids: Ids, engine: Engine | None
+    ) -> None:
+        self._kind: kinds.Kind[Any] = registered_for(url).load()
+        self._config = config
+        self._clock = clock
+        self._ids = ids
+        self._spark = spark
+        self._engine = engine
+        self._closing = ExitStack()
+        self._dataset = wiring.open_dataset(url, config)
+
+    @property
+    def url(self) -> str:
+        """Where it lies."""
+        return self._dataset.url
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the Spark that was started for it, if any."""
+        self._closing.close()
+
+    def plan(self, *, full: bool = False, **options: Any) -> Proposals:
+        """What would be compacted now: what the planner finds worth it, or everything (`full`)."""
+        planned = self._kind.plan(self._dataset, self._asked("plan", full, options), self._clock)
+        found = tuple(
+            Proposed(self._dataset.unit(p.spec), p.cost_bytes, p.priority, p.reason)
+            for p in planned.plan.proposals
+        )
+        return Proposals(found, planned.plan.notes, planned.shown.document)
+
+    def compact(
+        self,
+        *,
+        full: bool = False,
+        take_over: bool = False,
+        on_event: Observer | None = None,
+        **options: Any,
+    ) -> Result:
+        """Compact until nothing is left to do. `CoordinatorAlive`, before anything is written, when a
+        coordinator may be at work and this is not to `take_over`."""
+        asked, totals = self._asked("compact", full, options), Totals()
+        before = self._kind.look(self._dataset.snapshot())
+        started_s = self._clock.monotonic_s()
+        summary = one_shot.run(
+            self._dataset,
+            self._started_engine(),
+            self._clock,
+            self._ids,
+            wiring.leadership(self._dataset),
+            planner=self._kind.planner(self._dataset, asked, self._clock),
+            take_over=take_over,
+            options=wiring.worker_options(self._config),
+            worker_heartbeat_timeout_ms=wiring.heartbeat_timeout_ms(self._config),
+            observer=_observer(totals, on_event),
+        )
+        seconds = self._clock.monotonic_s() - started_s
+        after = self._kind.look(self._dataset.snapshot())
+        shown = self._kind.show_run(kinds.Run(self.url, before, after, summary, totals, seconds))
+        return _result(summary, totals, seconds, shown.document)
+
+    def submit(self, *, full: bool = False, **options: Any) -> Job:
+        """Ask the coordinator for what `lithify submit` can ask for."""
+        plan: Plan = self._kind.request(self._dataset, self._asked("submit", full, options), self._clock)
+        if not plan.proposals:
+            raise Refused("; ".join((f"there is nothing to compact in {self.url}", *plan.notes)))
+        specs = [proposal.spec for proposal in plan.proposals]
+        return Job(self, control.submit(self._dataset, self._clock, self._ids, specs), plan.notes)
+
+    def wait(
+        self, ids: Sequence[str] | None = None, *, timeout_s: float | None = None
+    ) -> list[control.Outcome]:
+        """Wait until these compactions have ended, or all that are under way now; how."""
+        wanted = control.active(self._dataset) if ids is None else [Ulid(i) for i in ids]
+        poll_s = self._config.compactor_options.commit_compacted_interval.total_seconds()
+        return control.wait(self._dataset, self._clock, wanted, poll_s=poll_s, timeout_s=timeout_s)
+
+    def cancel(self, *ids: str) -> None:
+        """Give up compactions that are under way."""
+        control.cancel(self._dataset, self._clock, [Ulid(i) for i in ids])
+
+    def retry(self, *ids: str) -> Job:
+        """Submit compactions again that have failed for good."""
+        wanted = [Ulid(i) for i in ids]
+        return Job(self, control.retry(self._dataset, self._clock, self._ids, wanted))
+
+    def status(self) -> Status:
+        """What runs, what waits and why, and how close the writer is to a stall."""
+        return status(self._dataset, self._clock.now_ms(), wiring.heartbeat_timeout_ms(self._config))
+
+    def collect_garbage(
+        self, *, delete: bool = False, min_age_s: float | None = None, **options: Any
+    ) -> Mapping[str, Any]:
+        """What is not needed any more, as `lithify gc --json` prints it; deleted, if so wished."""
+        min_age_ms = None if min_age_s is None else round(min_age_s * 1000)
+        asked = self._asked("gc", False, options)
+        return self._kind.collect(
+            self.url,
+            self._config,
+            asked,
+            self._clock,
+            self._ids,
+            dry_run=not delete,
+            min_age_ms=min_age_ms,
+        ).document
+
+    def _asked(self, command: str, full: bool, options: Mapping[str, Any]) -> Asked:
+        registered = registered_for(self.url)
+        known = [o for o in registered.load_options().options if command in o.commands and o.setting is None]
+        unknown = options.keys() - {option.name for option in known}
+        if unknown:
+            has = ", ".join(option.name for option in known) or "none"
+            raise Refused(
+                f"{', '.join(sorted(unknown))}: no option of a {registered.noun} here; it has: {has}"
+            )
+        return Asked(full, {name: value for name, value in options.items() if value is not None})
+
+    def _started_engine(self) -> Engine:
+        if self._engine is None:
+            engine = wiring.spark_engine(self._config, [self.url], self._spark)
+            self._engine = self._closing.enter_context(engine)
+        return self._engine
+
+
+class Service:
+    """Coordinates datasets and works on them, in this process, until stopped: `lithify run` for several."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        settings: Settings | None = None,
+        spark: Any = None,
+        on_event: Observer | None = None,
+        take_over: bool = False,
+        engine: Engine | None = None,
+    ) -> None:
+        self._config = _config(settings)
+        self._observe = _observer(on_event)
+        self._take_over = take_over
+        self._closing = ExitStack()
+        self._datasets = [wiring.open_dataset(url, self._config) for url in urls]
+        if engine is None:
+            engine = self._closing.enter_context(wiring.spark_engine(self._config, urls, spark))
+        self._engine = engine
+        self._errors: list[BaseException] = []
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the Spark that was started for it."""
+        self._closing.close()
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set. What ends the coordinator of one dataset ends the run, and is raised."""
+        urls = [dataset.url for dataset in self._datasets]
+        options = wiring.loop_options(self._config)
+        pool = wiring.worker_pool(urls, self._open_another, self._engine, self._config, self._observe)
+        threads = [
+            threading.Thread(target=self._coordinate, args=(dataset, stop), name=f"lithify {dataset.url}")
+            for dataset in self._datasets
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            run_workers(pool, stop, random.Random(), options)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def _open_another(self, url: str) -> kinds.Dataset:
+        """One for the thread of the workers: a dataset belongs to one thread."""
+        return wiring.open_dataset(url, self._config)
+
+    def _coordinate(self, dataset: kinds.Dataset, stop: threading.Event) -> None:
+        try:
+            run_coordinator(
+                wiring.coordinator(dataset, self._config, self._observe),
+                wiring.leadership(dataset),
+                stop,
+                random.Random(),
+                wiring.loop_options(self._config),
+                take_over=self._take_over,
+                collector=wiring.collector(dataset, self._config, self._observe),
+            )
+        except BaseException as error:
+            self._errors.append(error)
+            stop.set()
+
+
+def open(
+    url: str,
+    *,
+    settings: Settings | None = None,
+    spark: Any = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    engine: Engine | None = None,
+) -> Dataset:
+    """Open a database or table. `spark` is a `SparkSession` of yours, classic or Connect; without one Lithify
+    starts Spark itself when it has to (setting `spark.master`). `clock`, `ids` and `engine` are for tests
+    (`lithify.testing`)."""
+    return Dataset(
+        url,
+        _config(settings),
+        spark=spark,
+        clock=clock if clock is not None else SystemClock(),
+        ids=ids if ids is not None else RandomIds(),
+        engine=engine,
+    )
+
+
+def _config(settings: Settings | None) -> Config:
+    if isinstance(settings, Config):
+        return settings
+    if isinstance(settings, Mapping):
+        return load(None, {name: (f"the setting {name}", value) for name, value in settings.items()}).config
+    return load(None if settings is None else Path(settings)).config
+
+
+def _observer(*observers: Observer | None) -> Observer:
+    given = [observer for observer in observers if observer is not None]
+    return each(*given) if given else ignore
+
+
+def _result(summary: RunSummary, totals: Totals, seconds: float, document: Mapping[str, Any]) -> Result:
+    return Result(
+        committed=summary.committed,
+        refused=summary.refused,
+        failed=summary.failures,
+        notes=summary.plan.notes,
+        bytes_read=totals.bytes_read,
+        bytes_written=totals.bytes_written,
+        rows=dict(totals.rows),
+        seconds=seconds,
+        document=document,
+    )
+
+
+__all__ = ["Dataset", "Job", "Proposals", "Proposed", "Result", "Service", "State", "Status", "open"]

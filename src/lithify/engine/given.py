@@ -1,0 +1,64 @@
+"""A Spark session of somebody else's: a notebook's, a job's, a platform's. It is used, and never stopped.
+
+What our own sessions set up is up to its owner here: the Python workers must find Lithify, and their first
+task loads or compiles what it needs. Jobs get even shares only where the owner has fair scheduling on. A
+session that has been stopped cannot be opened again from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lithify.engine import settings
+from lithify.engine.session import ConnectSession, Session, run_in_context
+from lithify.errors import EngineDown, Refused
+
+
+def given_session(spark: Any) -> Session:
+    """The session of `spark`, a `pyspark.sql.SparkSession`, classic or Connect. `Refused` for anything else,
+    `EngineDown` when it has been stopped."""
+    from pyspark.sql import SparkSession
+
+    if not isinstance(spark, SparkSession):
+        raise Refused(f"{type(spark).__name__} is no SparkSession")
+    session: Session = _GivenConnect(spark) if _is_connect(spark) else _GivenClassic(spark)
+    if session.is_over():
+        raise EngineDown("the Spark session that was given has been stopped; give another one")
+    return session
+
+
+def _is_connect(spark: Any) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+class _GivenClassic:
+    def __init__(self, spark: Any) -> None:
+        self._context = spark.sparkContext
+        conf = dict(self._context.getConf().getAll())
+        self.max_attempts = settings.max_attempts(conf["spark.master"], conf)
+
+    def slots(self) -> int:
+        return max(1, int(self._context.defaultParallelism))
+
+    def run(self, request: bytes, *, tag: str, pool: str, description: str) -> bytes:
+        return run_in_context(self._context, request, tag, pool, description)
+
+    def interrupt(self, tag: str) -> None:
+        self._context.cancelJobsWithTag(tag)
+
+    def is_over(self) -> bool:
+        try:
+            return bool(self._context._jsc.sc().isStopped())
+        except Exception:  # whatever PySpark says when there is nothing to ask any more
+            return True
+
+    def close(self) -> None:
+        """It is not ours."""
+
+
+class _GivenConnect(ConnectSession):
+    def __init__(self, spark: Any) -> None:
+        super().__init__(spark, "")
+
+    def close(self) -> None:
+        """It is not ours."""
