@@ -11,7 +11,9 @@ from typing import Any
 
 from lithify.engine import settings
 from lithify.engine.session import ConnectSession, Session, run_in_context
-from lithify.errors import EngineDown, Refused
+from lithify.errors import EngineDown, EngineError, Refused
+
+_STOPPED = "the Spark session that was given has been stopped, or its server; give another one"
 
 
 def given_session(spark: Any) -> Session:
@@ -19,15 +21,23 @@ def given_session(spark: Any) -> Session:
     `EngineDown` when it has been stopped."""
     from pyspark.sql import SparkSession
 
-    if not isinstance(spark, SparkSession):
-        raise Refused(f"{type(spark).__name__} is no SparkSession")
-    session: Session = _GivenConnect(spark) if _is_connect(spark) else _GivenClassic(spark)
+    session: Session
+    if _is_connect(spark):
+        try:
+            session = _GivenConnect(spark)
+        except EngineError as error:
+            raise EngineDown(f"{_STOPPED}: {error}") from error
+    elif isinstance(spark, SparkSession):
+        session = _GivenClassic(spark)
+    else:
+        raise Refused(f"spark is of type {type(spark).__name__}; give a pyspark.sql.SparkSession")
     if session.is_over():
-        raise EngineDown("the Spark session that was given has been stopped; give another one")
+        raise EngineDown(_STOPPED)
     return session
 
 
 def _is_connect(spark: Any) -> bool:
+    """Whether it is a client of a Connect server, whose class is another."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 

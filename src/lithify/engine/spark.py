@@ -29,6 +29,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -86,11 +87,12 @@ class SparkEngine:
         """`slots` overrides how many calls run at once, for clusters whose size Spark cannot know
         beforehand (dynamic allocation). `spark` is a `SparkSession` of somebody else's, which is used instead
         of one of our own and never stopped."""
-        self._open: Callable[[], Session] = lambda: open_session(master, app_name, conf, preload)
-        self._master: str | None = master
+        self._open: Callable[[], Session] = partial(open_session, master, app_name, conf, preload)
+        self._check: Callable[[], object] = partial(check_master, master)
         local = settings.parse_local(master, settings.usable_cpus())
         if spark is not None:
-            self._open, self._master, local = (lambda: given_session(spark)), None, None
+            self._open = self._check = partial(given_session, spark)
+            local = None
         self._slots = slots if slots is not None else local.cores if local else None
         self._task_time_limit_s = task_time_limit_s
         self._tag_prefix = f"lithify-{uuid.uuid4().hex}"
@@ -125,8 +127,8 @@ class SparkEngine:
         return self._failure
 
     def check(self) -> None:
-        if self._starter is None and self._master is not None:
-            check_master(self._master)
+        if self._starter is None:
+            self._check()
 
     def start(self) -> None:
         self._start()
