@@ -125,6 +125,28 @@ def test_submit_wait_cancel_and_retry(db: lithify.Dataset, path: Path) -> None:
     assert db.collect_garbage(min_age_s=0)["dry_run"]
 
 
+def test_two_services_of_one_dataset(path: Path) -> None:
+    """The second one ends, and the first goes on."""
+    stop, coordinates = threading.Event(), threading.Event()
+
+    def look(event: events.Event) -> None:
+        if isinstance(event, events.Submitted | events.Committed):
+            coordinates.set()
+
+    first = lithify.Service([str(path)], engine=InlineEngine(), on_event=look, settings=QUICK)
+    running = threading.Thread(target=first.run, args=(stop,))
+    running.start()
+    try:
+        assert coordinates.wait(30)
+        second = lithify.Service([str(path)], engine=InlineEngine(), settings=QUICK)
+        with pytest.raises(lithify.CoordinatorAlive):
+            second.run(threading.Event())
+        assert running.is_alive()
+    finally:
+        stop.set()
+        running.join()
+
+
 QUICK = {
     "compactor_options.poll_interval": "100ms",
     "compactor_options.commit_compacted_interval": "100ms",
