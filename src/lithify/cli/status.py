@@ -90,6 +90,7 @@ def as_document(found: Status) -> dict[str, Any]:
             for p in found.plan.proposals
         ],
         "notes": list(found.plan.notes),
+        "pressure": [],  # of kinds whose writers wait for compaction
         "stall_ms": found.stall_ms,
         "failures": [
             {

@@ -185,7 +185,7 @@ key_ranges = st.builds(KeyRange, start=st.none() | keys, end=st.none()) | st.bui
 progresses: st.SearchStrategy[SlateProgress] = st.builds(
     Progress,
     ranges=st.lists(st.builds(RangeProgress, range=key_ranges, outputs=sst_tuples), max_size=3).map(tuple),
-    retention_min_seq=u64s,
+    horizon=u64s,
 )
 
 

@@ -112,7 +112,6 @@ def show_status(found: Status) -> Shown:
         ]
         blocks.append(Table("Totals", columns("", ">chunks", ">files", ">bytes", ">rows"), rows))
     document = {
-        "pressure": [],
         "table": facts,
         "totals": {name: _total_json(total) for name, total in totals.items()},
     }
