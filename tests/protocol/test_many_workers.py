@@ -29,6 +29,7 @@ from lithify.store.urls import open_store
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
 from tests.judge.official import open_db
+from tests.pools import pool_of
 from tests.protocol.rig import Template
 
 QUICK = LoopOptions(0.05, 0.05, 0.05)
@@ -60,7 +61,7 @@ def working(dataset_of: Callable[[], SlateDataset], engines: list[Engine]) -> It
         for n, engine in enumerate(engines)
     ]
     threads = [
-        threading.Thread(target=run_workers, args=([worker], stop, random.Random(n), QUICK))
+        threading.Thread(target=run_workers, args=(pool_of(worker), stop, random.Random(n), QUICK))
         for n, worker in enumerate(workers)
     ]
     for thread in threads:

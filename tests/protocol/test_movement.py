@@ -31,6 +31,7 @@ from lithify.testing import CountingStore, Verb
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.merging import LAST_RUN, Bench, put
 from tests.judge.official import Put, open_db
+from tests.pools import pool_of
 from tests.protocol import slow_filters
 
 FILTERED = replace(LAST_RUN, compaction_filter="tests.protocol.slow_filters:observed")
@@ -139,7 +140,7 @@ class Service:
         worker = Worker(
             self._dataset(), self._engine, SystemClock(), "w", options=options, observer=self.events.append
         )
-        thread = threading.Thread(target=run_workers, args=([worker], stop, random.Random(1), QUICK))
+        thread = threading.Thread(target=run_workers, args=(pool_of(worker), stop, random.Random(1), QUICK))
         thread.start()
         try:
             yield
