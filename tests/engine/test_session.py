@@ -149,7 +149,8 @@ def test_tasks_do_not_outlive_the_driver(tmp_path: Path, victim: str) -> None:
         wait_until(lambda: not any(is_alive(task) for task in noted_pids(tmp_path)))
         if victim == "jvm":
             _, err = process.communicate(timeout=LIMIT_S)
-            assert "EngineError: a task of job failed: Spark's JVM has ended with exit code -9" in err
+            assert "EngineDown: Spark was lost while it ran a task of job: " in err
+            assert "Spark's JVM has ended with exit code -9" in err
             assert "Exception occurred during processing" not in err
             assert "ERROR:root" not in err
         wait_until(lambda: not any(is_alive(pid) for pid in below))
