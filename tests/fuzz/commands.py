@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from lithify.compaction.model import Ledger, State
+from lithify.ids import RandomIds
 from tests.fuzz.family import Damaged
 
 JSON = ("--json",)
@@ -28,3 +31,10 @@ def wait(it: Damaged, rng: random.Random) -> Sequence[str]:
     """Wait for one compaction, or for all."""
     ids = rng.sample(it.ids, rng.randrange(2))
     return ["wait", "--timeout", "20s", *rng.choice(([], ["--json"])), it.url, *ids]
+
+
+def ids_to_ask_for(ledger: Ledger[Any, Any, Any] | None, rng: random.Random) -> tuple[str, ...]:
+    """The compactions of a ledger, those that have failed first, and one that nobody made."""
+    entries = ledger.compactions if ledger is not None else ()
+    known = [c.id for c in sorted(entries, key=lambda c: c.state is not State.FAILED)]
+    return (*known, RandomIds(random.Random(rng.random())).ulid(0))

@@ -45,7 +45,7 @@ from lithify.ids import RandomIds, ulid_ms
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact, dataset_at
-from tests.fuzz.commands import JSON, options, wait, with_ids
+from tests.fuzz.commands import JSON, ids_to_ask_for, options, wait, with_ids
 from tests.fuzz.damage import HOSTILE_NUMBERS, damaged, damaged_json, damaged_record
 from tests.fuzz.family import SOUND, Command, Damaged
 from tests.fuzz.objects import (
@@ -425,9 +425,7 @@ class Databases:
         name = rng.choice((*names, "busy", "busy"))
         shutil.copytree(prepared / name, folder)
         ledger = dataset_at(folder).ledger()
-        entries = ledger.compactions if ledger is not None else ()
-        ids = [c.id for c in sorted(entries, key=lambda c: c.state is not State.FAILED)]
-        ids += [RandomIds(random.Random(rng.random())).ulid(0)]
+        ids = ids_to_ask_for(ledger, rng)
         objects = tuple(str(path) for path in files_in(folder / "compacted"))
         what = damage_some(folder, _DAMAGES, (LithifyError, LookupError, OSError, ValueError), rng)
         # Who writes the ledger, or what it calls an output, can have anything committed.
@@ -436,7 +434,7 @@ class Databases:
             str(folder),
             folder,
             f"{name}: {what}",
-            ids=tuple(ids),
+            ids=ids,
             objects=objects,
             is_forged=is_forged,
         )

@@ -62,7 +62,7 @@ from tests.datasets.iceberg.tables import (
     make_rows,
     new_table,
 )
-from tests.fuzz.commands import JSON, options, wait, with_ids
+from tests.fuzz.commands import JSON, ids_to_ask_for, options, wait, with_ids
 from tests.fuzz.damage import HOSTILE_NUMBERS, damaged, damaged_json, damaged_record
 from tests.fuzz.family import SOUND, Command, Damaged
 from tests.fuzz.objects import (
@@ -395,10 +395,8 @@ class Tables:
         shutil.copytree(prepared / name, folder)
         table = _catalog(folder).load_table(_NAME)
         ledger = dataset_of(table).ledger()
-        entries = ledger.compactions if ledger is not None else ()
         has_outputs = ledger is not None and any(c.outputs or c.progress for c in ledger.active())
-        ids = [c.id for c in sorted(entries, key=lambda c: c.state is not State.FAILED)]
-        ids += [RandomIds(random.Random(rng.random())).ulid(0)]
+        ids = ids_to_ask_for(ledger, rng)
         impossible = (ArithmeticError, EOFError, LithifyError, LookupError, OSError, RecursionError)
         what = damage_some(folder, _DAMAGES, (*impossible, TypeError, ValueError, sqlite3.Error), rng)
         return Damaged(
@@ -406,7 +404,7 @@ class Tables:
             folder,
             f"{name}: {what}",
             ("--store-option", f"uri={_uri(folder)}"),
-            ids=tuple(ids),
+            ids=ids,
             is_forged=_claimed(folder, has_outputs=has_outputs)
             != _claimed(prepared / name, has_outputs=has_outputs),
         )

@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import DateType, TimestamptzType
 
 from lithify.datasets.iceberg.documents import LEDGERS
+from lithify.datasets.iceberg.model import IcebergLedger
 from lithify.datasets.iceberg.timecolumn import bound_us
 from lithify.errors import CorruptObject
 from tests.datasets.iceberg.avro import read_avro, write_avro
@@ -61,18 +62,31 @@ def test_metadata(table: Table, change: Change) -> None:
         dataset_of(table).snapshot()
 
 
-@pytest.mark.parametrize("number", ["1e999", "-1", "9223372036854775808", '"\\ud800"', "[]", "{}"])
-def test_numbers_in_the_ledger(table: Table, number: str) -> None:
-    dataset = dataset_of(table)
+def compacted(table: Table) -> IcebergLedger:
+    """The ledger after the table was compacted, of 18 rows in all."""
     for _ in range(5):
         append(table, make_rows(3))
+    dataset = dataset_of(table)
     compact(dataset)
     ledger = dataset.ledger()
     assert ledger is not None
+    return ledger
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1", "9223372036854775808", '"\\ud800"', "[]", "{}"])
+def test_numbers_in_the_ledger(table: Table, number: str) -> None:
+    ledger = compacted(table)
     text = json.dumps(json.loads(LEDGERS.encode(ledger))).replace('"rows": 18', f'"rows": {number}')
     assert number in text
     with pytest.raises(CorruptObject, match=r"ledger\.json: does not decode"):
         LEDGERS.decode(text.encode(), "ledger.json")
+
+
+def manifest_list_of(table: Table) -> Path:
+    """The manifest list of the head."""
+    head = fresh(table).current_snapshot()
+    assert head is not None
+    return Path(head.manifest_list.removeprefix("file://"))
 
 
 def rewrite(path: Path, change: Callable[[list[Any]], object]) -> None:
@@ -83,9 +97,7 @@ def rewrite(path: Path, change: Callable[[list[Any]], object]) -> None:
 
 
 def test_partition_specs_that_the_table_does_not_have(table: Table) -> None:
-    head = fresh(table).current_snapshot()
-    assert head is not None
-    path = Path(head.manifest_list.removeprefix("file://"))
+    path = manifest_list_of(table)
     rewrite(path, lambda records: records[0].update(partition_spec_id=7))
     with pytest.raises(CorruptObject, match="partition spec 7"):
         dataset_of(table).snapshot()
@@ -102,9 +114,7 @@ LISTED: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", LISTED.values(), ids=LISTED)
 def test_manifest_lists(table: Table, change: Change) -> None:
-    head = fresh(table).current_snapshot()
-    assert head is not None
-    path = Path(head.manifest_list.removeprefix("file://"))
+    path = manifest_list_of(table)
     rewrite(path, lambda records: change(records[0]))
     with pytest.raises(CorruptObject, match=path.name):
         dataset_of(table).snapshot()
@@ -112,9 +122,7 @@ def test_manifest_lists(table: Table, change: Change) -> None:
 
 def test_a_manifest_list_without_paths(table: Table) -> None:
     """Nothing keeps a damaged schema from saying that they are another field's."""
-    head = fresh(table).current_snapshot()
-    assert head is not None
-    path = Path(head.manifest_list.removeprefix("file://"))
+    path = manifest_list_of(table)
     content = read_avro(path)
     schema = json.loads(json.dumps(content.schema))
     (field,) = [field for field in schema["fields"] if field["name"] == "manifest_path"]
@@ -172,12 +180,7 @@ def test_paths_in_bounds_of_deletes_that_are_no_text(table: Table) -> None:
 
 
 def test_half_a_character_in_the_ledger(table: Table) -> None:
-    dataset = dataset_of(table)
-    for _ in range(5):
-        append(table, make_rows(3))
-    compact(dataset)
-    ledger = dataset.ledger()
-    assert ledger is not None
+    ledger = compacted(table)
     path = json.dumps(ledger.compactions[0].outputs[0].path).encode()
     with pytest.raises(CorruptObject, match=r"ledger\.json: does not decode"):
         LEDGERS.decode(LEDGERS.encode(ledger).replace(path, b'"\\ud800"'), "ledger.json")
