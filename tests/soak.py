@@ -75,15 +75,16 @@ CALL_LIMIT_S = 300.0
 _KINDS = ("manifest", "compactions", "compacted", "wal", "wal_fence", "detach", "lithify")
 _COLLECTING = f'interval = "{COLLECT_EVERY_S}s"\nmin_age = "{MIN_AGE_S}s"\n'
 CONFIG = f"""\
-[compactor_options]
+[service]
 poll_interval = "{POLL_S}s"
 commit_compacted_interval = "{POLL_S}s"
 worker_heartbeat_timeout = "{TIMEOUT_S}s"
-checkpoint_lifetime = "{CHECKPOINT_LIFETIME_S}s"
-[compactor_options.worker]
+[service.worker]
 compactions_poll_interval = "{POLL_S}s"
 heartbeat_interval = "1s"
 heartbeat_min_interval = "500ms"
+[slatedb]
+checkpoint_lifetime = "{CHECKPOINT_LIFETIME_S}s"
 max_sst_size = {256 * 1024}
 [spark]
 master = "local[1]"
@@ -91,7 +92,7 @@ master = "local[1]"
 "spark.driver.memory" = "512m"
 [log]
 format = "json"
-""" + "".join(f"[garbage_collector_options.{kind}_options]\n{_COLLECTING}" for kind in _KINDS)
+""" + "".join(f"[slatedb.garbage_collector_options.{kind}_options]\n{_COLLECTING}" for kind in _KINDS)
 
 
 @dataclass(slots=True)

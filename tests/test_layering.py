@@ -21,7 +21,6 @@ def test_imports_point_down_only() -> None:
 WORDS = re.compile(r"slatedb|iceberg|kafka|(?:^|_)l0(?:_|$)", re.IGNORECASE)
 KINDS = ("datasets/slatedb/", "datasets/iceberg/", "datasets/registry.py", "testing/simulation/")
 KNOWN = {
-    ("config/model.py", "l0_max_ssts"),  # where SlateDB has it
     ("observe/metrics.py", "slatedb_compactor_"),  # SlateDB's own names, on which dashboards depend
     ("observe/metrics.py", "slatedb_gc_count"),
     ("observe/metrics.py", "slatedb_gc_deleted_count"),

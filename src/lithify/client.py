@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.datasets import kind as kinds
 from lithify.datasets.options import Asked
-from lithify.datasets.registry import registered_for
+from lithify.datasets.registry import config_type, registered_for
 from lithify.engine.ports import Engine
 from lithify.errors import Refused
 from lithify.events import Observer, each, ignore
@@ -197,7 +198,7 @@ class Dataset:
     ) -> list[control.Outcome]:
         """Wait until these compactions have ended, or all that are under way now; how."""
         wanted = control.active(self._dataset) if ids is None else [Ulid(i) for i in ids]
-        poll_s = self._config.compactor_options.commit_compacted_interval.total_seconds()
+        poll_s = self._config.service.commit_compacted_interval.total_seconds()
         return control.wait(self._dataset, self._clock, wanted, poll_s=poll_s, timeout_s=timeout_s)
 
     def cancel(self, *ids: str) -> None:
@@ -348,8 +349,13 @@ def _config(settings: Settings | None) -> Config:
     if isinstance(settings, Config):
         return settings
     if isinstance(settings, Mapping):
-        return load(None, {name: (f"the setting {name}", value) for name, value in settings.items()}).config
-    return load(None if settings is None else Path(settings)).config
+        given = {name: (f"the setting {name}", value) for name, value in settings.items()}
+        loaded = load(None, given, config_type())
+    else:
+        loaded = load(None if settings is None else Path(settings), None, config_type())
+    for text in loaded.warnings:
+        warnings.warn(text, FutureWarning, stacklevel=4)
+    return loaded.config
 
 
 def _observer(*observers: Observer | None) -> Observer:

@@ -55,7 +55,7 @@ def spark_engine(config: Config, urls: Iterable[str], spark: Any = None) -> Spar
 def preload(urls: Iterable[str]) -> str:
     """What Python workers for these datasets begin with."""
     kinds = {registered_for(url) for url in urls}
-    return ",".join(kind.warm_up for kind in all_registered() if kind in kinds)
+    return ",".join(kind.warm_up for kind in all_registered() if kind in kinds and kind.warm_up)
 
 
 def leadership(dataset: Dataset) -> Leadership:
@@ -78,7 +78,7 @@ def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordin
         SystemClock(),
         RandomIds(),
         worker_heartbeat_timeout_ms=heartbeat_timeout_ms(config),
-        max_attempts=config.compactor_options.max_attempts,
+        max_attempts=config.service.max_attempts,
         observer=observer,
     )
 
@@ -149,7 +149,7 @@ def worker_options(config: Config) -> WorkerOptions:
     from lithify.config.durations import to_milliseconds
     from lithify.service.worker import WorkerOptions
 
-    worker = config.compactor_options.worker
+    worker = config.service.worker
     return WorkerOptions(
         max_concurrent_compactions=worker.max_concurrent_compactions,
         heartbeat_interval_ms=to_milliseconds(worker.heartbeat_interval),
@@ -166,7 +166,7 @@ def heartbeat_timeout_ms(config: Config) -> int:
     """After how much silence a worker counts as lost."""
     from lithify.config.durations import to_milliseconds
 
-    return to_milliseconds(config.compactor_options.worker_heartbeat_timeout)
+    return to_milliseconds(config.service.worker_heartbeat_timeout)
 
 
 def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector | None:
@@ -174,7 +174,7 @@ def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector
     from lithify.clock import SystemClock
     from lithify.ids import RandomIds
 
-    if not config.garbage_collector_options.enabled:
+    if not config.service.collect_garbage:
         return None
     kind = registered_for(dataset.url).load()
     return kind.collector(dataset, config, SystemClock(), RandomIds(), observer)
@@ -184,11 +184,11 @@ def loop_options(config: Config) -> LoopOptions:
     """How often the loops look."""
     from lithify.service.loops import LoopOptions
 
-    compactor = config.compactor_options
+    service = config.service
     return LoopOptions(
-        poll_interval_s=compactor.poll_interval.total_seconds(),
-        commit_compacted_interval_s=compactor.commit_compacted_interval.total_seconds(),
-        compactions_poll_interval_s=compactor.worker.compactions_poll_interval.total_seconds(),
+        poll_interval_s=service.poll_interval.total_seconds(),
+        commit_compacted_interval_s=service.commit_compacted_interval.total_seconds(),
+        compactions_poll_interval_s=service.worker.compactions_poll_interval.total_seconds(),
     )
 
 

@@ -40,9 +40,7 @@ def test_the_life_of_a_submitted_compaction(path: Path) -> None:
     assert "No coordinator is running" in submitted.stderr
     compaction_id = submitted.stdout.strip()
 
-    waited = invoke(
-        "wait", "--timeout", "1s", "--set", "compactor_options.commit_compacted_interval=1s", path
-    )
+    waited = invoke("wait", "--timeout", "1s", "--set", "service.commit_compacted_interval=1s", path)
     assert waited.exit_code == 9
     told, _ = waited.stderr.splitlines()
     assert told == f"{compaction_id} 0% submitted, waits for a coordinator; none is running"

@@ -13,7 +13,8 @@ import pytest
 
 from lithify.cli.settings import load_settings
 from lithify.config.durations import MAX_DURATION_MS
-from lithify.config.model import Config, section_of
+from lithify.config.model import section_of
+from lithify.datasets.registry import config_type
 from lithify.errors import Refused
 from tests.cli.invoking import invoke
 from tests.fuzz import running
@@ -27,9 +28,10 @@ NO_DURATIONS = (
     *("nan s", "inf s", "-5s", "5", "1e999s", "9" * 400 + "d", "101y", "40000d", "1s 2"),
 )
 LONGEST = "36500d"
+SETTINGS = config_type()
 
 
-def numbers(section: Any = Config, prefix: str = "") -> list[tuple[str, bool]]:
+def numbers(section: Any = SETTINGS, prefix: str = "") -> list[tuple[str, bool]]:
     """The settings that are numbers, and whether each is a duration."""
     found = []
     for name, field in section.model_fields.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.config.model import Config
+from lithify.datasets.registry import config_type
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.timeline import SegmentTimes
 from lithify.errors import Refused
@@ -17,7 +17,7 @@ from tests.judge.official import Put, open_db
 
 
 def opened(path: Path, **segments: str) -> SlateDataset:
-    config = Config.model_validate({"compactor_options": {"segments": segments}})
+    config = config_type().model_validate({"slatedb": {"segments": segments}})
     dataset = open_dataset(path.as_uri(), config)
     assert isinstance(dataset, SlateDataset)
     return dataset
@@ -46,7 +46,7 @@ def test_a_pattern_that_tells_no_time_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, pattern="events/")
 
 
-DAYS = [f"compactor_options.segments.{name}" for name in ("pattern=%Y-%m-%d", "skip_from_latest=0s")]
+DAYS = [f"slatedb.segments.{name}" for name in ("pattern=%Y-%m-%d", "skip_from_latest=0s")]
 
 
 def write_days(path: Path) -> None:

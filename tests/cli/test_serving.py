@@ -78,7 +78,7 @@ def test_a_service_from_start_to_stop(tmp_path: Path) -> None:
             database.write_batch([Put(b"k%02d" % k, b"%d" % n) for k in range(20)])
             database.flush()
     options = ["--master", "local[1]", "--metrics-port", "0", "--log-format", "json"]
-    quick = ["--set", "compactor_options.poll_interval=200ms"]
+    quick = ["--set", "service.poll_interval=200ms"]
     with running(tmp_path / "log", "run", *options, *quick, path) as service:
         url = service.wait_for("metrics are served")["url"]
         assert url.startswith("http://127.0.0.1:")

@@ -26,13 +26,13 @@ def test_a_database_at_rest_and_one_with_a_foreign_coordinator(tmp_path: Path) -
     path = tmp_path / "db"
     database(path, 5)
     before = files(path)
-    found = invoke_json("status", path, "--set", "l0_max_ssts=5")
+    found = invoke_json("status", path, "--set", "slatedb.l0_max_ssts=5")
     assert found["coordinator"]["presence"] == "never"
     assert found["compactions"] == []
     assert len(found["proposals"]) == 1
     assert found["stall_ms"] == 0
     assert found["pressure"][0]["l0_ssts"] == 5
-    shown = invoke("status", path, "--set", "l0_max_ssts=5").stdout
+    shown = invoke("status", path, "--set", "slatedb.l0_max_ssts=5").stdout
     assert "stalls now" in shown
     assert "Would be added" in shown
     assert files(path) == before

@@ -80,7 +80,7 @@ def test_run_compacts_until_stopped_and_the_rest_reports(table: Table, lake: lis
     rows = rows_of(table)
     command = [sys.executable, "-m", "lithify.cli.main", "run", "--master", "local[1]", URL]
     names = ("poll_interval", "commit_compacted_interval")
-    options = [f"--set=compactor_options.{name}=200ms" for name in names]
+    options = [f"--set=service.{name}=200ms" for name in names]
     process = subprocess.Popen([*command, *options], env=dict(os.environ), stderr=subprocess.PIPE, text=True)
     deadline_s = time.monotonic() + PATIENCE_S
     while len(files_of(table)) > 2 and time.monotonic() < deadline_s and process.poll() is None:
@@ -125,10 +125,10 @@ def test_gc_lists_orphans_and_deletes_them_when_told_to(table: Table, lake: list
 @pytest.mark.parametrize(
     ("section", "kept"),
     [
-        ("compacted_options", "orphan"),
-        ("manifest_options", "manifest"),
-        ("compactions_options", "version"),
-        ("lithify_options", "staged"),
+        ("data_files", "orphan"),
+        ("manifests", "manifest"),
+        ("ledger_versions", "version"),
+        ("lithify", "staged"),
     ],
 )
 @pytest.mark.parametrize("setting", ["dry_run=true", "min_age=1d", None])
@@ -149,7 +149,7 @@ def test_a_coordinator_collects_as_the_settings_say(
     }
     for name in ("manifest", "staged"):
         garbage[name].write_bytes(b"left behind")
-    sets = [] if setting is None else [f"garbage_collector_options.{section}.{setting}"]
+    sets = [] if setting is None else [f"iceberg.garbage.{section}.{setting}"]
     config = load_settings(None, [*sets, f"store_options.uri={uri(tmp_path)}"]).config
     collector = wiring.collector(wiring.open_dataset(URL, config), config, events.ignore)
     assert collector is not None
@@ -165,7 +165,7 @@ def test_a_coordinator_collects_as_the_settings_say(
 
 
 def test_a_coordinator_that_is_to_collect_nothing(table: Table, tmp_path: Path) -> None:
-    sets = ["garbage_collector_options.enabled=false", f"store_options.uri={uri(tmp_path)}"]
+    sets = ["service.collect_garbage=false", f"store_options.uri={uri(tmp_path)}"]
     config = load_settings(None, sets).config
     assert wiring.collector(wiring.open_dataset(URL, config), config, events.ignore) is None
 
@@ -240,18 +240,18 @@ def test_settings_win_over_the_policy_of_the_table(
         transaction.set_properties({"lithify.granularity": "year", "lithify.max-tasks": "1"})
     assert len(invoke_json("plan", *lake)["chunks"]) == 1
     given = {
-        "option": ["--set", "table_options.granularity=day", "--set", "table_options.max-tasks=7"],
+        "option": ["--set", "iceberg.properties.granularity=day", "--set", "iceberg.properties.max-tasks=7"],
         "file": ["--config", str(tmp_path / "lithify.toml")],
         "environment": [],
     }
     if source == "environment":
         monkeypatch.setenv("LITHIFY_TABLE_OPTIONS", '{"granularity": "day", "max-tasks": "7"}')
-    (tmp_path / "lithify.toml").write_text('[table_options]\ngranularity = "day"\nmax-tasks = 7\n')
+    (tmp_path / "lithify.toml").write_text('[iceberg.properties]\ngranularity = "day"\nmax-tasks = 7\n')
     assert len(invoke_json("plan", *lake, *given[source])["chunks"]) == 2
 
 
 def test_an_unknown_policy_is_refused(lake: list[str]) -> None:
-    refused = invoke("plan", *lake, "--set", "table_options.grain=day")
+    refused = invoke("plan", *lake, "--set", "iceberg.properties.grain=day")
     assert (refused.exit_code, "lithify.grain is not known" in refused.stderr) == (2, True), refused.stderr
 
 

@@ -148,9 +148,9 @@ def test_two_services_of_one_dataset(path: Path) -> None:
 
 
 QUICK = {
-    "compactor_options.poll_interval": "100ms",
-    "compactor_options.commit_compacted_interval": "100ms",
-    "compactor_options.worker.compactions_poll_interval": "100ms",
+    "service.poll_interval": "100ms",
+    "service.commit_compacted_interval": "100ms",
+    "service.worker.compactions_poll_interval": "100ms",
 }
 
 

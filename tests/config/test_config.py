@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,25 +11,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lithify.config import loading
 from lithify.config.durations import format_duration, parse_duration
-from lithify.config.loading import load
+from lithify.config.loading import Loaded
 from lithify.config.model import options
+from lithify.datasets.iceberg.settings import IcebergSettings
+from lithify.datasets.registry import config_type
+from lithify.datasets.slatedb.settings import SlatedbSettings
 from lithify.errors import Refused
 
 FILE = """
-l0_max_ssts = 16
 [store_options]
 aws_endpoint = "http://from-the-file"
-[compactor_options]
+[service]
 poll_interval = "2s"
 worker_heartbeat_timeout_ms = 10000
-[compactor_options.worker]
+[service.worker]
 heartbeat_interval = "3s"
-[compactor_options.scheduler_options]
+[slatedb]
+l0_max_ssts = 16
+[slatedb.scheduler_options]
 min_compaction_sources = 3
 [spark.conf]
 "spark.executor.memory" = "2g"
 """
+
+
+def load(file: Path | None = None, flags: Mapping[str, tuple[str, object]] | None = None) -> Loaded:
+    return loading.load(file, flags, config_type())
 
 
 @pytest.fixture
@@ -40,35 +50,36 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_file_is_read_with_slatedbs_names_and_units(file: Path) -> None:
     config = load(file).config
-    assert config.l0_max_ssts == 16
-    assert config.compactor_options.poll_interval == timedelta(seconds=2)
-    assert config.compactor_options.worker_heartbeat_timeout == timedelta(seconds=10)
-    assert config.compactor_options.worker.heartbeat_interval == timedelta(seconds=3)
-    assert config.compactor_options.scheduler_options == {"min_compaction_sources": "3"}
+    slatedb = config.of(SlatedbSettings)
+    assert slatedb.l0_max_ssts == 16
+    assert config.service.poll_interval == timedelta(seconds=2)
+    assert config.service.worker_heartbeat_timeout == timedelta(seconds=10)
+    assert config.service.worker.heartbeat_interval == timedelta(seconds=3)
+    assert slatedb.scheduler_options == {"min_compaction_sources": "3"}
     assert config.spark.conf == {"spark.executor.memory": "2g"}
-    assert config.compactor_options.commit_compacted_interval == timedelta(seconds=1)
+    assert config.service.commit_compacted_interval == timedelta(seconds=1)
 
 
 def test_options_win_over_the_environment_and_that_over_the_file(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__POLL_INTERVAL_MS", "500")
-    monkeypatch.setenv("LITHIFY_L0_MAX_SSTS", "24")
+    monkeypatch.setenv("LITHIFY_SERVICE__POLL_INTERVAL_MS", "500")
+    monkeypatch.setenv("LITHIFY_SLATEDB__L0_MAX_SSTS", "24")
     monkeypatch.setenv("LITHIFY_STORE_OPTIONS__AWS_REGION", "eu-west-1")
-    loaded = load(file, {"l0_max_ssts": ("--set l0_max_ssts", "32"), "spark.conf.a.b": ("--spark-conf", "1")})
-    assert loaded.config.l0_max_ssts == 32
-    assert loaded.config.compactor_options.poll_interval == timedelta(milliseconds=500)
+    loaded = load(file, {"slatedb.l0_max_ssts": ("--set", "32"), "spark.conf.a.b": ("--spark-conf", "1")})
+    assert loaded.config.of(SlatedbSettings).l0_max_ssts == 32
+    assert loaded.config.service.poll_interval == timedelta(milliseconds=500)
     assert loaded.config.store_options == {"aws_endpoint": "http://from-the-file", "aws_region": "eu-west-1"}
     assert loaded.config.spark.conf == {"spark.executor.memory": "2g", "a.b": "1"}
     origins = {s.name: (s.value, s.origin) for s in loaded.settings()}
-    assert origins["l0_max_ssts"] == (32, "--set l0_max_ssts")
-    assert origins["compactor_options.poll_interval"] == (
+    assert origins["slatedb.l0_max_ssts"] == (32, "--set")
+    assert origins["service.poll_interval"] == (
         "500ms",
-        "LITHIFY_COMPACTOR_OPTIONS__POLL_INTERVAL_MS",
+        "LITHIFY_SERVICE__POLL_INTERVAL_MS",
     )
-    assert origins["compactor_options.worker_heartbeat_timeout"] == ("10s", str(file))
+    assert origins["service.worker_heartbeat_timeout"] == ("10s", str(file))
     assert origins["spark.conf.a.b"] == ("1", "--spark-conf")
-    assert origins["compactor_options.worker.max_sst_size"] == (268_435_456, "default")
+    assert origins["slatedb.max_sst_size"] == (268_435_456, "default")
 
 
 def test_tables_may_come_as_json_in_one_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +94,7 @@ def test_tables_may_come_as_json_in_one_variable(monkeypatch: pytest.MonkeyPatch
 
 def test_the_file_may_be_named_by_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITHIFY_CONFIG", str(file))
-    assert load().config.l0_max_ssts == 16
+    assert load().config.of(SlatedbSettings).l0_max_ssts == 16
 
 
 def test_secrets_are_not_shown() -> None:
@@ -96,14 +107,20 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("poll_interval = '5s'", "poll_interval.*did you mean compactor_options.poll_interval"),
-        ("[compactor_options]\npol_interval = '5s'", "pol_interval.*did you mean .*poll_interval"),
-        ("[compactor_options]\npoll_interval = 5", "poll_interval.*unit"),
-        ("[compactor_options]\npoll_interval = '5 parsecs'", "not a duration"),
-        ("[compactor_options]\npoll_interval = '5s'\npoll_interval_ms = 5000", "same setting"),
-        ("[compactor_options]\npoll_interval_ms = -1", "whole number of milliseconds"),
-        ("[compactor_options.worker]\nmax_sst_size = 0", "max_sst_size.*greater than"),
-        ("[compactor_options.worker]\nmax_sst_size_ms = 1", "no setting .*max_sst_size_ms"),
+        ("poll_interval = '5s'", "poll_interval.*did you mean service.poll_interval"),
+        ("[service]\npol_interval = '5s'", "pol_interval.*did you mean service.poll_interval"),
+        (
+            "[compactor_options]\npol_interval = '5s'",
+            "compactor_options.pol_interval.*mean service.poll_interval",
+        ),
+        ("[compactor_options.worker]\nmax_attempts = 1", "compactor_options.worker.max_attempts"),
+        ("compactor_options = 3", "no setting compactor_options"),
+        ("[service]\npoll_interval = 5", "poll_interval.*unit"),
+        ("[service]\npoll_interval = '5 parsecs'", "not a duration"),
+        ("[service]\npoll_interval = '5s'\npoll_interval_ms = 5000", "same setting"),
+        ("[service]\npoll_interval_ms = -1", "whole number of milliseconds"),
+        ("[slatedb]\nmax_sst_size = 0", "max_sst_size.*greater than"),
+        ("[slatedb]\nmax_sst_size_ms = 1", "no setting .*max_sst_size_ms"),
         ("[log]\nformat = 'xml'", "log.format.*text"),
         ("[metrics]\nport = 70000", "metrics.port"),
         ("[zookeeper]\nhosts = 'a'", "no setting zookeeper"),
@@ -124,8 +141,10 @@ def test_what_does_not_fit_is_refused_with_its_place(tmp_path: Path, text: str, 
 @pytest.mark.parametrize(
     ("variable", "says"),
     [
-        ("LITHIFY_COMPACTOR_OPTIONS__POL_INTERVAL", "poll_interval"),
-        ("LITHIFY_COMPACTOR_OPTION__POLL_INTERVAL", "LITHIFY_COMPACTOR_OPTIONS__POLL_INTERVAL"),
+        ("LITHIFY_SERVICE__POL_INTERVAL", "poll_interval"),
+        ("LITHIFY_COMPACTOR_OPTIONS__POL_INTERVAL", "service.poll_interval"),
+        ("LITHIFY_SERVICES__POLL_INTERVAL", "LITHIFY_SERVICE__POLL_INTERVAL"),
+        ("LITHIFY_SERVICE_POLL_INTERVAL", "two underscores"),
         ("LITHIFY_COMPACTOR_OPTIONS_POLL_INTERVAL", "two underscores"),
     ],
 )
@@ -142,13 +161,81 @@ def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert load().origins == {}
 
 
+FORMER = """
+l0_max_ssts = 16
+[table_options]
+max-tasks = 7
+[compactor_options]
+poll_interval_ms = 2000
+[compactor_options.worker]
+heartbeat_bytes = 5
+max_sst_size = 6
+[compactor_options.scheduler_options]
+min_compaction_sources = 3
+[garbage_collector_options]
+enabled = false
+[garbage_collector_options.compacted_options]
+min_age = "1d"
+"""
+
+
+def test_names_of_before_are_read_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "before.toml"
+    path.write_text(FORMER)
+    monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__MAX_ATTEMPTS", "9")
+    monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__WORKER", '{"block_size": 8192}')
+    monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__SEGMENTS__PATTERN", "{u64:ms}")
+    flag = {"compactor_options.checkpoint_lifetime": ("--set", "1h")}
+    loaded = load(path, flag)
+    slatedb, iceberg = loaded.config.of(SlatedbSettings), loaded.config.of(IcebergSettings)
+    service = loaded.config.service
+    assert (slatedb.l0_max_ssts, slatedb.max_sst_size, slatedb.block_size) == (16, 6, 8192)
+    assert (slatedb.scheduler_options, slatedb.segments.pattern) == (
+        {"min_compaction_sources": "3"},
+        "{u64:ms}",
+    )
+    assert slatedb.checkpoint_lifetime == timedelta(hours=1)
+    assert (service.poll_interval, service.max_attempts) == (timedelta(seconds=2), 9)
+    assert (service.worker.heartbeat_bytes, service.collect_garbage) == (5, False)
+    assert iceberg.properties == {"max-tasks": "7"}
+    for collected in (slatedb.garbage_collector_options.compacted_options, iceberg.garbage.data_files):
+        assert collected.min_age == timedelta(days=1)
+    assert len(loaded.warnings) == 13
+    for warning in (
+        f"{path}: the setting table_options.max-tasks is now iceberg.properties.max-tasks",
+        f"{path}: the setting compactor_options.poll_interval_ms is now service.poll_interval_ms",
+        f"{path}: the setting garbage_collector_options.compacted_options.min_age "
+        "is now iceberg.garbage.data_files.min_age",
+        "LITHIFY_COMPACTOR_OPTIONS__WORKER: the setting compactor_options.worker.block_size "
+        "is now slatedb.block_size",
+        "--set: the setting compactor_options.checkpoint_lifetime is now slatedb.checkpoint_lifetime",
+    ):
+        assert warning in loaded.warnings
+    origins = {setting.name: setting.origin for setting in loaded.settings()}
+    assert origins["service.poll_interval"] == origins["iceberg.garbage.data_files.min_age"] == str(path)
+    assert origins["slatedb.block_size"] == "LITHIFY_COMPACTOR_OPTIONS__WORKER"
+
+
+def test_a_name_of_before_and_that_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources win over each other whatever name they use; in one source they are the same setting."""
+    path = tmp_path / "both.toml"
+    path.write_text("[service]\npoll_interval = '1s'\n[compactor_options]\npoll_interval = '2s'")
+    with pytest.raises(Refused, match="give only service"):
+        load(path)
+    path.write_text("[service]\npoll_interval = '1s'")
+    monkeypatch.setenv("LITHIFY_COMPACTOR_OPTIONS__POLL_INTERVAL_MS", "2000")
+    assert load(path).config.service.poll_interval == timedelta(seconds=2)
+    newer = {"service.poll_interval": ("--set", "3s")}
+    assert load(path, newer).config.service.poll_interval == timedelta(seconds=3)
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="cannot be read"):
         load(tmp_path / "missing.toml")
 
 
 def test_every_setting_says_what_it_is() -> None:
-    for option in options():
+    for option in options(config_type()):
         assert re.fullmatch(r"[a-z0-9_.]+", option.name)
         assert option.description
 

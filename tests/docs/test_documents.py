@@ -18,12 +18,13 @@ from lithify.cli.doctor import UNHEALTHY
 from lithify.cli.main import app
 from lithify.config.loading import FILE_VARIABLE, load
 from lithify.config.model import options
+from lithify.datasets.registry import config_type
 from lithify.engine.settings import PRELOAD_VARIABLE
 from lithify.usercache import CACHE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
-SETTINGS = {option.name: option.default for option in options()}
+SETTINGS = {option.name: option.default for option in options(config_type())}
 TABLES = tuple(name for name, default in SETTINGS.items() if isinstance(default, dict))
 """Settings whose keys are the user's."""
 
@@ -81,8 +82,10 @@ def test_the_settings_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
     text = (ROOT / "docs" / "operations.md").read_text()
     (shown,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    help_of = {option.name: option.description for option in options()}
-    assert shown == as_toml(load().settings(), help_of) + "\n", "paste the output of `lithify config show`"
+    help_of = {option.name: option.description for option in options(config_type())}
+    assert shown == as_toml(load(model=config_type()).settings(), help_of) + "\n", (
+        "paste the output of `lithify config show`"
+    )
     tomllib.loads(shown)
 
 

@@ -381,7 +381,7 @@ def objects(path: Path) -> list[Path]:
 
 
 def test_the_command(path: Path, tmp_path: Path) -> None:
-    shown = invoke("doctor", path, "--set", "l0_max_ssts=1000")
+    shown = invoke("doctor", path, "--set", "slatedb.l0_max_ssts=1000")
     assert shown.exit_code == 10
     assert "no coordinator is running" in " ".join(shown.stdout.split())
     compact(dataset_at(path))

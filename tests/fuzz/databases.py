@@ -360,8 +360,8 @@ def _inspect_sst(it: Damaged, rng: random.Random) -> Sequence[str]:
 
 
 _LEASE = ("lithify/coordinator.json",)
-_TIMES = ("--set", "compactor_options.segments.pattern={u64:ms}")
-_MOVES = ("--set", "compactor_options.enable_trivial_move=true")
+_TIMES = ("--set", "slatedb.segments.pattern={u64:ms}")
+_MOVES = ("--set", "slatedb.enable_trivial_move=true")
 
 COMMANDS: tuple[Command, ...] = (
     Command("plan", options("plan", (), ("--full",), JSON, ("--full", "--json"), _TIMES), reads_only=True),

@@ -24,7 +24,7 @@ from tests.kinds.texts import KIND, TextDataset
 
 HERE = "tests.kinds.texts"
 TEXTS = registry.Registered(
-    "folder of texts", "folders of texts", f"{HERE}:KIND", f"{HERE}:OPTIONS", f"{HERE}:warm_up"
+    "folder of texts", "folders of texts", f"{HERE}:KIND", f"{HERE}:OPTIONS", f"{HERE}:TextSettings"
 )
 
 
@@ -62,7 +62,8 @@ def quick() -> Iterator[None]:
 
 def test_plan_and_compact(dataset: TextDataset, url: str, quick: None) -> None:
     before = read(dataset)
-    assert invoke_json("plan", url) == {"texts": 5, "proposals": 1}
+    assert invoke_json("plan", url) == {"proposals": 1}
+    assert invoke_json("plan", "--set", "texts.min_files=6", url) == {"proposals": 0}
     assert "5 texts" in invoke("plan", url).stdout
     assert invoke_json("compact", url) == {"before": 5, "after": 1}
     assert len(dataset.snapshot()) == 1

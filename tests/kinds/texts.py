@@ -10,27 +10,25 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import Field
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog, Detail
 from lithify.compaction.checks import check_compactions
 from lithify.compaction.finding import Finding, ok, problem
-from lithify.compaction.lease import Lease, Permit, Taking, judge_lease
 from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.presence import CoordinatorStatus, Presence
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.compaction.status import Status
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.config.model import Config
-from lithify.coordination.leases import ObjectLease
+from lithify.config.sections import OwnSection, PositiveInt
 from lithify.coordination.ledger_documents import LedgerFormat, Values
-from lithify.coordination.ledger_files import LedgerFiles
-from lithify.coordination.ledger_history import LedgerHistory
-from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.kind import Kind, Planned, Run
 from lithify.datasets.options import Asked, CommandOptions
+from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids, Ulid
@@ -41,7 +39,14 @@ from lithify.store.versions import Version, VersionedFiles
 from lithify.views.blocks import Line, Shown, Table, columns, notes
 
 OPTIONS = CommandOptions()
-MIN_FILES = 4
+
+
+class TextSettings(OwnSection):
+    """The section `[texts]`."""
+
+    NAME: ClassVar = "texts"
+    min_files: PositiveInt = Field(default=4, description="Fewer are left as they are")
+
 
 Texts = tuple[tuple[str, int], ...]  # names and bytes of the files that count, in order
 Spec = tuple[str, ...]
@@ -69,17 +74,15 @@ def put_together(task: Task) -> tuple[str, int]:
     return task.target, len(data)
 
 
-class TextDataset:
+class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
     """One folder of texts."""
 
-    def __init__(self, url: str, store: ObjectStore, root: str, clock: Clock, ids: Ids) -> None:
-        self.url, self.store, self.root = url, store, root
-        self._clock, self._ids, self._rng = clock, ids, random.Random()
-        self.own_folder = f"{root}/_lithify"
+    def __init__(
+        self, url: str, store: ObjectStore, root: str, clock: Clock, ids: Ids, settings: TextSettings
+    ) -> None:
+        super().__init__(url, store, f"{root}/_lithify", LEDGERS, clock, ids, random.Random())
+        self.root, self._settings = root, settings
         self._index = VersionedFiles(store, f"{root}/index", ".json", f"{root}/index.boundary", ids)
-        self._ledger = LedgerFiles(url, store, self.own_folder, LEDGERS, clock, ids, self._rng)
-        self.journal = ObjectJournal(store, self.own_folder, clock, ids)
-        self.lease = ObjectLease(store, self.own_folder)
 
     def add(self, data: bytes) -> None:  # what the program does that writes texts
         key = f"{self.root}/parts/{self._ids.ulid(self._clock.now_ms())}.txt"
@@ -105,35 +108,6 @@ class TextDataset:
             raise Refused(f"{self.url}: there are no texts")
         return self._decode(version)
 
-    def ledger(self) -> TextLedger | None:
-        return self._ledger.read()
-
-    def update_ledger(self, change: Callable[[TextLedger], TextLedger]) -> TextLedger:
-        return self._ledger.update(change)
-
-    def history(self) -> LedgerHistory:
-        return self._ledger.history()
-
-    def epoch(self) -> int:
-        self.snapshot()
-        return self._ledger.epoch()
-
-    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
-        return None
-
-    def take_epoch(self, permit: Permit, confirm: Callable[[int], None]) -> int:
-        return self._ledger.take_epoch(permit, confirm)
-
-    def has_taken(self, taking: Taking) -> bool:
-        return self._ledger.has_taken(taking)
-
-    def coordinator(self, now_ms: int) -> CoordinatorStatus:
-        ledger, found = self.ledger(), self.lease.read()
-        epoch = 0 if ledger is None else ledger.epoch
-        if found is None or found.lease is None:
-            return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
-        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
-
     def backlog(self, snapshot: Texts, now_ms: int) -> tuple[Backlog, ...]:
         detail = Detail("texts", len(snapshot), "lithify_texts", "Texts of a folder", by_unit=False)
         return (Backlog("all", len(snapshot), 1000, None, (detail,)),)
@@ -146,12 +120,6 @@ class TextDataset:
 
     def sources(self, spec: Spec) -> frozenset[str]:
         return frozenset(spec)
-
-    def encode_spec(self, spec: Spec) -> str:
-        return LEDGERS.encode_spec(spec)
-
-    def decode_spec(self, text: str) -> Spec:
-        return LEDGERS.decode_spec(text)
 
     def cost_bytes(self, spec: Spec, snapshot: Texts) -> int:
         return sum(size for name, size in snapshot if name in spec)
@@ -166,9 +134,9 @@ class TextDataset:
         return 0.5
 
     def propose(
-        self, snapshot: Texts, ledger: TextLedger, held: Held = NOTHING_HELD, least: int = MIN_FILES
+        self, snapshot: Texts, ledger: TextLedger, held: Held = NOTHING_HELD, least: int | None = None
     ) -> Plan:
-        if len(snapshot) < least or ledger.active() or held:
+        if len(snapshot) < (least or self._settings.min_files) or ledger.active() or held:
             return Plan(notes=(f"{len(snapshot)} texts are few enough, or are being put together",))
         spec = tuple(name for name, _ in snapshot)
         return Plan((Proposal(spec, 0.5, self.cost_bytes(spec, snapshot), f"{len(spec)} texts"),))
@@ -221,20 +189,19 @@ class TextKind:
         self, url: str, config: Config, clock: Clock, ids: Ids, wrap: Callable[[ObjectStore], ObjectStore]
     ) -> TextDataset:
         store, root = open_store(url.replace("texts://", "file://", 1), config.store_options)
-        return TextDataset(url, wrap(store), root, clock, ids)
+        return TextDataset(url, wrap(store), root, clock, ids, config.of(TextSettings))
 
     def own_place(self, dataset: TextDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.own_folder
 
     def plan(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Planned:
-        texts, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
-        plan = self.planner(dataset, asked, clock)(texts, ledger)
+        plan = self.planner(dataset, asked, clock)(dataset.snapshot(), dataset.ledger() or Ledger())
         table = Table("Would put together", columns("~what"), [(p.reason,) for p in plan.proposals])
-        document = {"texts": len(texts), "proposals": len(plan.proposals)}
+        document = {"proposals": len(plan.proposals)}
         return Planned(plan, Shown(document, (table, notes(plan.notes))))
 
     def planner(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Planner:
-        least = 2 if asked.full else MIN_FILES
+        least = 2 if asked.full else None
         return lambda texts, ledger, held=NOTHING_HELD, /: dataset.propose(texts, ledger, held, least)
 
     def request(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Plan:
@@ -291,14 +258,11 @@ class TextKind:
 
 def delete_unnamed(dataset: TextDataset) -> int:
     """Delete every text that the index does not name. No program does that while compactions run."""
-    named = dict(dataset.snapshot())
-    unnamed = [meta.key for meta in dataset.store.list(f"{dataset.root}/parts") if meta.key not in named]
+    found = {meta.key for meta in dataset.store.list(f"{dataset.root}/parts")}
+    unnamed = found - dict(dataset.snapshot()).keys()
     for key in unnamed:
         dataset.store.delete(key)
     return len(unnamed)
-
-
-def warm_up() -> None: ...
 
 
 KIND: Kind[TextDataset] = TextKind()

@@ -53,7 +53,7 @@ def plan(
 
         lithify plan --png timeline.png iceberg://catalog/namespace.table
 
-        lithify plan --set compactor_options.segments.pattern=events/%Y-%m-%d/ /data/my-db
+        lithify plan --set slatedb.segments.pattern=events/%Y-%m-%d/ /data/my-db
     """
     with errors(as_json):
         given.check(url)
@@ -74,7 +74,7 @@ def _plan(url: str, config: Config, asked: Asked, as_json: bool, png: Path | Non
         if planned.timeline is None:
             raise Refused(
                 f"{url}: --png draws a timeline, and nothing says what times the parts of this dataset "
-                "have; of a database, set compactor_options.segments.pattern"
+                "have; of a database, set slatedb.segments.pattern"
             )
         save_picture(planned.timeline.plan, planned.timeline.calendar, png, planned.timeline.words)
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,11 +49,13 @@ def config_show(
         loaded = load_settings(config, sets, store_option=store_option)
         from lithify.config.model import options
 
+        for warning in loaded.warnings:
+            print(f"Warning: {warning}", file=sys.stderr)
         shown = [s for s in loaded.settings() if not changed or s.name in loaded.origins]
         if as_json:
             print_json([{"name": s.name, "value": s.value, "from": s.origin} for s in shown])
             return
-        print(as_toml(shown, {option.name: option.description for option in options()}))
+        print(as_toml(shown, {option.name: option.description for option in options(type(loaded.config))}))
 
 
 def as_toml(settings: Iterable[Setting], help_of: Mapping[str, str]) -> str:

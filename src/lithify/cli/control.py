@@ -164,7 +164,7 @@ def wait(
         dataset, clock, timeout_s = wiring.open_dataset(url, effective), SystemClock(), _seconds(timeout)
         dataset.snapshot()  # refuses where there is nothing
         wanted = _ids(compactions) if compactions else control.active(dataset)
-        poll_s = effective.compactor_options.commit_compacted_interval.total_seconds()
+        poll_s = effective.service.commit_compacted_interval.total_seconds()
         heartbeat_timeout_ms = wiring.heartbeat_timeout_ms(effective)
         with Bars(Console(stderr=True), quiet=as_json) as bars:
             ended = control.wait(

@@ -71,7 +71,7 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Any setting, for example compactor_options.poll_interval=1s. "
+        help="Any setting, for example service.poll_interval=1s. "
         "`lithify config show` lists all. Wins over the environment and the file.",
     ),
 ]

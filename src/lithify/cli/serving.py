@@ -62,7 +62,7 @@ def run(
             spark_conf=spark_conf,
         )
         given.check(url)
-        _coordinate(url, effective, take_over, works=effective.compactor_options.embedded_worker)
+        _coordinate(url, effective, take_over, works=effective.service.embedded_worker)
 
 
 @takes_kind_options("coordinator")
@@ -81,7 +81,7 @@ def coordinator(
 
     Example:
 
-        lithify coordinator --set compactor_options.worker_heartbeat_timeout=60s s3://bucket/my-db
+        lithify coordinator --set service.worker_heartbeat_timeout=60s s3://bucket/my-db
     """
     with errors(False):
         effective = settings(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lithify.cli.kind_options import NOTHING, Given
 from lithify.cli.running import pairs
-from lithify.datasets.registry import all_registered
+from lithify.datasets.registry import all_registered, config_type
 from lithify.observe.logs import LOGGER, set_up_logs
 from lithify.observe.secrets import conceal
 from lithify.redaction import is_secret
@@ -55,7 +55,7 @@ def load_settings(
             flags |= {f"{setting}.{key}": (flag, text) for key, text in pairs(value).items()}
         elif value is not None:
             flags[setting] = (flag, value)
-    loaded = load(config, flags)
+    loaded = load(config, flags, config_type())
     conceal(loaded.secrets())
     read = (*_PROVIDERS, *(prefix for kind in all_registered() for prefix in kind.load_options().environment))
     conceal(value for name, value in os.environ.items() if name.startswith(read) and is_secret(name))
@@ -72,8 +72,11 @@ def settings(
 ) -> Config:
     """The effective settings (see `load_settings`), and logs as they say. `log_level` is the least level
     shown when neither the settings nor `lithify --verbose` say one."""
-    effective = load_settings(config, sets, of_kinds, **given).config
+    loaded = load_settings(config, sets, of_kinds, **given)
+    effective = loaded.config
     logger = logging.getLogger(LOGGER)
     chosen = "debug" if logger.isEnabledFor(logging.DEBUG) else log_level
     set_up_logs(effective.log.format, effective.log.level or chosen)
+    for warning in loaded.warnings:
+        logger.warning("%s", warning)
     return effective

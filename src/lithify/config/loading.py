@@ -5,11 +5,13 @@
 2. The sum is validated once. An unknown key is refused with the nearest known name, a value that does
    not fit with the source it came from; nothing is ignored.
 3. Where each effective value came from is kept, for people who wonder.
+4. Names that settings once had are read as well, with a warning.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +23,17 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
-from lithify.config.model import ENV_DELIMITER, ENV_PREFIX, MILLISECONDS, Config, options, plain, section_of
+from lithify.config.model import (
+    ENV_DELIMITER,
+    ENV_PREFIX,
+    Config,
+    options,
+    own_sections,
+    plain,
+    section_of,
+)
+from lithify.config.renamed import FormerNames
+from lithify.config.sections import MILLISECONDS
 from lithify.errors import Refused
 from lithify.redaction import is_secret, shown
 
@@ -52,6 +64,8 @@ class Loaded:
     config: Config
     origins: Mapping[str, str]
     """Of every value that is not a default, by dotted name."""
+    warnings: tuple[str, ...] = ()
+    """What should be said another way."""
 
     def settings(self) -> tuple[Setting, ...]:
         """Every setting, in the order of the sections."""
@@ -66,25 +80,37 @@ class Loaded:
         return frozenset(value for path, value in leaves if isinstance(value, str) and is_secret(path[-1]))
 
 
-def load(file: Path | None = None, flags: Mapping[str, tuple[str, object]] | None = None) -> Loaded:
+def load(
+    file: Path | None = None,
+    flags: Mapping[str, tuple[str, object]] | None = None,
+    model: type[Config] = Config,
+) -> Loaded:
     """The effective settings. `file` defaults to what `LITHIFY_CONFIG` names; `flags` maps the dotted
     names of settings to the option that gave them and its value. `Refused` says what does not fit and
     where it came from."""
     if file is None and os.environ.get(FILE_VARIABLE):
         file = Path(os.environ[FILE_VARIABLE])
+    former = FormerNames(own_sections(model))
+    sources: list[tuple[Mapping[str, Any], Callable[[str], str]]] = []
+    if file is not None:
+        sources.append((_read(file), lambda _name: str(file)))
+    _check_variables(os.environ, model, former)
+    sources.append((_environment(model, former), _variable_that_is_set))
+    for name, (flag, value) in (flags or {}).items():
+        path = tuple(name.split(".")) if name.partition(".")[0] in former.tops else _path(name, model)
+        sources.append((_nest(path, value), partial(_named, flag)))
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    if file is not None:
-        _merge(merged, _read(file), origins, lambda _name: str(file))
-    _check_variables(os.environ)
-    _merge(merged, _environment(), origins, _variable_that_is_set)
-    for name, (flag, value) in (flags or {}).items():
-        _merge(merged, _nest(_path(name), value), origins, partial(_named, flag))
+    warnings: list[str] = []
+    for source, origin in sources:
+        given, formerly = former.translate(source)
+        _merge(merged, given, origins, partial(_origin, origin, formerly))
+        warnings += [f"{origin(old)}: the setting {old} is now {new}" for new, old in formerly.items()]
     try:
-        config = Config(**merged)
+        config = model(**merged)
     except ValidationError as error:
-        raise Refused(_explain(error, origins)) from None
-    return Loaded(config, origins)
+        raise Refused(_explain(error, origins, model)) from None
+    return Loaded(config, origins, tuple(warnings))
 
 
 # Sources
@@ -99,19 +125,34 @@ def _read(file: Path) -> dict[str, Any]:
         raise Refused(f"the configuration file {file} is not TOML: {error}") from error
 
 
-def _environment() -> dict[str, Any]:
+def _environment(model: type[Config], former: FormerNames) -> dict[str, Any]:
     try:
-        return EnvSettingsSource(Config)()
+        today = EnvSettingsSource(model)()
     except SettingsError as error:
         raise Refused(f"an environment variable {ENV_PREFIX}… cannot be read: {error.__cause__}") from error
+    for variable, value in os.environ.items():
+        path = variable.removeprefix(ENV_PREFIX).lower().split(ENV_DELIMITER)
+        if variable.startswith(ENV_PREFIX) and path[0] in former.tops:
+            _merge(today, _nest(tuple(path), _table_or_text(value)), {}, _variable)
+    return today
 
 
-def _check_variables(environ: Mapping[str, str]) -> None:
+def _table_or_text(value: str) -> object:
+    try:
+        table = json.loads(value)
+    except ValueError:
+        return value
+    return table if isinstance(table, dict) else value
+
+
+def _check_variables(environ: Mapping[str, str], model: type[Config], former: FormerNames) -> None:
     """`Refused` for variables that are meant for us and would be without effect. Others that begin with
     our prefix may be anybody's (Kubernetes makes some for a service named lithify)."""
-    names = {option.name: _variable(option.name) for option in options()}
-    by_letters = {_letters(variable): variable for variable in names.values()}
-    sections = {name.partition(".")[0].upper() for name in names}
+    names = {option.name: _variable(option.name) for option in options(model)}
+    by_letters = {
+        _letters(variable): variable for variable in (*map(_variable, former.dotted()), *names.values())
+    }
+    sections = {name.partition(".")[0].upper() for name in (*names, *former.tops)}
     for variable in environ:
         name = variable.upper()
         if not name.startswith(ENV_PREFIX) or name == FILE_VARIABLE:
@@ -149,10 +190,10 @@ def _nest(path: tuple[str, ...], value: object) -> dict[str, Any]:
     return {path[0]: _nest(path[1:], value) if len(path) > 1 else value}
 
 
-def _path(name: str) -> tuple[str, ...]:
+def _path(name: str, config: type[Config]) -> tuple[str, ...]:
     """A dotted name as the keys that lead to it. The keys of a table that users fill, such as
     `spark.conf`, have dots of their own."""
-    model: type[BaseModel] | None = Config
+    model: type[BaseModel] | None = config
     path: list[str] = []
     rest = name
     while rest and model is not None:
@@ -187,6 +228,10 @@ def _named(flag: str, _name: str) -> str:
     return flag
 
 
+def _origin(of: Callable[[str], str], formerly: Mapping[str, str], name: str) -> str:
+    return of(formerly.get(name, name))
+
+
 def _other_spelling(key: str) -> str:
     return key.removesuffix(MILLISECONDS) if key.endswith(MILLISECONDS) else key + MILLISECONDS
 
@@ -194,12 +239,13 @@ def _other_spelling(key: str) -> str:
 # Saying what is wrong
 
 
-def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
+def _explain(error: ValidationError, origins: Mapping[str, str], model: type[Config]) -> str:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     place = f" (from {', '.join(_origins_of(name.removesuffix(MILLISECONDS), origins))})"
     if first["type"] == "extra_forbidden":
-        return f"there is no setting {name}{place}{_did_you_mean(_nearest(name))}"
+        name = next((known for known in origins if known.startswith(f"{name}.")), name)
+        return f"there is no setting {name}{place}{_did_you_mean(_nearest(name, model))}"
     reason = first["msg"].removeprefix("Value error, ")
     return f"setting {name}{place}: {reason}"
 
@@ -210,9 +256,9 @@ def _origins_of(name: str, origins: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _nearest(name: str) -> list[str]:
+def _nearest(name: str, model: type[Config]) -> list[str]:
     """Known names like `name`: in its own section first, then by the last part anywhere."""
-    known = [option.name for option in options()]
+    known = [option.name for option in options(model)]
     section, _, leaf = name.rpartition(".")
     near = difflib.get_close_matches(name, [k for k in known if k.rpartition(".")[0] == section], 1, 0.7)
     if near:

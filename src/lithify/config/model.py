@@ -1,8 +1,6 @@
 """The settings there are, as frozen values with defaults and one line of help each.
 
-What SlateDB has too goes by SlateDB's name, in the section SlateDB has it in: durations are text with a
-unit (`"5s"`, `"1m 30s"`), sizes are bytes. A duration may also be given as whole milliseconds under its
-name with `_ms` behind, as SlateDB's design documents write them.
+Each kind of dataset brings a section of its own; here is what they share.
 """
 
 from __future__ import annotations
@@ -10,60 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Literal
+from functools import cache
+from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, create_model
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from lithify.config.durations import Duration, format_duration, from_milliseconds
+from lithify.config.durations import Duration, format_duration
+from lithify.config.sections import NaturalInt, OwnSection, PositiveInt, Section, Text, no_truth
 
 ENV_PREFIX = "LITHIFY_"
 ENV_DELIMITER = "__"
-MILLISECONDS = "_ms"
 
-
-def _to_text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ValueError(f"must be text or a number, not {type(value).__name__}")  # the value may be a secret
-
-
-def _no_truth(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError(f"must be a number, not {str(value).lower()}")
-    return value
-
-
-Text = Annotated[str, BeforeValidator(_to_text)]
-MAX_NUMBER = 1 << 53
-"""The largest number that every program which reads TOML or JSON reads as it is."""
-PositiveInt = Annotated[int, BeforeValidator(_no_truth), Field(ge=1, le=MAX_NUMBER)]
-NaturalInt = Annotated[int, BeforeValidator(_no_truth), Field(ge=0, le=MAX_NUMBER)]
-
-
-class Section(BaseModel):
-    """One section of the settings. A duration `x` may be given as `x_ms`, in whole milliseconds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_milliseconds(cls, given: object) -> object:
-        if not isinstance(given, dict):
-            return given
-        taken: dict[str, object] = {}
-        for key, value in given.items():
-            name = key.removesuffix(MILLISECONDS)
-            field = cls.model_fields.get(name)
-            if name == key or field is None or field.annotation is not timedelta:
-                taken[key] = value
-            elif name in given:
-                raise ValueError(f"{name} and {key} are the same setting; give one of them")
-            else:
-                taken[name] = from_milliseconds(key, value)
-        return taken
+SectionT = TypeVar("SectionT", bound=OwnSection)
 
 
 class WorkerSettings(Section):
@@ -95,43 +52,26 @@ class WorkerSettings(Section):
     max_retry_pause: Duration = Field(
         default=timedelta(minutes=10), description="Longest pause between two attempts at a compaction"
     )
-    max_sst_size: PositiveInt = Field(default=268_435_456, description="Bytes of data in one output SST")
-    min_filter_keys: NaturalInt = Field(default=1000, description="Keys an SST must have to get a filter")
-    compression_codec: str | None = Field(
-        default=None, description="none, snappy, zlib, lz4 or zstd; unset: as in the newest input"
-    )
-    block_size: PositiveInt | None = Field(
-        default=None, description="Bytes of a data block; unset: as in the inputs"
-    )
-    merge_operator: str | None = Field(
-        default=None, description="Your merge operator, as package.module:function"
-    )
-    compaction_filter: str | None = Field(
-        default=None, description="Your row filter, as package.module:function"
-    )
 
 
-class SegmentSettings(Section):
-    """Databases whose segments are buckets of time: each is merged once, when it is over."""
+class ServiceSettings(OwnSection):
+    """How compactions are coordinated and carried out. Names and defaults are SlateDB's where it has them."""
 
-    pattern: str | None = Field(
-        default=None,
-        description="How a prefix tells its time, such as events/%Y-%m-%d/ or {u64:ms}; unset: not at all",
-    )
-    granularity: Literal["hour", "day", "week", "month", "year"] = Field(
-        default="day", description="How long a segment is"
-    )
-    time_zone: str = Field(default="UTC", description="The time zone of the segments")
-    skip_from_now: Duration = Field(
-        default=timedelta(0), description="Segments that end later than this before now are not over"
-    )
-    skip_from_latest: Duration = Field(
-        default=timedelta(0), description="Nor are those that end later than this before the newest begins"
-    )
-
-
-class CompactorOptions(Section):
-    """How compactions are coordinated. Names and defaults are SlateDB's where it has them."""
+    NAME: ClassVar = "service"
+    FORMERLY: ClassVar = {
+        "garbage_collector_options.enabled": "collect_garbage",
+        **{
+            f"compactor_options.{name}": name
+            for name in (
+                "poll_interval",
+                "commit_compacted_interval",
+                "worker_heartbeat_timeout",
+                "max_attempts",
+                "embedded_worker",
+            )
+        },
+        **{f"compactor_options.worker.{name}": f"worker.{name}" for name in WorkerSettings.model_fields},
+    }
 
     poll_interval: Duration = Field(
         default=timedelta(seconds=5), description="How often an idle coordinator looks"
@@ -145,45 +85,13 @@ class CompactorOptions(Section):
     max_attempts: PositiveInt = Field(
         default=5, description="Failed attempts after which a compaction is given up"
     )
-    checkpoint_lifetime: Duration = Field(
-        default=timedelta(minutes=15), description="How long a commit keeps its inputs readable"
-    )
-    max_concurrent_compactions: PositiveInt = Field(
-        default=4, description="Compactions that may be scheduled or running at once"
-    )
     embedded_worker: bool = Field(
         default=True, description="Whether `lithify run` works too, or only coordinates"
     )
-    scheduler_options: dict[str, Text] = Field(
-        default_factory=dict, description="Options of the size-tiered scheduler"
+    collect_garbage: bool = Field(
+        default=True, description="Whether `lithify run` and `lithify coordinator` collect garbage"
     )
-    enable_trivial_move: bool = Field(
-        default=False, description="Make one run of sources without common keys without reading them"
-    )
-    segments: SegmentSettings = SegmentSettings()
     worker: WorkerSettings = WorkerSettings()
-
-
-class DirectorySettings(Section):
-    """How one kind of garbage is collected. Names and defaults are SlateDB's."""
-
-    interval: Duration = Field(default=timedelta(minutes=10), description="How often")
-    min_age: Duration = Field(default=timedelta(minutes=5), description="What is younger is kept")
-    dry_run: bool = Field(default=False, description="Only report, delete nothing")
-
-
-class GarbageCollectorSettings(Section):
-    """What `lithify run` and `lithify coordinator` collect. Names and defaults are SlateDB's where it has
-    them."""
-
-    enabled: bool = Field(default=True, description="Whether the coordinator collects garbage")
-    manifest_options: DirectorySettings = DirectorySettings()
-    compactions_options: DirectorySettings = DirectorySettings()
-    compacted_options: DirectorySettings = DirectorySettings()
-    wal_options: DirectorySettings = DirectorySettings()
-    wal_fence_options: DirectorySettings = DirectorySettings(dry_run=True)
-    detach_options: DirectorySettings = DirectorySettings()
-    lithify_options: DirectorySettings = DirectorySettings()
 
 
 class SparkSettings(Section):
@@ -208,31 +116,23 @@ class LogSettings(Section):
 class MetricsSettings(Section):
     """The Prometheus endpoint."""
 
-    port: Annotated[int, BeforeValidator(_no_truth), Field(ge=0, le=65535)] | None = Field(
+    port: Annotated[int, BeforeValidator(no_truth), Field(ge=0, le=65535)] | None = Field(
         default=None, description="Port of the metrics endpoint (0: any free one); unset: none"
     )
     host: str = Field(default="127.0.0.1", description="Address the metrics endpoint listens on")
 
 
 class Config(BaseSettings):
-    """All settings. Frozen; made by `load`."""
+    """The settings that all kinds share; `config_type` adds theirs. Frozen; made by `load`."""
 
     model_config = SettingsConfigDict(
         extra="forbid", frozen=True, env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_DELIMITER
     )
 
-    l0_max_ssts: PositiveInt = Field(
-        default=8, description="The writer's limit of L0 SSTs, to tell how long until it stalls"
-    )
     store_options: dict[str, Text] = Field(
         default_factory=dict, description="Settings of the object store, such as aws_endpoint"
     )
-    table_options: dict[str, Text] = Field(
-        default_factory=dict,
-        description="Policy of Iceberg tables, such as granularity; wins over their properties lithify.…",
-    )
-    compactor_options: CompactorOptions = CompactorOptions()
-    garbage_collector_options: GarbageCollectorSettings = GarbageCollectorSettings()
+    service: ServiceSettings = ServiceSettings()
     spark: SparkSettings = SparkSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -249,6 +149,19 @@ class Config(BaseSettings):
         """Only what `load` has put together."""
         return (init_settings,)
 
+    def of(self, section: type[SectionT]) -> SectionT:
+        """The section of one kind: as set, or its defaults where the settings were made without it."""
+        found = getattr(self, section.NAME, None)
+        return found if isinstance(found, section) else section()
+
+
+@cache
+def config_type(kinds: tuple[type[OwnSection], ...] = ()) -> type[Config]:
+    """All settings, with those of these kinds."""
+    fields: dict[str, object] = {kind.NAME: (kind, kind()) for kind in kinds}
+    made: type[Config] = create_model("Config", __base__=Config, **fields)  # type: ignore[call-overload]
+    return made
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -259,9 +172,17 @@ class Option:
     description: str
 
 
-def options() -> tuple[Option, ...]:
+def options(config: type[Config]) -> tuple[Option, ...]:
     """Every setting there is, with its default."""
-    return tuple(_options(Config(), ""))
+    return tuple(_options(config(), ""))
+
+
+def own_sections(config: type[Config]) -> Iterator[type[OwnSection]]:
+    """The sections whose settings had other names once."""
+    for field in config.model_fields.values():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, OwnSection):
+            yield section
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:

@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 
 from lithify import events
 from lithify.clock import Clock
+from lithify.config.durations import to_milliseconds
+from lithify.config.sections import CollectionSettings
 from lithify.errors import LithifyError, Refused
 from lithify.events import Observer
 
@@ -38,6 +40,11 @@ class DirectoryOptions:
             raise Refused(f"the garbage collection interval is {self.interval_ms} ms; it must be at least 1")
         if self.min_age_ms < 0:
             raise Refused(f"the minimum age of garbage is {self.min_age_ms} ms; it cannot be negative")
+
+    @classmethod
+    def of(cls, settings: CollectionSettings) -> DirectoryOptions:
+        """What the settings say."""
+        return cls(to_milliseconds(settings.interval), to_milliseconds(settings.min_age), settings.dry_run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lithify.config.model import Config
+    from lithify.config.sections import OwnSection
     from lithify.datasets.kind import Kind
     from lithify.datasets.options import CommandOptions
 
@@ -29,8 +31,10 @@ class Registered:
     """Where the kind is, as `module:name`."""
     options: str
     """Where what commands have for it alone is, as `module:name`; quick to import."""
-    warm_up: str
-    """What Python workers begin with that work on such datasets, as `module:name`."""
+    settings: str
+    """Where its section of the settings is, as `module:name`; quick to import."""
+    warm_up: str = ""
+    """What Python workers begin with that work on such datasets, as `module:name`; empty: nothing."""
 
     def load(self) -> Kind[Any]:
         """The kind itself."""
@@ -42,12 +46,18 @@ class Registered:
         options: CommandOptions = _load(self.options)
         return options
 
+    def load_settings(self) -> type[OwnSection]:
+        """Its section of the settings."""
+        section: type[OwnSection] = _load(self.settings)
+        return section
+
 
 _OTHERS = Registered(
     "database",
     "SlateDB databases",
     "lithify.datasets.slatedb.kind:KIND",
     "lithify.datasets.slatedb.command_options:OPTIONS",
+    "lithify.datasets.slatedb.settings:SlatedbSettings",
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
 )
 """Whatever has a URL that no other kind claims."""
@@ -57,6 +67,7 @@ _BY_SCHEME: dict[str, Registered] = {
         "Iceberg tables",
         "lithify.datasets.iceberg.kind:KIND",
         "lithify.datasets.iceberg.command_options:OPTIONS",
+        "lithify.datasets.iceberg.settings:IcebergSettings",
         "lithify.datasets.iceberg.warm_up:warm_up",
     ),
 }
@@ -78,6 +89,13 @@ def register(scheme: str, kind: Registered) -> None:
     after that."""
     assert scheme not in _BY_SCHEME, f"{scheme} is registered"
     _BY_SCHEME[scheme] = kind
+
+
+def config_type() -> type[Config]:
+    """The settings of all kinds there are."""
+    from lithify.config.model import config_type as made_of
+
+    return made_of(tuple(kind.load_settings() for kind in all_registered()))
 
 
 def _load(place: str) -> Any:

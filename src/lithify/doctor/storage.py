@@ -70,7 +70,7 @@ def _check_replace(store: ObjectStore, key: str) -> Finding:
     # Always the same name, because the local file system keeps a lock file for each that is replaced.
     do = (
         "garbage collection needs conditional overwrites (S3: If-Match); without them set "
-        "garbage_collector_options.enabled=false"
+        "service.collect_garbage=false"
     )
     try:
         store.put(key, b"probe")

@@ -29,14 +29,8 @@ from pyiceberg.table import Table
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
-from lithify.compaction.lease import Lease, Permit, Taking, judge_lease
-from lithify.compaction.presence import CoordinatorStatus, Presence
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
-from lithify.coordination.leases import ObjectLease
-from lithify.coordination.ledger_files import LedgerFiles
-from lithify.coordination.ledger_history import LedgerHistory
-from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.iceberg import validate
 from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, store_options
 from lithify.datasets.iceberg.commit import Committer, committed_ids
@@ -65,7 +59,7 @@ from lithify.datasets.iceberg.split import RANGE_BYTES, split
 from lithify.datasets.iceberg.state import draw_state, written_file
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
 from lithify.datasets.iceberg.timecolumn import find_time_column
-from lithify.datasets.kind import Dataset
+from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import Ids, Ulid
 from lithify.planning.timeline import state_codec
@@ -92,7 +86,7 @@ class _Memory:
     """The states that the plan began with."""
 
 
-class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
+class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]):
     """One table of a catalog. `Refused` when it does not exist."""
 
     def __init__(
@@ -108,27 +102,22 @@ class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
     ) -> None:
         """`options` are properties of `policy`, without their prefix, that win over the table's own;
         `open_place` gives the store in which the table lies, and the key of its root there."""
-        self._catalog = catalog
-        self._url = url
-        self._clock = clock
-        self._rng = rng if rng is not None else random.Random()
-        self._options = dict(options or {})
         table = load_table(catalog, url.identifier)
+        store, self.root = open_place(table)
+        folder = join(self.root, OWN_FOLDER, str(table.metadata.table_uuid))
+        rng = rng if rng is not None else random.Random()
+        super().__init__(str(url), store, folder, LEDGERS, clock, ids, rng)
+        self._catalog = catalog
+        self._identifier = url.identifier
+        self._options = dict(options or {})
         self._location, self._uuid = table.location(), table.metadata.table_uuid
-        self.store, self.root = open_place(table)
         self._store_options = store_options(self._location, table.io.properties)
-        self.own_folder = folder = join(self.root, OWN_FOLDER, str(self._uuid))
-        """What no other program reads or writes."""
         self.time_key = join(folder, "now")
         """An object for asking the store what time it is."""
-        self._ledger = LedgerFiles(self.url, self.store, folder, LEDGERS, clock, ids, self._rng)
         self._chunks = VersionedFiles(
             self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
         )
         self.lineage = Lineage(self.store, join(folder, "lineage.json"))
-        self._ids = ids
-        self._journal = ObjectJournal(self.store, folder, clock, ids)
-        self._lease = ObjectLease(self.store, folder)
         self._cache = ManifestCache()
         self._footers = Footers()
         self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
@@ -141,18 +130,6 @@ class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
         self._drawn: tuple[str, int, TableState] | None = None
 
     @property
-    def url(self) -> str:
-        return str(self._url)
-
-    @property
-    def journal(self) -> ObjectJournal:
-        return self._journal
-
-    @property
-    def lease(self) -> ObjectLease:
-        return self._lease
-
-    @property
     def numbered_files(self) -> tuple[VersionedFiles, ...]:
         """The ledger's and the chunks' versions, for garbage collection."""
         return self._ledger.files, self._chunks
@@ -161,7 +138,7 @@ class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
 
     def load(self) -> Table:
         """The table as it is now. `Refused` when it is not the one this dataset was opened on."""
-        table = load_table(self._catalog, self._url.identifier)
+        table = load_table(self._catalog, self._identifier)
         if table.location() != self._location:
             raise Refused(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
         if table.metadata.table_uuid != self._uuid:
@@ -183,9 +160,6 @@ class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
             self._drawn = (*known, replace(state, notes=(*state.notes, *notes)))
         return self._drawn[2]
 
-    def ledger(self) -> IcebergLedger | None:
-        return self._ledger.read()
-
     def _states(self, version: Version | None) -> tuple[ChunkStates, tuple[str, ...]]:
         """What is remembered. Where that is damaged nothing is, which is worth a note and no more: the next
         analysis replaces it."""
@@ -200,9 +174,6 @@ class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
         return self._remembered[1], ()
 
     # Publishing
-
-    def update_ledger(self, change: Callable[[IcebergLedger], IcebergLedger]) -> IcebergLedger:
-        return self._ledger.update(change)
 
     def remember(self, plan: Plan) -> None:
         if isinstance(plan.memory, _Memory):
@@ -258,39 +229,7 @@ class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
         policy = parse_policy(table.metadata.properties, self.url, self._options)
         return check_table(table.metadata, policy.branch, self.url)
 
-    # Leadership
-
-    def epoch(self) -> int:
-        """The epoch of the ledger."""
-        self.snapshot()  # refuses what cannot be compacted
-        return self._ledger.epoch()
-
-    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
-        """Only Lithify coordinates a table, so its lease alone tells who is alive."""
-        return None
-
-    def take_epoch(
-        self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
-    ) -> int:
-        """Fence every older coordinator, and make sure there is a ledger."""
-        self.snapshot()  # refuses what cannot be compacted, before anything is written
-        return self._ledger.take_epoch(permit, confirm)
-
-    def has_taken(self, taking: Taking) -> bool:
-        return self._ledger.has_taken(taking)
-
     # Looking
-
-    def history(self) -> LedgerHistory:
-        return self._ledger.history()
-
-    def coordinator(self, now_ms: int) -> CoordinatorStatus:
-        ledger = self.ledger()
-        epoch = ledger.epoch if ledger is not None else 0
-        found = self.lease.read()
-        if found is None or found.lease is None:
-            return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
-        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
 
     def backlog(self, snapshot: TableState, now_ms: int) -> tuple[Backlog, ...]:
         """Nobody waits for a table to be compacted."""
@@ -319,12 +258,6 @@ class IcebergDataset(Dataset[TableState, ChunkSpec, TimeRange, NewFile]):
 
     def priority(self, spec: ChunkSpec, snapshot: TableState) -> float:
         return priority(spec, snapshot)
-
-    def encode_spec(self, spec: ChunkSpec) -> str:
-        return LEDGERS.encode_spec(spec)
-
-    def decode_spec(self, text: str) -> ChunkSpec:
-        return LEDGERS.decode_spec(text)
 
     def output_name(self, output: NewFile) -> str:
         return output.path

@@ -46,6 +46,7 @@ from lithify.datasets.iceberg.lineage import Known, continues
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of
 from lithify.datasets.iceberg.ownership import OwnName, mark_of, parse_name
+from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ulid
@@ -312,6 +313,18 @@ def table_collector(
         )
 
     return PeriodicCollector(options, collect_due, clock, observer)
+
+
+def collector_options(settings: TableGarbageSettings) -> Mapping[Kind, DirectoryOptions]:
+    """What the settings say."""
+    lithify = DirectoryOptions.of(settings.lithify)
+    return {
+        Kind.DATA: DirectoryOptions.of(settings.data_files),
+        Kind.MANIFEST: DirectoryOptions.of(settings.manifests),
+        Kind.VERSION: DirectoryOptions.of(settings.ledger_versions),
+        Kind.NOTE: lithify,
+        Kind.STAGED: lithify,
+    }
 
 
 def _may_delete(table: Table) -> bool:

@@ -21,7 +21,7 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.request import everything, request
-from lithify.datasets.iceberg.settings import collector_options
+from lithify.datasets.iceberg.settings import IcebergSettings
 from lithify.datasets.kind import Kind, Planned, Run
 from lithify.datasets.options import Asked
 from lithify.errors import Refused
@@ -45,7 +45,7 @@ class IcebergKind:
 
         parsed = parse_url(url)
         catalog = open_catalog(parsed.catalog, config.store_options)
-        options = config.table_options
+        options = config.of(IcebergSettings).properties
         return IcebergDataset(catalog, parsed, clock, ids, options=options, open_place=open_place)
 
     def own_place(self, dataset: IcebergDataset) -> tuple[ObjectStore, str]:
@@ -106,7 +106,8 @@ class IcebergKind:
     def collector(
         self, dataset: IcebergDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
     ) -> PeriodicCollector[garbage.Kind]:
-        return garbage.table_collector(dataset, clock, collector_options(config), observer)
+        options = garbage.collector_options(config.of(IcebergSettings).garbage)
+        return garbage.table_collector(dataset, clock, options, observer)
 
     def collect(
         self,

@@ -1,29 +1,45 @@
-"""From the settings to how a table's garbage is collected."""
+"""The section `[iceberg]` of the settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from datetime import timedelta
+from typing import ClassVar
 
-from lithify.config.durations import to_milliseconds
-from lithify.config.model import Config, DirectorySettings
-from lithify.datasets.collecting import DirectoryOptions
-from lithify.datasets.iceberg.garbage import DEFAULT_MIN_AGE_MS, Kind
+from pydantic import Field
+
+from lithify.config.durations import Duration
+from lithify.config.sections import CollectionSettings, OwnSection, Section, Text
 
 
-def collector_options(config: Config) -> Mapping[Kind, DirectoryOptions]:
-    """Its files are compacted ones, manifests, and versions of a list of compactions, as those of a database
-    are, so the same settings say how; a minimum age that nobody has set is that of tables."""
-    settings = config.garbage_collector_options
-    return {
-        Kind.DATA: _directory(settings.compacted_options),
-        Kind.MANIFEST: _directory(settings.manifest_options),
-        Kind.VERSION: _directory(settings.compactions_options),
-        Kind.NOTE: _directory(settings.lithify_options),
-        Kind.STAGED: _directory(settings.lithify_options),
+class TableCollectionSettings(CollectionSettings):
+    """How one kind of a table's garbage is collected."""
+
+    min_age: Duration = Field(default=timedelta(hours=1), description="What is younger is kept")
+
+
+class TableGarbageSettings(Section):
+    """What of a table is collected as garbage."""
+
+    data_files: TableCollectionSettings = TableCollectionSettings()
+    manifests: TableCollectionSettings = TableCollectionSettings()
+    ledger_versions: TableCollectionSettings = TableCollectionSettings()
+    lithify: TableCollectionSettings = TableCollectionSettings()
+
+
+class IcebergSettings(OwnSection):
+    """How tables are compacted."""
+
+    NAME: ClassVar = "iceberg"
+    FORMERLY: ClassVar = {
+        "table_options": "properties",
+        "garbage_collector_options.compacted_options": "garbage.data_files",
+        "garbage_collector_options.manifest_options": "garbage.manifests",
+        "garbage_collector_options.compactions_options": "garbage.ledger_versions",
+        "garbage_collector_options.lithify_options": "garbage.lithify",
     }
 
-
-def _directory(of: DirectorySettings) -> DirectoryOptions:
-    is_set = "min_age" in of.model_fields_set
-    min_age_ms = to_milliseconds(of.min_age) if is_set else DEFAULT_MIN_AGE_MS
-    return DirectoryOptions(to_milliseconds(of.interval), min_age_ms, of.dry_run)
+    properties: dict[str, Text] = Field(
+        default_factory=dict,
+        description="How tables are compacted, such as granularity; wins over their properties lithify.…",
+    )
+    garbage: TableGarbageSettings = TableGarbageSettings()

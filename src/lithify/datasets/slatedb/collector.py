@@ -11,6 +11,7 @@ from lithify.clock import Clock
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, Kind, Report, collect
+from lithify.datasets.slatedb.settings import GarbageCollectorSettings
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids
 
@@ -29,6 +30,13 @@ class GarbageCollectorOptions:
     """Its minimum age means nothing: a tie is needed or not."""
     lithify_options: DirectoryOptions | None = field(default_factory=DirectoryOptions)
     """What Lithify notes beside the database, and what killed writers left half written."""
+
+    @classmethod
+    def of(cls, settings: GarbageCollectorSettings) -> GarbageCollectorOptions:
+        """What the settings say."""
+        return cls(
+            **{option.name: DirectoryOptions.of(getattr(settings, option.name)) for option in fields(cls)}
+        )
 
     def by_kind(self) -> Mapping[Kind, DirectoryOptions]:
         """The options of every kind that is collected."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lithify.datasets.options import CommandOptions, Inspection, KindOption
 
-_WORKER = "compactor_options.worker"
 OPTIONS = CommandOptions(
     options=(
         KindOption(
@@ -21,7 +20,7 @@ OPTIONS = CommandOptions(
             "sorted_run_consolidation_threshold (0).",
             type=list[str],
             metavar="KEY=VALUE",
-            setting="compactor_options.scheduler_options",
+            setting="slatedb.scheduler_options",
         ),
         KindOption(
             "merge_operator",
@@ -29,34 +28,34 @@ OPTIONS = CommandOptions(
             "Your associative merge operator (key, existing or None, operand) -> value. "
             "Without it, merge rows are carried through unfolded.",
             metavar="PKG.MODULE:FUNCTION",
-            setting=f"{_WORKER}.merge_operator",
+            setting="slatedb.merge_operator",
         ),
         KindOption(
             "compaction_filter",
             frozenset({"compact"}),
             "Decides for each surviving row: keep, drop or modify.",
             metavar="PKG.MODULE:FUNCTION",
-            setting=f"{_WORKER}.compaction_filter",
+            setting="slatedb.compaction_filter",
         ),
         KindOption(
             "block_size",
             frozenset({"compact"}),
             "Bytes of a data block; default: as in the inputs.",
             type=int,
-            setting=f"{_WORKER}.block_size",
+            setting="slatedb.block_size",
         ),
         KindOption(
             "compression",
             frozenset({"compact"}),
             "none, snappy, zlib, lz4 or zstd; default: as in the newest input.",
-            setting=f"{_WORKER}.compression_codec",
+            setting="slatedb.compression_codec",
         ),
         KindOption(
             "max_sst_size",
             frozenset({"compact"}),
             "Bytes of data in one output SST; default: 268435456.",
             type=int,
-            setting=f"{_WORKER}.max_sst_size",
+            setting="slatedb.max_sst_size",
         ),
         KindOption(
             "l0",

@@ -16,12 +16,13 @@ from lithify.datasets.kind import Kind, Planned, Run
 from lithify.datasets.options import Asked
 from lithify.datasets.slatedb import garbage, view
 from lithify.datasets.slatedb.checks import check_database
-from lithify.datasets.slatedb.collector import garbage_collector
+from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Manifest, Spec
+from lithify.datasets.slatedb.options import slate_options
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.request import spec_of
-from lithify.datasets.slatedb.settings import collector_options, slate_options
+from lithify.datasets.slatedb.settings import SlatedbSettings
 from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.errors import Refused
 from lithify.events import Observer
@@ -37,7 +38,7 @@ class SlateKind:
     def open(
         self, url: str, config: Config, clock: Clock, ids: Ids, wrap: Callable[[ObjectStore], ObjectStore]
     ) -> SlateDataset:
-        options = slate_options(config)
+        options = slate_options(config.of(SlatedbSettings))
         store, root = open_store(url, config.store_options)
         return SlateDataset(
             wrap(store), root, clock, ids, store_options=config.store_options, options=options
@@ -117,7 +118,8 @@ class SlateKind:
     def collector(
         self, dataset: SlateDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
     ) -> PeriodicCollector[garbage.Kind]:
-        return garbage_collector(dataset, clock, ids, options=collector_options(config), observer=observer)
+        options = GarbageCollectorOptions.of(config.of(SlatedbSettings).garbage_collector_options)
+        return garbage_collector(dataset, clock, ids, options=options, observer=observer)
 
     def collect(
         self,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from lithify.datasets.slatedb.hooks import load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.model import Codec
-from lithify.datasets.slatedb.plan import TieredPolicy
+from lithify.datasets.slatedb.settings import SegmentSettings, SlatedbSettings
 from lithify.datasets.slatedb.task import SstOptions
+from lithify.datasets.slatedb.tiered import TieredPolicy, parse_scheduler_options
 from lithify.datasets.slatedb.timeline import SegmentTimes
 from lithify.errors import Refused
+from lithify.planning.timeline.calendar import Calendar, Granularity
+
+_log = logging.getLogger("lithify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +58,41 @@ def _check_block_size(block_size: int) -> None:
     if block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))
         raise Refused(f"a block size of {block_size} bytes does not exist in SlateDB; use one of {sizes}")
+
+
+def slate_options(settings: SlatedbSettings) -> SlateOptions:
+    """What the settings say. `Refused` when one has no meaning."""
+    codec = settings.compression_codec
+    if codec is not None and codec.upper() not in Codec.__members__:
+        raise Refused(f"unknown compression {codec!r}; use one of {', '.join(Codec.__members__).lower()}")
+    parsed = parse_scheduler_options(
+        settings.scheduler_options,
+        TieredPolicy(max_concurrent_compactions=settings.max_concurrent_compactions),
+    )
+    for warning in parsed.warnings:
+        _log.warning("%s", warning)
+    return SlateOptions(
+        policy=parsed.policy,
+        segment_times=_segment_times(settings.segments),
+        l0_max_ssts=settings.l0_max_ssts,
+        checkpoint_lifetime_s=round(settings.checkpoint_lifetime.total_seconds()),
+        enable_trivial_move=settings.enable_trivial_move,
+        max_sst_size=settings.max_sst_size,
+        block_size=settings.block_size,
+        compression=Codec[codec.upper()] if codec is not None else None,
+        min_filter_keys=settings.min_filter_keys,
+        merge_operator=settings.merge_operator,
+        compaction_filter=settings.compaction_filter,
+    )
+
+
+def _segment_times(settings: SegmentSettings) -> SegmentTimes | None:
+    if settings.pattern is None:
+        return None
+    microsecond = timedelta(microseconds=1)
+    return SegmentTimes(
+        settings.pattern,
+        Calendar(Granularity(settings.granularity), settings.time_zone),
+        settings.skip_from_now // microsecond,
+        settings.skip_from_latest // microsecond,
+    )

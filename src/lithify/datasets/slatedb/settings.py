@@ -1,76 +1,108 @@
-"""From the settings to what a database's compactions and collections are made with."""
+"""The section `[slatedb]` of the settings. What SlateDB has too goes by SlateDB's name."""
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
+from typing import ClassVar, Literal
 
-from lithify.config.durations import to_milliseconds
-from lithify.config.model import Config, DirectorySettings, SegmentSettings
-from lithify.datasets.collecting import DirectoryOptions
-from lithify.datasets.slatedb.collector import GarbageCollectorOptions
-from lithify.datasets.slatedb.model import Codec
-from lithify.datasets.slatedb.options import SlateOptions
-from lithify.datasets.slatedb.tiered import TieredPolicy, parse_scheduler_options
-from lithify.datasets.slatedb.timeline import SegmentTimes
-from lithify.errors import Refused
-from lithify.planning.timeline.calendar import Calendar, Granularity
+from pydantic import Field
 
-_log = logging.getLogger("lithify")
+from lithify.config.durations import Duration
+from lithify.config.sections import CollectionSettings, NaturalInt, OwnSection, PositiveInt, Section, Text
 
 
-def slate_options(config: Config) -> SlateOptions:
-    """How compactions are planned and written."""
-    compactor, worker = config.compactor_options, config.compactor_options.worker
-    codec = worker.compression_codec
-    if codec is not None and codec.upper() not in Codec.__members__:
-        raise Refused(f"unknown compression {codec!r}; use one of {', '.join(Codec.__members__).lower()}")
-    parsed = parse_scheduler_options(
-        compactor.scheduler_options,
-        TieredPolicy(max_concurrent_compactions=compactor.max_concurrent_compactions),
+class SegmentSettings(Section):
+    """Databases whose segments are buckets of time: each is merged once, when it is over."""
+
+    pattern: str | None = Field(
+        default=None,
+        description="How a prefix tells its time, such as events/%Y-%m-%d/ or {u64:ms}; unset: not at all",
     )
-    for warning in parsed.warnings:
-        _log.warning("%s", warning)
-    return SlateOptions(
-        policy=parsed.policy,
-        segment_times=_segment_times(compactor.segments),
-        l0_max_ssts=config.l0_max_ssts,
-        checkpoint_lifetime_s=round(compactor.checkpoint_lifetime.total_seconds()),
-        enable_trivial_move=compactor.enable_trivial_move,
-        max_sst_size=worker.max_sst_size,
-        block_size=worker.block_size,
-        compression=Codec[codec.upper()] if codec is not None else None,
-        min_filter_keys=worker.min_filter_keys,
-        merge_operator=worker.merge_operator,
-        compaction_filter=worker.compaction_filter,
+    granularity: Literal["hour", "day", "week", "month", "year"] = Field(
+        default="day", description="How long a segment is"
+    )
+    time_zone: str = Field(default="UTC", description="The time zone of the segments")
+    skip_from_now: Duration = Field(
+        default=timedelta(0), description="Segments that end later than this before now are not over"
+    )
+    skip_from_latest: Duration = Field(
+        default=timedelta(0), description="Nor are those that end later than this before the newest begins"
     )
 
 
-def _segment_times(settings: SegmentSettings) -> SegmentTimes | None:
-    if settings.pattern is None:
-        return None
-    microsecond = timedelta(microseconds=1)
-    return SegmentTimes(
-        settings.pattern,
-        Calendar(Granularity(settings.granularity), settings.time_zone),
-        settings.skip_from_now // microsecond,
-        settings.skip_from_latest // microsecond,
+class GarbageCollectorSettings(Section):
+    """What of a database is collected as garbage."""
+
+    manifest_options: CollectionSettings = CollectionSettings()
+    compactions_options: CollectionSettings = CollectionSettings()
+    compacted_options: CollectionSettings = CollectionSettings()
+    wal_options: CollectionSettings = CollectionSettings()
+    wal_fence_options: CollectionSettings = CollectionSettings(dry_run=True)
+    detach_options: CollectionSettings = CollectionSettings()
+    lithify_options: CollectionSettings = CollectionSettings()
+
+
+class SlatedbSettings(OwnSection):
+    """How databases are compacted."""
+
+    NAME: ClassVar = "slatedb"
+    FORMERLY: ClassVar = {
+        "l0_max_ssts": "l0_max_ssts",
+        **{
+            f"compactor_options.{name}": name
+            for name in (
+                "max_concurrent_compactions",
+                "scheduler_options",
+                "enable_trivial_move",
+                "checkpoint_lifetime",
+                "segments",
+            )
+        },
+        **{
+            f"compactor_options.worker.{name}": name
+            for name in (
+                "max_sst_size",
+                "min_filter_keys",
+                "compression_codec",
+                "block_size",
+                "merge_operator",
+                "compaction_filter",
+            )
+        },
+        **{
+            f"garbage_collector_options.{name}": f"garbage_collector_options.{name}"
+            for name in GarbageCollectorSettings.model_fields
+        },
+    }
+
+    l0_max_ssts: PositiveInt = Field(
+        default=8, description="The writer's limit of L0 SSTs, to tell how long until it stalls"
     )
-
-
-def collector_options(config: Config) -> GarbageCollectorOptions:
-    """How its garbage is collected."""
-    settings = config.garbage_collector_options
-    return GarbageCollectorOptions(
-        manifest_options=_directory(settings.manifest_options),
-        wal_options=_directory(settings.wal_options),
-        wal_fence_options=_directory(settings.wal_fence_options),
-        compacted_options=_directory(settings.compacted_options),
-        compactions_options=_directory(settings.compactions_options),
-        detach_options=_directory(settings.detach_options),
-        lithify_options=_directory(settings.lithify_options),
+    max_concurrent_compactions: PositiveInt = Field(
+        default=4, description="Compactions that may be scheduled or running at once"
     )
-
-
-def _directory(of: DirectorySettings) -> DirectoryOptions:
-    return DirectoryOptions(to_milliseconds(of.interval), to_milliseconds(of.min_age), of.dry_run)
+    scheduler_options: dict[str, Text] = Field(
+        default_factory=dict, description="Options of the size-tiered scheduler"
+    )
+    enable_trivial_move: bool = Field(
+        default=False, description="Make one run of sources without common keys without reading them"
+    )
+    checkpoint_lifetime: Duration = Field(
+        default=timedelta(minutes=15), description="How long a commit keeps its inputs readable"
+    )
+    max_sst_size: PositiveInt = Field(default=268_435_456, description="Bytes of data in one output SST")
+    min_filter_keys: NaturalInt = Field(default=1000, description="Keys an SST must have to get a filter")
+    compression_codec: str | None = Field(
+        default=None, description="none, snappy, zlib, lz4 or zstd; unset: as in the newest input"
+    )
+    block_size: PositiveInt | None = Field(
+        default=None, description="Bytes of a data block; unset: as in the inputs"
+    )
+    merge_operator: str | None = Field(
+        default=None, description="Your merge operator, as package.module:function"
+    )
+    compaction_filter: str | None = Field(
+        default=None, description="Your row filter, as package.module:function"
+    )
+    segments: SegmentSettings = SegmentSettings()
+    garbage_collector_options: GarbageCollectorSettings = GarbageCollectorSettings()

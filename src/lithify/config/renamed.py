@@ -1,0 +1,81 @@
+"""Settings under the names they once had: still read, for those who give them to say the new name.
+
+A name may have become several: what collected the garbage of every dataset is now a setting of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from lithify.config.sections import MILLISECONDS, OwnSection
+from lithify.errors import Refused
+
+Path = tuple[str, ...]
+
+
+class FormerNames:
+    """The names that settings of these sections once had."""
+
+    def __init__(self, sections: Iterable[type[OwnSection]]) -> None:
+        self._renamed = [
+            (tuple(old.split(".")), (section.NAME, *new.split(".")))
+            for section in sections
+            for old, new in section.FORMERLY.items()
+        ]
+        self.tops = frozenset(old[0] for old, _ in self._renamed)
+        """What these names begin with."""
+
+    def dotted(self) -> list[str]:
+        """All of them."""
+        return [".".join(old) for old, _ in self._renamed]
+
+    def translate(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """What one source gives, under today's names; and by these, dotted, the former ones it used. What
+        never was a setting stays. `Refused` when one is given under both names."""
+        result = _copy({top: value for top, value in given.items() if top not in self.tops})
+        formerly: dict[str, str] = {}
+        for path, value in leaves({top: value for top, value in given.items() if top in self.tops}):
+            for target in self._names_now(path) or [path]:
+                old, new = ".".join(path), ".".join(target)
+                if not _set(result, target, value):
+                    raise Refused(f"{old} and {new} are the same setting; give only {new}")
+                if target != path:
+                    formerly[new] = old
+        return result, formerly
+
+    def _names_now(self, path: Path) -> list[Path]:
+        plain = (*path[:-1], path[-1].removesuffix(MILLISECONDS))
+        unit = path[-1][len(plain[-1]) :]
+        found = []
+        for old, new in self._renamed:
+            if plain[: len(old)] == old:
+                now = (*new, *plain[len(old) :])
+                found.append((*now[:-1], now[-1] + unit))
+        return found
+
+
+def leaves(given: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every value that is no mapping, and the keys that lead to it."""
+    for key, value in given.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _copy(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in given.items()}
+
+
+def _set(target: dict[str, Any], path: Path, value: object) -> bool:
+    """Whether there was a place for it."""
+    for key in path[:-1]:
+        inner = target.setdefault(key, {})
+        if not isinstance(inner, dict):
+            return False
+        target = inner
+    if path[-1] in target:
+        return False
+    target[path[-1]] = value
+    return True

@@ -1,0 +1,78 @@
+"""What sections of the settings are made of.
+
+Durations are text with a unit (`"5s"`, `"1m 30s"`), sizes are bytes. A duration may also be given as whole
+milliseconds under its name with `_ms` behind, as SlateDB's design documents write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from lithify.config.durations import Duration, from_milliseconds
+
+MILLISECONDS = "_ms"
+
+
+def _to_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ValueError(f"must be text or a number, not {type(value).__name__}")  # the value may be a secret
+
+
+def no_truth(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {str(value).lower()}")
+    return value
+
+
+Text = Annotated[str, BeforeValidator(_to_text)]
+MAX_NUMBER = 1 << 53
+"""The largest number that every program which reads TOML or JSON reads as it is."""
+PositiveInt = Annotated[int, BeforeValidator(no_truth), Field(ge=1, le=MAX_NUMBER)]
+NaturalInt = Annotated[int, BeforeValidator(no_truth), Field(ge=0, le=MAX_NUMBER)]
+
+
+class Section(BaseModel):
+    """One section of the settings. A duration `x` may be given as `x_ms`, in whole milliseconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_milliseconds(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        taken: dict[str, object] = {}
+        for key, value in given.items():
+            name = key.removesuffix(MILLISECONDS)
+            field = cls.model_fields.get(name)
+            if name == key or field is None or field.annotation is not timedelta:
+                taken[key] = value
+            elif name in given:
+                raise ValueError(f"{name} and {key} are the same setting; give one of them")
+            else:
+                taken[name] = from_milliseconds(key, value)
+        return taken
+
+
+class OwnSection(Section):
+    """A section at the top of the settings: the service's, or that of a kind of dataset."""
+
+    NAME: ClassVar[str]
+    FORMERLY: ClassVar[Mapping[str, str]] = {}
+    """Dotted names that settings had, and those they have now, within the section. What is below one of these
+    went with it."""
+
+
+class CollectionSettings(Section):
+    """How one kind of garbage is collected. Names and defaults are SlateDB's."""
+
+    interval: Duration = Field(default=timedelta(minutes=10), description="How often")
+    min_age: Duration = Field(default=timedelta(minutes=5), description="What is younger is kept")
+    dry_run: bool = Field(default=False, description="Only report, delete nothing")

@@ -1,0 +1,101 @@
+"""What datasets share whose ledger, lease and sidecar are Lithify's own, in a folder of Lithify's alone."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC
+from collections.abc import Callable
+
+from lithify.clock import Clock
+from lithify.compaction.lease import Lease, Permit, Taking, judge_lease
+from lithify.compaction.model import Ledger, OutputT, RangeT, SpecT
+from lithify.compaction.presence import CoordinatorStatus, Presence
+from lithify.coordination.leases import ObjectLease
+from lithify.coordination.ledger_documents import LedgerFormat
+from lithify.coordination.ledger_files import LedgerFiles
+from lithify.coordination.ledger_history import LedgerHistory
+from lithify.coordination.sidecar import ObjectJournal
+from lithify.datasets.kind import Dataset, SnapshotT
+from lithify.ids import Ids
+from lithify.store.objects import ObjectStore
+
+
+class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
+    """A dataset that only Lithify compacts. Nothing is written to one whose `snapshot` is refused."""
+
+    def __init__(
+        self,
+        url: str,
+        store: ObjectStore,
+        folder: str,
+        format: LedgerFormat[SpecT, RangeT, OutputT],
+        clock: Clock,
+        ids: Ids,
+        rng: random.Random,
+    ) -> None:
+        """`folder` of `store` is Lithify's alone."""
+        self._url = url
+        self.store = store
+        self.own_folder = folder
+        self._clock = clock
+        self._ids = ids
+        self._rng = rng
+        self._format = format
+        self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng)
+        self._journal = ObjectJournal(store, folder, clock, ids)
+        self._lease = ObjectLease(store, folder)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def journal(self) -> ObjectJournal:
+        return self._journal
+
+    @property
+    def lease(self) -> ObjectLease:
+        return self._lease
+
+    def ledger(self) -> Ledger[SpecT, RangeT, OutputT] | None:
+        return self._ledger.read()
+
+    def update_ledger(
+        self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
+    ) -> Ledger[SpecT, RangeT, OutputT]:
+        return self._ledger.update(change)
+
+    def history(self) -> LedgerHistory:
+        return self._ledger.history()
+
+    def encode_spec(self, spec: SpecT) -> str:
+        return self._format.encode_spec(spec)
+
+    def decode_spec(self, text: str) -> SpecT:
+        return self._format.decode_spec(text)
+
+    # Leadership
+
+    def epoch(self) -> int:
+        self.snapshot()
+        return self._ledger.epoch()
+
+    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
+        """Its lease alone tells who is alive."""
+        return None
+
+    def take_epoch(
+        self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
+    ) -> int:
+        self.snapshot()
+        return self._ledger.take_epoch(permit, confirm)
+
+    def has_taken(self, taking: Taking) -> bool:
+        return self._ledger.has_taken(taking)
+
+    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+        ledger, found = self.ledger(), self._lease.read()
+        epoch = 0 if ledger is None else ledger.epoch
+        if found is None or found.lease is None:
+            return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
+        return judge_lease(epoch, found.lease, found.written_ms, now_ms)
