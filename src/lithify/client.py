@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,8 @@ from lithify.clock import Clock, SystemClock
 from lithify.compaction.model import State
 from lithify.compaction.proposal import Plan
 from lithify.compaction.run_summary import Ended, RunSummary
-from lithify.compaction.status import Status
+from lithify.compaction.status import CompactionStatus, Status
+from lithify.config.durations import milliseconds_of
 from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.datasets import kind as kinds
@@ -42,7 +43,8 @@ from lithify.ids import Ids, RandomIds, Ulid
 from lithify.observe.progress import Totals
 from lithify.service import control, one_shot
 from lithify.service.loops import run_coordinator, run_workers
-from lithify.service.status import status
+from lithify.service.status import status, under_way
+from lithify.views.blocks import Shown, Timeline
 
 Settings = Config | Mapping[str, Any] | Path | str
 """Settings as such, as a mapping of their dotted names, or the path of a TOML file."""
@@ -69,8 +71,15 @@ class Proposals:
     proposals: tuple[Proposed, ...]
     notes: tuple[str, ...]
     """Why the rest is left alone."""
-    document: Mapping[str, Any]
-    """All of it as `lithify plan --json` prints it."""
+    shown: Shown
+    """All of it, to be drawn."""
+    timeline: Timeline | None
+    """`None` where times play no part."""
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """All of it as `lithify plan --json` prints it."""
+        return self.shown.document
 
     def __iter__(self) -> Iterator[Proposed]:
         return iter(self.proposals)
@@ -83,6 +92,8 @@ class Proposals:
 class Result:
     """What a run did."""
 
+    started: bool
+    """Whether there was anything to do."""
     committed: tuple[str, ...]
     """Ids of compactions."""
     refused: tuple[Ended, ...]
@@ -93,8 +104,13 @@ class Result:
     rows: Mapping[str, int]
     """In, out and dropped, by reason."""
     seconds: float
-    document: Mapping[str, Any]
-    """All of it as `lithify compact --json` prints it."""
+    shown: Shown
+    """All of it, to be drawn."""
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """All of it as `lithify compact --json` prints it."""
+        return self.shown.document
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +169,7 @@ class Dataset:
             Proposed(self._dataset.unit(p.spec), p.cost_bytes, p.priority, p.reason)
             for p in planned.plan.proposals
         )
-        return Proposals(found, planned.plan.notes, planned.shown.document)
+        return Proposals(found, planned.plan.notes, planned.shown, planned.timeline)
 
     def compact(
         self,
@@ -177,13 +193,13 @@ class Dataset:
             planner=self._kind.planner(self._dataset, asked, self._clock),
             take_over=take_over,
             options=wiring.worker_options(self._config),
-            worker_heartbeat_timeout_ms=wiring.heartbeat_timeout_ms(self._config),
+            coordinator_options=wiring.coordinator_options(self._config),
             observer=_observer(totals, on_event),
         )
         seconds = self._clock.monotonic_s() - started_s
         after = self._kind.look(self._dataset.snapshot())
         shown = self._kind.show_run(kinds.Run(self.url, before, after, summary, totals, seconds))
-        return _result(summary, totals, seconds, shown.document)
+        return _result(summary, totals, seconds, shown)
 
     def submit(self, *, full: bool = False, **options: Any) -> Job:
         """Ask the coordinator for what `lithify submit` can ask for."""
@@ -194,12 +210,27 @@ class Dataset:
         return Job(self, control.submit(self._dataset, self._clock, self._ids, specs), plan.notes)
 
     def wait(
-        self, ids: Sequence[str] | None = None, *, timeout_s: float | None = None
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_look: Callable[[Sequence[CompactionStatus]], None] | None = None,
     ) -> list[control.Outcome]:
-        """Wait until these compactions have ended, or all that are under way now; how."""
+        """Wait until these compactions have ended, or all that are under way now; how. `on_look` is told
+        again and again how they stand."""
+        self._dataset.snapshot()  # refuses where there is nothing
         wanted = control.active(self._dataset) if ids is None else [Ulid(i) for i in ids]
         poll_s = self._config.service.commit_compacted_interval.total_seconds()
-        return control.wait(self._dataset, self._clock, wanted, poll_s=poll_s, timeout_s=timeout_s)
+        timeout_ms = wiring.heartbeat_timeout_ms(self._config)
+
+        def look() -> None:
+            if on_look is not None:
+                found = under_way(self._dataset, self._clock.now_ms(), timeout_ms)
+                on_look([c for c in found if c.id in wanted])
+
+        return control.wait(
+            self._dataset, self._clock, wanted, poll_s=poll_s, timeout_s=timeout_s, on_look=look
+        )
 
     def cancel(self, *ids: str) -> None:
         """Give up compactions that are under way."""
@@ -207,6 +238,7 @@ class Dataset:
 
     def retry(self, *ids: str) -> Job:
         """Submit compactions again that have failed for good."""
+        self._dataset.snapshot()  # refuses where there is nothing
         wanted = [Ulid(i) for i in ids]
         return Job(self, control.retry(self._dataset, self._clock, self._ids, wanted))
 
@@ -214,11 +246,19 @@ class Dataset:
         """What runs, what waits and why, and how close the writer is to a stall."""
         return status(self._dataset, self._clock.now_ms(), wiring.heartbeat_timeout_ms(self._config))
 
+    def is_coordinated(self) -> bool | None:
+        """Whether a coordinator is alive; `None` when that cannot be seen."""
+        return self._dataset.coordinator(self._clock.now_ms()).is_alive
+
     def collect_garbage(
         self, *, delete: bool = False, min_age_s: float | None = None, **options: Any
-    ) -> Mapping[str, Any]:
-        """What is not needed any more, as `lithify gc --json` prints it; deleted, if so wished."""
-        min_age_ms = None if min_age_s is None else round(min_age_s * 1000)
+    ) -> Shown:
+        """What is not needed any more; deleted, if so wished. Its `document` is what `lithify gc --json`
+        prints."""
+        try:
+            min_age_ms = None if min_age_s is None else milliseconds_of(min_age_s)
+        except ValueError as error:
+            raise Refused(f"min-age: {error}") from None
         asked = self._asked("gc", False, options)
         return self._kind.collect(
             self.url,
@@ -228,7 +268,7 @@ class Dataset:
             self._ids,
             dry_run=not delete,
             min_age_ms=min_age_ms,
-        ).document
+        )
 
     def _asked(self, command: str, full: bool, options: Mapping[str, Any]) -> Asked:
         registered = registered_for(self.url)
@@ -363,8 +403,9 @@ def _observer(*observers: Observer | None) -> Observer:
     return each(*given) if given else ignore
 
 
-def _result(summary: RunSummary, totals: Totals, seconds: float, document: Mapping[str, Any]) -> Result:
+def _result(summary: RunSummary, totals: Totals, seconds: float, shown: Shown) -> Result:
     return Result(
+        started=summary.started,
         committed=summary.committed,
         refused=summary.refused,
         failed=summary.failures,
@@ -373,7 +414,7 @@ def _result(summary: RunSummary, totals: Totals, seconds: float, document: Mappi
         bytes_written=totals.bytes_written,
         rows=dict(totals.rows),
         seconds=seconds,
-        document=document,
+        shown=shown,
     )
 
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from lithify.service.coordinator import Coordinator
     from lithify.service.garbage_loop import Collector
     from lithify.service.loops import LoopOptions
+    from lithify.service.options import CoordinatorOptions, WorkerOptions
     from lithify.service.room import Room
-    from lithify.service.worker import Worker, WorkerOptions
+    from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
     from lithify.store.objects import ObjectStore
 
@@ -77,10 +78,16 @@ def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordin
         dataset,
         SystemClock(),
         RandomIds(),
-        worker_heartbeat_timeout_ms=heartbeat_timeout_ms(config),
-        max_attempts=config.service.max_attempts,
+        options=coordinator_options(config),
         observer=observer,
     )
+
+
+def coordinator_options(config: Config) -> CoordinatorOptions:
+    """How a coordinator works."""
+    from lithify.service.options import CoordinatorOptions
+
+    return CoordinatorOptions(heartbeat_timeout_ms(config), config.service.max_attempts)
 
 
 def worker_pool(
@@ -147,7 +154,7 @@ def worker(
 def worker_options(config: Config) -> WorkerOptions:
     """How a worker works."""
     from lithify.config.durations import to_milliseconds
-    from lithify.service.worker import WorkerOptions
+    from lithify.service.options import WorkerOptions
 
     worker = config.service.worker
     return WorkerOptions(

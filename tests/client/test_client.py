@@ -122,7 +122,7 @@ def test_submit_wait_cancel_and_retry(db: lithify.Dataset, path: Path) -> None:
     assert again.ids != job.ids
     assert db.compact().failed == ()
     assert [outcome.state.value for outcome in again.wait()] == ["completed"]
-    assert db.collect_garbage(min_age_s=0)["dry_run"]
+    assert db.collect_garbage(min_age_s=0).document["dry_run"]
 
 
 def test_two_services_of_one_dataset(path: Path) -> None:

@@ -22,8 +22,9 @@ from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.events import Event
 from lithify.ids import RandomIds, Ulid
 from lithify.service.coordinator import Coordinator
+from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.room import Room
-from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import ManualClock
@@ -125,7 +126,7 @@ class Rig:
             self.dataset(wrap),
             self.clock,
             RandomIds(),
-            worker_heartbeat_timeout_ms=TIMEOUT_MS,
+            options=CoordinatorOptions(TIMEOUT_MS),
             observer=self.events.append,
             **options,
         )

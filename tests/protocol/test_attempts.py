@@ -15,9 +15,9 @@ from lithify.compaction.model import Ledger, State
 from lithify.coordination.leadership import Term
 from lithify.errors import StoreError
 from lithify.ids import RandomIds, Ulid
-from lithify.service import one_shot
-from lithify.service.coordinator import MAX_ATTEMPTS, Coordinator
+from lithify.service.coordinator import Coordinator
 from lithify.service.failures import FAILURE_PAUSE
+from lithify.service.options import CoordinatorOptions
 from lithify.service.worker import Worker
 from lithify.testing import Call, CountingStore, FaultyStore, Verb
 from lithify.testing import Fault as StoreFault
@@ -26,6 +26,7 @@ from tests.compacting import compact
 from tests.protocol.rig import Interposed, Rig, Template, ledger_write
 
 REASON = "never started"
+MAX_ATTEMPTS = CoordinatorOptions().max_attempts
 
 
 def poisoned(is_poison: Callable[[Submitted], bool] = lambda call: True) -> InlineEngine:
@@ -306,7 +307,7 @@ def test_a_person_who_asks_is_not_held_back(rig: Rig) -> None:
     rig.check()
 
 
-def test_a_run_for_a_person_gives_up_sooner_and_says_why(segmented: Rig) -> None:
+def test_a_run_for_a_person_gives_up_says_why_and_goes_on(segmented: Rig) -> None:
     dataset = segmented.dataset()
     poison: list[str] = []
 
@@ -321,7 +322,7 @@ def test_a_run_for_a_person_gives_up_sooner_and_says_why(segmented: Rig) -> None
     assert REASON in failure.reason
     assert len(result.committed) == 5
     (noted,) = dataset.journal.failures()
-    assert (noted.compaction, noted.attempts) == (failure.compaction, one_shot.MAX_ATTEMPTS)
+    assert (noted.compaction, noted.attempts) == (failure.compaction, MAX_ATTEMPTS)
     segmented.check()
 
 

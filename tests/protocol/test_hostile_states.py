@@ -26,8 +26,8 @@ from lithify.datasets.slatedb.model import DrainSpec, Manifest, SortedRun, Sst, 
 from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds, Ulid, ulid_ms
 from lithify.service import control, status
-from lithify.service.coordinator import MAX_ATTEMPTS
 from lithify.service.loops import LoopOptions, run_workers
+from lithify.service.options import CoordinatorOptions
 from lithify.store.versions import MAX_VERSION_ID
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact, dataset_at
@@ -38,6 +38,7 @@ from tests.protocol.rig import Rig
 HUGE = (1 << 40, 1 << 48, (1 << 62) + 1, 1 << 63, (1 << 64) - 1)
 NUMBERS = ("index_offset", "index_len", "filter_offset", "filter_len", "stats_offset", "stats_len")
 TIMEOUT_MS = 30_000
+MAX_ATTEMPTS = CoordinatorOptions().max_attempts
 
 
 def publish_manifest(dataset: SlateDataset, change: Callable[[Manifest], Manifest]) -> None:

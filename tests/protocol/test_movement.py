@@ -26,7 +26,8 @@ from lithify.events import Event
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_workers
-from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.options import CoordinatorOptions, WorkerOptions
+from lithify.service.worker import Worker
 from lithify.testing import CountingStore, Verb
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.merging import LAST_RUN, Bench, put
@@ -125,7 +126,7 @@ class Service:
             self._dataset(),
             SystemClock(),
             RandomIds(),
-            worker_heartbeat_timeout_ms=TIMEOUT_MS,
+            options=CoordinatorOptions(TIMEOUT_MS),
             observer=self.events.append,
         )
         self.coordinator.start(Term(self._dataset().take_epoch()))

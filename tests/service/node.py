@@ -28,8 +28,9 @@ from lithify.events import Event
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.room import Room
-from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
@@ -140,7 +141,7 @@ def _coordinate(
 
     dataset, clock, ids = dataset_at(options.url, wrap=wrap), SystemClock(), RandomIds()
     timeout_ms = options.worker_heartbeat_timeout_ms
-    coordinator = Coordinator(dataset, clock, ids, worker_heartbeat_timeout_ms=timeout_ms, observer=report)
+    coordinator = Coordinator(dataset, clock, ids, options=CoordinatorOptions(timeout_ms), observer=report)
     leadership = Leadership(dataset, clock, ids)
     run_coordinator(
         coordinator, leadership, stop, random.Random(), loop, take_over=options.take_over, worker=worker

@@ -24,7 +24,6 @@ from lithify.cli.options import (
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.datasets.options import Asked
-from lithify.datasets.registry import registered_for
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
@@ -62,12 +61,11 @@ def plan(
 
 
 def _plan(url: str, config: Config, asked: Asked, as_json: bool, png: Path | None = None) -> None:
-    from lithify import wiring
-    from lithify.clock import SystemClock
+    from lithify import client
     from lithify.views.drawing import draw
 
-    kind = registered_for(url).load()
-    planned = kind.plan(wiring.open_dataset(url, config), asked, SystemClock())
+    with client.open(url, settings=config) as dataset:
+        planned = dataset.plan(full=asked.full, **asked.given)
     if png is not None:
         from lithify.views.timeline_picture import save_picture
 
@@ -78,7 +76,7 @@ def _plan(url: str, config: Config, asked: Asked, as_json: bool, png: Path | Non
             )
         save_picture(planned.timeline.plan, planned.timeline.calendar, png, planned.timeline.words)
     if as_json:
-        print_json(planned.shown.document)
+        print_json(planned.document)
     else:
         draw(Console(), planned.shown.blocks)
 

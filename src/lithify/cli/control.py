@@ -13,13 +13,12 @@ from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, CompactionIds, ConfigFile, Full, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
-from lithify.datasets.registry import registered_for
 from lithify.errors import Refused
 from lithify.views import text
 
 if TYPE_CHECKING:
+    from lithify.client import Job
     from lithify.compaction.status import CompactionStatus
-    from lithify.datasets.kind import Dataset
     from lithify.ids import Ulid
 
 
@@ -54,17 +53,10 @@ def submit(
     with errors(as_json):
         given.check(url)
         effective = settings(config, sets, given, store_option=store_option)
-        from lithify import wiring
-        from lithify.clock import SystemClock
-        from lithify.ids import RandomIds
-        from lithify.service import control
+        from lithify import client
 
-        dataset, clock = wiring.open_dataset(url, effective), SystemClock()
-        plan = registered_for(url).load().request(dataset, given.asked(full=full), clock)
-        if not plan.proposals:
-            raise Refused("; ".join((f"there is nothing to compact in {dataset.url}", *plan.notes)))
-        specs = [proposal.spec for proposal in plan.proposals]
-        _report(dataset, control.submit(dataset, clock, RandomIds(), specs), plan.notes, as_json)
+        with client.open(url, settings=effective) as dataset:
+            _report(dataset.submit(full=full, **given.asked().given), as_json)
 
 
 def cancel(
@@ -87,13 +79,12 @@ def cancel(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify import wiring
-        from lithify.clock import SystemClock
-        from lithify.service import control
+        from lithify import client
         from lithify.service.failures import CANCEL_PAUSE
 
         wanted = _ids(compactions)
-        control.cancel(wiring.open_dataset(url, effective), SystemClock(), wanted)
+        with client.open(url, settings=effective) as dataset:
+            dataset.cancel(*wanted)
         pause_ms = CANCEL_PAUSE.first_ms
         if as_json:
             print_json({"cancelled": wanted, "left_alone_ms": pause_ms})
@@ -119,15 +110,10 @@ def retry(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify import wiring
-        from lithify.clock import SystemClock
-        from lithify.ids import RandomIds
-        from lithify.service import control
+        from lithify import client
 
-        dataset = wiring.open_dataset(url, effective)
-        dataset.snapshot()  # refuses where there is nothing
-        added = control.retry(dataset, SystemClock(), RandomIds(), _ids(compactions))
-        _report(dataset, added, (), as_json)
+        with client.open(url, settings=effective) as dataset:
+            _report(dataset.retry(*_ids(compactions)), as_json)
 
 
 def wait(
@@ -156,25 +142,14 @@ def wait(
     """
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
-        from lithify import wiring
-        from lithify.clock import SystemClock
-        from lithify.service import control
-        from lithify.service.status import under_way
+        from lithify import client
 
-        dataset, clock, timeout_s = wiring.open_dataset(url, effective), SystemClock(), _seconds(timeout)
-        dataset.snapshot()  # refuses where there is nothing
-        wanted = _ids(compactions) if compactions else control.active(dataset)
-        poll_s = effective.service.commit_compacted_interval.total_seconds()
-        heartbeat_timeout_ms = wiring.heartbeat_timeout_ms(effective)
-        with Bars(Console(stderr=True), quiet=as_json) as bars:
-            ended = control.wait(
-                dataset,
-                clock,
-                wanted,
-                poll_s=poll_s,
-                timeout_s=timeout_s,
-                on_look=lambda: bars.draw(under_way(dataset, clock.now_ms(), heartbeat_timeout_ms), wanted),
-            )
+        wanted = _ids(compactions) if compactions else None
+        with (
+            client.open(url, settings=effective) as dataset,
+            Bars(Console(stderr=True), quiet=as_json) as bars,
+        ):
+            ended = dataset.wait(wanted, timeout_s=_seconds(timeout), on_look=bars.draw)
         if as_json:
             print_json(
                 [{"compaction": o.compaction, "state": o.state.value, "reason": o.reason} for o in ended]
@@ -182,7 +157,7 @@ def wait(
         else:
             for o in ended:
                 print(f"{o.compaction} {o.state.value}" + (f": {o.reason}" if o.reason else ""))
-            if not wanted:
+            if not ended:
                 print("No compaction is under way.")
         from lithify.compaction.model import State
 
@@ -209,11 +184,9 @@ class Bars:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def draw(self, found: Sequence[CompactionStatus], wanted: Sequence[Ulid]) -> None:
+    def draw(self, found: Sequence[CompactionStatus]) -> None:
         """Show how things stand now."""
         for c in found:
-            if c.id not in wanted:
-                continue
             left = f", {text.duration(c.remaining_ms)} left" if c.remaining_ms is not None else ""
             said = f"{c.state.value}{left}" + (f", waits for {c.waits_for}" if c.waits_for else "")
             news = (c.state, c.waits_for, round(c.share_done * 10))
@@ -245,19 +218,17 @@ def _seconds(timeout: str | None) -> float | None:
         raise Refused(f"--timeout: {error}") from None
 
 
-def _report(dataset: Dataset, added: Sequence[Ulid], notes: Sequence[str], as_json: bool) -> None:
-    from lithify.clock import SystemClock
-
-    is_alive = dataset.coordinator(SystemClock().now_ms()).is_alive
+def _report(job: Job, as_json: bool) -> None:
+    is_alive = job.dataset.is_coordinated()
     if as_json:
-        print_json({"submitted": list(added), "coordinator_is_alive": is_alive, "notes": list(notes)})
+        print_json({"submitted": job.ids, "coordinator_is_alive": is_alive, "notes": job.notes})
         return
-    for compaction_id in added:
+    for compaction_id in job.ids:
         print(compaction_id)
-    for note in notes:
+    for note in job.notes:
         _say(note)
     if is_alive is False:
-        _say(f"No coordinator is running: this waits until one is started (lithify run {dataset.url}).")
+        _say(f"No coordinator is running: this waits until one is started (lithify run {job.dataset.url}).")
 
 
 def _say(sentence: str) -> None:

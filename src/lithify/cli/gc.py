@@ -11,8 +11,6 @@ from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
-from lithify.datasets.registry import registered_for
-from lithify.errors import Refused
 
 
 @takes_kind_options("gc")
@@ -44,35 +42,13 @@ def gc(
     """
     with errors(as_json):
         given.check(url)
-        min_age_ms = None if min_age is None else _milliseconds(min_age)
         effective = settings(config, sets, given, store_option=store_option)
-        from lithify.clock import SystemClock
-        from lithify.ids import RandomIds
+        from lithify import client
         from lithify.views.drawing import draw
 
-        shown = (
-            registered_for(url)
-            .load()
-            .collect(
-                url,
-                effective,
-                given.asked(),
-                SystemClock(),
-                RandomIds(),
-                dry_run=not delete,
-                min_age_ms=min_age_ms,
-            )
-        )
+        with client.open(url, settings=effective) as dataset:
+            shown = dataset.collect_garbage(delete=delete, min_age_s=min_age, **given.asked().given)
         if as_json:
             print_json(shown.document)
         else:
             draw(Console(), shown.blocks)
-
-
-def _milliseconds(min_age_s: float) -> int:
-    from lithify.config.durations import milliseconds_of
-
-    try:
-        return milliseconds_of(min_age_s)
-    except ValueError as error:
-        raise Refused(f"--min-age: {error}") from None

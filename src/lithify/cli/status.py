@@ -54,15 +54,10 @@ def status(
     with errors(as_json):
         given.check(url)
         effective = settings(config, sets, given, store_option=store_option)
-        from lithify import wiring
-        from lithify.clock import SystemClock
-        from lithify.service.status import status as status_of
+        from lithify import client
 
-        found = status_of(
-            wiring.open_dataset(url, effective),
-            SystemClock().now_ms(),
-            wiring.heartbeat_timeout_ms(effective),
-        )
+        with client.open(url, settings=effective) as dataset:
+            found = dataset.status()
         if as_json:
             print_json(as_document(found))
         else:

@@ -43,9 +43,7 @@ from lithify.errors import Fenced
 from lithify.events import Observer
 from lithify.ids import Ids, Ulid
 from lithify.service.failures import Failures
-
-WORKER_HEARTBEAT_TIMEOUT_MS = 30_000
-MAX_ATTEMPTS = 5
+from lithify.service.options import CoordinatorOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +81,7 @@ class Coordinator:
         ids: Ids,
         *,
         plan: Callable[[object, AnyLedger], Plan] | None = None,
-        worker_heartbeat_timeout_ms: int = WORKER_HEARTBEAT_TIMEOUT_MS,
-        max_attempts: int = MAX_ATTEMPTS,
+        options: CoordinatorOptions | None = None,
         observer: Observer = events.ignore,
     ) -> None:
         self._dataset = dataset
@@ -92,9 +89,8 @@ class Coordinator:
         self._ids = ids
         self._failures = Failures(dataset, clock)
         self._plan = plan if plan is not None else self._failures.held_back(dataset.propose)
-        self._silence = SilenceWatch(worker_heartbeat_timeout_ms)
-        self._timeout_ms = worker_heartbeat_timeout_ms
-        self._max_attempts = max_attempts
+        self.options = options if options is not None else CoordinatorOptions()
+        self._silence = SilenceWatch(self.options.worker_heartbeat_timeout_ms)
         self._observe = observer
         self._epoch: int | None = None
         self._unnoted: list[tuple[Ulid, Attempt]] = []
@@ -253,7 +249,8 @@ class Coordinator:
 
     def _silent(self, compaction: AnyCompaction) -> Attempt:
         owner = compaction.worker.id if compaction.worker is not None else ""
-        reason = f"worker {owner or 'unknown'} showed no sign of life for {self._timeout_ms / 1000:g} s"
+        silence_s = self.options.worker_heartbeat_timeout_ms / 1000
+        reason = f"worker {owner or 'unknown'} showed no sign of life for {silence_s:g} s"
         return Attempt(owner, reason, self._clock.now_ms(), recorded_ranges(compaction))
 
     def _exhausted(self, ledger: AnyLedger) -> list[tuple[AnyCompaction, Attempt]]:
@@ -264,7 +261,7 @@ class Coordinator:
         if not waiting or ledger is self._looked_at:
             return []
         attempts = self._dataset.journal.attempts()
-        found = [c for c in waiting if len(attempts.get(c.id, ())) >= self._max_attempts]
+        found = [c for c in waiting if len(attempts.get(c.id, ())) >= self.options.max_attempts]
         for compaction in found[-MAX_FAILURES:]:
             tries = attempts[compaction.id]
             self._failures.note(compaction, len(tries), tries[-1].reason)
@@ -280,7 +277,7 @@ class Coordinator:
             if compaction.id not in ids:
                 self._failures.forget(compaction.id)
                 continue
-            url, tries = self._dataset.url, self._max_attempts
+            url, tries = self._dataset.url, self.options.max_attempts
             self._observe(events.Failed(url, compaction.id, tries, last.reason))
             self._dataset.journal.clear(compaction.id)
         return tuple((c, last.reason) for c, last in exhausted if c.id in ids)

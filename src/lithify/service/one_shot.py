@@ -6,8 +6,8 @@
 3. Take back what a dead run still held.
 4. Turn coordinator and worker ticks until nothing is active and nothing is proposed. Work that
    another process's worker holds is waited for, until it finishes or falls silent and is reclaimed.
-5. A compaction whose ranges fail for good is tried again a bounded number of times (once, when its
-   input is corrupt or refused), then marked Failed, and what it reads is left alone for the rest of the
+5. A compaction whose ranges fail for good is tried again as often as the options say (not at all when
+   its input is corrupt or refused), then marked Failed, and what it reads is left alone for the rest of the
    run: the planner proposes something else. The same goes for a unit whose proposals are refused as soon as
    they are made, because of something odd in the ledger.
 6. A master that does not answer is noticed before step 2. What runs on an engine that goes down is given
@@ -40,12 +40,13 @@ from lithify.events import Observer
 from lithify.ids import Ids, Ulid
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import without
-from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.options import CoordinatorOptions, WorkerOptions
+from lithify.service.worker import Worker
 
 __all__ = ["Planner", "run"]
 
 WAIT_S = 1.0
-MAX_ATTEMPTS = 3
+MAX_REFUSALS = 3
 
 
 def run(
@@ -58,7 +59,7 @@ def run(
     planner: Planner | None = None,
     take_over: bool = False,
     options: WorkerOptions | None = None,
-    worker_heartbeat_timeout_ms: int = 30_000,
+    coordinator_options: CoordinatorOptions | None = None,
     observer: Observer = events.ignore,
 ) -> RunSummary:
     """Compact `dataset` until nothing is left to do; see the module's steps.
@@ -81,7 +82,7 @@ def run(
         plan=lambda snapshot, latest: without(
             plan_now(snapshot, latest, shunned.held), shunned.held, dataset
         ),
-        worker_heartbeat_timeout_ms=worker_heartbeat_timeout_ms,
+        options=coordinator_options,
         observer=observer,
     )
     # Nobody else is there to leave work to.
@@ -127,10 +128,10 @@ def _turn(
             refused.append(Ended(compaction.id, reason))
             unit = dataset.unit(compaction.spec)
             refusals[unit] += any(proposal.spec == compaction.spec for proposal in tick.plan.proposals)
-            if refusals[unit] >= MAX_ATTEMPTS:
+            if refusals[unit] >= MAX_REFUSALS:
                 refusals[unit] = 0
                 shunned.add(compaction)
-                failures.append(Ended(compaction.id, f"refused {MAX_ATTEMPTS} times: {reason}"))
+                failures.append(Ended(compaction.id, f"refused {MAX_REFUSALS} times: {reason}"))
         for compaction, reason in tick.failed:
             shunned.add(compaction)
             failures.append(Ended(compaction.id, reason))
@@ -138,7 +139,7 @@ def _turn(
         worker.room.check_engine()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1
-            if attempts[compaction_id] >= MAX_ATTEMPTS or _is_final(error):
+            if attempts[compaction_id] >= coordinator.options.max_attempts or _is_final(error):
                 shunned.add(tick.ledger.get(compaction_id))
                 coordinator.fail(compaction_id, str(error))
                 failures.append(Ended(compaction_id, str(error)))

@@ -1,4 +1,4 @@
-"""How workers of a process work."""
+"""How coordinators and workers work. Names and defaults are SlateDB's where it has the option."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ MAX_REST_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """Of the coordinator of one dataset."""
+
+    worker_heartbeat_timeout_ms: int = 30_000
+    """A worker that was silent for longer counts as lost."""
+    max_attempts: int = 5
+    """A compaction that was tried so often has failed for good."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """Names are SlateDB's where it has the option."""
+    """Of the workers of one process."""
 
     max_concurrent_compactions: int = 4
     heartbeat_interval_ms: int = 10_000

@@ -41,6 +41,7 @@ from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
 from lithify.errors import Fenced, StoreError
 from lithify.ids import RandomIds
 from lithify.service.coordinator import Coordinator
+from lithify.service.options import CoordinatorOptions
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.tables import (
@@ -196,7 +197,7 @@ def _coordinator(folder: Path, seconds: float, seed: int) -> None:
     while not end.has_come():
         with suppress(StoreError):
             dataset = IcebergDataset(new_catalog(folder), TableUrl("test", NAME), clock, ids)
-            coordinator = Coordinator(dataset, clock, ids, worker_heartbeat_timeout_ms=2000)
+            coordinator = Coordinator(dataset, clock, ids, options=CoordinatorOptions(2000))
             worker = Worker(dataset, InlineEngine(), clock, f"lithify-{ids.ulid(clock.now_ms())}")
             coordinator.start(Term(dataset.take_epoch()))
             try:

@@ -17,8 +17,9 @@ from lithify.errors import CorruptObject, EngineError, Fenced, LithifyError, Sto
 from lithify.ids import Ulid
 from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
+from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.room import Room
-from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.testing.simulation import rules
 from lithify.testing.simulation.engine import SimulatedEngine
@@ -170,8 +171,7 @@ def run_coordinator_process(process: Process, *, take_over: bool) -> None:
         dataset,
         process.clock,
         process.ids,
-        worker_heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS,
-        max_attempts=_MAX_ATTEMPTS,
+        options=CoordinatorOptions(HEARTBEAT_TIMEOUT_MS, _MAX_ATTEMPTS),
         observer=_observer(process),
     )
     coordinator.process = process
