@@ -145,7 +145,6 @@ def worker(
         engine,
         clock,
         f"lithify-{RandomIds().ulid(clock.now_ms())}" if name is None else name,
-        options=worker_options(config),
         room=room,
         observer=observer,
     )

@@ -13,7 +13,8 @@ from pyiceberg.table import Table
 
 import lithify
 from lithify import events
-from lithify.testing.engine import InlineEngine
+from lithify.testing import ManualClock
+from lithify.testing.engine import Fault, InlineEngine
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.judge.official import Put, open_db
 from tests.judge.rows import read_database, visible_rows
@@ -123,6 +124,17 @@ def test_submit_wait_cancel_and_retry(db: lithify.Dataset, path: Path) -> None:
     assert db.compact().failed == ()
     assert [outcome.state.value for outcome in again.wait()] == ["completed"]
     assert db.collect_garbage(min_age_s=0).document["dry_run"]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_run_tries_as_often_as_it_is_told(path: Path, attempts: int) -> None:
+    engine = InlineEngine(faults=lambda call: Fault.FAIL_BEFORE)
+    told = {"service.max_attempts": attempts}
+    seen: list[events.Event] = []
+    with lithify.open(str(path), settings=told, engine=engine, clock=ManualClock()) as opened:
+        (failed,) = opened.compact(full=True, on_event=seen.append).failed
+    assert "never started" in failed.reason
+    assert sum(isinstance(event, events.AttemptFailed) for event in seen) == attempts
 
 
 def test_two_services_of_one_dataset(path: Path) -> None:

@@ -93,6 +93,7 @@ def without_waiting() -> Iterator[None]:
     with (
         mock.patch("lithify.clock.SystemClock", QuickClock),
         mock.patch("lithify.cli.once.SystemClock", QuickClock),
+        mock.patch("lithify.client.SystemClock", QuickClock),
         mock.patch("lithify.wiring.spark_engine", _engine),
         mock.patch("lithify.wiring.stop_on_signals", StopSoon),
         logging_as_before(),

@@ -151,7 +151,6 @@ class Rig:
             self.engines[name],
             self.clock,
             name,
-            options=WorkerOptions(**options),
             room=room if room is not None else self.room(name, executor, **options),
             observer=self.events.append,
         )

@@ -166,7 +166,7 @@ def _worker(options: NodeOptions, url: str, engine: Engine, room: Room) -> Worke
     clock = SystemClock()
     name = options.name or f"lithify-{RandomIds().ulid(clock.now_ms())}"
     dataset = dataset_at(url, max_sst_size=options.max_sst_size)
-    return Worker(dataset, engine, clock, name, options=_worker_options(options), room=room, observer=report)
+    return Worker(dataset, engine, clock, name, room=room, observer=report)
 
 
 def report(event: Event) -> None:

@@ -139,8 +139,7 @@ class Service:
         if url in self.closed:
             raise self.closed[url]
         dataset = as_dataset(self.toys[url])
-        options, observe = self.options, self.events.append
-        return Worker(dataset, self.engine, self.clock, "w", options=options, room=room, observer=observe)
+        return Worker(dataset, self.engine, self.clock, "w", room=room, observer=self.events.append)
 
     def toy(self, name: str) -> ToyDataset:
         return self.toys[f"toy:///{name}"]

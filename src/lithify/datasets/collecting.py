@@ -90,7 +90,7 @@ class PeriodicCollector(Generic[KindT]):
         clock: Clock,
         observer: Observer = events.ignore,
     ) -> None:
-        self._options = options
+        self.options = options
         self._collect = collect
         self._clock = clock
         self._observe = observer
@@ -101,7 +101,7 @@ class PeriodicCollector(Generic[KindT]):
         others are done first and the first failure is raised."""
         now_s = self._clock.monotonic_s()
         failures: list[LithifyError] = []
-        for due in due_kinds(self._options, self._began_s, now_s):
+        for due in due_kinds(self.options, self._began_s, now_s):
             self._began_s.update(dict.fromkeys(due.kinds, now_s))
             try:
                 self._observe(self._collect(due))
@@ -113,4 +113,4 @@ class PeriodicCollector(Generic[KindT]):
 
     def wait_s(self) -> float:
         """Seconds until something is due; infinite when nothing ever is."""
-        return until_due_s(self._options, self._began_s, self._clock.monotonic_s())
+        return until_due_s(self.options, self._began_s, self._clock.monotonic_s())

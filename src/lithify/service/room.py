@@ -28,7 +28,7 @@ class Room:
     def __init__(self, engine: Engine, options: WorkerOptions, executor: Executor | None = None) -> None:
         self.executor = executor
         self._engine = engine
-        self._options = options
+        self.options = options
         self._held: set[tuple[str, Ulid]] = set()
         self._rest = Rest(options.rest)
 
@@ -47,7 +47,7 @@ class Room:
 
     def has_slot(self, free_ms: int) -> bool:
         """Whether something that has been free for `free_ms` may be claimed."""
-        held, options = self.held, self._options
+        held, options = self.held, self.options
         if held >= options.max_concurrent_compactions:
             return False
         is_spare = held > 0 and held >= self._engine.slots

@@ -85,8 +85,8 @@ class Worker:
         self._engine = engine
         self._clock = clock
         self._id = worker_id
-        self._options = options if options is not None else WorkerOptions()
-        self._room = room if room is not None else Room(engine, self._options)
+        assert options is None or room is None, "the room has the options"
+        self._room = room if room is not None else Room(engine, options or WorkerOptions())
         self._observe = observer
         self._running: dict[Ulid, Claim] = {}
         self._free = _Free()
@@ -272,7 +272,7 @@ class Worker:
 
     def _deserves(self, running: Claim, now_ms: int) -> bool:
         """Whether a heartbeat is due and deserved."""
-        options, pulse = self._options, running.pulse
+        options, pulse = self._room.options, running.pulse
         if running.error is not None:
             return False
         since_ms = now_ms - running.last_heartbeat_ms
@@ -397,7 +397,9 @@ class Worker:
         return {i: priorities.get(i, 0.0) - len(attempts.get(i, ())) for i in candidates}
 
     def _is_paused(self, attempts: tuple[Attempt, ...], now_ms: int) -> bool:
-        return bool(attempts) and self._options.retry_pause.lasts(len(attempts), attempts[-1].at_ms, now_ms)
+        return bool(attempts) and self._room.options.retry_pause.lasts(
+            len(attempts), attempts[-1].at_ms, now_ms
+        )
 
     def _claim_one(self, compaction_id: Ulid) -> bool:
         now_ms = self._clock.now_ms()

@@ -139,7 +139,7 @@ def _worker(process: Process, engine: SimulatedEngine, room: Room | None = None)
         engine,
         process.clock,
         engine.worker_id,
-        options=_WORKER,
+        options=_WORKER if room is None else None,
         room=room,
         observer=_observer(process),
     )

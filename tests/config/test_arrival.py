@@ -1,0 +1,289 @@
+"""Every setting, given in a file, in the environment and as an option, reaches the object it is for."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from lithify import events, wiring
+from lithify.cli.kind_options import Given
+from lithify.cli.process import Process
+from lithify.cli.settings import SINGLE, TABLES, load_settings, settings
+from lithify.config.model import Config, options
+from lithify.datasets.registry import all_registered, config_type
+from lithify.datasets.slatedb.model import Codec
+from lithify.datasets.slatedb.options import SlateOptions
+from lithify.service.options import CoordinatorOptions, WorkerOptions
+from lithify.testing.engine import InlineEngine
+from tests.cli.invoking import invoke_json, logging_as_before
+from tests.datasets.iceberg.tables import new_catalog, new_table
+from tests.fuzz.running import run
+from tests.judge.official import Put, open_db
+
+TABLE = "iceberg://lake/db.events"
+
+
+def keep_all(row: object) -> None:
+    """A compaction filter, to be named."""
+
+
+class Made(Exception):
+    """What something would have been made with."""
+
+    def __init__(self, *arguments: object, **named: object) -> None:
+        self.arguments, self.named = arguments, named
+
+
+def raise_made(*arguments: object, **named: object) -> None:
+    raise Made(*arguments, **named)
+
+
+@dataclass
+class Built:
+    """What the settings are built into."""
+
+    config: Config
+    folder: Path
+    patch: pytest.MonkeyPatch
+
+    def dataset(self, url: str | None = None) -> Any:
+        return wiring.open_dataset(url or str(self.folder / "db"), self.config)
+
+    def coordinator(self) -> CoordinatorOptions:
+        return wiring.coordinator(self.dataset(), self.config, events.ignore).options
+
+    def worker(self) -> WorkerOptions:
+        engine = InlineEngine()
+        room = wiring.room(engine, self.config)
+        return wiring.worker(self.dataset(), engine, self.config, events.ignore, room=room).room.options
+
+    def slatedb(self) -> SlateOptions:
+        return cast(SlateOptions, self.dataset().options)
+
+    def garbage(self, kind: str, url: str | None = None) -> Any:
+        collector: Any = wiring.collector(self.dataset(url), self.config, events.ignore)
+        return next(how for of, how in collector.options.items() if of.name == kind)
+
+    def policy(self) -> Any:
+        return self.dataset(TABLE).snapshot().policy
+
+    def spark(self) -> Made:
+        self.patch.setattr("lithify.engine.spark.SparkEngine", Made)
+        return cast(Made, wiring.spark_engine(self.config, []))
+
+    def endpoint(self) -> tuple[object, ...]:
+        self.patch.setattr("prometheus_client.start_http_server", raise_made)
+        with pytest.raises(Made) as made, Process(self.config, coordinates=True):
+            pass
+        return made.value.arguments
+
+    def store_options(self) -> Mapping[str, str]:
+        self.patch.setattr("lithify.datasets.slatedb.kind.open_store", raise_made)
+        self.patch.setattr("lithify.datasets.iceberg.kind.open_catalog", raise_made)
+        found = []
+        for url in ("s3://bucket/db", TABLE):
+            with pytest.raises(Made) as made:
+                self.dataset(url)
+            found.append(made.value.arguments[1])
+        assert found[0] == found[1]
+        return cast(Mapping[str, str], found[0])
+
+
+Find = Callable[[Built], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    given: Any
+    """No default."""
+    arrives: Any
+    find: Find
+    key: str = ""
+    """Of a table that users fill: what of it is given."""
+
+
+def collected(kind: str, url: str | None = None, *, dry_run: bool = True) -> dict[str, Case]:
+    return {
+        "interval": Case("7s", 7000, lambda b: b.garbage(kind, url).interval_ms),
+        "min_age": Case("8s", 8000, lambda b: b.garbage(kind, url).min_age_ms),
+        "dry_run": Case(dry_run, dry_run, lambda b: b.garbage(kind, url).dry_run),
+    }
+
+
+def under(section: str, cases: Mapping[str, Case]) -> dict[str, Case]:
+    return {f"{section}.{name}": case for name, case in cases.items()}
+
+
+FILTER = f"{__name__}:keep_all"
+CASES: dict[str, Case] = {
+    "store_options": Case(
+        "eu-central-9", "eu-central-9", lambda b: b.store_options()["aws_region"], "aws_region"
+    ),
+    "service.poll_interval": Case("7s", 7.0, lambda b: wiring.loop_options(b.config).poll_interval_s),
+    "service.commit_compacted_interval": Case(
+        "7s", 7.0, lambda b: wiring.loop_options(b.config).commit_compacted_interval_s
+    ),
+    "service.worker_heartbeat_timeout": Case(
+        "7s", 7000, lambda b: b.coordinator().worker_heartbeat_timeout_ms
+    ),
+    "service.max_attempts": Case(7, 7, lambda b: b.coordinator().max_attempts),
+    "service.embedded_worker": Case(False, False, lambda b: b.config.service.embedded_worker),
+    "service.collect_garbage": Case(
+        False, None, lambda b: wiring.collector(b.dataset(), b.config, events.ignore)
+    ),
+    "service.worker.max_concurrent_compactions": Case(7, 7, lambda b: b.worker().max_concurrent_compactions),
+    "service.worker.compactions_poll_interval": Case(
+        "7s",
+        (7.0, 7000),
+        lambda b: (
+            wiring.loop_options(b.config).compactions_poll_interval_s,
+            b.worker().spare_claim_delay_ms,
+        ),
+    ),
+    "service.worker.heartbeat_interval": Case("7s", 7000, lambda b: b.worker().heartbeat_interval_ms),
+    "service.worker.heartbeat_min_interval": Case("7s", 7000, lambda b: b.worker().heartbeat_min_interval_ms),
+    "service.worker.heartbeat_bytes": Case(7, 7, lambda b: b.worker().heartbeat_bytes),
+    "service.worker.range_start_timeout": Case("7s", 7000, lambda b: b.worker().range_start_timeout_ms),
+    "service.worker.first_retry_pause": Case("7s", 7000, lambda b: b.worker().first_retry_pause_ms),
+    "service.worker.max_retry_pause": Case("7s", 7000, lambda b: b.worker().max_retry_pause_ms),
+    "spark.master": Case("local[7]", "local[7]", lambda b: b.spark().arguments[0]),
+    "spark.conf": Case(
+        "7g", {"spark.executor.memory": "7g"}, lambda b: b.spark().named["conf"], "spark.executor.memory"
+    ),
+    "metrics.port": Case(0, 0, lambda b: b.endpoint()[0]),
+    "slatedb.l0_max_ssts": Case(7, 7, lambda b: b.slatedb().l0_max_ssts),
+    "slatedb.max_concurrent_compactions": Case(7, 7, lambda b: b.slatedb().policy.max_concurrent_compactions),
+    "slatedb.scheduler_options": Case(
+        3, 3, lambda b: b.slatedb().policy.min_compaction_sources, "min_compaction_sources"
+    ),
+    "slatedb.enable_trivial_move": Case(True, True, lambda b: b.slatedb().enable_trivial_move),
+    "slatedb.checkpoint_lifetime": Case("7s", 7, lambda b: b.slatedb().checkpoint_lifetime_s),
+    "slatedb.max_sst_size": Case(7, 7, lambda b: b.slatedb().max_sst_size),
+    "slatedb.min_filter_keys": Case(7, 7, lambda b: b.slatedb().min_filter_keys),
+    "slatedb.compression_codec": Case("zstd", Codec.ZSTD, lambda b: b.slatedb().compression),
+    "slatedb.block_size": Case(8192, 8192, lambda b: b.slatedb().block_size),
+    "slatedb.merge_operator": Case(FILTER, FILTER, lambda b: b.slatedb().merge_operator),
+    "slatedb.compaction_filter": Case(FILTER, FILTER, lambda b: b.slatedb().compaction_filter),
+    **{
+        f"slatedb.segments.{name}": Case(given, arrives, find)
+        for name, given, arrives, find in (
+            ("pattern", "{u64:ms}", "{u64:ms}", lambda b: segments(b).pattern),
+            ("granularity", "hour", "hour", lambda b: segments(b).calendar.granularity.value),
+            ("time_zone", "Europe/Berlin", "Europe/Berlin", lambda b: segments(b).calendar.zone),
+            ("skip_from_now", "7s", 7_000_000, lambda b: segments(b).skip_clock_us),
+            ("skip_from_latest", "7s", 7_000_000, lambda b: segments(b).skip_newest_us),
+        )
+    },
+    **under("slatedb.garbage_collector_options.manifest_options", collected("MANIFEST")),
+    **under("slatedb.garbage_collector_options.compactions_options", collected("COMPACTIONS")),
+    **under("slatedb.garbage_collector_options.compacted_options", collected("COMPACTED")),
+    **under("slatedb.garbage_collector_options.wal_options", collected("WAL")),
+    **under("slatedb.garbage_collector_options.wal_fence_options", collected("WAL_FENCE", dry_run=False)),
+    **under("slatedb.garbage_collector_options.detach_options", collected("DETACH")),
+    **under("slatedb.garbage_collector_options.lithify_options", collected("PROGRESS")),
+    "iceberg.properties": Case("hour", "hour", lambda b: b.policy().granularity, "granularity"),
+    **under("iceberg.garbage.data_files", collected("DATA", TABLE)),
+    **under("iceberg.garbage.manifests", collected("MANIFEST", TABLE)),
+    **under("iceberg.garbage.ledger_versions", collected("VERSION", TABLE)),
+    **under("iceberg.garbage.lithify", collected("NOTE", TABLE)),
+}
+ELSEWHERE = {"log.format", "log.level", "metrics.host"}
+"""Below: they need another one, or take effect in a process as a whole."""
+
+
+def segments(built: Built) -> Any:
+    found = built.slatedb().segment_times
+    assert found is not None
+    return found
+
+
+def test_no_setting_is_left_out() -> None:
+    assert set(CASES) | ELSEWHERE == {option.name for option in options(config_type())}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database and a table."""
+    folder = tmp_path_factory.mktemp("arrival")
+    with open_db(folder / "db") as database:
+        database.write_batch([Put(b"k", b"v")])
+        database.flush()
+    new_table(new_catalog(folder, name="lake"))
+    return folder
+
+
+@pytest.mark.parametrize("way", ["file", "environment", "option"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_setting_arrives(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: str
+) -> None:
+    case = CASES[name]
+    text = str(case.given).lower() if isinstance(case.given, bool) else str(case.given)
+    sets = []
+    if name.startswith("slatedb.segments.") and not name.endswith("pattern"):
+        sets.append("slatedb.segments.pattern=%Y")
+    if name.startswith("iceberg."):
+        sets.append(f"store_options.uri=sqlite:///{folder}/catalog.db")
+    file = None
+    if way == "file":
+        file = tmp_path / "lithify.toml"
+        section, own = (name, json.dumps(case.key)) if case.key else name.rsplit(".", 1)
+        file.write_text(f"[{section}]\n{own} = {json.dumps(case.given)}\n")
+    elif way == "environment":
+        value = json.dumps({case.key: case.given}) if case.key else text
+        monkeypatch.setenv("LITHIFY_" + name.replace(".", "__").upper(), value)
+    else:
+        sets.append(f"{name}.{case.key}={text}" if case.key else f"{name}={text}")
+    found = case.find(Built(load_settings(file, sets).config, folder, monkeypatch))
+    assert found == case.arrives
+    assert type(found) is type(case.arrives)
+
+
+def test_where_metrics_are_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_settings(None, ["metrics.host=::1", "metrics.port=7"]).config
+    assert Built(config, folder, monkeypatch).endpoint()[:2] == (7, "::1")
+
+
+def test_how_logs_look(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_as_before():
+        settings(None, ["log.format=json", "log.level=info"])
+        logging.getLogger("lithify").info("here")
+    assert json.loads(capsys.readouterr().err)["message"] == "here"
+    with logging_as_before():
+        settings(None, ["log.level=error"])
+        logging.getLogger("lithify").warning("here")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_without_a_worker(folder: Path, tmp_path: Path) -> None:
+    for works, states in (("false", {"submitted", "scheduled"}), ("true", set())):
+        path = tmp_path / works
+        with open_db(path) as database:
+            for n in range(8):
+                database.write_batch([Put(b"k", b"%d" % n)])
+                database.flush()
+        assert run(["run", "--set", f"service.embedded_worker={works}", str(path)]).exit_code == 0
+        found = {c["state"] for c in invoke_json("status", path)["compactions"]}
+        assert found <= states
+        assert bool(found) == bool(states)
+
+
+def test_options_of_commands_stand_for_settings() -> None:
+    """Each with a flag of its own, and the origin says so."""
+    names = {option.name for option in options(config_type())}
+    assert {setting for _, setting in (SINGLE | TABLES).values()} <= names
+    for kind in all_registered():
+        for option in kind.load_options().options:
+            if option.setting is not None:
+                assert option.setting in names
+                case = CASES[option.setting]
+                value = [f"{case.key}={case.given}"] if option.type == list[str] else case.given
+                given = Given({option.name: value}, [(kind, option)])
+                setting = f"{option.setting}.{case.key}" if case.key else option.setting
+                assert load_settings(None, None, given).origins == {setting: option.flag}
