@@ -14,11 +14,12 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.model import Spec, TieredSpec
 from lithify.datasets.slatedb.request import spec_of
 from lithify.datasets.slatedb.tiered import TieredPolicy
-from lithify.errors import Refused
+from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds, Ulid
 from lithify.service import control
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
+from lithify.testing import Call, Fault, FaultyStore, ManualClock
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
 from tests.judge.official import Put, compact_officially, compactor_settings, open_db
@@ -152,6 +153,33 @@ def test_a_cancelled_compaction_stops_and_can_be_tried_again(db: Set) -> None:
     assert db.outcome(new_id).state is State.COMPLETED
     with open_db(db.path) as database:
         assert len(database.scan()) == 20
+
+
+def test_waiting_outlasts_an_outage(db: Set, caplog: pytest.LogCaptureFixture) -> None:
+    """A store that was never there is another matter: somebody mistook its name."""
+    (compaction_id,) = db.submit(db.spec())
+    clock, outage_s = ManualClock(), (5, 300)
+
+    def decide(number: int, call: Call) -> Fault | None:
+        return Fault.FAIL_BEFORE if outage_s[0] <= clock.monotonic_s() < outage_s[1] else None
+
+    dataset = dataset_at(db.path, wrap=lambda store: FaultyStore(store, decide))
+    looks: list[float] = []
+
+    def look() -> None:
+        looks.append(clock.monotonic_s())
+        if clock.monotonic_s() >= outage_s[1]:
+            db.finish()
+
+    (ended,) = control.wait(dataset, clock, [compaction_id], poll_s=1, on_look=look)
+    assert ended.state is State.COMPLETED
+    assert [s for s in looks if s < outage_s[0]]
+    assert not [s for s in looks if outage_s[0] <= s < outage_s[1]]
+    assert sum("look again" in record.message for record in caplog.records) == 1
+    clock = ManualClock()
+    clock.advance_s(10)
+    with pytest.raises(StoreError):
+        control.wait(dataset, clock, [compaction_id], poll_s=1)
 
 
 def test_what_was_cancelled_is_not_planned_again_at_once(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ All of it is a change of the ledger by somebody who is neither coordinator nor w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,8 +28,10 @@ from lithify.compaction.model import Compaction, State
 from lithify.compaction.presence import Presence
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
-from lithify.errors import DeadlineExceeded, Refused
+from lithify.errors import DeadlineExceeded, Refused, StoreError
 from lithify.ids import Ids, Ulid
+
+_log = logging.getLogger("lithify")
 
 CANCELLED = "was cancelled"
 _NO_LEDGER = "no coordinator has ever run on {url}; start one: lithify run {url}"
@@ -185,28 +188,43 @@ def wait(
 ) -> list[Outcome]:
     """Look every `poll_s` until all these compactions have ended; how, in their order. `DeadlineExceeded`
     when they have not before `timeout_s`, `Refused` when nothing is known of one. `on_look` is called after
-    each look that was not the last."""
+    each look that was not the last. A store that is away after the first look is waited for as well."""
     ends_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
     ended: dict[Ulid, Outcome] = {}
+    has_looked, is_away = False, False
     while True:
-        under_way = set(active(dataset))
-        for compaction_id in compaction_ids:
-            if compaction_id not in ended and compaction_id not in under_way:
-                found = outcome(dataset, compaction_id)
-                if found is None:
-                    raise Refused(
-                        f"nothing is known of a compaction {compaction_id} of {dataset.url}: there never was "
-                        "one, or it is over and its traces were collected"
-                    )
-                if found.state.is_terminal:
-                    ended[compaction_id] = found
-        if len(ended) == len(compaction_ids):
-            return [ended[compaction_id] for compaction_id in compaction_ids]
-        on_look()
+        try:
+            _look(dataset, compaction_ids, ended)
+            if len(ended) == len(compaction_ids):
+                return [ended[compaction_id] for compaction_id in compaction_ids]
+            has_looked, is_away = True, False
+            on_look()
+        except StoreError as error:
+            if not has_looked:
+                raise
+            if not is_away:
+                _log.warning("cannot look, and will look again: %s", error)
+            is_away = True
         if ends_s is not None and clock.monotonic_s() + poll_s > ends_s:
             left = ", ".join(i for i in compaction_ids if i not in ended)
             raise DeadlineExceeded(f"not finished in time: {left}; `lithify status` says what it waits for")
         clock.sleep_s(poll_s)
+
+
+def _look(dataset: Dataset, compaction_ids: Sequence[Ulid], ended: dict[Ulid, Outcome]) -> None:
+    """Add those to `ended` that have ended."""
+    under_way = set(active(dataset))
+    for compaction_id in compaction_ids:
+        if compaction_id in ended or compaction_id in under_way:
+            continue
+        found = outcome(dataset, compaction_id)
+        if found is None:
+            raise Refused(
+                f"nothing is known of a compaction {compaction_id} of {dataset.url}: there never was "
+                "one, or it is over and its traces were collected"
+            )
+        if found.state.is_terminal:
+            ended[compaction_id] = found
 
 
 def _ended(dataset: Dataset, compaction_id: Ulid) -> AnyCompaction | None:
