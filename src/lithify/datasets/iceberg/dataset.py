@@ -123,7 +123,7 @@ class IcebergDataset:
         self._chunks = VersionedFiles(
             self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
         )
-        self.lineage = Lineage(self.store, join(folder, "lineage.json"))
+        self.lineage = Lineage(self.url, self.store, join(folder, "lineage.json"))
         self._ids = ids
         self._journal = ObjectJournal(self.store, folder, clock, ids)
         self.lease = ObjectLease(self.store, folder)
@@ -170,6 +170,7 @@ class IcebergDataset:
         if self._drawn is None or self._drawn[:2] != known:
             policy = parse_policy(table.metadata.properties, self.url, self._options)
             branch = check_table(table.metadata, policy.branch, self.url)
+            self.lineage.check(table, self.load)
             column = find_time_column(table.metadata, policy.time_column, self.url)
             listing = read_listing(table, branch, self._cache)
             states, notes = self._states(chunks)
@@ -246,7 +247,11 @@ class IcebergDataset:
             if ledger is None or ledger.epoch != epoch:
                 raise Fenced(f"another coordinator has taken over {self.url}; this one (epoch {epoch}) stops")
 
-        verdicts = self._committer.commit(compactions, self._branch, check_epoch)
+        def branch_of(table: Table) -> str:
+            self.lineage.check(table, self.load)
+            return self._branch(table)
+
+        verdicts = self._committer.commit(compactions, branch_of, check_epoch)
         for compaction in compactions:
             verdict = verdicts[compaction.id]
             if verdict.refusal is not None:
@@ -294,7 +299,7 @@ class IcebergDataset:
     def take_epoch(
         self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
     ) -> int:
-        """Fence every older coordinator, and make sure there is a ledger."""
+        """Fence every older coordinator, and make sure there is a ledger and a record of the table."""
         self.snapshot()  # refuses what cannot be compacted, before anything is written
         mark = self._ids.uuid().hex
         tries: list[Taking] = []
@@ -315,6 +320,7 @@ class IcebergDataset:
         self._ledgers.update(raise_epoch, self._clock, self._rng)
         epoch = tries[-1].epoch
         confirm(epoch)
+        self.lineage.advance(self.load())
         return epoch
 
     def has_taken(self, taking: Taking) -> bool:
