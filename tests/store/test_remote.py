@@ -41,8 +41,11 @@ class Request:
 
 
 @contextmanager
-def between(s3: S3, answer: Answer) -> Iterator[dict[str, str]]:
-    """A proxy before the server. `answer` may replace an answer by another, and do anything before.
+def between(
+    s3: S3, answer: Answer, is_cut: Callable[[Request], bool] = lambda request: False
+) -> Iterator[dict[str, str]]:
+    """A proxy before the server. `answer` may replace an answer by another, and do anything before. The
+    connection breaks in the middle of an answer that `is_cut`.
 
     Gives the options that reach the proxy.
     """
@@ -71,7 +74,11 @@ def between(s3: S3, answer: Answer) -> Iterator[dict[str, str]]:
             length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(body))
             self.send_header("Content-Length", length)
             self.end_headers()
-            self.wfile.write(body)
+            if is_cut(request):
+                self.wfile.write(body[: len(body) // 2])
+                self.close_connection = True
+            else:
+                self.wfile.write(body)
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle  # names given by the base class
 
@@ -188,3 +195,43 @@ def test_small_uploads_take_one_request_and_large_ones_go_in_parts(
             writer.write(bytes(size))
             writer.commit()
     assert sorted(methods) == expected
+
+
+READS: dict[str, Callable[[ObjectStore], object]] = {
+    "get": lambda store: store.get("db/k"),
+    "get with meta": lambda store: store.get_with_meta("db/k")[0],
+    "range": lambda store: store.get_range("db/k", 10, 5000),
+    "list": lambda store: [meta.key for meta in store.list("db")],
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("every", [2, 3])
+def test_answers_that_break_off_are_asked_for_again(
+    s3: S3, read: Callable[[ObjectStore], object], every: int
+) -> None:
+    """All but one of `every`: also the answer that goes on where another broke off."""
+    bucket = s3.bucket()
+    directly, _ = open_store(f"s3://{bucket}", s3.options)
+    directly.put("db/k", bytes(range(256)) * 40)
+    gets = []
+
+    def is_cut(request: Request) -> bool:
+        gets.append(request.path)
+        return len(gets) % every != 0
+
+    with between(s3, lambda request: None, is_cut) as options:
+        store, _ = open_store(f"s3://{bucket}", options)
+        assert read(store) == read(directly)
+        assert len(gets) > 1
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_answers_that_always_break_off(s3: S3, read: Callable[[ObjectStore], object]) -> None:
+    bucket = s3.bucket()
+    directly, _ = open_store(f"s3://{bucket}", s3.options)
+    directly.put("db/k", bytes(range(256)) * 40)
+    with between(s3, lambda request: None, lambda request: True) as options:
+        store, _ = open_store(f"s3://{bucket}", {**options, "max_retries": "1"})
+        with pytest.raises(StoreError, match="body"):
+            read(store)

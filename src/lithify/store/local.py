@@ -32,7 +32,6 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,6 +44,7 @@ from lithify.store.objects import ObjectMeta
 from lithify.store.ranges import check_range
 
 _STAGING_DIGITS = 18
+_MS_NS = 1_000_000
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -221,9 +221,11 @@ def _stage(path: Path, data: bytes, after_ns: int = 0) -> Path:
             rest = memoryview(data)
             while rest:
                 rest = rest[file.write(rest) :]
-            # The kernel's own time stands still for milliseconds; this one tells two writes apart.
-            now_ns = max(time.time_ns(), after_ns + 1)
-            os.utime(file.fileno(), ns=(now_ns, now_ns))
+            # Whoever keeps the file says when it was written: for ages, this process's clock counts for
+            # nothing. That time stands still for milliseconds; what is added tells two writes apart.
+            written_ns = os.fstat(file.fileno()).st_mtime_ns
+            written_ns = max(written_ns - written_ns % _MS_NS + secrets.randbelow(_MS_NS), after_ns + 1)
+            os.utime(file.fileno(), ns=(written_ns, written_ns))
             os.fsync(file.fileno())
     except BaseException:
         stage.unlink()

@@ -5,7 +5,8 @@ protocol and its errors to ours.
 
 - It repeats requests that failed on the way, by itself, a finite number of times and for a finite
   time. A create that it repeats can answer `ObjectExists` although the first try landed; `put_id`
-  travels as user metadata so that this can be told.
+  travels as user metadata so that this can be told. An answer that broke off in its middle it does
+  not always ask for again (never for a list), so that is done here.
 - A writer sends one PUT for an object below `PART_BYTES`, else a multipart upload. An upload that
   is aborted or killed never shows an object, but leaves its parts: buckets need a lifecycle rule
   that aborts incomplete multipart uploads, as S3's manual advises for every writer.
@@ -13,11 +14,12 @@ protocol and its errors to ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -36,6 +38,12 @@ MAX_PARTS_IN_FLIGHT = 4
 PUT_ID_METADATA = "lithifyputid"
 """Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
 _MAX_CAUSE_CHARS = 500
+_MAX_READS = 6
+_FIRST_PAUSE_S = 0.1
+_BROKE_OFF = "response body"
+"""obstore says no more of why."""
+
+_T = TypeVar("_T")
 
 
 class ObstoreStore:
@@ -55,10 +63,12 @@ class ObstoreStore:
         return self.get_with_meta(key)[0]
 
     def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
-        with _failures("get", key):
+        def read() -> tuple[bytes, ObjectMeta]:
             answer = obstore.get(self._backend, check_key(key))
             put_id = answer.attributes.get(PUT_ID_METADATA)
             return answer.bytes().to_bytes(), self._meta(answer.meta, put_id)
+
+        return _whole("get", key, read)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         check_range(key, offset, length)
@@ -75,9 +85,12 @@ class ObstoreStore:
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         folder = prefix.strip("/")
-        with _failures("list", folder or "/"):
+
+        def read() -> list[ObjectMeta]:
             chunks = obstore.list(self._backend, folder or None)
-            found = [self._meta(item) for chunk in chunks for item in chunk]
+            return [self._meta(item) for chunk in chunks for item in chunk]
+
+        found = _whole("list", folder or "/", read)
         # Not every store lists in key order (directory buckets of S3 do not).
         return iter(sorted((meta for meta in found if not is_staging_name(meta.key)), key=attrgetter("key")))
 
@@ -115,8 +128,9 @@ class ObstoreStore:
         raise StoreError(f"{key!r}: this store has no staging names")
 
     def _range(self, key: str, offset: int, length: int) -> obstore.Bytes:
-        with _failures("get", key):
-            data = obstore.get_range(self._backend, check_key(key), start=offset, length=length)
+        data = _whole(
+            "get", key, lambda: obstore.get_range(self._backend, check_key(key), start=offset, length=length)
+        )
         if len(data) != length:
             raise StoreError(f"get {key}: it ends {length - len(data)} bytes before {offset + length}")
         return data
@@ -163,6 +177,22 @@ class ObstoreWriter:
         if self._file is None:
             raise StoreError(f"write {self._key}: the upload is closed")
         return self._file
+
+
+def _whole(verb: str, key: str, read: Callable[[], _T]) -> _T:
+    """What `read` gives, asked for again while the answer breaks off."""
+    pause_s = _FIRST_PAUSE_S
+    for _ in range(_MAX_READS - 1):
+        try:
+            with _failures(verb, key):
+                return read()
+        except StoreError as error:
+            if _BROKE_OFF not in str(error):
+                raise
+        time.sleep(pause_s)
+        pause_s *= 2
+    with _failures(verb, key):
+        return read()
 
 
 @contextmanager

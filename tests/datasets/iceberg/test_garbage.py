@@ -252,6 +252,64 @@ def test_a_table_in_two_catalogs(catalog: SqlCatalog, tmp_path: Path, collects_f
     assert orphan.exists()
 
 
+def test_only_one_of_two_catalogs_compacts(catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Else what the second wrote would be garbage to the first, which Lithify saw."""
+    first = new_table(catalog)
+    rows = fill(first)
+    second = registered_again(first, tmp_path / "second")
+    assert compact(dataset_of(first)).committed
+    for day in (1, 2):
+        append(second, make_rows(4, START + day * DAY, DAY / 4))
+    others, before = read(second), sorted(tmp_path.rglob("*"))
+    for ask in (lambda: dataset_of(second).snapshot(), lambda: compact(dataset_of(second))):
+        with pytest.raises(
+            Refused, match=r"second catalog.*nothing is compacted.*delete file:///.*/lineage\.json"
+        ):
+            ask()
+    assert sorted(tmp_path.rglob("*")) == before
+    age_files(tmp_path)
+    collected(first)
+    check(first, rows)
+    assert read(second) == others
+
+
+def test_the_first_start_puts_a_table_on_record(catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Before it has committed anything: it may be killed before it can say what it committed."""
+    first = new_table(catalog)
+    fill(first)
+    dataset = dataset_of(first)
+    dataset.take_epoch()
+    known = dataset.lineage.read()
+    assert known is not None
+    assert known.metadata_location == fresh(first).metadata_location
+
+
+def test_a_catalog_that_is_restored_under_a_coordinator(catalog: SqlCatalog, tmp_path: Path) -> None:
+    """What was to be committed to the table is not committed to what it was before."""
+    table = new_table(catalog)
+    fill(table)
+    catalog.close()
+    shutil.copy(tmp_path / "catalog.db", tmp_path / "backup.db")
+    assert compact(dataset_of(table)).committed
+    for _ in range(2):
+        append(table, make_rows(4, START + DAY, DAY / 4))
+    steps = Steps(dataset_of(table))
+    steps.schedule()
+    steps.execute()
+    ledger = steps.dataset.ledger()
+    assert ledger is not None
+    catalog.close()
+    shutil.copy(tmp_path / "backup.db", tmp_path / "catalog.db")
+    restored = new_catalog(tmp_path).load_table(NAME)
+    location, rows = restored.metadata_location, read(restored)
+    with pytest.raises(Refused, match="was restored"):
+        steps.commit()
+    with pytest.raises(Refused, match="was restored"):
+        steps.dataset.commit(ledger.active(), ledger.epoch)
+    assert fresh(restored).metadata_location == location
+    assert read(restored) == rows
+
+
 def test_a_catalog_restored_from_a_backup(catalog: SqlCatalog, tmp_path: Path) -> None:
     table = new_table(catalog)
     fill(table)

@@ -21,7 +21,7 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
-from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.errors import said, translated
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store, settled_endpoint, split_scheme
@@ -130,7 +130,9 @@ def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
         with translated(what):
             return catalog.load_table(identifier)
     except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
-        raise CorruptObject(what, f"its metadata do not decode: {type(error).__name__}: {error}") from error
+        raise CorruptObject(
+            what, f"its metadata do not decode: {type(error).__name__}: {said(error)}"
+        ) from error
 
 
 def store_of(table: Table) -> tuple[ObjectStore, str]:

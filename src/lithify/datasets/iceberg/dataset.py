@@ -117,7 +117,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._chunks = VersionedFiles(
             self.store, join(folder, "chunks"), _SUFFIX, join(folder, "chunks.boundary"), ids
         )
-        self.lineage = Lineage(self.store, join(folder, "lineage.json"))
+        self.lineage = Lineage(self.url, self.store, join(folder, "lineage.json"))
         self._cache = ManifestCache()
         self._footers = Footers()
         self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
@@ -153,6 +153,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         if self._drawn is None or self._drawn[:2] != known:
             policy = parse_policy(table.metadata.properties, self.url, self._options)
             branch = check_table(table.metadata, policy.branch, self.url)
+            self.lineage.check(table, self.load)
             column = find_time_column(table.metadata, policy.time_column, self.url)
             listing = read_listing(table, branch, self._cache)
             states, notes = self._states(chunks)
@@ -198,8 +199,12 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     ) -> Mapping[Ulid, str | None]:
         """Publish what still holds of all `compactions`; see the contract."""
 
+        def branch_of(table: Table) -> str:
+            self.lineage.check(table, self.load)
+            return self._branch(table)
+
         check_epoch = partial(self._ledger.check_epoch, epoch)
-        verdicts = self._committer.commit(compactions, self._branch, check_epoch)
+        verdicts = self._committer.commit(compactions, branch_of, check_epoch)
         for compaction in compactions:
             verdict = verdicts[compaction.id]
             if verdict.refusal is not None:
@@ -228,6 +233,16 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def _branch(self, table: Table) -> str:
         policy = parse_policy(table.metadata.properties, self.url, self._options)
         return check_table(table.metadata, policy.branch, self.url)
+
+    # Leadership
+
+    def take_epoch(
+        self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
+    ) -> int:
+        """As any; and put the table on record."""
+        epoch = super().take_epoch(permit, confirm)
+        self.lineage.advance(self.load())
+        return epoch
 
     # Looking
 

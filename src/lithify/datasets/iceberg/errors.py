@@ -22,7 +22,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError, VersionConflict
 
+MAX_SAID = 400
 _UNREACHABLE: tuple[type[Exception], ...] = (OSError, RESTError, SQLAlchemyError, pa.ArrowException)
+
+
+def said(error: Exception) -> str:
+    """What an error says, in one line and without addresses of pydantic's manual."""
+    return " ".join(str(error).partition("For further information")[0].split())[:MAX_SAID]
 
 
 @contextmanager
@@ -37,6 +43,6 @@ def translated(what: str) -> Iterator[None]:
     except NotInstalledError as error:
         raise Refused(f"{what}: {error}") from error
     except ValidationError as error:
-        raise CorruptObject(what, str(error)) from error
+        raise CorruptObject(what, said(error)) from error
     except _UNREACHABLE as error:
         raise StoreError(f"{what}: {type(error).__name__}: {error}") from error

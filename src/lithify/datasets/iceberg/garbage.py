@@ -348,12 +348,7 @@ def _check_whole(table: Table, known: Known | None, dataset: IcebergDataset) -> 
             f"{mode}), so nobody can tell what the others need; collect garbage without that property"
         )
     if not continues(known, table):
-        assert known is not None
-        raise Refused(
-            f"{dataset.url}: this table is not the one that Lithify saw last, {known.metadata_location}; it "
-            "may be registered in a second catalog, or its catalog was restored, so its files may be needed "
-            f"elsewhere and nothing is deleted; if this one alone is in use, delete {dataset.lineage.key}"
-        )
+        raise dataset.lineage.refusal(known, "nothing is deleted")
 
 
 def _add_names(table: Table, snapshots: Sequence[Snapshot], named: _Named) -> None:

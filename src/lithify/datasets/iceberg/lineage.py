@@ -4,11 +4,13 @@ A catalog that was restored from a backup, and a second catalog in which the sam
 table that looks whole and does not know the files of its other self. Garbage for the one is data of the
 other.
 
-1. `lineage.json` beside the table names the newest metadata file that Lithify saw, after each of its commits
-   and at each collection.
+1. `lineage.json` beside the table names the newest metadata file that Lithify saw: when a coordinator starts,
+   after each of its commits, and at each collection.
 2. A table continues that one if it is at that metadata file or has it in its metadata log. Where the log does
    not reach back so far, it must at least be newer.
-3. A table that does not continue it never replaces the record, and nothing beside it is collected.
+3. A table that does not continue it is not compacted: files of Lithify's that only one of two selves knows
+   would be garbage to the collections of the other. Nor does it replace the record, and nothing beside it is
+   collected, until a person says which self is in use, by deleting the record.
 
 Invariant: the record is read before the table, so an honest table is at least as new.
 """
@@ -16,11 +18,12 @@ Invariant: the record is read before the table, so an honest table is at least a
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from pyiceberg.table import Table
 
-from lithify.errors import CorruptObject, ObjectNotFound
+from lithify.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.store.objects import ObjectStore
 
 
@@ -34,9 +37,10 @@ class Known:
 
 
 class Lineage:
-    """The record of one table, in the object `key`."""
+    """The record of the table at `url`, in the object `key`."""
 
-    def __init__(self, store: ObjectStore, key: str) -> None:
+    def __init__(self, url: str, store: ObjectStore, key: str) -> None:
+        self._url = url
         self._store = store
         self.key = key
 
@@ -51,6 +55,28 @@ class Lineage:
             raise CorruptObject(
                 self.key, f"does not decode: {error}; delete it if the table is right"
             ) from error
+
+    def check(self, table: Table, load: Callable[[], Table]) -> None:
+        """`Refused` when the table does not continue what is on record. A damaged record stops collections,
+        and nothing else."""
+        try:
+            known = self.read()
+        except CorruptObject:
+            return
+        # It was loaded before the record was read, so what seems to be behind may be so honestly.
+        if not continues(known, table) and not continues(known, load()):
+            raise self.refusal(known, "nothing is compacted")
+
+    def refusal(self, known: Known | None, so: str) -> Refused:
+        """Says of a table that does not continue what is on record why, and what to do."""
+        assert known is not None
+        root = self._store.url
+        record = f"{root}{'' if root.endswith('/') else '/'}{self.key}"
+        return Refused(
+            f"{self._url}: this table is not the one that Lithify saw last, {known.metadata_location}; it "
+            "may be registered in a second catalog, or its catalog was restored, so its files may be needed "
+            f"elsewhere and {so}; if this one alone is in use, delete {record}"
+        )
 
     def advance(self, table: Table) -> None:
         """Put the table on record if it continues what is there. A damaged record stays until somebody has
