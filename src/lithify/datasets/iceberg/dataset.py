@@ -29,6 +29,7 @@ from pyiceberg.table import Table
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
+from lithify.compaction.lease import Permit
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.datasets.iceberg import validate
