@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lithify.datasets.registry import all_registered, registered_for
@@ -44,6 +44,17 @@ def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> Da
         return MeteredStore(store, metrics.count_request)
 
     return metered(open_kind(url, config, clock, ids, wrap), metrics, clock)
+
+
+def metrics(*, coordinates: bool) -> Metrics:
+    """What counts in this process."""
+    from lithify.clock import SystemClock
+    from lithify.observe.metrics import Metrics
+
+    def other_names(url: str) -> Mapping[str, str]:
+        return registered_for(url).load_options().metric_names
+
+    return Metrics(SystemClock(), coordinates=coordinates, other_names=other_names)
 
 
 def spark_engine(config: Config, urls: Iterable[str], spark: Any = None) -> SparkEngine:

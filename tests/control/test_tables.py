@@ -113,7 +113,7 @@ def test_everything_although_it_is_held(held: Set) -> None:
     assert ledger is not None
     assert [c.id for c in ledger.compactions] == [later]
     assert held.outcome(compaction_id) is State.COMPLETED
-    assert held.gauge("slatedb_compactor_jobs_claimed_total") == 2
+    assert held.gauge("lithify_jobs_claimed_total") == 2
     assert held.gauge("lithify_planned_files", status="skipped") == 0
     assert held.gauge("lithify_planned_files", status="compacted") == 3
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from lithify import events
-from lithify.clock import SystemClock
+from lithify.clock import Clock, SystemClock
 from lithify.compaction.model import Compaction, Ledger, State, Worker
 from lithify.compaction.proposal import Plan, Total
 from lithify.coordination.leadership import Term
+from lithify.datasets.registry import registered_for
+from lithify.datasets.slatedb.command_options import OPTIONS
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import TieredSpec
@@ -50,7 +54,14 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def metrics(clock: ManualClock) -> Metrics:
-    return Metrics(clock, coordinates=True)
+    return metrics_of(clock)
+
+
+def metrics_of(clock: Clock, *, coordinates: bool = True) -> Metrics:
+    def other_names(url: str) -> Mapping[str, str]:
+        return registered_for(url).load_options().metric_names
+
+    return Metrics(clock, coordinates=coordinates, other_names=other_names)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -140,7 +151,7 @@ def test_claims_are_seen_by_whoever_coordinates(metrics: Metrics, clock: ManualC
         return Ledger(1, tuple(owned))
 
     ids_ = [ids.ulid(n) for n in range(3)]
-    elsewhere = Metrics(clock, coordinates=False)
+    elsewhere = metrics_of(clock, coordinates=False)
     for seen in (
         ledger("old", None, None),
         ledger("old", "w", None),
@@ -192,7 +203,7 @@ def test_a_coordinator_and_a_worker_at_work(tmp_path: Path) -> None:
             database.write_batch([Put(b"k%02d" % k, b"%d" % n) for k in range(20)])
             database.flush()
     clock, ids = SystemClock(), RandomIds()
-    metrics = Metrics(clock, coordinates=True)
+    metrics = metrics_of(clock)
     store = MeteredStore(LocalStore(), metrics.count_request)
     root = str(path).lstrip("/")
     dataset = metered(SlateDataset(store, root, clock, ids), metrics, clock)
@@ -230,7 +241,26 @@ def names_of(metrics: Metrics) -> set[str]:
 
 
 def test_what_the_design_asks_for_is_there(metrics: Metrics) -> None:
-    assert {f"slatedb_compactor_{name}" for name in SEED} <= names_of(metrics)
+    asked = {f"slatedb_compactor_{name}" for name in SEED}
+    assert asked <= {f"{name}{suffix}" for name in OPTIONS.metric_names.values() for suffix in ("", "_total")}
+    families = {name.removesuffix("_total") for name in names_of(metrics)}
+    assert set(OPTIONS.metric_names) <= families, "every one of them has another name"
+
+
+def test_only_databases_have_slatedbs_names(metrics: Metrics) -> None:
+    table = "iceberg://lake/db.events"
+    for url, epoch in ((URL, 3), (table, 5)):
+        metrics(events.EpochTaken(url, epoch))
+        metrics(events.Reclaimed(url, "c", "w"))
+        assert value(metrics, "lithify_epoch", dataset=url) == epoch
+        assert value(metrics, "lithify_jobs_reclaimed_total", dataset=url) == 1
+    assert of_db(metrics, "slatedb_compactor_epoch") == 3
+    assert of_db(metrics, "slatedb_compactor_jobs_reclaimed_total") == 1
+    assert value(metrics, "slatedb_compactor_epoch", dataset=table) is None
+    text = generate_latest(metrics.registry).decode()
+    assert text.count("# TYPE slatedb_compactor_jobs_reclaimed_total counter") == 1
+    assert f'slatedb_compactor_jobs_reclaimed_total{{dataset="{URL}"}} 1.0' in text
+    assert not re.search(r"slatedb_\w+\{dataset=.iceberg", text)
 
 
 def test_the_dashboard_asks_only_for_what_exists(metrics: Metrics) -> None:

@@ -13,7 +13,7 @@ from lithify.clock import SystemClock
 from lithify.errors import Refused
 from lithify.events import Event
 from lithify.observe.logs import FIELDS, LOGGER, EventLog
-from lithify.wiring import open_dataset
+from lithify.wiring import metrics, open_dataset
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -32,9 +32,7 @@ class Process:
         self._metrics: Metrics | None = None
         self._server: WSGIServer | None = None
         if config.metrics.port is not None:
-            from lithify.observe.metrics import Metrics
-
-            self._metrics = Metrics(SystemClock(), coordinates=coordinates)
+            self._metrics = metrics(coordinates=coordinates)
 
     def observe(self, event: Event) -> None:
         """Log an event and count it."""

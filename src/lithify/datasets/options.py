@@ -46,6 +46,8 @@ class CommandOptions:
     inspections: tuple[Inspection, ...] = ()
     environment: tuple[str, ...] = ()
     """What environment variables begin with that its libraries read, secrets among them."""
+    metric_names: Mapping[str, str] = field(default_factory=dict)
+    """Metrics that have another name as well, by which people know them."""
 
 
 @dataclass(frozen=True, slots=True)

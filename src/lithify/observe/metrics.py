@@ -3,9 +3,8 @@
 1. Counters come from events: `Metrics` is an observer. Gauges of a dataset come from every ledger, snapshot
    and plan that coordinator or worker read or make anyway (`lithify.service.metered`); nothing is read for
    metrics alone.
-2. What SlateDB's compactor has goes by SlateDB's name (`slatedb.compactor.jobs_claimed` is
-   `slatedb_compactor_jobs_claimed_total` here, as Prometheus wants it), the rest begins with `lithify_`.
-   All carry the dataset, because a process may serve several.
+2. All begin with `lithify_` and carry the dataset, because a process may serve several. Where the system that
+   a dataset belongs to has a name of its own for one, it is there under that name too.
 3. Claims are counted by the process that coordinates: transitions to Running that it sees. The first
    ledger it sees is no transition.
 4. Labels of workers that hold nothing any more are removed, so that their number stays bounded.
@@ -16,10 +15,11 @@ Requests that Spark tasks make on other machines are not counted: only those of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
+from prometheus_client.registry import Collector
 
 from lithify import events
 from lithify.clock import Clock
@@ -46,55 +46,87 @@ class _Attempt:
     bytes_per_s: float = 0.0
 
 
+OtherNames = Callable[[str], Mapping[str, str]]
+"""Of a dataset's metrics: the name, and what else it is called."""
+
+
+def no_others(url: str) -> Mapping[str, str]:
+    return {}
+
+
+class _WithOtherNames(Collector):
+    """What is in `registry`, and again what has another name."""
+
+    def __init__(self, registry: CollectorRegistry, other_names: OtherNames) -> None:
+        self._registry = registry
+        self._other_names = other_names
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            yield family
+            yield from self._again(family)
+
+    def _again(self, family: Metric) -> Iterable[Metric]:
+        found: dict[str, Metric] = {}
+        for sample in family.samples:
+            other = self._other_names(sample.labels.get("dataset", "")).get(family.name)
+            if other is not None:
+                renamed = found.setdefault(other, Metric(other, family.documentation, family.type))
+                name = other + sample.name.removeprefix(family.name)
+                renamed.samples.append(sample._replace(name=name))
+        return found.values()
+
+
 class Metrics:
     """All metrics of a process."""
 
-    def __init__(self, clock: Clock, *, coordinates: bool) -> None:
+    def __init__(self, clock: Clock, *, coordinates: bool, other_names: OtherNames = no_others) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        self._own = CollectorRegistry()
+        self.registry.register(_WithOtherNames(self._own, other_names))
         self._clock = clock
         self._coordinates = coordinates
         self._lock = threading.Lock()
         self._attempts: dict[tuple[str, str], _Attempt] = {}
         self._owners: dict[str, Mapping[str, str]] = {}
         """By dataset: who runs what, as last seen."""
-        self._make_compactor_metrics()
+        self._make_common_metrics()
         self._make_own_metrics()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, ("dataset", *labels), registry=self.registry)
+        return Counter(name, text, ("dataset", *labels), registry=self._own)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, ("dataset", *labels), registry=self.registry)
+        return Gauge(name, text, ("dataset", *labels), registry=self._own)
 
-    def _make_compactor_metrics(self) -> None:
-        prefix = "slatedb_compactor_"
-        self._claimed = self._counter(f"{prefix}jobs_claimed", "Compactions claimed by workers")
+    def _make_common_metrics(self) -> None:
+        self._claimed = self._counter("lithify_jobs_claimed", "Compactions claimed by workers")
         self._reclaimed = self._counter(
-            f"{prefix}jobs_reclaimed", "Compactions taken back from silent workers"
+            "lithify_jobs_reclaimed", "Compactions taken back from silent workers"
         )
         self._heartbeat = self._gauge(
-            f"{prefix}worker_last_heartbeat_ms", "Wall-clock time of a worker's last heartbeat", "worker_id"
+            "lithify_worker_last_heartbeat_ms", "Wall-clock time of a worker's last heartbeat", "worker_id"
         )
-        self._bytes = self._counter(f"{prefix}bytes_compacted", "Bytes written by compactions", "worker_id")
+        self._bytes = self._counter("lithify_bytes_compacted", "Bytes written by compactions", "worker_id")
         self._running = self._gauge(
-            f"{prefix}running_compactions", "Compactions running on a worker of this process", "worker_id"
+            "lithify_running_compactions", "Compactions running on a worker of this process", "worker_id"
         )
-        self._ssts = self._counter(f"{prefix}ssts_written", "SSTs written by compactions", "worker_id")
-        self._epoch = self._gauge(f"{prefix}epoch", "Epoch of the coordinator")
+        self._files = self._counter("lithify_files_written", "Files written by compactions", "worker_id")
+        self._epoch = self._gauge("lithify_epoch", "Epoch of the coordinator")
         self._last = self._gauge(
-            f"{prefix}last_compaction_timestamp_sec", "Wall-clock time of the last commit"
+            "lithify_last_compaction_timestamp_seconds", "Wall-clock time of the last commit"
         )
         self._being_compacted = self._gauge(
-            f"{prefix}total_bytes_being_compacted", "Input bytes of running compactions"
+            "lithify_bytes_being_compacted", "Input bytes of running compactions"
         )
         self._throughput = self._gauge(
-            f"{prefix}total_throughput_bytes_per_sec", "Bytes that compactions of this process read and write"
+            "lithify_throughput_bytes_per_second", "Bytes that compactions of this process read and write"
         )
-        self._gc_count = self._counter("slatedb_gc_count", "Collections of garbage")
-        self._gc_deleted = self._counter("slatedb_gc_deleted_count", "Objects deleted as garbage", "resource")
+        self._gc_count = self._counter("lithify_garbage_collections", "Collections of garbage")
+        self._gc_deleted = self._counter("lithify_garbage_deleted", "Objects deleted as garbage", "resource")
         self._gc_versions = self._gauge(
-            "slatedb_gc_version_count", "Versions left after a collection", "resource"
+            "lithify_garbage_versions_left", "Versions left after a collection", "resource"
         )
 
     def _make_own_metrics(self) -> None:
@@ -126,13 +158,13 @@ class Metrics:
             "From claim to Compacted",
             ("dataset",),
             buckets=_BUCKETS_S,
-            registry=self.registry,
+            registry=self._own,
         )
         self._requests = Counter(
             "lithify_store_requests",
             "Requests of this process to the object store",
             ("verb", "answer"),
-            registry=self.registry,
+            registry=self._own,
         )
 
     # Events
@@ -209,7 +241,7 @@ class Metrics:
 
     def _count_range(self, url: str, event: events.RangeFinished, worker: str) -> None:
         self._bytes.labels(url, worker).inc(event.bytes_written)
-        self._ssts.labels(url, worker).inc(event.outputs)
+        self._files.labels(url, worker).inc(event.outputs)
         self._ranges.labels(url).inc()
         self._read.labels(url).inc(event.bytes_read)
         self._cpu.labels(url).inc(event.cpu_s)

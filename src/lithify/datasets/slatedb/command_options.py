@@ -92,4 +92,20 @@ OPTIONS = CommandOptions(
             url_help="The SST itself: …/compacted/<ULID>.sst",
         ),
     ),
+    # `slatedb.compactor.jobs_claimed` of SlateDB is `slatedb_compactor_jobs_claimed_total` for Prometheus.
+    metric_names={
+        "lithify_jobs_claimed": "slatedb_compactor_jobs_claimed",
+        "lithify_jobs_reclaimed": "slatedb_compactor_jobs_reclaimed",
+        "lithify_worker_last_heartbeat_ms": "slatedb_compactor_worker_last_heartbeat_ms",
+        "lithify_bytes_compacted": "slatedb_compactor_bytes_compacted",
+        "lithify_running_compactions": "slatedb_compactor_running_compactions",
+        "lithify_files_written": "slatedb_compactor_ssts_written",
+        "lithify_epoch": "slatedb_compactor_epoch",
+        "lithify_last_compaction_timestamp_seconds": "slatedb_compactor_last_compaction_timestamp_sec",
+        "lithify_bytes_being_compacted": "slatedb_compactor_total_bytes_being_compacted",
+        "lithify_throughput_bytes_per_second": "slatedb_compactor_total_throughput_bytes_per_sec",
+        "lithify_garbage_collections": "slatedb_gc_count",
+        "lithify_garbage_deleted": "slatedb_gc_deleted_count",
+        "lithify_garbage_versions_left": "slatedb_gc_version_count",
+    },
 )
