@@ -94,7 +94,8 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         ...
 
     def decode_spec(self, text: str) -> SpecT:
-        """The spec of such a text; `CorruptObject` when it is none (pure)."""
+        """The spec of such a text; `CorruptObject` when it is none, `Unsupported` when a later version of
+        Lithify wrote it (pure)."""
         ...
 
     def cost_bytes(self, spec: SpecT, snapshot: SnapshotT) -> int:

@@ -1,0 +1,260 @@
+"""What every kind of dataset must do, as checks to be run on a dataset of that kind.
+
+A kind is put to the test with a `World`: one dataset, the program that writes to it, and the program that
+reads it. Each of `CHECKS` takes a new world; it raises `AssertionError` where the kind breaks the contract
+(`lithify.datasets.kind`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from lithify.compaction.model import Ledger, State
+from lithify.compaction.presence import Presence
+from lithify.compaction.transitions import AnyCompaction
+from lithify.coordination.leadership import Leadership, Term
+from lithify.datasets.kind import Dataset, Kind
+from lithify.datasets.options import Asked
+from lithify.errors import CorruptObject, Fenced, Unsupported
+from lithify.ids import RandomIds
+from lithify.service import one_shot
+from lithify.service.coordinator import Coordinator
+from lithify.service.worker import Worker
+from lithify.store.objects import ObjectStore
+from lithify.testing.clock import ManualClock
+from lithify.testing.engine import InlineEngine
+from lithify.testing.faulty import Crash, FaultyStore
+
+Wrap = Callable[[ObjectStore], ObjectStore]
+MAX_TICKS = 50
+MAX_KILLS = 12
+"""Places at which runs are killed, spread evenly over all store calls of a run."""
+
+
+def _as_it_is(store: ObjectStore) -> ObjectStore:
+    return store
+
+
+@dataclass(frozen=True)
+class World:
+    """One dataset. What it has at first is worth a compaction."""
+
+    kind: Kind[Any]
+    clock: ManualClock
+    open: Callable[[Wrap], Dataset]
+    """The dataset, with nothing cached, and something put before its store."""
+    write: Callable[[], None]
+    """More of what is worth a compaction, written by the program that owns the data."""
+    read: Callable[[], object]
+    """All that a reader sees, comparable."""
+
+    def dataset(self) -> Dataset:
+        """A look with nothing cached."""
+        return self.open(_as_it_is)
+
+    def lead(self, dataset: Dataset) -> Leadership:
+        return Leadership(dataset, self.clock, RandomIds())
+
+    def compact(self, dataset: Dataset | None = None) -> None:
+        """Until nothing is left to do."""
+        opened = self.dataset() if dataset is None else dataset
+        one_shot.run(opened, InlineEngine(), self.clock, RandomIds(), self.lead(opened))
+
+
+def check_nothing_is_there_at_first(world: World) -> None:
+    dataset = world.dataset()
+    assert dataset.ledger() is None
+    assert dataset.epoch() == 0
+    assert dataset.coordinator(world.clock.now_ms()).presence is Presence.NEVER
+    assert not dataset.journal.failures()
+
+
+def check_planning_changes_nothing(world: World) -> None:
+    dataset = world.dataset()
+    snapshot = dataset.snapshot()
+    first, second = dataset.propose(snapshot, Ledger()), dataset.propose(snapshot, Ledger())
+    assert first.proposals
+    assert first.proposals == second.proposals
+    assert world.dataset().snapshot() == snapshot
+    assert world.dataset().ledger() is None
+
+
+def check_proposals(world: World) -> None:
+    """Units have names, costs are of what is there, priorities are shares, nothing is read by two."""
+    dataset = world.dataset()
+    snapshot = dataset.snapshot()
+    proposals = dataset.propose(snapshot, Ledger()).proposals
+    seen: set[str] = set()
+    for proposal in proposals:
+        assert dataset.unit(proposal.spec)
+        assert proposal.reason
+        assert proposal.cost_bytes == dataset.cost_bytes(proposal.spec, snapshot) > 0
+        assert 0 <= proposal.priority <= 1
+        assert 0 <= dataset.priority(proposal.spec, snapshot) <= 1
+        sources = dataset.sources(proposal.spec)
+        assert sources
+        assert not sources & seen
+        seen |= sources
+    assert dataset.newest_ms(snapshot) >= 0
+    for backlog in dataset.backlog(snapshot, world.clock.now_ms()):
+        assert backlog.unit
+        assert backlog.waiting >= 0
+
+
+def check_held_back_is_not_proposed(world: World) -> None:
+    dataset = world.dataset()
+    snapshot = dataset.snapshot()
+    proposals = dataset.propose(snapshot, Ledger()).proposals
+    held = dict.fromkeys(dataset.sources(proposals[0].spec), "it failed")
+    plan = dataset.propose(snapshot, Ledger(), held)
+    assert not any(dataset.sources(proposal.spec) & held.keys() for proposal in plan.proposals)
+
+
+def check_specs_travel(world: World) -> None:
+    dataset = world.dataset()
+    for proposal in dataset.propose(dataset.snapshot(), Ledger()).proposals:
+        text = dataset.encode_spec(proposal.spec)
+        assert dataset.decode_spec(text) == proposal.spec
+        for damaged in (text[: len(text) // 2], "", "null", "[]", "{}", "[[[["):
+            try:
+                dataset.decode_spec(damaged)
+            except (CorruptObject, Unsupported):
+                continue
+            raise AssertionError(f"{damaged!r} was read as a spec")
+
+
+def check_what_is_shown_is_json(world: World) -> None:
+    kind, dataset = world.kind, world.dataset()
+    for full in (False, True):
+        planned = kind.plan(dataset, Asked(full), world.clock)
+        json.dumps(planned.shown.document)
+        assert planned.shown.blocks
+    for proposal in planned.plan.proposals:
+        json.dumps(kind.show_spec(proposal.spec))
+
+
+def check_a_compaction_loses_nothing(world: World) -> None:
+    for _ in range(2):
+        before, rows = world.dataset().snapshot(), world.read()
+        world.compact()
+        assert world.dataset().snapshot() != before
+        assert world.read() == rows
+        snapshot, ledger = world.dataset().snapshot(), world.dataset().ledger()
+        assert ledger is not None
+        assert not ledger.active()
+        assert not world.dataset().propose(snapshot, ledger).proposals, "it comes to an end"
+        assert world.dataset().coordinator(world.clock.now_ms()).presence is Presence.STOPPED
+        world.write()
+
+
+def check_commits_happen_once(world: World) -> None:
+    """A compaction that is committed is known as such, and to commit it again changes nothing."""
+    dataset, rows = world.dataset(), world.read()
+    compaction = _compacted(world, dataset)
+    epoch = dataset.epoch()
+    assert not dataset.was_committed(compaction)
+    assert dataset.validate(compaction, dataset.snapshot(), dataset.ledger() or Ledger()) is None
+    assert dataset.commit([compaction], epoch, _ignore) == {compaction.id: None}
+    assert world.dataset().was_committed(compaction)
+    after = world.dataset().snapshot()
+    world.dataset().commit([compaction], epoch, _ignore)
+    assert world.dataset().snapshot() == after
+    assert world.read() == rows
+
+
+def check_an_older_coordinator_commits_nothing(world: World) -> None:
+    dataset = world.dataset()
+    compaction = _compacted(world, dataset)
+    epoch, rows = dataset.epoch(), world.read()
+    with world.lead(world.dataset()).acquire(take_over=True) as term:
+        assert term.epoch > epoch
+        try:
+            dataset.commit([compaction], epoch, _ignore)
+        except Fenced:
+            assert not world.dataset().was_committed(compaction)
+            assert world.read() == rows
+            return
+    raise AssertionError("it was not fenced")
+
+
+def check_what_changed_meanwhile_is_kept(world: World) -> None:
+    """What the program writes while a compaction runs is there after its commit."""
+    dataset = world.dataset()
+    compaction = _compacted(world, dataset)
+    world.write()
+    rows = world.read()
+    dataset.commit([compaction], dataset.epoch(), _ignore)
+    assert world.read() == rows
+
+
+def check_kills_lose_nothing(world: World) -> None:
+    """Runs that die at their store calls, before and after these take effect; the next one goes on."""
+    rehearsal = _Watched(partial(FaultyStore.scripted, faults={}))
+    world.compact(world.open(rehearsal))
+    step = max(rehearsal.calls // MAX_KILLS, 1)
+    for n, number in enumerate(range(1, rehearsal.calls + 1, step)):
+        world.write()
+        rows = world.read()
+        dying = _Watched(partial(FaultyStore.crash_at, number=number, after=n % 2 == 0))
+        with suppress(Crash):
+            world.compact(world.open(dying))
+        assert world.read() == rows, f"killed at call {number} of {rehearsal.calls}"
+        world.compact()
+        assert world.read() == rows, f"killed at call {number} of {rehearsal.calls}, and tried again"
+
+
+class _Watched:
+    """Puts a store in between, and counts the calls."""
+
+    def __init__(self, wrap: Callable[[ObjectStore], FaultyStore]) -> None:
+        self._wrap = wrap
+        self._made: list[FaultyStore] = []
+
+    def __call__(self, store: ObjectStore) -> FaultyStore:
+        self._made.append(self._wrap(store))
+        return self._made[-1]
+
+    @property
+    def calls(self) -> int:
+        return sum(len(store.calls) for store in self._made)
+
+
+def _compacted(world: World, dataset: Dataset) -> AnyCompaction:
+    """A compaction whose outputs are written, and nothing else of it."""
+    coordinator = Coordinator(dataset, world.clock, RandomIds())
+    coordinator.start(Term(dataset.take_epoch(lambda taking: None, lambda epoch: None)))
+    coordinator.tick()
+    worker = Worker(dataset, InlineEngine(), world.clock, "w")
+    for _ in range(MAX_TICKS):
+        worker.tick()
+        ledger = dataset.ledger()
+        assert ledger is not None
+        found = next((c for c in ledger.active() if c.state is State.COMPACTED), None)
+        if found is not None:
+            return found
+        world.clock.advance_s(1)
+    raise AssertionError("nothing was compacted")
+
+
+def _ignore(compaction_id: object, reason: str) -> None:
+    """Nothing is dropped here."""
+
+
+CHECKS: tuple[Callable[[World], None], ...] = (
+    check_nothing_is_there_at_first,
+    check_planning_changes_nothing,
+    check_proposals,
+    check_held_back_is_not_proposed,
+    check_specs_travel,
+    check_what_is_shown_is_json,
+    check_a_compaction_loses_nothing,
+    check_commits_happen_once,
+    check_an_older_coordinator_commits_nothing,
+    check_what_changed_meanwhile_is_kept,
+    check_kills_lose_nothing,
+)

@@ -1,0 +1,121 @@
+"""Every kind keeps the contract, on files and in memory."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lithify.datasets.iceberg.catalogs import TableUrl, store_of
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.kind import KIND as ICEBERG
+from lithify.datasets.kind import Dataset
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.kind import KIND as SLATEDB
+from lithify.ids import RandomIds
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+from lithify.testing import ManualClock
+from lithify.testing.conformance import CHECKS, World, Wrap
+from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table, read
+from tests.judge.official import Put, open_db
+from tests.judge.rows import read_database, visible_rows
+from tests.kinds.texts import KIND as TEXTS
+from tests.kinds.texts import TextDataset, TextSettings
+
+_numbers = itertools.count()
+
+
+def store_for(place: str, folder: Path) -> tuple[ObjectStore, str]:
+    """An empty store and a prefix in it."""
+    return open_store(str(folder) if place == "files" else f"memory://conformance-{next(_numbers)}/dataset")
+
+
+def copy(source: tuple[ObjectStore, str], target: tuple[ObjectStore, str]) -> None:
+    there = {meta.key: meta.size for meta in target[0].list(target[1])}
+    for meta in source[0].list(source[1]):
+        key, data = target[1] + meta.key.removeprefix(source[1]), source[0].get(meta.key)
+        if there.get(key) != meta.size or target[0].get(key) != data:
+            target[0].put(key, data)
+
+
+def database(place: str, folder: Path, clock: ManualClock) -> World:
+    """Its program works on files; a database in memory is copied to and fro."""
+    store, root = store_for(place, folder / "db")
+    path = folder / "db"
+    on_disk = open_store(str(path))
+
+    def write() -> None:
+        if place == "memory":
+            copy((store, root), on_disk)
+        with open_db(path) as opened:
+            for n in range(4):
+                opened.write_batch([Put(b"k%02d" % k, b"%d" % next(_numbers)) for k in range(n, 20)])
+                opened.flush()
+        if place == "memory":
+            copy(on_disk, (store, root))
+
+    def open_it(wrap: Wrap) -> Dataset:
+        return SlateDataset(wrap(store), root, clock, RandomIds())
+
+    def rows() -> object:
+        if place == "memory":
+            copy((store, root), on_disk)
+        return visible_rows(read_database(path))
+
+    write()
+    return World(SLATEDB, clock, open_it, write, rows)
+
+
+def table(place: str, folder: Path, clock: ManualClock) -> World:
+    """What is its own lies on files always, what is Lithify's beside it or in memory."""
+    opened = new_table(new_catalog(folder), properties={"lithify.min-saved-files": "1"})
+    own = store_of(opened) if place == "files" else store_for(place, folder)
+
+    def write() -> None:
+        for _ in range(3):
+            append(opened, make_rows(5))
+
+    def open_it(wrap: Wrap) -> Dataset:
+        url = TableUrl("test", opened.name())
+        return IcebergDataset(
+            opened.catalog, url, clock, RandomIds(), open_place=lambda _: (wrap(own[0]), own[1])
+        )
+
+    write()
+    return World(ICEBERG, clock, open_it, write, lambda: read(opened))
+
+
+def texts(place: str, folder: Path, clock: ManualClock) -> World:
+    store, root = store_for(place, folder / "texts")
+
+    def open_it(wrap: Wrap) -> TextDataset:
+        return TextDataset("texts:///x", wrap(store), root, clock, RandomIds(), TextSettings())
+
+    def write() -> None:
+        for _ in range(4):
+            open_it(lambda inner: inner).add(b"line %d\n" % next(_numbers))
+
+    def whole() -> object:
+        found = open_it(lambda inner: inner)
+        return b"".join(store.get(name) for name, _ in found.snapshot())
+
+    write()
+    return World(TEXTS, clock, open_it, write, whole)
+
+
+KINDS: dict[str, Callable[[str, Path, ManualClock], World]] = {
+    "slatedb": database,
+    "iceberg": table,
+    "texts": texts,
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("place", ["files", "memory"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_contract(kind: str, place: str, check: Callable[[World], None], tmp_path: Path) -> None:
+    check(KINDS[kind](place, tmp_path, ManualClock(int(time.time() * 1000))))
