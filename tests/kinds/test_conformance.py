@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock
-from lithify.testing.conformance import CHECKS, World, Wrap
+from lithify.testing.conformance import CHECKS, World, Wrap, check_kills_lose_nothing
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table, read
 from tests.judge.official import Put, open_db
 from tests.judge.rows import read_database, visible_rows
@@ -89,11 +90,11 @@ def table(place: str, folder: Path, clock: ManualClock) -> World:
     return World(ICEBERG, clock, open_it, write, lambda: read(opened))
 
 
-def texts(place: str, folder: Path, clock: ManualClock) -> World:
+def texts(place: str, folder: Path, clock: ManualClock, kind: type[TextDataset] = TextDataset) -> World:
     store, root = store_for(place, folder / "texts")
 
     def open_it(wrap: Wrap) -> TextDataset:
-        return TextDataset("texts:///x", wrap(store), root, clock, RandomIds(), TextSettings())
+        return kind("texts:///x", wrap(store), root, clock, RandomIds(), TextSettings())
 
     def write() -> None:
         for _ in range(4):
@@ -119,3 +120,72 @@ KINDS: dict[str, Callable[[str, Path, ManualClock], World]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_contract(kind: str, place: str, check: Callable[[World], None], tmp_path: Path) -> None:
     check(KINDS[kind](place, tmp_path, ManualClock(int(time.time() * 1000))))
+
+
+class Unfenced(TextDataset):
+    """Commits whoever leads."""
+
+    def commit(self, compactions: Any, epoch: int, tell_dropped: Any = None) -> Any:
+        return super().commit(compactions, self.epoch(), tell_dropped)
+
+
+class Forgetful(TextDataset):
+    """What came meanwhile is gone after a commit."""
+
+    def commit(self, compactions: Any, epoch: int, tell_dropped: Any = None) -> Any:
+        verdicts = super().commit(compactions, epoch, tell_dropped)
+        self._change(lambda texts: tuple(out for c in compactions for out in c.outputs))
+        return verdicts
+
+
+class Repeating(TextDataset):
+    """Commits what is committed once more."""
+
+    def commit(self, compactions: Any, epoch: int, tell_dropped: Any = None) -> Any:
+        verdicts = super().commit(compactions, epoch, tell_dropped)
+        again = [out for c in compactions if verdicts[c.id] is not None for out in c.outputs]
+        self._change(lambda texts: (*texts, *again))
+        return verdicts
+
+
+class Stubborn(TextDataset):
+    """Proposes what it was told to leave alone."""
+
+    def propose(self, snapshot: Any, ledger: Any, held: Any = None, least: int | None = None) -> Any:
+        return super().propose(snapshot, ledger, {}, least)
+
+
+class Restless(TextDataset):
+    """Finds something to do for ever."""
+
+    def propose(self, snapshot: Any, ledger: Any, held: Any = None, least: int | None = None) -> Any:
+        return super().propose(snapshot, ledger, held or {}, 1)
+
+
+class Hasty(TextDataset):
+    """Lists its outputs before they are committed."""
+
+    def prepare(self, compaction: Any, snapshot: Any) -> Any:
+        self.add(b"too early")
+        return super().prepare(compaction, snapshot)
+
+
+class Gullible(TextDataset):
+    """Takes anything for a spec."""
+
+    def decode_spec(self, text: str) -> Any:
+        return ()
+
+
+@pytest.mark.parametrize("broken", [Unfenced, Forgetful, Repeating, Stubborn, Restless, Hasty, Gullible])
+def test_broken_kinds_are_found(broken: type[TextDataset], tmp_path: Path) -> None:
+    found = []
+    for check in CHECKS:
+        if check is check_kills_lose_nothing:
+            continue  # the others find them sooner
+        world = texts("memory", tmp_path, ManualClock(int(time.time() * 1000)), broken)
+        try:
+            check(world)
+        except AssertionError:
+            found.append(check)
+    assert found

@@ -7,6 +7,7 @@ reads it. Each of `CHECKS` takes a new world; it raises `AssertionError` where t
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,8 @@ from typing import Any
 
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.presence import Presence
-from lithify.compaction.transitions import AnyCompaction
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.kind import Dataset, Kind
 from lithify.datasets.options import Asked
@@ -32,6 +34,7 @@ from lithify.testing.faulty import Crash, FaultyStore
 
 Wrap = Callable[[ObjectStore], ObjectStore]
 MAX_TICKS = 50
+MAX_PLANS = 100
 MAX_KILLS = 12
 """Places at which runs are killed, spread evenly over all store calls of a run."""
 
@@ -63,7 +66,14 @@ class World:
     def compact(self, dataset: Dataset | None = None) -> None:
         """Until nothing is left to do."""
         opened = self.dataset() if dataset is None else dataset
-        one_shot.run(opened, InlineEngine(), self.clock, RandomIds(), self.lead(opened))
+        plans = itertools.count()
+
+        def plan(snapshot: object, ledger: AnyLedger, held: Held = NOTHING_HELD, /) -> Plan:
+            assert next(plans) < MAX_PLANS, "it comes to no end"
+            return opened.propose(snapshot, ledger, held)
+
+        leadership = self.lead(opened)
+        one_shot.run(opened, InlineEngine(), self.clock, RandomIds(), leadership, planner=plan)
 
 
 def check_nothing_is_there_at_first(world: World) -> None:
