@@ -71,3 +71,9 @@ def java() -> Iterator[IcebergJava]:
     judge = iceberg_java()
     yield judge
     judge.close()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-golden", action="store_true", help="Write the golden files anew; then read the diff."
+    )

@@ -40,7 +40,7 @@ def status(
     """Say what runs, what waits and why, how far it is, and when the writer would stall. Writes nothing.
 
     The stall is reckoned with l0_max_ssts, the writer's limit: give the value your database is opened
-    with (--set l0_max_ssts=16). Times are estimates from the recent pace. Of a table it says how much
+    with (--set slatedb.l0_max_ssts=16). Times are estimates from the recent pace. Of a table it says how much
     awaits compaction, is compacted, skipped or deferred.
 
     Examples:

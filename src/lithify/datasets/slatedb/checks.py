@@ -110,7 +110,7 @@ def check_backlog(p: Backlog) -> Finding:
     """Whether the writer is close to its limit (pure)."""
     check, count = "backlog", f"{p.unit} has {p.waiting} L0 SSTs of {p.limit}"
     do = (
-        "add workers or cores; give the writer's own limit with --set l0_max_ssts=N if it is not "
+        "add workers or cores; give the writer's own limit with --set slatedb.l0_max_ssts=N if it is not "
         f"{p.limit}; raise it in the writer's settings to gain time"
     )
     if p.waiting >= p.limit:
