@@ -75,7 +75,7 @@ def _examine(url: str | None, config: Config, spark: bool, read_only: bool) -> I
     yield setup.check_cache(os.environ)
     if spark:
         with wiring.spark_engine(config, [url or ""]) as engine:
-            yield setup.check_spark(engine, config.spark.master)
+            yield setup.check_spark(engine, engine.master)
     if url is None:
         return
     yield from _examine_dataset(url, config, read_only)

@@ -45,7 +45,8 @@ Full = Annotated[
 Master = Annotated[
     str | None,
     typer.Option(
-        help="Spark master: local[*] (default), local[N], spark://…, yarn, k8s://…, or sc://… for Connect.",
+        help="Spark master: local[N], spark://…, yarn, k8s://…, or sc://… for Connect; default: as "
+        "spark-submit or spark-defaults.conf say, else local[*].",
         show_default=False,
     ),
 ]

@@ -97,8 +97,10 @@ class ServiceSettings(OwnSection):
 class SparkSettings(Section):
     """Where the data work runs."""
 
-    master: str = Field(
-        default="local[*]", description="Spark master: local[*], spark://…, yarn, k8s://…, sc://…"
+    master: str | None = Field(
+        default=None,
+        description="Spark master: local[*], spark://…, yarn, k8s://…, sc://…; unset: as spark-submit or "
+        "spark-defaults.conf say, else local[*]",
     )
     conf: dict[str, Text] = Field(default_factory=dict, description="Spark's own settings")
 

@@ -23,6 +23,7 @@ set less). In any case no attempt of a task runs longer than `task_time_limit_s`
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import uuid
 from collections import OrderedDict, deque
@@ -34,6 +35,7 @@ from types import TracebackType
 from typing import Any
 
 from lithify.engine import settings
+from lithify.engine.ambient import MASTER, ambient_settings
 from lithify.engine.failure import essential_cause
 from lithify.engine.given import given_session
 from lithify.engine.ports import ArgumentT, ResultT
@@ -75,7 +77,7 @@ class SparkEngine:
 
     def __init__(
         self,
-        master: str = "local[*]",
+        master: str | None = None,
         *,
         app_name: str = "lithify",
         conf: Mapping[str, str] | None = None,
@@ -84,10 +86,17 @@ class SparkEngine:
         task_time_limit_s: float = TASK_TIME_LIMIT_S,
         spark: Any = None,
     ) -> None:
-        """`slots` overrides how many calls run at once, for clusters whose size Spark cannot know
-        beforehand (dynamic allocation). `spark` is a `SparkSession` of somebody else's, which is used instead
-        of one of our own and never stopped."""
-        self._open: Callable[[], Session] = partial(open_session, master, app_name, conf, preload)
+        """Without `master`, and for what `conf` does not say, what has been decided for this program counts
+        (`ambient`), and else `local[*]`. `slots` overrides how many calls run at once, for clusters whose
+        size Spark cannot know beforehand (dynamic allocation). `spark` is a `SparkSession` of somebody
+        else's, which is used instead of one of our own and never stopped."""
+        ambient = ambient_settings(os.environ) if spark is None else {}
+        decided = ambient.pop(MASTER, "local[*]")
+        self.master = master = decided if master is None else master
+        if settings.is_connect(master):
+            ambient = {}  # the server has decided
+        both = ambient | dict(conf or {})
+        self._open: Callable[[], Session] = partial(open_session, master, app_name, both, preload)
         self._check: Callable[[], object] = partial(check_master, master)
         local = settings.parse_local(master, settings.usable_cpus())
         if spark is not None:
