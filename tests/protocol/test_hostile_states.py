@@ -298,5 +298,5 @@ def test_what_nobody_foresaw_is_counted_as_an_attempt(rig: Rig, defects: list[st
     assert "OverflowError" in failure.reason
     assert "defect" in failure.reason
     assert rig.states() == [State.FAILED]
-    assert len(defects) == 3
+    assert len(defects) == MAX_ATTEMPTS
     defects.clear()
