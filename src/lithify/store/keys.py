@@ -20,6 +20,11 @@ def join(*parts: str) -> str:
     return "/".join(part for part in parts if part)
 
 
+def url_of(root: str, key: str) -> str:
+    """The URL of an object in the store with the URL `root`."""
+    return f"{root}{'' if root.endswith('/') else '/'}{key}"
+
+
 def is_staging_name(key: str) -> bool:
     """Whether `key` names a file that is still being written, or was when its writer died."""
     return _STAGING_NAME.search(key) is not None

@@ -38,8 +38,8 @@ MAX_PARTS_IN_FLIGHT = 4
 PUT_ID_METADATA = "lithifyputid"
 """Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
 _MAX_CAUSE_CHARS = 500
-_MAX_READS = 6
-_FIRST_PAUSE_S = 0.1
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""Before each time that an answer which broke off is asked for again."""
 _BROKE_OFF = "response body"
 """obstore says no more of why."""
 
@@ -181,18 +181,16 @@ class ObstoreWriter:
 
 def _whole(verb: str, key: str, read: Callable[[], _T]) -> _T:
     """What `read` gives, asked for again while the answer breaks off."""
-    pause_s = _FIRST_PAUSE_S
-    for _ in range(_MAX_READS - 1):
+    pauses_s = iter(_PAUSES_S)
+    while True:
         try:
             with _failures(verb, key):
                 return read()
         except StoreError as error:
-            if _BROKE_OFF not in str(error):
+            pause_s = next(pauses_s, None) if _BROKE_OFF in str(error) else None
+            if pause_s is None:
                 raise
         time.sleep(pause_s)
-        pause_s *= 2
-    with _failures(verb, key):
-        return read()
 
 
 @contextmanager

@@ -4,14 +4,15 @@
 2. The trees of a made-up manifest, and a ledger, are put into it as the next versions. There are no
    data behind them, and none are read: a coordinator looks at metadata only.
 3. The client opens it with a coordinator and no worker. Its first tick comes at once.
-4. The test waits for what it wants to see, and the database is closed.
+4. The versions of the ledger that appear are read one after the other, up to the first in which the
+   test sees what it waits for: the coordinator may be further by then. The database is closed.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def coordinate(
     trivial_move: bool = False,
     segment_prefix_len: int | None = None,
 ) -> Official:
-    """Open the database with a coordinator and no worker until the ledger is as wanted."""
+    """Open the database with a coordinator and no worker until a version of the ledger is as wanted."""
     compactor: dict[str, Any] = {
         "poll_interval": "20ms",
         "commit_compacted_interval": "20ms",
@@ -53,8 +54,9 @@ def coordinate(
         "max_concurrent_compactions": max_concurrent,
         "enable_trivial_move": trivial_move,
     }
+    seen = _ledgers(root)
     with open_db(root, settings={"compactor_options": compactor}, segment_prefix_len=segment_prefix_len):
-        reached = _wait(root, until)
+        reached = _first(root, seen, until)
         return Official(latest_manifest(root), reached)
 
 
@@ -106,18 +108,22 @@ class OfficialCoordinator:
         return self._folder / ("empty" if prefix_len is None else "empty-segmented")
 
 
-def _wait(root: Path, until: Callable[[SlateLedger], bool]) -> SlateLedger:
+def _first(root: Path, seen: Sequence[Path], until: Callable[[SlateLedger], bool]) -> SlateLedger:
+    """The first version after those `seen` that is as wanted."""
     deadline_s = time.monotonic() + _TIMEOUT_S
-    ledger: SlateLedger | None = None
+    count, ledger = len(seen), None
     while time.monotonic() < deadline_s:
-        files = _files(root / "compactions") if (root / "compactions").exists() else []
-        if not files:
-            continue
-        ledger = decode_ledger(files[-1].read_bytes(), files[-1].name)
-        if until(ledger):
-            return ledger
+        for file in _ledgers(root)[count:]:
+            count += 1
+            ledger = decode_ledger(file.read_bytes(), file.name)
+            if until(ledger):
+                return ledger
         time.sleep(_POLL_S)
     raise AssertionError(f"the official coordinator did not come so far in {_TIMEOUT_S} s: {ledger}")
+
+
+def _ledgers(root: Path) -> list[Path]:
+    return _files(root / "compactions") if (root / "compactions").exists() else []
 
 
 def latest_manifest(root: Path) -> Manifest:

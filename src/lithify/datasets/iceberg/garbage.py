@@ -50,7 +50,7 @@ from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ulid
-from lithify.store.keys import join
+from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
 from lithify.store.versions import VersionedFiles
@@ -205,7 +205,7 @@ class _Collection:
                 self._check_again(known, named, batch)
                 _delete([(one.store, one.meta) for one in batch])
             self._garbage += [
-                Garbage(one.kind, _path(one.store, one.meta.key), one.meta.size) for one in batch
+                Garbage(one.kind, url_of(one.store.url, one.meta.key), one.meta.size) for one in batch
             ]
 
     def _is_candidate(self, one: _Listed, mark: str, active: frozenset[Ulid]) -> bool:
@@ -253,7 +253,7 @@ class _Collection:
         needed = next((one for one in batch if one.own.name in named.names), None)
         if needed is not None:
             raise Refused(
-                f"{self._dataset.url}: {_path(needed.store, needed.meta.key)} was named by no snapshot "
+                f"{self._dataset.url}: {url_of(needed.store.url, needed.meta.key)} was named by no snapshot "
                 "and is now, so it and what was to be deleted with it was kept; find out who added it"
             )
 
@@ -290,7 +290,7 @@ class _Collection:
         for meta in metas:
             if not self._options.dry_run:
                 delete(meta.key)
-            self._garbage.append(Garbage(kind, _path(self._store, meta.key), meta.size))
+            self._garbage.append(Garbage(kind, url_of(self._store.url, meta.key), meta.size))
 
 
 def table_collector(
@@ -377,8 +377,3 @@ def _delete(files: Iterable[tuple[ObjectStore, ObjectMeta]]) -> None:
     with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-gc") as pool:
         for _ in pool.map(lambda file: file[0].delete(file[1].key), files):
             pass  # the first failure is raised here
-
-
-def _path(store: ObjectStore, key: str) -> str:
-    root = store.url
-    return f"{root}{'' if root.endswith('/') else '/'}{key}"

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pyiceberg.table import Table
 
 from lithify.errors import CorruptObject, ObjectNotFound, Refused
+from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
 
 
@@ -70,12 +71,10 @@ class Lineage:
     def refusal(self, known: Known | None, so: str) -> Refused:
         """Says of a table that does not continue what is on record why, and what to do."""
         assert known is not None
-        root = self._store.url
-        record = f"{root}{'' if root.endswith('/') else '/'}{self.key}"
         return Refused(
             f"{self._url}: this table is not the one that Lithify saw last, {known.metadata_location}; it "
             "may be registered in a second catalog, or its catalog was restored, so its files may be needed "
-            f"elsewhere and {so}; if this one alone is in use, delete {record}"
+            f"elsewhere and {so}; if this one alone is in use, delete {url_of(self._store.url, self.key)}"
         )
 
     def advance(self, table: Table) -> None:

@@ -47,6 +47,7 @@ from lithify.datasets.slatedb.transform import (
 from lithify.datasets.slatedb.validate import validate
 from lithify.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
+from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
 
 MAX_MANIFESTS = 64
@@ -85,8 +86,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
 
     @property
     def url(self) -> str:
-        root = self.store.url
-        return f"{root}{'' if root.endswith('/') else '/'}{self.paths.root}"
+        return url_of(self.store.url, self.paths.root)
 
     @property
     def journal(self) -> ObjectJournal:
