@@ -27,7 +27,6 @@ from typing import Any
 from lithify import wiring
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.model import State
-from lithify.compaction.proposal import Plan
 from lithify.compaction.run_summary import Ended, RunSummary
 from lithify.compaction.status import CompactionStatus, Status
 from lithify.config.durations import milliseconds_of
@@ -42,6 +41,7 @@ from lithify.events import Observer, each, ignore
 from lithify.ids import Ids, RandomIds, Ulid
 from lithify.observe.progress import Totals
 from lithify.service import control, one_shot
+from lithify.service.admission import starting
 from lithify.service.loops import run_coordinator, run_workers
 from lithify.service.status import status, under_way
 from lithify.views.blocks import Shown, Timeline
@@ -164,12 +164,15 @@ class Dataset:
 
     def plan(self, *, full: bool = False, **options: Any) -> Proposals:
         """What would be compacted now: what the planner finds worth it, or everything (`full`)."""
-        planned = self._kind.plan(self._dataset, self._asked("plan", full, options), self._clock)
+        asked = self._asked("plan", full, options)
+        planner = self._kind.planner(self._dataset, asked, self._clock)
+        snapshot, ledger, choice = starting(self._dataset, self._clock, planner)
+        plan = choice.plan
+        drawn = self._kind.show_plan(self._dataset, snapshot, ledger, plan, asked, self._clock)
         found = tuple(
-            Proposed(self._dataset.unit(p.spec), p.cost_bytes, p.priority, p.reason)
-            for p in planned.plan.proposals
+            Proposed(self._dataset.unit(p.spec), p.cost_bytes, p.priority, p.reason) for p in plan.proposals
         )
-        return Proposals(found, planned.plan.notes, planned.shown, planned.timeline)
+        return Proposals(found, plan.notes, drawn.shown, drawn.timeline)
 
     def compact(
         self,
@@ -203,11 +206,15 @@ class Dataset:
 
     def submit(self, *, full: bool = False, **options: Any) -> Job:
         """Ask the coordinator for what `lithify submit` can ask for."""
-        plan: Plan = self._kind.request(self._dataset, self._asked("submit", full, options), self._clock)
+        planner = self._kind.request(self._dataset, self._asked("submit", full, options), self._clock)
+        _, _, choice = starting(self._dataset, self._clock, planner)
+        plan = choice.plan
         if not plan.proposals:
             raise Refused("; ".join((f"there is nothing to compact in {self.url}", *plan.notes)))
         specs = [proposal.spec for proposal in plan.proposals]
-        return Job(self, control.submit(self._dataset, self._clock, self._ids, specs), plan.notes)
+        submitted = control.submit(self._dataset, self._clock, self._ids, specs)
+        again = ("submit again when these have ended",) if choice.waiting else ()
+        return Job(self, submitted, (*plan.notes, *again))
 
     def wait(
         self,

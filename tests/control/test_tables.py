@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from lithify.compaction.model import Ledger, State
+from lithify.compaction.model import State
 from lithify.compaction.presence import Presence
 from lithify.compaction.proposal import NOTHING_HELD, Plan
 from lithify.compaction.status import Status
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.iceberg.request import request
+from lithify.datasets.options import Asked
 from lithify.errors import Refused
 from lithify.ids import RandomIds, Ulid
 from lithify.observe.metrics import Metrics
 from lithify.service import control, one_shot
+from lithify.service.admission import starting
 from lithify.service.coordinator import Coordinator
 from lithify.service.metered import metered
 from lithify.service.status import status
@@ -65,8 +68,9 @@ class Set:
         return dataset_of(self.table, clock=self.clock)
 
     def request(self, names: Collection[str] | None = None) -> Plan:
-        dataset = self.dataset()
-        return request(dataset.snapshot(), dataset.ledger() or Ledger(), self.clock.now_ms() * 1000, names)
+        asked = Asked(names is None, {} if names is None else {"chunk": names})
+        planner = KIND.request(self.dataset(), asked, self.clock)
+        return starting(self.dataset(), self.clock, planner)[2].plan
 
     def submit(self, names: Collection[str] | None = None) -> tuple[Ulid, ...]:
         specs = [proposal.spec for proposal in self.request(names).proposals]

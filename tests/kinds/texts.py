@@ -26,13 +26,14 @@ from lithify.config.model import Config
 from lithify.config.sections import OwnSection, PositiveInt
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
-from lithify.datasets.kind import Kind, Planned, Run
+from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked, CommandOptions
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids, Ulid
 from lithify.jsonvalues import text
+from lithify.planning.admission import Capacity
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionedFiles
@@ -115,6 +116,15 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
     def unit(self, spec: Spec) -> str:
         return "all"
 
+    def name(self, spec: Spec) -> str:
+        return "all"
+
+    def scope(self, spec: Spec) -> frozenset[str]:
+        return self.sources(spec)
+
+    def capacity(self, snapshot: Texts) -> Capacity:
+        return Capacity()
+
     def newest_ms(self, snapshot: Texts) -> int:
         return self._clock.now_ms()
 
@@ -141,7 +151,7 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
         spec = tuple(name for name, _ in snapshot)
         return Plan((Proposal(spec, 0.5, self.cost_bytes(spec, snapshot), f"{len(spec)} texts"),))
 
-    def remember(self, plan: Plan) -> None: ...
+    def remember(self, plan: Plan, shed: Sequence[Spec], *, is_queue_empty: bool) -> None: ...
 
     def validate(self, compaction: TextCompaction, snapshot: Texts, ledger: TextLedger) -> str | None:
         names, spec = [name for name, _ in snapshot], list(compaction.spec)
@@ -194,18 +204,24 @@ class TextKind:
     def own_place(self, dataset: TextDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.own_folder
 
-    def plan(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Planned:
-        plan = self.planner(dataset, asked, clock)(dataset.snapshot(), dataset.ledger() or Ledger())
-        table = Table("Would put together", columns("~what"), [(p.reason,) for p in plan.proposals])
-        document = {"proposals": len(plan.proposals)}
-        return Planned(plan, Shown(document, (table, notes(plan.notes))))
-
     def planner(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Planner:
         least = 2 if asked.full else None
         return lambda texts, ledger, held=NOTHING_HELD, /: dataset.propose(texts, ledger, held, least)
 
-    def request(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Plan:
-        return self.plan(dataset, asked, clock).plan
+    def request(self, dataset: TextDataset, asked: Asked, clock: Clock) -> Planner:
+        return self.planner(dataset, asked, clock)
+
+    def show_plan(
+        self,
+        dataset: TextDataset,
+        snapshot: Texts,
+        ledger: TextLedger,
+        plan: Plan,
+        asked: Asked,
+        clock: Clock,
+    ) -> ShownPlan:
+        table = Table("Would put together", columns("~what"), [(p.reason,) for p in plan.proposals])
+        return ShownPlan(Shown({"proposals": len(plan.proposals)}, (table, notes(plan.notes))))
 
     def look(self, snapshot: Texts) -> int:
         return len(snapshot)

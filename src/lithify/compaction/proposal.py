@@ -26,6 +26,8 @@ class Proposal(Generic[SpecT]):
     """Bytes that would be read."""
     reason: str
     """One sentence for people."""
+    after: tuple[str, ...] = ()
+    """Names (`Dataset.name`) of others, planned or active, that must have ended before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[SpecT]):
-    """What should be compacted now, most urgent first, and what should not, and why."""
+    """What should be compacted, most urgent first, and what should not, and why."""
 
     proposals: tuple[Proposal[SpecT], ...] = ()
     notes: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from lithify.compaction.presence import CoordinatorStatus
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.run_summary import RunSummary
 from lithify.compaction.status import Status
+from lithify.compaction.transitions import AnyLedger
 from lithify.compaction.work import Job, RangeOutcome
 from lithify.config.model import Config
 from lithify.coordination.leadership import Led
@@ -30,6 +31,7 @@ from lithify.datasets.options import Asked
 from lithify.events import Observer
 from lithify.ids import Ids, Ulid
 from lithify.observe.progress import Totals
+from lithify.planning.admission import Capacity
 from lithify.store.objects import ObjectStore
 from lithify.views.blocks import Shown, Timeline
 
@@ -78,6 +80,20 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         """The name of the unit a spec compacts (pure)."""
         ...
 
+    def name(self, spec: SpecT) -> str:
+        """A name of what a spec does: of all that is planned or active at a time, no two have the same, and
+        planned again it has the same (pure)."""
+        ...
+
+    def scope(self, spec: SpecT) -> frozenset[Any]:
+        """What a spec is about. After a conflict the same is left alone for a while, but not what more has
+        joined (pure)."""
+        ...
+
+    def capacity(self, snapshot: SnapshotT) -> Capacity:
+        """How much of the dataset may be compacted at the same time (pure)."""
+        ...
+
     def newest_ms(self, snapshot: SnapshotT) -> int:
         """The newest time in the snapshot, by the clock of who writes the dataset; wall-clock
         milliseconds, 0 when there is none. Ids of new compactions are not newer than that, so that a
@@ -118,13 +134,15 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     def propose(
         self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT], held: Held = NOTHING_HELD
     ) -> Plan[SpecT]:
-        """What should be compacted (pure). What is held takes no place of anything else: the plan is the one
-        for the rest, and where it would be another without `held`, a note has that sentence."""
+        """What should be compacted (pure); what of that starts now is decided by the service. What is held
+        takes no place of anything else: the plan is the one for the rest, and where it would be another
+        without `held`, a note has that sentence."""
         ...
 
-    def remember(self, plan: Plan[SpecT]) -> None:
-        """A coordinator has acted on the plan: keep what it found out, if anything. A memory only: nothing
-        is lost when this is never called."""
+    def remember(self, plan: Plan[SpecT], shed: Sequence[SpecT], *, is_queue_empty: bool) -> None:
+        """A coordinator has acted on the plan: keep what it found out, if anything; what was `shed`, since
+        the queue was full, may be deferred until the queue is empty. A memory only: nothing is lost when this
+        is never called."""
         ...
 
     def validate(
@@ -167,10 +185,9 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """What would be compacted, and how to show it."""
+class ShownPlan:
+    """How to show what would be compacted."""
 
-    plan: Plan
     shown: Shown
     timeline: Timeline | None = None
     """`None` where times play no part."""
@@ -202,17 +219,18 @@ class Kind(Protocol[DatasetT]):
         """Where Lithify may write beside it: a store, and the key of a folder."""
         ...
 
-    def plan(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Planned:
-        """What would be compacted now. Writes nothing."""
-        ...
-
     def planner(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Planner:
         """What a run compacts."""
         ...
 
-    def request(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Plan:
-        """What a person asks for, as far as it can start now. `Refused` unless the options say exactly one
-        thing."""
+    def request(self, dataset: DatasetT, asked: Asked, clock: Clock) -> Planner:
+        """What a person asks for. `Refused` unless the options say exactly one thing."""
+        ...
+
+    def show_plan(
+        self, dataset: DatasetT, snapshot: Any, ledger: AnyLedger, plan: Plan, asked: Asked, clock: Clock
+    ) -> ShownPlan:
+        """What would start now, of what `planner` proposes."""
         ...
 
     def look(self, snapshot: Any) -> Any:

@@ -33,6 +33,8 @@ from lithify.errors import Refused
 
 MAX_REMEMBERED_FAILURES = 10_000
 """Units whose failures are remembered; those whose pause ends first are forgotten first."""
+UNBOUNDED_BYTES = 1 << 63
+"""More than any dataset has."""
 _MAX_DOUBLINGS = 30
 
 
@@ -83,6 +85,8 @@ class Work:
     cost_bytes: int
     after: tuple[WorkKey, ...] = ()
     """What has to end before. Unknown ones count as ended."""
+    takes_capacity: bool = True
+    """Whether it counts as running for the capacity; what depends on it waits for its end in any case."""
 
 
 class Drop(Enum):
@@ -276,7 +280,8 @@ class _Usage:
     def of(cls, works: Iterable[Work]) -> _Usage:
         usage = cls(0, 0, {})
         for work in works:
-            usage.add(work)
+            if work.takes_capacity:
+                usage.add(work)
         return usage
 
     def add(self, work: Work) -> None:

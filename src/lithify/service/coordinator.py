@@ -8,7 +8,8 @@ ledger. Then each `tick`:
 3. takes Running compactions of silent workers back to Scheduled, and notes that as an attempt;
 4. commits all Compacted ones, and those that need no worker, in one atomic publication each batch;
 5. marks Failed what has been tried `max_attempts` times; others go on;
-6. adds what the planner proposes, as Submitted, unless something like it has just failed for good;
+6. adds what the planner proposes and the capacity admits (`lithify.service.admission`), as Submitted, unless
+   something like it has just failed for good;
 7. validates what is Submitted: valid ones become Scheduled, the others Failed. Once it also validates what
    is Scheduled, and was not by itself: found at the start, taken back, or written by whoever can write the
    ledger. Workers would claim each of a thousand such entries in vain, with several versions of the ledger
@@ -27,7 +28,7 @@ failures are in the journal.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from lithify import events
 from lithify.clock import Clock
@@ -42,6 +43,7 @@ from lithify.datasets.kind import Dataset
 from lithify.errors import Fenced
 from lithify.events import Observer
 from lithify.ids import Ids, Ulid
+from lithify.service.admission import Admission, Choice
 from lithify.service.failures import Failures
 from lithify.service.options import CoordinatorOptions
 
@@ -90,6 +92,7 @@ class Coordinator:
         self._failures = Failures(dataset, clock)
         self._plan = plan if plan is not None else self._failures.held_back(dataset.propose)
         self.options = options if options is not None else CoordinatorOptions()
+        self._admission = Admission(dataset, clock)
         self._silence = SilenceWatch(self.options.worker_heartbeat_timeout_ms)
         self._observe = observer
         self._epoch: int | None = None
@@ -137,7 +140,7 @@ class Coordinator:
         exhausted = self._exhausted(ledger)
         self._failures.refresh(ledger)
         snapshot = self._dataset.snapshot()
-        outcome = _Outcome()
+        outcome: _Outcome | None = None
 
         def change(latest: AnyLedger) -> AnyLedger:
             nonlocal outcome
@@ -158,7 +161,10 @@ class Coordinator:
             ledger = self._dataset.update_ledger(
                 lambda latest: planned if planned is not None and latest == known else change(latest)
             )
-        self._dataset.remember(outcome.plan)
+        assert outcome is not None, "planned above, or in the publication"
+        choice = outcome.choice
+        self._admission = choice.admission
+        self._dataset.remember(choice.plan, choice.shed, is_queue_empty=choice.is_queue_empty)
         given_up = {c.id for c, _ in outcome.refused}
         self._unnoted += [(c.id, self._silent(c)) for c in outcome.reclaimed if c.id not in given_up]
         self._report(outcome)
@@ -166,7 +172,7 @@ class Coordinator:
         failed = self._settle(exhausted, outcome.failed)
         self._note_refused(outcome.refused)
         refused = (*commits.refused, *outcome.refused)
-        return TickResult(ledger, outcome.plan, commits.committed, commits.dropped, refused, failed)
+        return TickResult(ledger, choice.plan, commits.committed, commits.dropped, refused, failed)
 
     def fail(self, compaction_id: Ulid, reason: str) -> None:
         """Give a compaction up for good."""
@@ -230,6 +236,7 @@ class Coordinator:
         found = ((compaction, verdicts[compaction.id]) for compaction in ready)
         in_vain = tuple((compaction, reason) for compaction, reason in found if reason is not None)
         for compaction, reason in in_vain:
+            self._admission.conflicted(compaction.spec)
             self._observe(events.Refused(self._dataset.url, compaction.id, reason))
         self._note_refused(in_vain)
         return _Commits(committed, in_vain, tuple(dropped))
@@ -285,7 +292,8 @@ class Coordinator:
     # Scheduling
 
     def _schedule(self, ledger: AnyLedger, snapshot: object) -> tuple[AnyLedger, _Outcome]:
-        plan = self._plan(snapshot, ledger)
+        choice = self._admission.look(self._plan(snapshot, ledger), ledger, snapshot)
+        plan = choice.plan
         now_ms = min(self._clock.now_ms(), self._dataset.newest_ms(snapshot))
         id_ms = transitions.next_id_ms(ledger, now_ms)
         # Workers claim in order of ids, so the most urgent gets the first.
@@ -293,7 +301,7 @@ class Coordinator:
         added = list(zip(new_ids, plan.proposals, strict=True))
         ledger = transitions.submit(ledger, *(Compaction(new_id, p.spec) for new_id, p in added))
         ledger, refused = self._validate(ledger, snapshot)
-        return ledger, _Outcome(plan, tuple(added), tuple(refused))
+        return ledger, _Outcome(choice, tuple(added), tuple(refused))
 
     def _validate(
         self, ledger: AnyLedger, snapshot: object
@@ -345,7 +353,7 @@ class _Commits:
 class _Outcome:
     """What one publication of the ledger changed."""
 
-    plan: Plan = field(default_factory=Plan)
+    choice: Choice
     added: tuple[tuple[Ulid, Proposal], ...] = ()
     refused: tuple[tuple[AnyCompaction, str], ...] = ()
     reclaimed: tuple[AnyCompaction, ...] = ()

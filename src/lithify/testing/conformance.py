@@ -25,6 +25,7 @@ from lithify.datasets.options import Asked
 from lithify.errors import CorruptObject, Fenced, Unsupported
 from lithify.ids import RandomIds
 from lithify.service import one_shot
+from lithify.service.admission import starting
 from lithify.service.coordinator import Coordinator
 from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
@@ -95,12 +96,15 @@ def check_planning_changes_nothing(world: World) -> None:
 
 
 def check_proposals(world: World) -> None:
-    """Units have names, costs are of what is there, priorities are shares, nothing is read by two."""
+    """Names are their own, costs are of what is there, priorities are shares, and nothing is read by two that
+    may run at the same time."""
     dataset = world.dataset()
     snapshot = dataset.snapshot()
     proposals = dataset.propose(snapshot, Ledger()).proposals
-    seen: set[str] = set()
-    for proposal in proposals:
+    readers: dict[str, str] = {}
+    names = [dataset.name(proposal.spec) for proposal in proposals]
+    assert len(set(names)) == len(names)
+    for name, proposal in zip(names, proposals, strict=True):
         assert dataset.unit(proposal.spec)
         assert proposal.reason
         assert proposal.cost_bytes == dataset.cost_bytes(proposal.spec, snapshot) > 0
@@ -108,8 +112,9 @@ def check_proposals(world: World) -> None:
         assert 0 <= dataset.priority(proposal.spec, snapshot) <= 1
         sources = dataset.sources(proposal.spec)
         assert sources
-        assert not sources & seen
-        seen |= sources
+        assert {readers[source] for source in sources & readers.keys()} <= set(proposal.after)
+        readers |= dict.fromkeys(sources, name)
+        assert dataset.scope(proposal.spec)
     assert dataset.newest_ms(snapshot) >= 0
     for backlog in dataset.backlog(snapshot, world.clock.now_ms()):
         assert backlog.unit
@@ -141,11 +146,13 @@ def check_specs_travel(world: World) -> None:
 def check_what_is_shown_is_json(world: World) -> None:
     kind, dataset = world.kind, world.dataset()
     for full in (False, True):
-        planned = kind.plan(dataset, Asked(full), world.clock)
-        json.dumps(planned.shown.document)
-        assert planned.shown.blocks
-    for proposal in planned.plan.proposals:
-        json.dumps(kind.show_spec(proposal.spec))
+        asked = Asked(full)
+        snapshot, ledger, choice = starting(dataset, world.clock, kind.planner(dataset, asked, world.clock))
+        drawn = kind.show_plan(dataset, snapshot, ledger, choice.plan, asked, world.clock)
+        json.dumps(drawn.shown.document)
+        assert drawn.shown.blocks
+        for proposal in choice.plan.proposals:
+            json.dumps(kind.show_spec(proposal.spec))
 
 
 def check_a_compaction_loses_nothing(world: World) -> None:

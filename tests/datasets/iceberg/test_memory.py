@@ -14,6 +14,7 @@ from lithify.coordination.leadership import Term
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.planning.timeline.model import Status, TimelinePlan
 from lithify.planning.timeline.state import ChunkStates, State
+from lithify.service.admission import Admission
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -140,7 +141,8 @@ def test_a_plan_changes_nothing_until_a_coordinator_acts_on_it(catalog: Catalog)
     assert [look(), look()] == [first, first]
     assert list(dataset.store.list(dataset.root)) == before
     assert dataset.snapshot().states == ChunkStates()
-    dataset.remember(first)
+    choice = Admission(dataset, a_clock()).look(first, Ledger(), dataset.snapshot())
+    dataset.remember(choice.plan, choice.shed, is_queue_empty=choice.is_queue_empty)
     states = [record.state for record in dataset.snapshot().states.records.values()]
     assert states.count(State.DEFERRED) == 4
     assert timeline_of(dataset).totals[Status.DEFERRED].chunks == 4, "the queue is not empty any more"

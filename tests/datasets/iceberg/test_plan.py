@@ -17,7 +17,8 @@ from lithify.datasets.iceberg.plan import cuts_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.model import Bucket, Color, Interval, TimelineFile, TimelinePlan
-from tests.datasets.iceberg.running import Steps, compact, dataset_of
+from lithify.service.admission import starting
+from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
     START,
@@ -123,7 +124,7 @@ def test_what_is_planned_is_exactly_what_starts(catalog: Catalog) -> None:
     dry = dataset_of(table)
     before = fresh(table).metadata_location
     red = {task.key for task in timeline_of(dry).tasks if task.color is Color.RED}
-    planned = dry.propose(dry.snapshot(), Ledger())
+    planned = starting(dry, a_clock(), dry.propose)[2].plan
     assert fresh(table).metadata_location == before
     assert dry.ledger() is None
     tick = Steps(dataset_of(table)).schedule()

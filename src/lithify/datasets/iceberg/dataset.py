@@ -49,9 +49,8 @@ from lithify.datasets.iceberg.model import (
     TimeRange,
 )
 from lithify.datasets.iceberg.ownership import data_prefix, mark_of
-from lithify.datasets.iceberg.plan import plan_table, priority, proposals_of, timeline_policy
+from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
-from lithify.datasets.iceberg.queue import TaskQueue
 from lithify.datasets.iceberg.refusals import check_table
 from lithify.datasets.iceberg.repeating import repeating_columns
 from lithify.datasets.iceberg.sorting import sort_fields
@@ -63,8 +62,9 @@ from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import Ids, Ulid
+from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
-from lithify.planning.timeline.model import TimelinePlan
+from lithify.planning.timeline.model import ChunkKey, TimelinePlan
 from lithify.planning.timeline.plan import remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.store.keys import join
@@ -80,8 +80,6 @@ _SUFFIX = ".json"
 class _Memory:
     """What a plan found out."""
 
-    queue: TaskQueue
-    """As it is once the plan's proposals were submitted."""
     states: ChunkStates
     known: ChunkStates
     """The states that the plan began with."""
@@ -126,7 +124,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         """Rows that a task holds in memory."""
         self.range_bytes = RANGE_BYTES
         """Estimated input of one task."""
-        self._queue = TaskQueue(self.url, clock)
+        self._may_revive = True
+        """Whether deferred chunks may be planned: nothing waits in the queue."""
         self._remembered: tuple[int, ChunkStates] | None = None
         self._drawn: tuple[str, int, TableState] | None = None
 
@@ -177,10 +176,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
 
     # Publishing
 
-    def remember(self, plan: Plan) -> None:
+    def remember(self, plan: Plan, shed: Sequence[ChunkSpec], *, is_queue_empty: bool) -> None:
         if isinstance(plan.memory, _Memory):
-            self._queue = plan.memory.queue
-            self._keep(plan.memory.states, plan.memory.known)
+            self._may_revive = is_queue_empty
+            chunks = (chunk for spec in shed for chunk in spec.chunks)
+            self._keep(deferred(plan.memory.states, chunks), plan.memory.known)
 
     def _keep(self, states: ChunkStates, known: ChunkStates) -> None:
         if states == known:
@@ -208,8 +208,6 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         verdicts = self._committer.commit(compactions, branch_of, check_epoch)
         for compaction in compactions:
             verdict = verdicts[compaction.id]
-            if verdict.refusal is not None:
-                self._queue.conflicted(compaction.spec)
             if verdict.dropped is not None:
                 tell_dropped(compaction.id, verdict.dropped)
         published = [(c.spec, verdicts[c.id].published) for c in compactions]
@@ -266,6 +264,15 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def unit(self, spec: ChunkSpec) -> str:
         return spec.task
 
+    def name(self, spec: ChunkSpec) -> str:
+        return spec.task
+
+    def scope(self, spec: ChunkSpec) -> frozenset[ChunkKey]:
+        return frozenset(spec.chunks)
+
+    def capacity(self, snapshot: TableState) -> Capacity:
+        return capacity_of(snapshot.policy)
+
     def newest_ms(self, snapshot: TableState) -> int:
         return max(snapshot.timestamp_ms, 0)  # ids begin there
 
@@ -286,15 +293,13 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     ) -> TimelinePlan:
         """Every chunk of the table with its verdict, and the tasks."""
         now_us = self._clock.now_ms() * 1000
-        return plan_table(snapshot, ledger, now_us, revive_deferred=self._queue.is_empty, held=held)
+        return plan_table(snapshot, ledger, now_us, revive_deferred=self._may_revive, held=held)
 
     def propose(self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD) -> Plan:
         timeline = self.timeline(snapshot, ledger, held)
-        sizes = {file.id: file.size_bytes for file in snapshot.files}
-        choice = self._queue.look(timeline, ledger, sizes, snapshot.policy)
-        states = deferred(remember(timeline, timeline_policy(snapshot.policy)), choice.shed)
-        plan = proposals_of(snapshot, timeline, choice.start, held)
-        return replace(plan, memory=_Memory(choice.queue, states, snapshot.states))
+        states = remember(timeline, timeline_policy(snapshot.policy))
+        plan = proposals_of(snapshot, timeline, held)
+        return replace(plan, memory=_Memory(states, snapshot.states))
 
     def validate(
         self, compaction: IcebergCompaction, snapshot: TableState, ledger: IcebergLedger

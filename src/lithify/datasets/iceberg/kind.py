@@ -9,7 +9,6 @@ from pyiceberg.table import Table
 
 from lithify.clock import Clock
 from lithify.compaction.finding import Finding
-from lithify.compaction.model import Ledger
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.status import Status
 from lithify.config.model import Config
@@ -22,7 +21,7 @@ from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.request import everything, request
 from lithify.datasets.iceberg.settings import IcebergSettings
-from lithify.datasets.kind import Kind, Planned, Run
+from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked
 from lithify.errors import Refused
 from lithify.events import Observer
@@ -53,14 +52,6 @@ class IcebergKind:
 
     # Asking
 
-    def plan(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Planned:
-        ledger = dataset.ledger() or Ledger()
-        state = dataset.snapshot()
-        plan = self.planner(dataset, asked, clock)(state, ledger)
-        drawn = everything(state, ledger, _now_us(clock)) if asked.full else dataset.timeline(state, ledger)
-        timeline = Timeline(drawn, timeline_policy(state.policy).calendar)
-        return Planned(plan, view.show_plan(dataset.url, state, plan, timeline), timeline)
-
     def planner(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Planner:
         """What the timeline finds worth it, or as if nothing had to wait."""
 
@@ -69,14 +60,31 @@ class IcebergKind:
 
         return plan_everything if asked.full else dataset.propose
 
-    def request(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Plan:
+    def request(self, dataset: IcebergDataset, asked: Asked, clock: Clock) -> Planner:
         names = asked.given.get("chunk")
         if asked.full == bool(names):
             raise Refused("say what to compact: either --full, or chunks with --chunk")
-        ledger = dataset.ledger() or Ledger()
-        return request(dataset.snapshot(), ledger, _now_us(clock), names)
+
+        def plan_asked(state: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD, /) -> Plan:
+            return request(state, ledger, _now_us(clock), names, held)
+
+        return plan_asked
 
     # Showing
+
+    def show_plan(
+        self,
+        dataset: IcebergDataset,
+        snapshot: TableState,
+        ledger: IcebergLedger,
+        plan: Plan,
+        asked: Asked,
+        clock: Clock,
+    ) -> ShownPlan:
+        now_us = _now_us(clock)
+        drawn = everything(snapshot, ledger, now_us) if asked.full else dataset.timeline(snapshot, ledger)
+        timeline = Timeline(drawn, timeline_policy(snapshot.policy).calendar)
+        return ShownPlan(view.show_plan(dataset.url, snapshot, plan, timeline), timeline)
 
     def look(self, snapshot: TableState) -> view.Facts:
         return view.facts_of(snapshot)

@@ -2,7 +2,7 @@
 
 1. The policy of the table becomes that of the timeline; the active compactions of the ledger are its
    active tasks.
-2. The queue (`queue`) chooses which tasks start now. Black ones wait: once the tasks they share files
+2. The service chooses which tasks start now (`capacity_of`). Black ones wait: once the tasks they share files
    with are committed, the next plan has them with the files that are there then.
 3. A spec is cut at the edges of all chunks its inputs meet. An input that reaches beyond the chunks of
    its task is rewritten whole, and its rows there become files of those other chunks.
@@ -10,12 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal, Total
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, TableState
 from lithify.datasets.iceberg.policy import TablePolicy
+from lithify.planning.admission import Capacity
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.chunks import merge
 from lithify.planning.timeline.model import (
@@ -81,21 +82,30 @@ def plan_table(
     )
 
 
-def proposals_of(
-    state: TableState, timeline: TimelinePlan, chosen: Sequence[Task], held: Held = NOTHING_HELD
-) -> Plan:
-    """The tasks to start now, and why the rest is left alone."""
+def capacity_of(policy: TablePolicy) -> Capacity:
+    """How much of a table may be compacted at the same time."""
+    return Capacity(
+        max_running=policy.max_tasks,
+        max_running_bytes=policy.max_active_bytes,
+        max_queued=policy.max_queued_tasks,
+    )
+
+
+def proposals_of(state: TableState, timeline: TimelinePlan, held: Held = NOTHING_HELD) -> Plan:
+    """The tasks, and why the rest is left alone."""
     if state.snapshot_id is None:
         return Plan(notes=("the table has no snapshot yet",))
+    notes = (*state.notes, *held_notes(timeline, held))
+    return Plan(proposed(timeline.tasks, state), notes, _totals(timeline))
+
+
+def proposed(tasks: Iterable[Task], state: TableState) -> tuple[Proposal, ...]:
+    """Tasks of the timeline as proposals."""
     files = {file.id: file for file in state.files}
-    proposals = tuple(
-        Proposal(spec_of(task, state, files), task.priority, task.cost_bytes, task.reason) for task in chosen
+    return tuple(
+        Proposal(spec_of(task, state, files), task.priority, task.cost_bytes, task.reason, task.after)
+        for task in tasks
     )
-    notes = [*state.notes, *held_notes(timeline, held)]
-    waiting = len(timeline.tasks) - len(chosen)
-    if waiting:
-        notes.append(f"{waiting} task(s) wait for others that share files with them, or for capacity")
-    return Plan(proposals, tuple(notes), _totals(timeline))
 
 
 def priority(spec: ChunkSpec, state: TableState) -> float:

@@ -4,8 +4,7 @@
    and deferral for want of capacity.
 2. *Given chunks*: these are rewritten whatever the verdict on them, together with the neighbours they share
    files with, as the planner forms tasks.
-3. Only what can start now becomes a proposal: nothing that shares files with an active compaction or with
-   another task, and no more than the table's limit of active compactions. The notes count the rest.
+3. What of that can start now is for the service to decide.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
-from lithify.datasets.iceberg.plan import active_tasks, held_notes, spec_of, timeline_policy
+from lithify.datasets.iceberg.plan import active_tasks, held_notes, proposed, timeline_policy
 from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import Action, Bucket, Chunk, ChunkKey, TimelinePlan, Verdict
@@ -69,8 +68,8 @@ def request(
     names: Collection[str] | None = None,
     held: Held = NOTHING_HELD,
 ) -> Plan:
-    """Everything, or the chunks of these names, as far as it can start now, without what is `held`.
-    `Refused` for a name that no chunk has."""
+    """Everything, or the chunks of these names, without what is `held`. `Refused` for a name that no chunk
+    has."""
     timeline = everything(state, ledger, now_us, names, held)
     calendar = timeline_policy(state.policy).calendar
     wanted = {
@@ -81,24 +80,12 @@ def request(
     if names is not None:
         _check_names(names, wanted, timeline, calendar)
     tasks = [task for task in timeline.tasks if wanted.intersection(task.chunks)]
-    free = max(0, state.policy.max_tasks - len(ledger.active()))
-    chosen = [task for task in tasks if not task.after][:free]
-    files = {file.id: file for file in state.files}
-    proposals = tuple(
-        Proposal(spec_of(task, state, files), task.priority, task.cost_bytes, task.reason) for task in chosen
-    )
-    waiting = len(tasks) - len(chosen)
     notes = [*state.notes, *(held_notes(timeline, held) if held else ())]
-    if waiting:
-        notes.append(
-            f"{waiting} more cannot start now: they share files with others, or exceed lithify.max-tasks "
-            f"({state.policy.max_tasks}); submit again when these have ended"
-        )
     busy = sum(planned.task is not None and planned.chunk.key in wanted for planned in timeline.chunks)
     busy -= sum(len(wanted.intersection(task.chunks)) for task in tasks)
     if busy:
         notes.append(f"{busy} chunk(s) are being compacted already")
-    return Plan(proposals, tuple(notes))
+    return Plan(proposed(tasks, state), tuple(notes))
 
 
 def _check_names(

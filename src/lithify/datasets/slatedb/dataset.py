@@ -47,6 +47,7 @@ from lithify.datasets.slatedb.transform import (
 from lithify.datasets.slatedb.validate import validate
 from lithify.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
+from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
 
@@ -256,6 +257,18 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     def unit(self, spec: Spec) -> str:
         return tree_label(spec.segment)
 
+    def name(self, spec: Spec) -> str:
+        if not isinstance(spec, TieredSpec):
+            return f"{self.unit(spec)}, drained"
+        return f"{self.unit(spec)}, run {spec.destination}"
+
+    def scope(self, spec: Spec) -> frozenset[str]:
+        return self.sources(spec)
+
+    def capacity(self, snapshot: Manifest) -> Capacity:
+        """The planner keeps to it as well: what it would have chosen beyond depends on what it chose."""
+        return Capacity(self.options.policy.max_concurrent_compactions, max_running_bytes=UNBOUNDED_BYTES)
+
     def newest_ms(self, snapshot: Manifest) -> int:
         """By the writer's own ids; those of outputs are minted by workers."""
         trees = snapshot.trees()
@@ -299,7 +312,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
             return None
         return show_segments(snapshot, ledger, policy, times, self._clock.now_ms())
 
-    def remember(self, plan: Plan) -> None:
+    def remember(self, plan: Plan, shed: Sequence[Spec], *, is_queue_empty: bool) -> None:
         """The planner of databases remembers nothing."""
 
     def planner(self, *, full: bool = False, segment: bytes | None = None) -> Planner:

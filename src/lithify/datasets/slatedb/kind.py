@@ -7,17 +7,17 @@ from typing import Any
 
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
-from lithify.compaction.model import Ledger
-from lithify.compaction.proposal import MAX_PRIORITY, Plan, Planner, Proposal
+from lithify.compaction.proposal import MAX_PRIORITY, NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.compaction.status import Status
 from lithify.config.model import Config
 from lithify.datasets.collecting import PeriodicCollector
-from lithify.datasets.kind import Kind, Planned, Run
+from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked
 from lithify.datasets.slatedb import garbage, view
 from lithify.datasets.slatedb.checks import check_database
 from lithify.datasets.slatedb.collector import GarbageCollectorOptions, garbage_collector
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.ledger import SlateLedger
 from lithify.datasets.slatedb.model import Manifest, Spec
 from lithify.datasets.slatedb.options import slate_options
 from lithify.datasets.slatedb.paths import DatabasePaths
@@ -49,31 +49,39 @@ class SlateKind:
 
     # Asking
 
-    def plan(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Planned:
-        ledger = dataset.ledger() or Ledger()
-        manifest = dataset.snapshot()
-        segments = dataset.segments(manifest, ledger)
-        plan = self.planner(dataset, asked, clock)(manifest, ledger)
-        timeline = None if segments is None else view.timeline_of(segments)
-        return Planned(plan, view.show_plan(dataset.url, manifest, plan, timeline), timeline)
-
     def planner(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Planner:
         """Everything, or what the scheduler finds; everywhere or in one segment."""
         return dataset.planner(full=asked.full, segment=_segment(asked))
 
-    def request(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Plan:
+    def request(self, dataset: SlateDataset, asked: Asked, clock: Clock) -> Planner:
         l0, runs = asked.given.get("l0", ()), asked.given.get("run", ())
         if asked.full == bool(l0 or runs):
             raise Refused("say what to compact: either --full, or sources with --l0 and --run")
-        snapshot, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
         if asked.full:
-            return self.planner(dataset, asked, clock)(snapshot, ledger)
-        views = [_view_id(given) for given in l0 if given != "all"]
-        spec = spec_of(snapshot, ledger, _segment(asked) or b"", views, runs, all_l0="all" in l0)
-        cost_bytes = dataset.cost_bytes(spec, snapshot)
-        return Plan((Proposal(spec, MAX_PRIORITY, cost_bytes, "somebody asked for it"),))
+            return self.planner(dataset, asked, clock)
+        views, segment = [_view_id(given) for given in l0 if given != "all"], _segment(asked) or b""
+
+        def plan_asked(snapshot: Manifest, ledger: SlateLedger, held: Held = NOTHING_HELD, /) -> Plan:
+            spec = spec_of(snapshot, ledger, segment, views, runs, all_l0="all" in l0)
+            cost_bytes = dataset.cost_bytes(spec, snapshot)
+            return Plan((Proposal(spec, MAX_PRIORITY, cost_bytes, "somebody asked for it"),))
+
+        return plan_asked
 
     # Showing
+
+    def show_plan(
+        self,
+        dataset: SlateDataset,
+        snapshot: Manifest,
+        ledger: SlateLedger,
+        plan: Plan,
+        asked: Asked,
+        clock: Clock,
+    ) -> ShownPlan:
+        segments = dataset.segments(snapshot, ledger)
+        timeline = None if segments is None else view.timeline_of(segments)
+        return ShownPlan(view.show_plan(dataset.url, snapshot, plan, timeline), timeline)
 
     def look(self, snapshot: Manifest) -> Shape:
         return shape_of(snapshot)
