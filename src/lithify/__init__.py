@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lithify.client import Dataset, Job, Proposals, Proposed, Result, Service, Status, open
+    from lithify.client import Dataset, Job, Proposals, Proposed, Result, Status, open
     from lithify.errors import (
         CoordinatorAlive,
         CorruptObject,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StoreError,
         Unsupported,
     )
+    from lithify.serving import Service
 
 __all__ = [
     "CoordinatorAlive",
@@ -46,10 +47,15 @@ __all__ = [
     "Unsupported",
     "open",
 ]
-_OF_CLIENT = frozenset({"Dataset", "Job", "Proposals", "Proposed", "Result", "Service", "Status", "open"})
+_HOMES = {
+    **dict.fromkeys(
+        ("Dataset", "Job", "Proposals", "Proposed", "Result", "Status", "open"), "lithify.client"
+    ),
+    "Service": "lithify.serving",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("lithify.client" if name in _OF_CLIENT else "lithify.errors"), name)
+    return getattr(import_module(_HOMES.get(name, "lithify.errors")), name)

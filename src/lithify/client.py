@@ -14,8 +14,6 @@ the first write.
 
 from __future__ import annotations
 
-import random
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -42,7 +40,6 @@ from lithify.ids import Ids, RandomIds, Ulid
 from lithify.observe.progress import Totals
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
-from lithify.service.loops import run_coordinator, run_workers
 from lithify.service.status import status, under_way
 from lithify.views.blocks import Shown, Timeline
 
@@ -295,81 +292,6 @@ class Dataset:
         return self._engine
 
 
-class Service:
-    """Coordinates datasets and works on them, in this process, until stopped: `lithify run` for several."""
-
-    def __init__(
-        self,
-        urls: Sequence[str],
-        *,
-        settings: Settings | None = None,
-        spark: Any = None,
-        on_event: Observer | None = None,
-        take_over: bool = False,
-        engine: Engine | None = None,
-    ) -> None:
-        self._config = _config(settings)
-        self._observe = _observer(on_event)
-        self._take_over = take_over
-        self._closing = ExitStack()
-        self._datasets = [wiring.open_dataset(url, self._config) for url in urls]
-        if engine is None:
-            engine = self._closing.enter_context(wiring.spark_engine(self._config, urls, spark))
-        self._engine = engine
-        self._errors: list[BaseException] = []
-
-    def __enter__(self) -> Service:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the Spark that was started for it."""
-        self._closing.close()
-
-    def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set. What ends the coordinator of one dataset ends the run, and is raised."""
-        urls = [dataset.url for dataset in self._datasets]
-        options = wiring.loop_options(self._config)
-        pool = wiring.worker_pool(urls, self._open_another, self._engine, self._config, self._observe)
-        threads = [
-            threading.Thread(target=self._coordinate, args=(dataset, stop), name=f"lithify {dataset.url}")
-            for dataset in self._datasets
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            run_workers(pool, stop, random.Random(), options)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        if self._errors:
-            raise self._errors[0]
-
-    def _open_another(self, url: str) -> kinds.Dataset:
-        """One for the thread of the workers: a dataset belongs to one thread."""
-        return wiring.open_dataset(url, self._config)
-
-    def _coordinate(self, dataset: kinds.Dataset, stop: threading.Event) -> None:
-        try:
-            run_coordinator(
-                wiring.coordinator(dataset, self._config, self._observe),
-                wiring.leadership(dataset),
-                stop,
-                random.Random(),
-                wiring.loop_options(self._config),
-                take_over=self._take_over,
-                collector=wiring.collector(dataset, self._config, self._observe),
-            )
-        except BaseException as error:
-            self._errors.append(error)
-            stop.set()
-
-
 def open(
     url: str,
     *,
@@ -384,7 +306,7 @@ def open(
     (`lithify.testing`)."""
     return Dataset(
         url,
-        _config(settings),
+        settled(settings),
         spark=spark,
         clock=clock if clock is not None else SystemClock(),
         ids=ids if ids is not None else RandomIds(),
@@ -392,7 +314,8 @@ def open(
     )
 
 
-def _config(settings: Settings | None) -> Config:
+def settled(settings: Settings | None) -> Config:
+    """The settings that were given, on top of the defaults."""
     if isinstance(settings, Config):
         return settings
     if isinstance(settings, Mapping):
@@ -425,4 +348,4 @@ def _result(summary: RunSummary, totals: Totals, seconds: float, shown: Shown) -
     )
 
 
-__all__ = ["Dataset", "Job", "Proposals", "Proposed", "Result", "Service", "State", "Status", "open"]
+__all__ = ["Dataset", "Job", "Proposals", "Proposed", "Result", "State", "Status", "open"]

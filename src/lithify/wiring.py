@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lithify.datasets.registry import all_registered, registered_for
@@ -107,13 +108,14 @@ def worker_pool(
     engine: Engine,
     config: Config,
     observer: Observer,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> WorkerPool:
-    """Workers of all these datasets."""
+    """Workers of all these datasets; a worker whose dataset is not in `names` has a new name."""
     from lithify.clock import SystemClock
     from lithify.service.worker_pool import UrlList, WorkerPool
 
     def open_worker(url: str, shared: Room) -> Worker:
-        return worker(open_dataset(url), engine, config, observer, room=shared)
+        return worker(open_dataset(url), engine, config, observer, names.get(url), room=shared)
 
     return WorkerPool(
         UrlList(urls),

@@ -137,28 +137,6 @@ def test_a_run_tries_as_often_as_it_is_told(path: Path, attempts: int) -> None:
     assert sum(isinstance(event, events.AttemptFailed) for event in seen) == attempts
 
 
-def test_two_services_of_one_dataset(path: Path) -> None:
-    """The second one ends, and the first goes on."""
-    stop, coordinates = threading.Event(), threading.Event()
-
-    def look(event: events.Event) -> None:
-        if isinstance(event, events.Submitted | events.Committed):
-            coordinates.set()
-
-    first = lithify.Service([str(path)], engine=InlineEngine(), on_event=look, settings=QUICK)
-    running = threading.Thread(target=first.run, args=(stop,))
-    running.start()
-    try:
-        assert coordinates.wait(30)
-        second = lithify.Service([str(path)], engine=InlineEngine(), settings=QUICK)
-        with pytest.raises(lithify.CoordinatorAlive):
-            second.run(threading.Event())
-        assert running.is_alive()
-    finally:
-        stop.set()
-        running.join()
-
-
 QUICK = {
     "service.poll_interval": "100ms",
     "service.commit_compacted_interval": "100ms",

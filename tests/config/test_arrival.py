@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any, cast
 
 import pytest
 
+import lithify
 from lithify import events, wiring
 from lithify.cli.kind_options import Given
-from lithify.cli.process import Process
 from lithify.cli.settings import SINGLE, TABLES, load_settings, settings
 from lithify.config.model import Config, options
 from lithify.datasets.registry import all_registered, config_type
@@ -79,8 +80,9 @@ class Built:
 
     def endpoint(self) -> tuple[object, ...]:
         self.patch.setattr("prometheus_client.start_http_server", raise_made)
-        with pytest.raises(Made) as made, Process(self.config, coordinates=True):
-            pass
+        url = str(self.folder / "db")
+        with pytest.raises(Made) as made:
+            lithify.Service([url], settings=self.config, works=False).run(threading.Event())
         return made.value.arguments
 
     def store_options(self) -> Mapping[str, str]:

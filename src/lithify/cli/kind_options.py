@@ -26,14 +26,14 @@ class Given:
     """By name; what was not given is not there."""
     options: Sequence[tuple[Registered, KindOption]]
 
-    def check(self, url: str) -> None:
-        """`Refused` when one is of another kind than the dataset at `url`."""
-        kind = registered_for(url)
+    def check(self, *urls: str) -> None:
+        """`Refused` when one is of another kind than all the datasets at `urls`."""
+        kinds = [registered_for(url) for url in urls]
         wrong = [(owner, option) for owner, option in self.options if option.name in self.values]
-        wrong = [(owner, option) for owner, option in wrong if owner != kind]
+        wrong = [(owner, option) for owner, option in wrong if owner not in kinds]
         if wrong:
             flags = ", ".join(option.flag for _, option in wrong)
-            raise Refused(f"{url} is a {kind.noun}, and {flags} is for {wrong[0][0].plural} only")
+            raise Refused(f"{urls[0]} is a {kinds[0].noun}, and {flags} is for {wrong[0][0].plural} only")
 
     @property
     def settings(self) -> dict[str, tuple[str, object]]:

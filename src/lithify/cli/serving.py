@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 from lithify.cli.kind_options import Given, takes_kind_options
@@ -15,7 +14,6 @@ from lithify.cli.options import (
     SparkConf,
     StoreOptions,
     TakeOver,
-    Url,
     Urls,
 )
 from lithify.cli.running import errors
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 @takes_kind_options("run")
 def run(
-    url: Url,
+    urls: Urls,
     master: Master = None,
     take_over: TakeOver = False,
     metrics_port: MetricsPort = None,
@@ -39,7 +37,7 @@ def run(
     *,
     given: Given,
 ) -> None:
-    """Coordinate a database or table and work on it, in one process, until stopped.
+    """Coordinate databases and tables and work on them, in one process, until stopped.
 
     SIGTERM or Ctrl-C gives back what is unfinished, with its finished ranges recorded.
 
@@ -48,6 +46,8 @@ def run(
         lithify run s3://bucket/my-db
 
         lithify run --config lithify.toml --metrics-port 9090 --log-format json s3://bucket/my-db
+
+        lithify run s3://bucket/my-db iceberg://catalog/namespace.table
     """
     with errors(False):
         effective = settings(
@@ -61,13 +61,13 @@ def run(
             store_option=store_option,
             spark_conf=spark_conf,
         )
-        given.check(url)
-        _coordinate(url, effective, take_over, works=effective.service.embedded_worker)
+        given.check(*urls)
+        _serve(urls, effective, take_over=take_over)
 
 
 @takes_kind_options("coordinator")
 def coordinator(
-    url: Url,
+    urls: Urls,
     take_over: TakeOver = False,
     metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
@@ -77,7 +77,7 @@ def coordinator(
     *,
     given: Given,
 ) -> None:
-    """Coordinate a database or table until stopped: schedule, take back, commit. Workers do the work.
+    """Coordinate databases and tables until stopped: schedule, take back, commit. Workers do the work.
 
     Example:
 
@@ -93,8 +93,8 @@ def coordinator(
             log_format=log_format,
             store_option=store_option,
         )
-        given.check(url)
-        _coordinate(url, effective, take_over, works=False)
+        given.check(*urls)
+        _serve(urls, effective, take_over=take_over, works=False)
 
 
 @takes_kind_options("worker")
@@ -119,8 +119,6 @@ def worker(
 
         lithify worker --master spark://host:7077 s3://bucket/my-db iceberg://catalog/namespace.table
     """
-    from lithify import wiring
-
     with errors(False):
         effective = settings(
             config,
@@ -133,42 +131,27 @@ def worker(
             store_option=store_option,
             spark_conf=spark_conf,
         )
-        from lithify.cli.process import Process
-        from lithify.service.loops import run_workers
-
-        process = Process(effective, coordinates=False)
-        stop = wiring.stop_on_signals()
-        with process, wiring.spark_engine(effective, urls) as engine:
-            pool = wiring.worker_pool(urls, process.open_dataset, engine, effective, process.observe)
-            run_workers(pool, stop, random.Random(), wiring.loop_options(effective))
+        given.check(*urls)
+        _serve(urls, effective, coordinates=False, works=True)
 
 
-def _coordinate(url: str, config: Config, take_over: bool, *, works: bool) -> None:
-    from contextlib import ExitStack
-
+def _serve(
+    urls: list[str],
+    config: Config,
+    *,
+    take_over: bool = False,
+    coordinates: bool = True,
+    works: bool | None = None,
+) -> None:
     from lithify import wiring
-    from lithify.cli.process import Process
-    from lithify.service.loops import run_coordinator
+    from lithify.clock import SystemClock
+    from lithify.observe.logs import EventLog
+    from lithify.serving import Service
 
-    process = Process(config, coordinates=True)
-    dataset = process.open_dataset(url)
+    log = EventLog(SystemClock())
+    service = Service(
+        urls, settings=config, on_event=log, take_over=take_over, coordinates=coordinates, works=works
+    )
     stop = wiring.stop_on_signals()
-    with ExitStack() as stack:
-        stack.enter_context(process)
-        worker, leadership = None, wiring.leadership(dataset)
-        if works:
-            engine = stack.enter_context(wiring.spark_engine(config, [url]))
-            # Under the name in the lease: who starts after a crash takes back at once what it held.
-            worker = wiring.worker(
-                dataset, engine, config, process.observe, leadership.holder, room=wiring.room(engine, config)
-            )
-        run_coordinator(
-            wiring.coordinator(dataset, config, process.observe),
-            leadership,
-            stop,
-            random.Random(),
-            wiring.loop_options(config),
-            take_over=take_over,
-            worker=worker,
-            collector=wiring.collector(dataset, config, process.observe),
-        )
+    with service:
+        service.run(stop)

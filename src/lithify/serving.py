@@ -1,0 +1,170 @@
+"""A process that keeps datasets compacted until it is stopped: coordinators, workers, metrics.
+
+1. Each dataset has a coordinator. One that cannot start, because another may be alive or the dataset is
+   refused, ends the service before anything is written there. One that is fenced later ends for good and says
+   so, and the others go on; the service ends with the last.
+2. One pool of workers works on all of them (`lithify.service.worker_pool`). A worker has the name that is in
+   the lease of its dataset's coordinator here, so that whoever starts after a crash takes back at once what
+   it held.
+3. A single dataset is coordinated and worked on in turns, in one thread, which reads it half as often.
+4. Metrics are served where the settings say so.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from lithify import wiring
+from lithify.client import Settings, settled
+from lithify.datasets.kind import Dataset
+from lithify.engine.ports import Engine
+from lithify.errors import Fenced, Refused
+from lithify.events import Observer, each, ignore
+from lithify.service.loops import run_coordinator, run_workers
+
+if TYPE_CHECKING:
+    from lithify.coordination.leadership import Leadership
+    from lithify.service.worker import Worker
+
+_log = logging.getLogger("lithify")
+
+
+class Service:
+    """Coordinates datasets and works on them, in this process, until stopped: `lithify run`. Without
+    `coordinates` it works for coordinators elsewhere (`lithify worker`), without `works` it leaves the work
+    to others (`lithify coordinator`); left out, the setting `service.embedded_worker` says whether it
+    works."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        settings: Settings | None = None,
+        spark: Any = None,
+        on_event: Observer | None = None,
+        take_over: bool = False,
+        coordinates: bool = True,
+        works: bool | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self._urls = list(dict.fromkeys(urls))
+        self._config = settled(settings)
+        self._take_over = take_over
+        self._coordinates = coordinates
+        self._works = self._config.service.embedded_worker if works is None else works
+        if not self._urls:
+            raise Refused("name at least one dataset")
+        if not (self._coordinates or self._works):
+            raise Refused("a service coordinates, works, or does both")
+        port = self._config.metrics.port
+        self._metrics = None if port is None else wiring.metrics(coordinates=coordinates)
+        observers = [o for o in (on_event, self._metrics) if o is not None]
+        self._observe: Observer = each(*observers) if observers else ignore
+        self._datasets = [self._open(url) for url in self._urls] if coordinates else []
+        self._closing = ExitStack()
+        self._engine: Engine | None = engine
+        if not self._works:
+            self._engine = None
+        elif engine is None:
+            started = wiring.spark_engine(self._config, self._urls, spark)
+            self._engine = self._closing.enter_context(started)
+        self._errors: list[BaseException] = []
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the Spark that was started for it."""
+        self._closing.close()
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set."""
+        with ExitStack() as stack:
+            if self._metrics is not None:
+                stack.enter_context(self._served())
+            if len(self._datasets) == 1:
+                self._run_one(self._datasets[0], stop)
+            else:
+                self._run_all(stop)
+
+    def _served(self) -> Any:
+        from lithify.observe.endpoint import served
+
+        assert self._metrics is not None
+        return served(self._metrics, self._config.metrics.host, self._config.metrics.port or 0)
+
+    def _run_one(self, dataset: Dataset, stop: threading.Event) -> None:
+        leadership, worker = wiring.leadership(dataset), None
+        if self._engine is not None:
+            room = wiring.room(self._engine, self._config)
+            name = leadership.holder
+            worker = wiring.worker(dataset, self._engine, self._config, self._observe, name, room=room)
+        self._coordinate(dataset, leadership, stop, worker)
+
+    def _run_all(self, stop: threading.Event) -> None:
+        leaderships = [wiring.leadership(dataset) for dataset in self._datasets]
+        threads = [
+            threading.Thread(
+                target=self._coordinate_beside,
+                args=(dataset, leadership, stop),
+                name=f"lithify {dataset.url}",
+            )
+            for dataset, leadership in zip(self._datasets, leaderships, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            if self._engine is None:
+                stop.wait()
+            else:
+                names = dict(zip(self._urls, (leadership.holder for leadership in leaderships), strict=False))
+                pool = wiring.worker_pool(
+                    self._urls, self._open, self._engine, self._config, self._observe, names
+                )
+                run_workers(pool, stop, random.Random(), wiring.loop_options(self._config))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def _coordinate_beside(self, dataset: Dataset, leadership: Leadership, stop: threading.Event) -> None:
+        """In a thread of its own."""
+        try:
+            self._coordinate(dataset, leadership, stop, None)
+        except BaseException as error:
+            self._errors.append(error)
+            if isinstance(error, Fenced) and len(self._errors) < len(self._datasets):
+                _log.error("%s is coordinated by another process from here on: %s", dataset.url, error)
+            else:
+                stop.set()
+
+    def _coordinate(
+        self, dataset: Dataset, leadership: Leadership, stop: threading.Event, worker: Worker | None
+    ) -> None:
+        run_coordinator(
+            wiring.coordinator(dataset, self._config, self._observe),
+            leadership,
+            stop,
+            random.Random(),
+            wiring.loop_options(self._config),
+            take_over=self._take_over,
+            worker=worker,
+            collector=wiring.collector(dataset, self._config, self._observe),
+        )
+
+    def _open(self, url: str) -> Dataset:
+        """A dataset belongs to one thread, so each opens its own."""
+        return wiring.open_dataset(url, self._config, self._metrics)
