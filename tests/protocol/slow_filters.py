@@ -9,6 +9,7 @@ from pathlib import Path
 from lithify.datasets.slatedb.hooks import FilterDecision, Keep, Row
 
 SLOW_ROW_S = 0.004
+SLOWER = 4
 HELD_S = 200.0
 on_row: list[Callable[[], None]] = []
 """What to do for each row, in a test that runs the task itself."""
@@ -23,6 +24,11 @@ def observed(row: Row) -> FilterDecision:
 
 def slow(row: Row) -> FilterDecision:
     time.sleep(SLOW_ROW_S)
+    return Keep()
+
+
+def slower(row: Row) -> FilterDecision:
+    time.sleep(SLOW_ROW_S * SLOWER)
     return Keep()
 
 

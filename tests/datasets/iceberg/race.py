@@ -199,8 +199,8 @@ def _coordinator(folder: Path, seconds: float, seed: int) -> None:
             dataset = IcebergDataset(new_catalog(folder), TableUrl("test", NAME), clock, ids)
             coordinator = Coordinator(dataset, clock, ids, options=CoordinatorOptions(2000))
             worker = Worker(dataset, InlineEngine(), clock, f"lithify-{ids.ulid(clock.now_ms())}")
-            coordinator.start(Term(dataset.take_epoch()))
             try:
+                coordinator.start(Term(dataset.take_epoch()))
                 while not end.has_come():
                     with suppress(StoreError):
                         tick = coordinator.tick()
