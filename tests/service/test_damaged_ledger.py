@@ -51,7 +51,9 @@ class Three:
         for name, coordinator in self.coordinators.items():
             coordinator.start(Term(self.open(name).take_epoch()))
         self.engine = InlineEngine(slots=10, stepped=True)
-        names = {self.urls[name]: name for name in order}
+        # As users write them; what is told of a dataset has the URL that the dataset itself has.
+        self.given = {name: str(self.paths.get(name, self.urls[name])) for name in order}
+        names = {self.given[name]: name for name in order}
         self.pool = WorkerPool(
             UrlList(list(names)),
             lambda url, room: self._worker(names[url], room),
@@ -104,7 +106,7 @@ class Three:
         return ledger is not None and not ledger.active()
 
     def is_quarantined(self, name: str) -> bool:
-        return any(self.urls[name] in finding.says for finding in self.pool.findings())
+        return any(self.given[name] in finding.says for finding in self.pool.findings())
 
     def seen(self, kind: type[Event]) -> list[str]:
         """The datasets of these events."""
