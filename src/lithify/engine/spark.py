@@ -330,7 +330,7 @@ class SparkEngine:
         if not running:
             return
         futures = [call.future for call in running]
-        if starter is None or (starter.done() and starter.exception() is not None):
+        if starter is None or starter.exception() is not None:
             wait(futures, _CANCEL_ATTEMPTS * _CANCEL_INTERVAL_S)  # what was lost ends by itself
             return
         session = starter.result()
