@@ -48,7 +48,7 @@ simulate: $(INSTALLED) ## Play 10,000 seeds of the simulator; a failing one says
 fuzz: $(INSTALLED) ## Play 10,000 damaged datasets through the commands; a failing one says how to replay it
 	RUST_BACKTRACE=0 $(BIN)/python -m tests.fuzz --cases 10000 --jobs 2
 
-chaos: $(INSTALLED) ## Kill and freeze real processes while they compact 1 GB; a table says what it cost
+chaos: $(INSTALLED) ## Kill and freeze real processes, kill Spark and damage ledgers while 1 GB is compacted; a table says what it cost
 	$(BIN)/python -m tests.chaos
 
 garbage: $(INSTALLED) ## Collect the garbage of a thousand random tables, on local files and S3

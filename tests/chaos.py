@@ -1,5 +1,6 @@
 """`make chaos`, or `python -m tests.chaos`: real processes are killed and frozen while they compact a large
-database (1 GB unless told otherwise), and a table says what it cost.
+database (1 GB unless told otherwise), Spark is killed under them, and their ledgers are damaged; a table says
+what it cost.
 
 1. The database is made once by the official client and kept: eight overlapping flushes, so about a third
    of its rows are older versions. Its rows are scanned by the official client and their digest is kept.
@@ -29,25 +30,30 @@ from benchmarks.data import copy_for_a_run, database_of
 from rich.console import Console
 from rich.table import Table
 
-from tests.cluster import cluster_conf, standalone_cluster
+from tests.cluster import Cluster, cluster_conf
 from tests.judge.official import Admin, Database, open_db
 from tests.service import accidents
 from tests.service.accidents import Outcome, Stage
 from tests.service.coordinator_kills import kill_at_each_write
 from tests.service.databases import Model
+from tests.service.lakes import Lake
 from tests.service.lease_kills import kills
+from tests.service.ledger_accident import damage_a_ledger
 from tests.service.nodes import nodes_in
 from tests.service.writer import Writer
 
 CASE = next(case for case in CASES if case.name == "1 KB")
 ROWS_PER_GB = 1_000_000
 SLICE_ROWS = 50_000
-MAX_SST_SIZE = 16 * 1024 * 1024
+SST_BYTES_PER_GB = 16 * 1024 * 1024
+"""So there are as many ranges, however large the database is."""
 TIMEOUT_MS = 5_000
 CACHE = Path("build/bench-data")
 WRITER_KEYS = 2_000
 SCAN_LIMIT_S = 120.0
 LEASE_KILLS = 30
+DAMAGED = {0: "ledger damaged, first of three", 2: "ledger damaged, last of three"}
+"""By the place of the damaged one in the worker's list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +74,15 @@ class Line:
 class Chaos:
     """Lets accidents happen to copies of one database."""
 
-    def __init__(self, database: Path, rows: int, digest: str, folder: Path, console: Console) -> None:
+    def __init__(
+        self, database: Path, rows: int, digest: str, folder: Path, max_sst_size: int, console: Console
+    ) -> None:
         self._database = database
         self._rows = rows
         self._digest = digest
         self._digests: dict[tuple[str, ...], str] = {}
         self._folder = folder
+        self._max_sst_size = max_sst_size
         self._console = console
 
     def play(
@@ -86,7 +95,7 @@ class Chaos:
         model: Model = {}
         try:
             with nodes_in(self._folder / "logs" / name.replace(" ", "-")) as nodes:
-                stage = Stage(path, nodes, enough, TIMEOUT_MS, MAX_SST_SIZE, master, conf)
+                stage = Stage(path, nodes, enough, TIMEOUT_MS, self._max_sst_size, master, conf)
                 with (
                     open_db(path, settings={"wal_enabled": False}) as database,
                     Writer(database, model, keys=WRITER_KEYS, batch=100, value_bytes=100, pause_s=1),
@@ -100,6 +109,23 @@ class Chaos:
         finally:
             shutil.rmtree(path)
 
+    def play_on_a_cluster(self, name: str, accident: Callable[[Stage, Cluster], Outcome]) -> Line:
+        """Let it happen to a standalone cluster of its own."""
+        with Cluster(Path(tempfile.mkdtemp(prefix="cluster-", dir=self._folder))) as cluster:
+            return self.play(name, lambda stage: accident(stage, cluster), cluster.url)
+
+    def play_damage(self, place: int) -> Line:
+        """Damage the ledger of one of three datasets that a worker serves, and judge all three."""
+
+        def damage(stage: Stage) -> Outcome:
+            other = copy_for_a_run(self._database, self._folder / "other")
+            lake = Lake(Path(tempfile.mkdtemp(dir=self._folder)))
+            outcome = damage_a_ledger(stage, other, lake, place=place)
+            assert self.rows_are_equal(other, {}), "the other database shows other rows"
+            return outcome
+
+        return self.play(DAMAGED[place], damage)
+
     def play_commits(self) -> Line:
         """Kill the coordinator at each write of a commit, and judge each time."""
         name = "coordinator killed at each write of a commit"
@@ -108,7 +134,7 @@ class Chaos:
         equal: list[bool] = []
         try:
             with nodes_in(self._folder / "logs" / "compacted") as nodes:
-                accidents.leave_compacted(Stage(path, nodes, 1, TIMEOUT_MS, MAX_SST_SIZE))
+                accidents.leave_compacted(Stage(path, nodes, 1, TIMEOUT_MS, self._max_sst_size))
             for copy, model in kill_at_each_write(path, {}, self._folder / "commits", WRITER_KEYS):
                 equal.append(self.rows_are_equal(copy, model))
             return Line(name, None, all(equal), note=f"{len(equal)} deaths")
@@ -197,7 +223,8 @@ def main() -> int:
     size = sum(sst.stat().st_size for sst in database.rglob("*.sst"))
     console.print(f"{size / 1e6:.0f} MB in {FLUSHES} L0s", highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=arguments.cache.absolute()))
-    chaos = Chaos(database, rows, kept_digest(database, rows), folder, console)
+    max_sst_size = int(SST_BYTES_PER_GB * arguments.gigabytes)
+    chaos = Chaos(database, rows, kept_digest(database, rows), folder, max_sst_size, console)
 
     def is_wanted(name: str) -> bool:
         return not arguments.only or any(text in name for text in arguments.only)
@@ -207,6 +234,8 @@ def main() -> int:
         "worker frozen, then woken": accidents.freeze_worker,
         "worker told to stop": accidents.stop_worker,
         "coordinator frozen, then woken": accidents.freeze_coordinator,
+        "JVM of a worker killed": accidents.kill_jvm,
+        "every JVM of a worker killed": accidents.kill_every_jvm,
     }
     try:
         lines = [chaos.play(name, accident) for name, accident in local.items() if is_wanted(name)]
@@ -214,10 +243,13 @@ def main() -> int:
             lines.append(chaos.play_commits())
         if is_wanted("compact killed between lease and epoch"):
             lines.append(chaos.play_lease_kills())
-        if is_wanted("executor killed"):
-            (folder / "cluster").mkdir()
-            with standalone_cluster(folder / "cluster") as master:
-                lines.append(chaos.play("executor killed", accidents.kill_executor, master))
+        lines += [chaos.play_damage(place) for place, name in DAMAGED.items() if is_wanted(name)]
+        on_a_cluster: dict[str, Callable[[Stage, Cluster], Outcome]] = {
+            "executor killed": lambda stage, cluster: accidents.kill_executor(stage),
+            "master killed": accidents.kill_master,
+            "master and executors killed": accidents.kill_cluster,
+        }
+        lines += [chaos.play_on_a_cluster(n, happens) for n, happens in on_a_cluster.items() if is_wanted(n)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print_table(console, lines)

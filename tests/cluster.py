@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pyspark
 
@@ -22,6 +24,7 @@ HOME = Path(pyspark.__file__).parent
 START_LIMIT_S = 150.0
 STOP_LIMIT_S = 60.0
 CORES = os.cpu_count() or 1
+_ADDRESS = ("--host", "127.0.0.1", "--webui-port", "0")
 Server = tuple[Path, subprocess.Popen[bytes]]
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOG_CONFIG = """\
@@ -35,31 +38,70 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n%ex
 """
 
 
+class Cluster:
+    """A master and workers of one core each, for the time of a block. The master can be killed and started
+    again under its URL. A worker that is `pinned` has a core of the machine for itself and all its
+    executors."""
+
+    def __init__(self, folder: Path, workers: int = 2, *, pinned: bool = False) -> None:
+        self.url = ""
+        self._folder = folder
+        self._workers = workers
+        self._pinned = pinned
+        self._stack = ExitStack()
+        self._masters: list[Server] = []
+
+    def __enter__(self) -> Self:
+        with self._stack as stack:
+            self._start_master("0")
+            worker = "org.apache.spark.deploy.worker.Worker"
+            options = [worker, *_ADDRESS, "--port", "0", "--cores", "1", "--memory", "1g"]
+            servers = [
+                stack.enter_context(
+                    _server(
+                        self._folder,
+                        f"worker-{i}",
+                        [*options, "--work-dir", str(self._folder / f"work-{i}"), self.url],
+                        cores=[i % CORES] if self._pinned else (),
+                    )
+                )
+                for i in range(self._workers)
+            ]
+            for server in servers:
+                _wait_for(server, "(Successfully registered with master)")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def kill_master(self) -> None:
+        """SIGKILL. Workers and executors live on; it knew nothing that is kept anywhere."""
+        _, process = self._masters[-1]
+        process.kill()
+        process.wait()
+
+    def restart_master(self) -> None:
+        """Another master under the same URL, which all workers have found."""
+        url = self.url
+        self._start_master(url.rpartition(":")[2])
+        assert self.url == url, f"somebody else listens at {url}"
+        _wait_for(self._masters[-1], rf"(?s)((?:Registering worker .*?){{{self._workers}}})")
+
+    def _start_master(self, port: str) -> None:
+        arguments = ["org.apache.spark.deploy.master.Master", *_ADDRESS, "--port", port]
+        name = f"master-{len(self._masters)}"
+        self._masters.append(self._stack.enter_context(_server(self._folder, name, arguments)))
+        self.url = _wait_for(self._masters[-1], r"Starting Spark master at (spark://[\d.:]+)")
+
+
 @contextmanager
 def standalone_cluster(folder: Path, workers: int = 2, *, pinned: bool = False) -> Iterator[str]:
-    """A master and workers of one core each; gives the master's URL. A worker that is `pinned` has a core
-    of the machine for itself and all its executors."""
-    with ExitStack() as stack:
-        master = "org.apache.spark.deploy.master.Master"
-        options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        server = stack.enter_context(_server(folder, "master", [master, *options]))
-        url = _wait_for(server, r"Starting Spark master at (spark://[\d.:]+)")
-        worker = "org.apache.spark.deploy.worker.Worker"
-        options += ["--cores", "1", "--memory", "1g"]
-        servers = [
-            stack.enter_context(
-                _server(
-                    folder,
-                    f"worker-{i}",
-                    [worker, *options, "--work-dir", str(folder / f"work-{i}"), url],
-                    cores=[i % CORES] if pinned else (),
-                )
-            )
-            for i in range(workers)
-        ]
-        for server in servers:
-            _wait_for(server, "(Successfully registered with master)")
-        yield url
+    """The URL of a `Cluster` that nothing happens to."""
+    with Cluster(folder, workers, pinned=pinned) as cluster:
+        yield cluster.url
 
 
 def cluster_conf() -> dict[str, str]:

@@ -13,16 +13,21 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateCompaction
+from lithify.errors import EngineDown
 from lithify.ids import Ulid
+from tests.cluster import Cluster
+from tests.compacting import dataset_at
 from tests.engine.waiting import descendants, wait_until
 from tests.service.history import check_protocol, history, latest, lives, owner, recorded
 from tests.service.node import NodeOptions
-from tests.service.nodes import Nodes, Process
+from tests.service.nodes import Facts, Nodes, Process
 
 LIMIT_S = 240.0
 NEVER_MS = 3_600_000
@@ -62,6 +67,21 @@ class Stage:
             max_sst_size=self.max_sst_size,
         )
         return self.nodes.node(options)
+
+    def service(self, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})) -> Process:
+        """Start `lithify worker`, as a supervisor does: for this database, unless the arguments say more. It
+        gives itself a name."""
+        options = [f"--spark-conf={name}={value}" for name, value in self.spark_conf.items()]
+        sets = {
+            "service.worker.heartbeat_interval": "500ms",
+            "service.worker.heartbeat_min_interval": "200ms",
+            "slatedb.max_sst_size": str(self.max_sst_size),
+            "log.level": "debug",
+        }
+        options += [f"--set={name}={value}" for name, value in sets.items()]
+        options += ["--master", self.master, "--log-format", "json"]
+        named = arguments or (str(self.path),)
+        return self.nodes.command("worker", *named, *options, environment=environment)
 
     def wait_for_the_middle(self) -> str:
         """Wait until enough is recorded; the compaction's id."""
@@ -157,7 +177,7 @@ def kill_executor(stage: Stage) -> Outcome:
     coordinator = stage.coordinator()
     worker = stage.worker("worker")
     compaction_id = stage.wait_for_the_middle()
-    executors = [pid for pid in descendants(os.getpid()) if _is_executor(pid)]
+    executors = _executors()
     assert len(executors) == 2
     at_s = time.monotonic()
     os.kill(executors[0], signal.SIGKILL)
@@ -170,6 +190,77 @@ def kill_executor(stage: Stage) -> Outcome:
     ranges = _ranges(stage, compaction_id)
     assert sorted(finished) == list(range(ranges)), "each range finishes once"
     return Outcome(ranges, len(before), ranges - len(before), commit_after_s=taken_s)
+
+
+def kill_jvm(stage: Stage) -> Outcome:
+    """SIGKILL of the JVM under a worker: the process gives back what ran, starts another JVM and goes on."""
+    coordinator = stage.coordinator(NEVER_MS)
+    worker = stage.service()
+    compaction_id = stage.wait_for_the_middle()
+    at_s = time.monotonic()
+    assert _kill_jvms(worker)
+    wait_until(lambda: worker.events("EngineLost"), LIMIT_S)
+    assert Ulid(compaction_id) not in dataset_at(stage.path).journal.attempts()
+    stage.wait_for_commit(coordinator, compaction_id)
+    taken_s = time.monotonic() - at_s
+    assert worker.exit_code is None
+    return _after_a_lost_engine(stage, compaction_id, worker, worker, taken_s)
+
+
+def kill_every_jvm(stage: Stage) -> Outcome:
+    """SIGKILL of every JVM that a worker starts: it ends, with the exit code that tells its supervisor to
+    start another."""
+    coordinator = stage.coordinator(NEVER_MS)
+    first = stage.service()
+    compaction_id = stage.wait_for_the_middle()
+    at_s = time.monotonic()
+    wait_until(lambda: not _kill_jvms(first) and first.exit_code is not None, LIMIT_S)
+    assert_down(first, "Spark")
+    assert_given_back(stage, compaction_id)
+    second = stage.service()
+    stage.wait_for_commit(coordinator, compaction_id)
+    return _after_a_lost_engine(stage, compaction_id, first, second, time.monotonic() - at_s)
+
+
+def kill_master(stage: Stage, cluster: Cluster) -> Outcome:
+    """SIGKILL of a cluster's master: the worker goes on with the executors it has, and one that starts now
+    says which master does not answer."""
+    coordinator = stage.coordinator(NEVER_MS)
+    first = stage.service()
+    compaction_id = stage.wait_for_the_middle()
+    at_s = time.monotonic()
+    cluster.kill_master()
+    before = frozenset(wrote(first, compaction_id))
+    _refuse_to_start(stage, cluster, name_of(first, compaction_id))
+    stage.wait_for_commit(coordinator, compaction_id)
+    taken_s = time.monotonic() - at_s
+    assert_life(stage, compaction_id, name_of(first, compaction_id))
+    check_protocol(history(stage.path))
+    cluster.restart_master()
+    ranges = _ranges(stage, compaction_id)
+    return Outcome(ranges, len(before), ranges - len(before), commit_after_s=taken_s)
+
+
+def kill_cluster(stage: Stage, cluster: Cluster) -> Outcome:
+    """SIGKILL of a cluster's master and of all executors: the worker notices that none will come any more and
+    ends, another says which master does not answer, and one that starts when the master is back finishes."""
+    coordinator = stage.coordinator(NEVER_MS)
+    first = stage.service()
+    compaction_id = stage.wait_for_the_middle()
+    at_s = time.monotonic()
+    cluster.kill_master()
+    executors = _executors()
+    assert len(executors) == 2
+    for pid in executors:
+        os.kill(pid, signal.SIGKILL)
+    first.wait(LIMIT_S)
+    assert_down(first, cluster.url)
+    assert_given_back(stage, compaction_id)
+    _refuse_to_start(stage, cluster, name_of(first, compaction_id))
+    cluster.restart_master()
+    second = stage.service()
+    stage.wait_for_commit(coordinator, compaction_id)
+    return _after_a_lost_engine(stage, compaction_id, first, second, time.monotonic() - at_s)
 
 
 def freeze_coordinator(stage: Stage) -> Outcome:
@@ -254,8 +345,79 @@ def _ranges(stage: Stage, compaction_id: str) -> int:
     raise AssertionError(f"no progress of {compaction_id} was ever recorded")
 
 
-def _is_executor(pid: int) -> bool:
+def assert_down(worker: Process, named: str) -> None:
+    """It has ended because its engine is gone, and says what that is."""
+    assert worker.exit_code == EngineDown.exit_code, worker.errors
+    (said,) = [line for line in worker.errors.splitlines() if line.startswith(EngineDown.__name__)]
+    assert named in said
+
+
+def _refuse_to_start(stage: Stage, cluster: Cluster, first: str) -> None:
+    """A worker that is started while there is no master ends before it writes anything."""
+    late = stage.service()
+    late.wait(LIMIT_S)
+    assert_down(late, cluster.url)
+    assert not late.events()
+    owners = {owner(c) for version in history(stage.path) for c in version.ledger.compactions}
+    assert owners <= {None, first}
+
+
+def assert_given_back(stage: Stage, compaction_id: str) -> None:
+    """It is free, and no attempt at it has been noted."""
+    compaction = stage.compaction()
+    assert compaction is not None
+    assert (compaction.id, compaction.state, compaction.worker) == (compaction_id, State.SCHEDULED, None)
+    assert compaction.id not in dataset_at(stage.path).journal.attempts()
+
+
+def _after_a_lost_engine(
+    stage: Stage, compaction_id: str, first: Process, second: Process, taken_s: float
+) -> Outcome:
+    """What the first had recorded when it gave the compaction back did not run again, and all else did."""
+    versions = history(stage.path)
+    check_protocol(versions)
+    assert_life(stage, compaction_id, name_of(first, compaction_id), name_of(second, compaction_id))
+    assert not first.events("AttemptFailed")
+    assert not second.events("AttemptFailed")
+    assert not stage_events(stage, "Reclaimed")
+    free = [c for v in versions if (c := v.ledger.get(Ulid(compaction_id))) and c.state is State.SCHEDULED]
+    before, ranges = recorded(free[-1]), _ranges(stage, compaction_id)
+    events = second.events()
+    resumed = max(place for place, event in enumerate(events) if event["event"] == "Resumed")
+    assert events[resumed]["finished_ranges"] == len(before)
+    finished = [e for e in events[resumed:] if e["event"] == "RangeFinished"]
+    again = {e["index"] for e in finished if e["compaction"] == compaction_id}
+    assert again == set(range(ranges)) - before, "exactly what was not recorded runs again"
+    return Outcome(ranges, len(before), len(again), commit_after_s=taken_s)
+
+
+def stage_events(stage: Stage, name: str) -> list[Facts]:
+    """The events of that name of all processes."""
+    return [event for process in stage.nodes.all for event in process.events(name)]
+
+
+def name_of(worker: Process, compaction_id: str) -> str:
+    """The name under which it has claimed."""
+    (name,) = {e["worker"] for e in worker.events("Claimed") if e["compaction"] == compaction_id}
+    return str(name)
+
+
+def _kill_jvms(worker: Process) -> int:
+    """SIGKILL to the JVMs of its Spark, and to what is about to be one; how many."""
+    below = [pid for pid in descendants(worker.pid) if _runs(pid, b"org.apache.spark.deploy.SparkSubmit")]
+    for pid in below:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(below)
+
+
+def _executors() -> list[int]:
+    """All that this process has below it."""
+    return [pid for pid in descendants(os.getpid()) if _runs(pid, b"CoarseGrainedExecutorBackend")]
+
+
+def _runs(pid: int, name: bytes) -> bool:
     try:
-        return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
+        return name in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
         return False

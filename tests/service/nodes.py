@@ -31,9 +31,13 @@ QUICK: Mapping[str, str] = {
 class Process:
     """A running process, its log, and the events it printed."""
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], *, logs_events: bool = False
+    ) -> None:
+        """`logs_events`: its events are in its log in JSON, on standard error."""
         self.log = log
         self._errors = log.with_suffix(".err")
+        self._events = self._errors if logs_events else log
         with log.open("wb") as output, self._errors.open("wb") as errors:
             self._popen = subprocess.Popen(
                 list(command),
@@ -60,8 +64,9 @@ class Process:
 
     def events(self, name: str | None = None) -> list[Facts]:
         """The events so far, of one kind or all. A last line that was cut short by a kill is left out."""
-        events: list[Facts] = [json.loads(line) for line in self.lines() if line.startswith("{")]
-        return [event for event in events if name is None or event["event"] == name]
+        lines = self._events.read_text(errors="replace").split("\n")[:-1]
+        events: list[Facts] = [json.loads(line) for line in lines if line.startswith("{")]
+        return [e for e in events if "event" in e and (name is None or e["event"] == name)]
 
     def lines(self) -> list[str]:
         """What it printed so far, whole lines only."""
@@ -122,15 +127,21 @@ class Nodes:
         """A process of a Python module."""
         return self._start([sys.executable, "-m", module, *arguments], module.rpartition(".")[2])
 
-    def command(self, *arguments: str) -> Process:
+    def command(self, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})) -> Process:
         """A process of the `lithify` command, which looks for work often."""
         command = [str(Path(sys.executable).with_name("lithify")), *arguments]
-        return self._start(command, "lithify", QUICK)
+        return self._start(command, "lithify", {**QUICK, **environment}, logs_events=True)
 
     def _start(
-        self, command: Sequence[str], name: str, environment: Mapping[str, str] = MappingProxyType({})
+        self,
+        command: Sequence[str],
+        name: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        *,
+        logs_events: bool = False,
     ) -> Process:
-        process = Process(command, self._folder / f"{len(self.all)}-{name}.log", environment)
+        log = self._folder / f"{len(self.all)}-{name}.log"
+        process = Process(command, log, environment, logs_events=logs_events)
         self.all.append(process)
         return process
 

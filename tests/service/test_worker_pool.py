@@ -182,6 +182,25 @@ def test_what_cannot_be_opened_is_tried_again_beside_the_others(error: LithifyEr
     assert "toy:///bad" in claims(service)
 
 
+def test_a_quarantine_ends_under_the_name_it_began_with() -> None:
+    """A dataset that could not be opened yet is called as it was given, later as it calls itself."""
+    service = Service("bad", "good")
+    service.toys["alias:///bad"] = service.toy("bad")
+    service.named = ["alias:///bad", "toy:///good"]
+    service.closed["alias:///bad"] = StoreError("no answer")
+    service.pool.start()
+    del service.closed["alias:///bad"]
+    spoil(service, CorruptObject("ledger", "is damaged"))
+    service.rounds(10)
+    service.toy("bad").error = None
+    service.rounds(30)
+    assert [event.dataset for event in service.seen(events.Quarantined)] == ["alias:///bad"] * 2
+    assert [event.dataset for event in service.seen(events.Recovered)] == ["alias:///bad"]
+    spoil(service, StoreError("no answer"))
+    service.rounds(1)
+    assert service.seen(events.Quarantined)[-1].dataset == "toy:///bad"
+
+
 def test_what_will_never_open_is_refused_at_the_start() -> None:
     service = Service("bad", "good")
     service.closed["toy:///bad"] = Refused("not this one")

@@ -185,6 +185,30 @@ def test_a_version_deleted_between_list_and_read_makes_it_list_again() -> None:
     assert files.latest() == Version(5, b"value 5")
 
 
+def test_what_cannot_be_decoded_is_read_anew_and_nothing_else() -> None:
+    store = MemoryStore()
+    files, other = open_files(store), open_files(store)
+    good = publish_many(files, 2)
+    key = other.key(3)
+    other.publish(good, b"junk")
+
+    def number(data: bytes, name: str) -> int:
+        assert name == key
+        return int(data)
+
+    for _ in range(2):
+        junk = files.latest()
+        assert junk == Version(3, b"junk")
+        with pytest.raises(ValueError, match="junk"):
+            files.decode(junk, number)
+    store.put(key, b"3")
+    restored = files.latest()
+    assert restored == Version(3, b"3")
+    assert files.decode(restored, number) == 3
+    store.put(key, b"nobody reads this")
+    assert files.latest() == restored
+
+
 def test_versions_that_can_never_be_read_end_the_search() -> None:
     class Ghost(WrappedStore):
         def get(self, key: str) -> bytes:

@@ -56,7 +56,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
 
     def _decode(self, version: Version) -> Ledger[SpecT, RangeT, OutputT]:
         if self._decoded is None or self._decoded[0] != version.id:
-            self._decoded = version.id, self._format.decode(version.data, self.files.key(version.id))
+            self._decoded = version.id, self.files.decode(version, self._format.decode)
         return self._decoded[1]
 
     def update(

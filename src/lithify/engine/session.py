@@ -11,7 +11,8 @@ A classic session starts like this:
    before, try once more without the class archive; then fail with the last lines of its log. Either way
    those files are removed.
 
-Closing stops the context, ends the JVM and removes the folder; each step has a time limit.
+Closing stops the context, ends the JVM and removes the folder; each step has a time limit. A context that a
+standalone cluster has forgotten is stopped under way (`executors`).
 
 Invariants: nothing is written to standard output or standard error. Only one classic session is
 open in a process, because PySpark allows no second one. `os.environ` is changed only while the
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lithify.engine import archive, settings
+from lithify.engine.executors import ExecutorWatch
 from lithify.engine.failure import essential_cause
 from lithify.engine.java import Java, find_java
 from lithify.engine.task import OUTCOME_SCHEMA, run_request, run_request_in_arrow
@@ -152,6 +154,7 @@ class ClassicSession:
         self._folder = self._scratch.path
         self._process: subprocess.Popen[bytes] | None = None
         self._close_lock = threading.Lock()
+        self._watch: ExecutorWatch | None = None
         local = settings.parse_local(master, settings.usable_cpus())
         conf = self._settings(master, app_name, user, preload, used_archive, jvm_options)
         self._conf = conf
@@ -167,6 +170,8 @@ class ClassicSession:
             self._end_process()
             self._scratch.close()
             raise
+        if settings.has_lasting_executors(conf):
+            self._watch = ExecutorWatch(self._executors, self._give_up)
 
     @property
     def process_id(self) -> int | None:
@@ -197,6 +202,15 @@ class ClassicSession:
         """A system property of the JVM."""
         return str(self._context._jvm.java.lang.System.getProperty(name))
 
+    def _executors(self) -> int:
+        """How many there are; the driver is in Spark's list too."""
+        return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+    def _give_up(self) -> None:
+        """End all that runs, and let nothing run any more."""
+        with contextlib.suppress(Exception):
+            self._context._jsc.sc().stop()
+
     def log_tail(self) -> str:
         """The last lines Spark logged."""
         return _log_tail(self._folder)
@@ -206,6 +220,8 @@ class ClassicSession:
         with self._close_lock:
             if not self._scratch.is_open:
                 return
+            if self._watch is not None:
+                self._watch.close()
             with _process_lock:
                 stopping = threading.Thread(target=self._stop, daemon=True)
                 stopping.start()

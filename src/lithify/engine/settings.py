@@ -79,6 +79,12 @@ def max_attempts(master: str, conf: Mapping[str, str], cpus: int = 1) -> int:
     return retrying.attempts if retrying else int(conf.get("spark.task.maxFailures", DEFAULT_ATTEMPTS))
 
 
+def has_lasting_executors(conf: Mapping[str, str]) -> bool:
+    """Whether a standalone cluster gives executors that stay until the application ends."""
+    is_dynamic = conf.get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true"
+    return conf["spark.master"].startswith("spark://") and not is_dynamic
+
+
 def usable_cpus() -> int:
     """Processors this process may use: its affinity and its control group's quota."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,9 +8,9 @@
 3. `cancel` ends the queued calls of the job, marks the running ones and interrupts their tag until
    their threads have returned; it repeats that, because an interrupt only reaches what Spark has
    already started. A job name used again later gets another tag.
-4. A session that ends under way (its JVM was killed, Spark has lost its master) is *lost*: the calls it ran
-   end with `EngineDown`, and the next one opens another session. After `MAX_LOSSES` losses without a call
-   that came to its end in between the engine has failed for good.
+4. A session that ends under way (its JVM was killed, its cluster has forgotten it) is *lost*: the calls it
+   ran end with `EngineDown`, and the next one opens another session, if the master answers. After
+   `MAX_LOSSES` losses without a call that came to its end in between the engine has failed for good.
 5. `close` cancels all jobs and closes the session.
 
 Invariants: see `ports.Engine`. An engine whose session could not start has failed for good. Tasks end with
@@ -214,6 +214,7 @@ class SparkEngine:
         try:
             if lost is not None:
                 lost.close()
+            self._check()
             session = self._open()
             slots = self._slots or session.slots()
         except BaseException as error:
@@ -329,7 +330,7 @@ class SparkEngine:
         if not running:
             return
         futures = [call.future for call in running]
-        if starter is None or (starter.done() and starter.exception() is not None):
+        if starter is None or starter.exception() is not None:
             wait(futures, _CANCEL_ATTEMPTS * _CANCEL_INTERVAL_S)  # what was lost ends by itself
             return
         session = starter.result()

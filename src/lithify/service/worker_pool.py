@@ -75,6 +75,7 @@ class _Member:
     """A dataset of the pool."""
 
     url: str
+    """As the source names it; the dataset may write its own in another way."""
     worker: Worker | None = None
     """`None` until it could be opened."""
     error: LithifyError | None = None
@@ -82,6 +83,8 @@ class _Member:
     failed_rounds: int = 0
     """In a row."""
     failed_at_ms: int = 0
+    quarantined_as: str = ""
+    """The URL under which that was told first."""
     is_named: bool = True
     """Whether the source names it now."""
     is_well: bool = False
@@ -276,15 +279,17 @@ class WorkerPool:
 
     def _quarantine(self, member: _Member, error: LithifyError) -> None:
         is_news = member.failed_rounds == 0 or str(error) != str(member.error)
+        if member.failed_rounds == 0:
+            member.quarantined_as = member.url if member.worker is None else member.worker.url
         member.is_well, member.error = False, error
         member.failed_rounds += 1
         member.failed_at_ms = self._now_ms()
         if is_news:
             pause_s = self._pause_ms(member) / 1000
-            self._observe(events.Quarantined(member.url, str(error), pause_s))
+            self._observe(events.Quarantined(member.quarantined_as, str(error), pause_s))
 
     def _recover(self, member: _Member) -> None:
-        self._observe(events.Recovered(member.url, member.failed_rounds))
+        self._observe(events.Recovered(member.quarantined_as, member.failed_rounds))
         member.error, member.failed_rounds = None, 0
 
     def _pause_ms(self, member: _Member) -> int:

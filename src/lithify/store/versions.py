@@ -28,6 +28,9 @@ Finding the latest version:
 3. Read the boundary. What was found must lie above it, else forget it and begin again. This is what
    saves a process that slept while its version, and the ones after it, were collected.
 
+A version never changes, so what was read is not read again, unless it cannot be decoded (`decode`): then
+the next search is cold. So a process notices that a damaged version was restored, or taken away.
+
 Gaps in a listing are no error: collection keeps single versions that checkpoints need, and an old or
 differently configured collector keeps no boundary. The highest version counts, as for every client;
 and nothing here creates one, because a version is only published on top of the latest.
@@ -43,7 +46,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from lithify.clock import Clock
 from lithify.errors import (
@@ -59,6 +62,8 @@ from lithify.ids import Ids, RandomIds
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 __all__ = ["Version", "VersionConflict", "VersionedFiles"]
+
+ValueT = TypeVar("ValueT")
 
 MAX_PROBES = 4
 """Successors read one by one before listing is quicker."""
@@ -176,6 +181,14 @@ class VersionedFiles:
             f"{self.folder}: {MAX_LOOKUPS} searches found no version above the boundary in "
             f"{self._boundary_key}; versions are deleted faster than they can be read, or the latest is lost"
         )
+
+    def decode(self, version: Version, decode: Callable[[bytes, str], ValueT]) -> ValueT:
+        """The value of a version, of its bytes and its key. What cannot be decoded is not remembered."""
+        try:
+            return decode(version.data, self.key(version.id))
+        except Exception:
+            self._seen = None
+            raise
 
     def publish(self, base: Version | None, data: bytes) -> Version:
         """Publish `data` as the successor of `base`, `None` meaning that there is no version yet.

@@ -108,6 +108,6 @@ class DatabaseFiles:
     def _decode(self, files: VersionedFiles, version: Version, decode: Callable[[bytes, str], Any]) -> Any:
         cached = self._decoded.get(files.folder)
         if cached is None or cached[0] != version.id:
-            cached = (version.id, decode(version.data, files.key(version.id)))
+            cached = (version.id, files.decode(version, decode))
             self._decoded[files.folder] = cached
         return cached[1]

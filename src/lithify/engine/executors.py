@@ -1,0 +1,87 @@
+"""Notices that a standalone cluster has forgotten an application.
+
+A master that is started again knows of no application unless it was told to keep them, and its workers end
+the executors they had. The driver does not learn of it: its jobs wait for executors that never come. So:
+
+1. Every `LOOK_EVERY_S` a thread asks how many executors there are.
+2. When there were some and there have been none for `LIMIT_S`, the application is stopped: its calls end, and
+   whoever runs them can open another session.
+
+An application that has never had an executor waits for its turn, however long that takes. One whose number
+of executors Spark changes by itself (dynamic allocation) may have none for long: it is not watched.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lithify.clock import Clock, SystemClock
+
+LOOK_EVERY_S = 5.0
+LIMIT_S = 60.0
+_log = logging.getLogger("lithify")
+
+
+@dataclass(slots=True)
+class Patience:
+    """Tells by the numbers of executors whether there will be any more."""
+
+    limit_s: float = LIMIT_S
+    _had_some: bool = False
+    _none_since_s: float | None = None
+
+    def ends(self, executors: int, now_s: float) -> bool:
+        """To be asked again and again."""
+        if executors:
+            self._had_some, self._none_since_s = True, None
+            return False
+        if self._none_since_s is None:
+            self._none_since_s = now_s
+        return self._had_some and now_s - self._none_since_s >= self.limit_s
+
+
+class ExecutorWatch:
+    """Calls `stop` when patience ends; `count` tells the number of executors, and raises once there is nobody
+    to ask."""
+
+    def __init__(
+        self,
+        count: Callable[[], int],
+        stop: Callable[[], None],
+        *,
+        limit_s: float = LIMIT_S,
+        every_s: float = LOOK_EVERY_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self._count = count
+        self._stop = stop
+        self._patience = Patience(limit_s)
+        self._every_s = every_s
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="lithify-executors", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._is_over.set()
+
+    def join(self, limit_s: float) -> None:
+        """Wait until it has ended, by itself or because it was closed."""
+        self._thread.join(limit_s)
+        assert not self._thread.is_alive(), "still watching"
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(self._every_s):
+            try:
+                executors = self._count()
+            except Exception:  # a JVM that has died is reported where it is used
+                return
+            if self._patience.ends(executors, self._clock.monotonic_s()):
+                limit_s = self._patience.limit_s
+                _log.warning("Spark has had no executor for %g s: its application is given up", limit_s)
+                self._stop()
+                return

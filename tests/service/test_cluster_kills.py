@@ -1,0 +1,36 @@
+"""The master of a cluster is killed while a worker compacts on it, alone or together with all executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster, cluster_conf
+from tests.service import accidents
+from tests.service.accidents import Outcome, Stage
+from tests.service.databases import check_rows, make_database
+from tests.service.nodes import nodes_in
+
+ENOUGH = 3
+TIMEOUT_MS = 6_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.mark.timeout(900)  # mostly waiting for servers
+@pytest.mark.parametrize("accident", [accidents.kill_master, accidents.kill_cluster])
+def test_what_a_killed_master_costs(
+    accident: Callable[[Stage, Cluster], Outcome], tmp_path: Path, cluster: Cluster
+) -> None:
+    path = tmp_path / "db"
+    model = make_database(path, keys=6_000, value_bytes=1000)
+    with nodes_in(tmp_path / "logs") as nodes:
+        stage = Stage(path, nodes, ENOUGH, TIMEOUT_MS, 128 * 1024, cluster.url, cluster_conf())
+        print(accident(stage, cluster))
+    check_rows(path, model)
