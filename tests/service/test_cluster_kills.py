@@ -1,4 +1,4 @@
-"""The master of a cluster is killed while a worker compacts on it; `make chaos` kills the executors as well."""
+"""The master of a cluster is killed while a worker compacts on it; `make chaos` kills the executors, too."""
 
 from __future__ import annotations
 
