@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithify import wiring
 from lithify.client import Settings, settled
+from lithify.compaction.finding import Finding
 from lithify.datasets.kind import Dataset
 from lithify.engine.ports import Engine
 from lithify.errors import Fenced, Refused
@@ -31,6 +32,7 @@ from lithify.service.loops import run_coordinator, run_workers
 if TYPE_CHECKING:
     from lithify.coordination.leadership import Leadership
     from lithify.service.worker import Worker
+    from lithify.service.worker_pool import WorkerPool
 
 _log = logging.getLogger("lithify")
 
@@ -74,6 +76,7 @@ class Service:
         elif engine is None:
             started = wiring.spark_engine(self._config, self._urls, spark)
             self._engine = self._closing.enter_context(started)
+        self._pool: WorkerPool | None = None
         self._errors: list[BaseException] = []
 
     def __enter__(self) -> Service:
@@ -97,6 +100,10 @@ class Service:
                 self._run_one(self._datasets[0], stop)
             else:
                 self._run_all(stop)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Datasets that the workers here leave alone for now, and why. Any thread may ask."""
+        return self._pool.findings() if self._pool is not None else ()
 
     def _served(self) -> Any:
         from lithify.observe.endpoint import served
@@ -129,10 +136,10 @@ class Service:
                 stop.wait()
             else:
                 names = dict(zip(self._urls, (leadership.holder for leadership in leaderships), strict=False))
-                pool = wiring.worker_pool(
+                self._pool = wiring.worker_pool(
                     self._urls, self._open, self._engine, self._config, self._observe, names
                 )
-                run_workers(pool, stop, random.Random(), wiring.loop_options(self._config))
+                run_workers(self._pool, stop, random.Random(), wiring.loop_options(self._config))
         finally:
             stop.set()
             for thread in threads:

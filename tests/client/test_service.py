@@ -177,6 +177,21 @@ def test_metrics_are_served_where_the_settings_say_so(place: Place, caplog: pyte
     assert not ended
 
 
+def test_what_is_left_alone_is_told(place: Place) -> None:
+    one, two = place.database("one"), place.database("two")
+    stop = threading.Event()
+    service = lithify.Service([one, two], settings=place.settings, coordinates=False, engine=InlineEngine())
+    (place.folder / "two" / "compactions").mkdir(exist_ok=True)
+    (place.folder / "two" / "compactions" / f"{1:020}.compactions").write_bytes(b"junk")
+    assert service.findings() == ()
+    with service, running(service, stop) as ended:
+        until(lambda: bool(service.findings()), "nothing is told")
+        (finding,) = service.findings()
+        assert two in finding.says
+        assert f"lithify doctor {two}" in finding.do
+    assert not ended
+
+
 def test_a_service_of_nothing_is_refused(place: Place) -> None:
     with pytest.raises(lithify.Refused, match="at least one"):
         lithify.Service([])

@@ -180,7 +180,7 @@ class WorkerPool:
         self._room.close()
 
     def findings(self) -> tuple[Finding, ...]:
-        """What is quarantined now, and why."""
+        """What is quarantined now, and why. Any thread may ask."""
         now_ms = self._now_ms()
         return tuple(
             problem(
@@ -189,7 +189,7 @@ class WorkerPool:
                 f"more, after {m.failed_rounds} failed rounds: {m.error}",
                 "see what is wrong with it: lithify doctor " + m.url,
             )
-            for m in self._members.values()
+            for m in tuple(self._members.values())
             if m.error is not None
         )
 
