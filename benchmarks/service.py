@@ -33,9 +33,9 @@ from pathlib import Path
 
 from tests.cluster import cluster_conf, standalone_cluster
 from tests.engine.waiting import wait_until
-from tests.service.history import history, latest
-from tests.service.node import READY, NodeOptions
-from tests.service.nodes import nodes_in
+from tests.processes.history import history, latest
+from tests.processes.node import READY, NodeOptions
+from tests.processes.nodes import nodes_in
 
 from benchmarks.bare import bare_speed_up
 from benchmarks.cases import CASES, Case

@@ -4,7 +4,7 @@ what it cost.
 
 1. The database is made once by the official client and kept: eight overlapping flushes, so about a third
    of its rows are older versions. Its rows are scanned by the official client and their digest is kept.
-2. Each accident (`tests.service.accidents`) happens on a copy, beside a client that goes on writing rows
+2. Each accident (`tests.processes.accidents`) happens on a copy, beside a client that goes on writing rows
    of its own, and checks what must hold after it.
 3. The official client scans the copy: the digest must be the same, and the rows written meanwhile there.
 
@@ -32,15 +32,15 @@ from rich.table import Table
 
 from tests.cluster import Cluster, cluster_conf
 from tests.judge.official import Admin, Database, open_db
-from tests.service import accidents
-from tests.service.accidents import Outcome, Stage
-from tests.service.coordinator_kills import kill_at_each_write
-from tests.service.databases import Model
-from tests.service.lakes import Lake
-from tests.service.lease_kills import kills
-from tests.service.ledger_accident import damage_a_ledger
-from tests.service.nodes import nodes_in
-from tests.service.writer import Writer
+from tests.processes import accidents
+from tests.processes.accidents import Outcome, Stage
+from tests.processes.coordinator_kills import kill_at_each_write
+from tests.processes.databases import Model
+from tests.processes.lakes import Lake
+from tests.processes.lease_kills import kills
+from tests.processes.ledger_accident import damage_a_ledger
+from tests.processes.nodes import nodes_in
+from tests.processes.writer import Writer
 
 CASE = next(case for case in CASES if case.name == "1 KB")
 ROWS_PER_GB = 1_000_000

@@ -43,8 +43,8 @@ from lithify.ids import Ulid, parse_ulid, ulid_ms
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, open_db
-from tests.service.nodes import Nodes, Process, nodes_in
-from tests.service.writer import Writer
+from tests.processes.nodes import Nodes, Process, nodes_in
+from tests.processes.writer import Writer
 
 WORKERS = 3
 KEYS = 40_000

@@ -1,1 +1,1 @@
-"""Lithify's processes beside the real client: deployment shapes, and what happens when they are killed."""
+"""Coordinators and pools of workers, round by round."""

@@ -26,8 +26,8 @@ from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import append, files_of, fresh, make_rows, new_catalog, new_table
-from tests.service.databases import Model, check_rows, make_database
-from tests.service.ledgers import damage, restore, take_away
+from tests.processes.databases import Model, check_rows, make_database
+from tests.processes.ledgers import damage, restore, take_away
 
 NAMES = ("db", "other", "table")
 

@@ -25,9 +25,9 @@ from lithify.ids import Ulid
 from tests.cluster import Cluster
 from tests.compacting import dataset_at
 from tests.engine.waiting import descendants, wait_until
-from tests.service.history import check_protocol, history, latest, lives, owner, recorded
-from tests.service.node import NodeOptions
-from tests.service.nodes import Facts, Nodes, Process
+from tests.processes.history import check_protocol, history, latest, lives, owner, recorded
+from tests.processes.node import NodeOptions
+from tests.processes.nodes import Facts, Nodes, Process
 
 LIMIT_S = 240.0
 NEVER_MS = 3_600_000

@@ -1,7 +1,7 @@
 """One ledger of three is damaged while one process works on all three.
 
 1. `lithify worker` serves two databases and a table; the damaged one stands first or last in its list.
-2. In the middle of its compaction the newest ledger of one database becomes junk (`tests.service.ledgers`).
+2. In the middle of its compaction the newest ledger of one database becomes junk (`tests.processes.ledgers`).
 3. The worker must say so once, show it in its metrics, and go on with the other two: the other database is
    committed, and so is what the table gets after the damage.
 4. The ledger is restored. The worker and the coordinator, which live on, must finish and commit the
@@ -20,11 +20,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
-from tests.service.accidents import LIMIT_S, NEVER_MS, Outcome, Stage, assert_life, name_of, wrote
-from tests.service.history import check_protocol, history, recorded
-from tests.service.lakes import Lake
-from tests.service.ledgers import damage, restore
-from tests.service.nodes import Process
+from tests.processes.accidents import LIMIT_S, NEVER_MS, Outcome, Stage, assert_life, name_of, wrote
+from tests.processes.history import check_protocol, history, recorded
+from tests.processes.lakes import Lake
+from tests.processes.ledgers import damage, restore
+from tests.processes.nodes import Process
 
 
 def damage_a_ledger(stage: Stage, other: Path, lake: Lake, *, place: int) -> Outcome:

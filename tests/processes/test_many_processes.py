@@ -20,11 +20,11 @@ from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Put, open_db
-from tests.service.databases import Model
-from tests.service.history import check_protocol, history, latest, lives
-from tests.service.node import INLINE, NodeOptions
-from tests.service.nodes import nodes_in
-from tests.service.sleeper import rows_of
+from tests.processes.databases import Model
+from tests.processes.history import check_protocol, history, latest, lives
+from tests.processes.node import INLINE, NodeOptions
+from tests.processes.nodes import nodes_in
+from tests.processes.sleeper import rows_of
 
 SEGMENTS = 20
 WORKERS = 4
@@ -73,7 +73,7 @@ def ledger_of(path: Path) -> tuple[SlateCompaction, ...]:
 def test_a_writer_that_slept_through_commits_and_a_collection_takes_no_number_again(tmp_path: Path) -> None:
     path = tmp_path / "db"
     with nodes_in(tmp_path / "logs") as nodes:
-        sleeper = nodes.module("tests.service.sleeper", str(path))
+        sleeper = nodes.module("tests.processes.sleeper", str(path))
         wait_until(lambda: len(sleeper.lines()) > 8, LIMIT_S)
         sleeper.freeze()
         # The same steps as a coordinator, a worker and a collector, while the writer stands still.

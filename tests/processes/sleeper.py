@@ -1,4 +1,4 @@
-"""A process of the official client that writes for ever: `python -m tests.service.sleeper DATABASE`. It
+"""A process of the official client that writes for ever: `python -m tests.processes.sleeper DATABASE`. It
 prints the number of each batch when it is durable."""
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.judge.official import open_db
-from tests.service import accidents
-from tests.service.accidents import Outcome, Stage
-from tests.service.databases import Model, check_rows, make_database
-from tests.service.history import check_protocol, history
-from tests.service.nodes import Nodes, nodes_in
-from tests.service.writer import Writer
+from tests.processes import accidents
+from tests.processes.accidents import Outcome, Stage
+from tests.processes.databases import Model, check_rows, make_database
+from tests.processes.history import check_protocol, history
+from tests.processes.nodes import Nodes, nodes_in
+from tests.processes.writer import Writer
 
 KEYS = 6_000
 VALUE_BYTES = 1000

@@ -22,10 +22,10 @@ from lithify.service.loops import LoopOptions
 from tests.cluster import cluster_conf, standalone_cluster
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, Database, OpenOptions, compactor_settings, open_db
-from tests.service.accidents import Stage, kill_executor
-from tests.service.databases import Model, check_rows, key_of, make_database, write_some
-from tests.service.history import check_protocol, history, lives
-from tests.service.nodes import Nodes, nodes_in
+from tests.processes.accidents import Stage, kill_executor
+from tests.processes.databases import Model, check_rows, key_of, make_database, write_some
+from tests.processes.history import check_protocol, history, lives
+from tests.processes.nodes import Nodes, nodes_in
 
 KEYS = 2_000
 VALUE_BYTES = 100

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tests.engine.waiting import child_environment, descendants, is_alive, wait_until
-from tests.service.node import NodeOptions
+from tests.processes.node import NodeOptions
 
 STOP_LIMIT_S = 120.0
 Facts = dict[str, Any]
@@ -120,8 +120,8 @@ class Nodes:
         self.all: list[Process] = []
 
     def node(self, options: NodeOptions) -> Process:
-        """A process of `tests.service.node`."""
-        return self.module("tests.service.node", options.to_json())
+        """A process of `tests.processes.node`."""
+        return self.module("tests.processes.node", options.to_json())
 
     def module(self, module: str, *arguments: str) -> Process:
         """A process of a Python module."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster, cluster_conf
-from tests.service import accidents
-from tests.service.accidents import Stage
-from tests.service.databases import check_rows, make_database
-from tests.service.nodes import nodes_in
+from tests.processes import accidents
+from tests.processes.accidents import Stage
+from tests.processes.databases import check_rows, make_database
+from tests.processes.nodes import nodes_in
 
 ENOUGH = 3
 TIMEOUT_MS = 6_000

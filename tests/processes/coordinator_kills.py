@@ -19,10 +19,10 @@ from lithify.service.coordinator import Coordinator
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import Admin, open_db
-from tests.service.databases import Model, write_some
-from tests.service.history import check_protocol, history, latest
-from tests.service.node import NodeOptions
-from tests.service.nodes import Process, nodes_in
+from tests.processes.databases import Model, write_some
+from tests.processes.history import check_protocol, history, latest
+from tests.processes.node import NodeOptions
+from tests.processes.nodes import Process, nodes_in
 
 
 def kill_at_each_write(

@@ -1,6 +1,6 @@
 """Killing `lithify compact` between its lease and its epoch, with SlateDB's coordinator open afterwards.
 
-1. The command runs in a process of its own (`python -m tests.service.lease_kills POINT URL`). Once it has
+1. The command runs in a process of its own (`python -m tests.processes.lease_kills POINT URL`). Once it has
    renamed the announcement to its place, every further event that Python's audit hooks show is a *point*, up
    to and with the moment before the manifest is linked to its name. It kills itself at the wanted point.
 2. The official client opens the database, with a coordinator inside, and takes the next epoch.
@@ -112,7 +112,7 @@ def _manifest(path: Path) -> Manifest:
 
 
 def _run(path: Path, point: int) -> subprocess.CompletedProcess[str]:
-    return _call([sys.executable, "-m", "tests.service.lease_kills", str(point), str(path)])
+    return _call([sys.executable, "-m", "tests.processes.lease_kills", str(point), str(path)])
 
 
 def _call(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

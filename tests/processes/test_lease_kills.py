@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.service.lease_kills import kills
+from tests.processes.lease_kills import kills
 
 KILLS = 3
 """`make chaos` has 30."""

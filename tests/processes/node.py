@@ -1,4 +1,4 @@
-"""One Lithify process of these tests: `python -m tests.service.node OPTIONS`, OPTIONS being JSON.
+"""One Lithify process of these tests: `python -m tests.processes.node OPTIONS`, OPTIONS being JSON.
 
 It does what the commands `coordinator`, `worker` and `run` do, but looks every few milliseconds, prints
 every event as one line of JSON (with the time, `at_ms`), and can be told to die: `die_after_writes` is

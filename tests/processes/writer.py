@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.judge.official import Database
-from tests.service.databases import Model, write_some
+from tests.processes.databases import Model, write_some
 
 JOIN_LIMIT_S = 60.0
 

@@ -14,9 +14,9 @@ from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
 from tests.judge.official import Admin
-from tests.service.coordinator_kills import kill_at_each_write
-from tests.service.databases import check_rows, make_database
-from tests.service.history import latest
+from tests.processes.coordinator_kills import kill_at_each_write
+from tests.processes.databases import check_rows, make_database
+from tests.processes.history import latest
 
 KEYS = 600
 
