@@ -16,7 +16,7 @@
 The same seed plays the same run, in any process. Needs the package `greenlet`.
 """
 
-from lithify.testing.simulation.simulate import Outcome, simulate
-from lithify.testing.simulation.world import Violation
+from lithify.testing.simulation.core.outcome import Outcome, Violation
+from lithify.testing.simulation.simulate import simulate
 
 __all__ = ["Outcome", "Violation", "simulate"]

@@ -21,8 +21,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lithify.testing.simulation.core.outcome import Outcome
 from lithify.testing.simulation.coverage import missing
-from lithify.testing.simulation.simulate import Outcome, simulate
+from lithify.testing.simulation.simulate import simulate
 
 DEFAULT_SEEDS = 300
 _SEEDS_PER_CALL = 20
