@@ -1,6 +1,7 @@
 """What the workers of a process share: slots, rest, and who prepares compactions beside the ticks.
 
-1. *Slots*: all workers together hold at most `max_concurrent_compactions`. A compaction beyond what the
+1. *Slots*: of all workers together at most `max_concurrent_compactions` run. What has ended takes no slot, even
+   while its dataset cannot be told, because its store is away for example. A compaction beyond what the
    engine runs at once is *spare*: it is left to other processes for `spare_claim_delay_ms`, and taken when
    none came. So a small compaction need not wait for the end of a large one.
 2. *Rest*: a dataset whose attempts all fail, whatever is claimed, is left alone in between, for a pause that

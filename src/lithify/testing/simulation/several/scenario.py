@@ -1,0 +1,181 @@
+"""What one seed plays: which datasets there are, what arrives when, and what goes wrong.
+
+Each seed draws its own mixture. One dataset is often hot: as soon as something of it is committed, new work
+arrives. In some datasets most units are poisoned: every task of theirs fails.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+from lithify.backoff import GrowingPause
+from lithify.planning.turns import AGEING_TURNS
+from lithify.service.loops import LoopOptions
+from lithify.service.options import WorkerOptions
+
+LOOPS = LoopOptions(poll_interval_s=4.0, commit_compacted_interval_s=2.0, compactions_poll_interval_s=4.0)
+HEARTBEAT_INTERVAL_MS = 5_000
+HEARTBEAT_TIMEOUT_MS = 20_000
+FIRST_RETRY_MS, MAX_RETRY_MS = 1_000, 8_000
+L0_MAX_SSTS = 8
+"""The writer stalls there."""
+MAX_LATENCY_MS = 20
+ROUND_MS = 6_000
+"""Longest time between two looks of whoever is well: its longest wait and what a round takes."""
+BUSY_MS = 200_000
+"""How long work arrives and things go wrong."""
+
+
+class Kind(Enum):
+    """Kinds of datasets."""
+
+    DATABASE = "database"
+    TABLE = "table"
+
+
+class Trouble(Enum):
+    """What can be wrong with a dataset for a while."""
+
+    DAMAGED = "its ledger does not decode"
+    AWAY = "its store does not answer"
+    DEFECT = "its snapshot raises what nobody foresaw"
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A time of trouble, after the start."""
+
+    trouble: Trouble
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetPlan:
+    """One dataset."""
+
+    name: str
+    kind: Kind
+    units: int
+    poisoned: frozenset[int]
+    is_hot: bool
+    pause_ms: int
+    """Mean time between two arrivals where it is not hot."""
+    planner_slots: int
+    """How many compactions its planner has active at once."""
+    max_queued: int
+    """Of a table: tasks that its queue holds; more are deferred."""
+    max_batch: int
+    """Sources that arrive at once, at most."""
+    troubles: tuple[Period, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What one seed plays."""
+
+    datasets: tuple[DatasetPlan, ...]
+    pools: int
+    slots: int
+    """Compactions at once in each pool."""
+    is_spare: bool
+    """Whether one of these is more than the engine runs at once."""
+    max_task_ms: int
+    max_ranges: int
+    max_attempts: int
+    engine_ends_ms: tuple[int, ...]
+    """When an engine goes down for good; the process of its pool ends, and a successor starts."""
+    engine_stumbles_ms: tuple[int, ...]
+    """When an engine goes down and can be opened again."""
+    failed_notes: float
+    """Probability that the answer to the note of an attempt is lost."""
+    failed_returns: float
+    """Probability that the ledger write right after such a note fails."""
+    person_pause_ms: int
+    """Mean time between two cancellations; 0: nobody cancels."""
+
+    @property
+    def worker(self) -> WorkerOptions:
+        return WorkerOptions(
+            max_concurrent_compactions=self.slots,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            heartbeat_min_interval_ms=1_000,
+            heartbeat_bytes=0,
+            spare_claim_delay_ms=3_000 if self.is_spare else 0,
+            first_retry_pause_ms=FIRST_RETRY_MS,
+            max_retry_pause_ms=MAX_RETRY_MS,
+        )
+
+    @property
+    def retry_pause(self) -> GrowingPause:
+        return GrowingPause(FIRST_RETRY_MS, MAX_RETRY_MS)
+
+    def patience_ms(self, plan: DatasetPlan) -> int:
+        """How long a healthy unit of a dataset may wait at most for its commit, once it has work.
+
+        1. A *turn* is a claim and the end of what it ran: a task, the look that finds it over, a retry pause or
+           a rest. The slots of all pools take turns side by side, but at the worst all wait for the same one.
+        2. Of N datasets each has a turn after at most AGEING_TURNS + N - 1 turns of others, and in a dataset
+           each of the M compactions that its planner has active after AGEING_TURNS + M - 1 claims.
+        3. Before it is planned, each other unit may have the planner's slots once: a healthy one for one
+           attempt, a poisoned one for `max_attempts`. A failed attempt costs it AGEING_TURNS more.
+        4. To be committed takes two looks of a coordinator.
+        """
+        turn_ms = self.max_task_ms * self.max_ranges + ROUND_MS + MAX_RETRY_MS
+        in_dataset = AGEING_TURNS * self.max_attempts + plan.planner_slots
+        turns = in_dataset * (AGEING_TURNS + len(self.datasets)) / self.slots
+        rounds = 1 + -(-plan.units // plan.planner_slots)
+        return round(turns * turn_ms) * rounds + 2 * ROUND_MS
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Scenario:
+        """The scenario of a seed."""
+        third = rng.choice(tuple(Kind))
+        kinds = [Kind.DATABASE, Kind.TABLE, third]
+        rng.shuffle(kinds)
+        hot = rng.choice((0, 0, 0, 1, 2, None))
+        poisoned = rng.choice((0, 1, 1, 2, None))
+        troubled = rng.choice((None, None, 0, 1, 2))
+        end_share = rng.random()
+        return cls(
+            datasets=tuple(
+                _dataset(rng, f"{kind.value}-{n}", kind, n == hot, n == poisoned, n == troubled)
+                for n, kind in enumerate(kinds)
+            ),
+            pools=rng.choice((1, 1, 2)),
+            slots=rng.choice((1, 2, 3)),
+            is_spare=rng.random() < 0.2,
+            max_task_ms=rng.choice((3_000, 6_000, 12_000)),
+            max_ranges=rng.choice((1, 1, 2)),
+            max_attempts=rng.choice((2, 3)),
+            engine_ends_ms=(rng.randint(20_000, BUSY_MS),) if end_share < 0.3 else (),
+            engine_stumbles_ms=(rng.randint(10_000, BUSY_MS),) if end_share > 0.7 else (),
+            failed_notes=rng.choice((0.0, 0.0, 0.3)),
+            failed_returns=rng.choice((0.0, 0.0, 0.5)),
+            person_pause_ms=rng.choice((0, 0, 40_000)),
+        )
+
+
+def _dataset(
+    rng: random.Random, name: str, kind: Kind, is_hot: bool, is_poisoned: bool, is_troubled: bool
+) -> DatasetPlan:
+    units = rng.choice((2, 3, 5))
+    count = rng.randint(1, units - 1) if is_poisoned else 0
+    troubles: tuple[Period, ...] = ()
+    if is_troubled:
+        start_ms = rng.randint(10_000, BUSY_MS // 2)
+        troubles = (Period(rng.choice(tuple(Trouble)), start_ms, start_ms + rng.randint(5_000, 60_000)),)
+    return DatasetPlan(
+        name=name,
+        kind=kind,
+        units=units,
+        poisoned=frozenset(rng.sample(range(units), count)),
+        is_hot=is_hot,
+        pause_ms=rng.choice((10_000, 30_000)),
+        planner_slots=rng.choice((1, 2, 3)),
+        max_queued=rng.choice((1, 2, 1000)),
+        max_batch=rng.choice((3, 6)),
+        troubles=troubles,
+    )
