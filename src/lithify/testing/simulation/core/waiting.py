@@ -30,12 +30,14 @@ class StopAt(threading.Event):
         return self.is_set()
 
 
-def wait_for_futures(scheduler: Scheduler) -> Callable[..., None]:
-    """In place of `concurrent.futures.wait`."""
+def wait_for_futures(scheduler: Scheduler, least_ms: int = 0) -> Callable[..., None]:
+    """In place of `concurrent.futures.wait`. Each time takes at least `least_ms`, so that who waits for
+    what has
+    ended, again and again, does not stop the clock."""
 
     def wait(pending: Collection[Future[Any]], timeout: float, return_when: str) -> None:
-        if not any(future.done() for future in pending):
-            scheduler.sleep_ms(round(timeout * 1000))
+        is_over = any(future.done() for future in pending)
+        scheduler.sleep_ms(least_ms if is_over else round(timeout * 1000))
 
     return wait
 

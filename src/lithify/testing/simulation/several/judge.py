@@ -220,7 +220,8 @@ class Judge:
                 self._fail(rules.ONCE, f"{who} notes one failure of {compaction} of {place} again: {note}")
             if claim.is_down or (pool.engine is not None and pool.engine.failure is not None):
                 self._fail(rules.ENGINE, f"{who} notes an attempt at {compaction} of {place}: {note}")
-        has_looked = self._is_well_since(place, before_ms)
+        # What is reclaimed again and again is given up as soon as its coordinator can.
+        has_looked = pool is not None and self._is_well_since(place, before_ms)
         if facts.tries(compaction)[0] > self._world.scenario.max_attempts and has_looked:
             self._fail(rules.GIVEN_UP, f"{compaction} of {place} is tried once more: {note}")
 

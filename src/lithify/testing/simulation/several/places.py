@@ -121,7 +121,8 @@ class Place(ABC):
 
     @abstractmethod
     def sources(self) -> Mapping[str, frozenset[str]]:
-        """What there is in each unit to be compacted, by the names of `Dataset.sources`; nothing where there is
+        """What there is in each unit to be compacted, by the names of `Dataset.sources`; nothing where
+        there is
         too little for a compaction."""
 
     @abstractmethod

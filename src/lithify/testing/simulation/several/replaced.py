@@ -23,11 +23,12 @@ from lithify.compaction.proposal import NOTHING_HELD, Held
 from lithify.datasets.iceberg import dataset as table_module
 from lithify.datasets.iceberg import listing as listing_module
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
-from lithify.datasets.iceberg.plan import active_tasks
+from lithify.datasets.iceberg.plan import active_tasks, plan_table
 from lithify.planning.timeline.model import TimelinePlan
 from lithify.testing.simulation.core.waiting import SameThread, wait_for_futures
 from lithify.testing.simulation.replaced import users_of_codecs
 from lithify.testing.simulation.several.lake import manifests_in_memory
+from lithify.testing.simulation.several.scenario import MAX_LATENCY_MS
 from lithify.testing.simulation.several.world import World
 
 
@@ -45,10 +46,10 @@ def replacements(world: World) -> Iterator[None]:
 
         put(logging.getLogger("lithify"), "disabled", True)
         put(logging.getLogger("lithify.defects"), "disabled", True)
-        put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler))
+        put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, MAX_LATENCY_MS))
         put(listing_module, "ThreadPoolExecutor", SameThread)
         put(uuid, "uuid4", new_uuid)
-        put(table_module, "plan_table", _Timelines(table_module.plan_table))
+        put(table_module, "plan_table", _Timelines(plan_table))
         for module, name in users_of_codecs():
             put(module, name, getattr(world.codecs, name))
         stack.enter_context(manifests_in_memory())

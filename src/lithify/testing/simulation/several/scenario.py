@@ -24,7 +24,12 @@ L0_MAX_SSTS = 8
 MAX_LATENCY_MS = 20
 ROUND_MS = 6_000
 """Longest time between two looks of whoever is well: its longest wait and what a round takes."""
-BUSY_MS = 200_000
+SPREAD_TURNS = 3
+"""So many turns outweigh what priorities of one dataset differ by: with `L0_MAX_SSTS` and `MAX_FILES` at
+most."""
+MAX_FILES = 12
+"""No more arrive in a chunk before some are compacted."""
+BUSY_MS = 120_000
 """How long work arrives and things go wrong."""
 
 
@@ -115,19 +120,21 @@ class Scenario:
     def patience_ms(self, plan: DatasetPlan) -> int:
         """How long a healthy unit of a dataset may wait at most for its commit, once it has work.
 
-        1. A *turn* is a claim and the end of what it ran: a task, the look that finds it over, a retry pause or
-           a rest. The slots of all pools take turns side by side, but at the worst all wait for the same one.
-        2. Of N datasets each has a turn after at most AGEING_TURNS + N - 1 turns of others, and in a dataset
-           each of the M compactions that its planner has active after AGEING_TURNS + M - 1 claims.
-        3. Before it is planned, each other unit may have the planner's slots once: a healthy one for one
-           attempt, a poisoned one for `max_attempts`. A failed attempt costs it AGEING_TURNS more.
-        4. To be committed takes two looks of a coordinator.
+        1. A *turn* is a claim and all until its slot is free again: a task and a look. At the worst one
+           slot after the other is given to others.
+        2. In its dataset the unit waits for `SPREAD_TURNS` + M - 1 claims of the M compactions that the
+           planner has active: what arrives is never so much that priorities differ by more. Each of these
+           claims, and its own, waits for AGEING_TURNS + N - 1 claims of others among N datasets.
+        3. Before it is planned, all other units of the dataset may have had the planner's slots once; a
+           poisoned one for `max_attempts` attempts, with the pauses between them.
+        4. The commit takes two looks of a coordinator.
         """
-        turn_ms = self.max_task_ms * self.max_ranges + ROUND_MS + MAX_RETRY_MS
-        in_dataset = AGEING_TURNS * self.max_attempts + plan.planner_slots
-        turns = in_dataset * (AGEING_TURNS + len(self.datasets)) / self.slots
-        rounds = 1 + -(-plan.units // plan.planner_slots)
-        return round(turns * turn_ms) * rounds + 2 * ROUND_MS
+        turn_ms = self.max_task_ms + ROUND_MS
+        claims = (SPREAD_TURNS + plan.planner_slots) * (AGEING_TURNS + len(self.datasets))
+        claim_ms = claims * turn_ms // self.slots
+        attempts = self.max_attempts if plan.poisoned else 1
+        rounds = -(-(plan.units - 1) // plan.planner_slots) * attempts
+        return (1 + rounds) * (claim_ms + MAX_RETRY_MS) + 2 * ROUND_MS
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scenario:

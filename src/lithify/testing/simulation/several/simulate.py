@@ -1,17 +1,21 @@
 """One run: several datasets in one pool while things go wrong, then peace, then nothing healthy may be left.
 
 1. The datasets are made. Each has a coordinator; one or two pools of workers serve all of them.
-2. For `BUSY_MS` work arrives: in a hot dataset as soon as something of it was committed, in others now and then.
-   Meanwhile the seed's troubles come and go. The judge sees everything that is written, and looks every second.
-3. Then nothing arrives and nothing goes wrong any more; poisoned units go on failing. What healthy units failed
-   of because of their dataset is forgiven. Within the patience of the scenario everything healthy is done.
+2. For `BUSY_MS` work arrives: in a hot dataset as soon as something of it was committed, in others now and
+   then. Meanwhile the seed's troubles come and go. The judge sees everything that is written, and looks every
+   second.
+3. Then nothing arrives and nothing goes wrong any more; poisoned units go on failing. Healthy units that
+   failed because of their dataset are forgiven. Within the patience of the scenario everything healthy is
+   done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from lithify.errors import LithifyError
+from lithify.ids import Ulid
 from lithify.service import control
 from lithify.testing.simulation.core.outcome import Outcome, Violation
 from lithify.testing.simulation.several import rules
@@ -42,7 +46,7 @@ def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcom
             world.log("world", "from now on nothing arrives and nothing goes wrong")
             for place in places.values():
                 for compaction in judge.forgive(place.name):
-                    place.truth.journal.forgive(compaction)
+                    place.truth.journal.forgive(Ulid(compaction))
             _drain(world, judge)
         except Violation:
             pass  # it is the world's
@@ -56,16 +60,16 @@ def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcom
 def _begin(world: World, judge: Judge, places: dict[str, Place]) -> None:
     scenario, spawn = world.scenario, world.scheduler.spawn
     for place in places.values():
-        spawn(lambda place=place: run_coordinators(world, place), world.rng.randint(0, _START_MS))
-        spawn(lambda place=place: _write(world, place), world.rng.randint(0, _START_MS))
+        spawn(partial(run_coordinators, world, place), world.rng.randint(0, _START_MS))
+        spawn(partial(_write, world, place), world.rng.randint(0, _START_MS))
         for period in place.plan.troubles:
-            spawn(lambda place=place, period=period: _trouble(world, place, period), period.start_ms)
+            spawn(partial(_trouble, world, place, period), period.start_ms)
     seats = [PoolSeat(world, judge, places, number) for number in range(scenario.pools)]
     for seat in seats:
         spawn(seat.run, 2 * _START_MS)
     for times_ms, for_good in ((scenario.engine_ends_ms, True), (scenario.engine_stumbles_ms, False)):
         for at_ms in times_ms:
-            spawn(lambda for_good=for_good: _take_down(world, seats, for_good=for_good), at_ms)
+            spawn(partial(_take_down, world, seats, for_good=for_good), at_ms)
     if scenario.person_pause_ms:
         spawn(lambda: _cancel(world, places), scenario.person_pause_ms)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.datasets.iceberg.catalogs import TableUrl
@@ -16,9 +17,11 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.model import IcebergCompaction, NewFile, TableState, TimeRange
+from lithify.planning.timeline.state import State
 from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation.several.lake import TIME_FIELD, add_files, bound, data_file
 from lithify.testing.simulation.several.places import Place, ToyTask, toy
+from lithify.testing.simulation.several.scenario import MAX_FILES
 
 _FIRST_DAY = datetime(2023, 1, 1, tzinfo=UTC)
 _APART = timedelta(days=2)
@@ -58,12 +61,17 @@ class TablePlace(Place):
         return ManifestCache()
 
     @cached_property
+    def _table(self) -> ToyTable:
+        assert isinstance(self.truth, ToyTable)
+        return self.truth
+
+    @property
     def ledgers(self) -> VersionedFiles:
-        return self.truth.numbered_files[0]
+        return self._table.numbered_files[0]
 
     @cached_property
     def _ledger_folder(self) -> str:
-        return f"{self.truth.own_folder}/ledger/"
+        return f"{self._table.own_folder}/ledger/"
 
     def is_ledger(self, key: str) -> bool:
         return key.startswith(self._ledger_folder)
@@ -88,8 +96,10 @@ class TablePlace(Place):
                 _FILE_BYTES,
                 _FILE_ROWS,
             )
-            for _ in range(count)
+            for _ in range(min(count, MAX_FILES - len(self.sources().get(self.unit_name(unit), ()))))
         ]
+        if not files:
+            return
         add_files(table, files, world.now_ms)
         if world.watcher is not None:
             world.watcher.changed(self.name)
@@ -167,6 +177,12 @@ class ToyTable(IcebergDataset):
         )
         task = ToyTask(compaction.id, self.unit(spec) in self._place.poisoned, (output,))
         return Job((RangeWork(TimeRange(low, high), toy, task, size_bytes),))
+
+    def remember(self, plan: Plan) -> None:
+        states = getattr(plan.memory, "states", None)
+        if states is not None and any(r.state is State.DEFERRED for r in states.records.values()):
+            self._place.world.count("event: chunk deferred")
+        super().remember(plan)
 
     def outcome(self, result: Any) -> RangeOutcome:
         assert isinstance(result, RangeOutcome)

@@ -94,7 +94,7 @@ class PlaceStore(WrappedStore):
     """The store of one dataset as one process reaches it.
 
     Every call takes a while. While the store is away nothing answers. Where the seed says so, the answer to
-    the note of an attempt is lost, or the ledger cannot be written right after it.
+    the note of an attempt is lost, or the ledger cannot be written right after it, once for each compaction.
     """
 
     def __init__(
@@ -113,6 +113,8 @@ class PlaceStore(WrappedStore):
         self._is_ledger = is_ledger
         self._trouble = trouble
         self._fails_ledger = False
+        self._disturbed: set[str] = set()
+        """Compactions one note of which was disturbed. More of that and they count as silent."""
 
     def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
         if self._world.is_over:
@@ -135,12 +137,15 @@ class PlaceStore(WrappedStore):
         super().put(key, data)
         self._wrote(key, data)
         scenario, world = self._world.scenario, self._world
-        if "/attempts/" not in key or world.is_calm:
+        compaction = key.split("/")[-2]
+        if "/attempts/" not in key or world.is_calm or compaction in self._disturbed:
             return
         if world.rng.random() < scenario.failed_notes:
+            self._disturbed.add(compaction)
             world.count("fault: answer to the note of a failure lost")
             raise StoreError(f"put {key} of {self._place}: injected failure, the answer is lost")
         if world.rng.random() < scenario.failed_returns:
+            self._disturbed.add(compaction)
             self._fails_ledger = True
 
     def _wrote(self, key: str, data: bytes) -> None:
