@@ -13,6 +13,8 @@
 3. A judge sees every write and every deletion and knows what must hold (`rules`). In the end nothing goes
    wrong any more, and everything must come to rest, with nothing lost and nothing left over.
 
+Another world, of several datasets in one pool, is in `several`. What worlds share is in `core`.
+
 The same seed plays the same run, in any process. Needs the package `greenlet`.
 """
 

@@ -537,7 +537,7 @@ class Judge:
         for compaction, since_ms in facts.free_since_ms.items():
             tries, last_ms = facts.tries(compaction)
             retry_ms = last_ms + self._retry_pause.after_ms(tries)
-            if now_ms - max(ready_ms, retry_ms, since_ms + self._spare_ms) > ALLOWED_MS:
+            if now_ms - max(ready_ms, retry_ms, since_ms) > ALLOWED_MS + self._spare_ms:
                 running = len(pool.engine.running) if pool.engine is not None else 0
                 self._fail(
                     rules.IDLE,
