@@ -22,8 +22,9 @@ class _Call:
 
 
 class ToyEngine:
-    """The engine of one pool (`lithify.engine.ports.Engine`). `tell_down` is told which compactions had tasks
-    when it went down, `tell_calls` whenever their number has changed."""
+    """The engine of one pool (`lithify.engine.ports.Engine`). `tell_down` is told of which compactions
+    it ended tasks when it went down and none had failed before, `tell_calls` whenever their number has
+    changed."""
 
     def __init__(
         self,
@@ -37,7 +38,11 @@ class ToyEngine:
         self._tell_down = tell_down
         self._tell_calls = tell_calls
         self._calls: list[_Call] = []
+        self._failed: set[str] = set()
+        """Compactions with a task that failed."""
         self._failure: LithifyError | None = None
+        self.ended_ms: int | None = None
+        """When it went down for good."""
 
     @property
     def slots(self) -> int:
@@ -67,6 +72,7 @@ class ToyEngine:
             call.future.set_exception(self._failure)
             return call.future
         self._calls.append(call)
+        self._failed.discard(job)
         self._tell_calls()
         duration_ms = self._world.rng.randint(_MIN_TASK_MS, self._world.scenario.max_task_ms)
         self._world.scheduler.spawn(lambda: self._end(call, argument), duration_ms)
@@ -86,8 +92,8 @@ class ToyEngine:
         """All that runs ends; for good, or until the next call opens it again."""
         error = EngineDown(f"the engine of {self._name} is gone")
         if for_good:
-            self._failure = error
-        self._tell_down(self.running)
+            self._failure, self.ended_ms = error, self._world.now_ms
+        self._tell_down(self.running - self._failed)
         calls, self._calls = self._calls, []
         for call in calls:
             call.future.set_exception(error)
@@ -98,6 +104,7 @@ class ToyEngine:
             return
         self._calls.remove(call)
         if task.is_poisoned:
+            self._failed.add(call.job)
             call.future.set_exception(EngineError("poison"))
         else:
             call.future.set_result(toy(task))

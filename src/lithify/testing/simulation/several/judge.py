@@ -46,6 +46,9 @@ class _Engine(Protocol):
     @property
     def running(self) -> frozenset[str]: ...
 
+    @property
+    def ended_ms(self) -> int | None: ...
+
 
 @dataclass(slots=True)
 class _Candidate:
@@ -206,6 +209,9 @@ class Judge:
             if compaction.state is State.RUNNING and compaction.worker is not None and is_new_owner:
                 self._claimed(compaction.worker.id, place, compaction.id)
         facts.free_since_ms = {i: facts.free_since_ms.get(i, now_ms) for i in sorted(free)}
+        for pool in self.pools.values():  # what is free again later may not be what a pool has seen
+            looks = pool.of(place)
+            looks.candidates = {i: c for i, c in looks.candidates.items() if i in free}
         self._follow_plans(place)
 
     def _wrote_attempt(self, who: str, place: str, compaction: str, note: dict[str, Any]) -> None:
@@ -218,7 +224,8 @@ class Judge:
             claim.noted.add(attempt)
             if len(claim.noted) > 1:
                 self._fail(rules.ONCE, f"{who} notes one failure of {compaction} of {place} again: {note}")
-            if claim.is_down or (pool.engine is not None and pool.engine.failure is not None):
+            ended_ms = pool.engine.ended_ms if pool.engine is not None else None
+            if claim.is_down or (ended_ms is not None and note["at_ms"] > ended_ms):
                 self._fail(rules.ENGINE, f"{who} notes an attempt at {compaction} of {place}: {note}")
         # What is reclaimed again and again is given up as soon as its coordinator can.
         has_looked = pool is not None and self._is_well_since(place, before_ms)
@@ -260,7 +267,6 @@ class Judge:
                 text = f"{pool.name} looks at {place} {since_ms} ms after its failed look {looks.failed}"
                 self._fail(rules.PAUSES, text)
         looks.at_ms, looks.is_well = now_ms, False
-        looks.candidates = {i: c for i, c in looks.candidates.items() if i in facts.free_since_ms}
         for compaction in facts.free_since_ms:
             candidate = looks.candidates.setdefault(compaction, _Candidate(now_ms, looks.claims))
             candidate.lowest, candidate.highest = 1.0, 0.0

@@ -71,7 +71,9 @@ class DatasetPlan:
     planner_slots: int
     """How many compactions its planner has active at once."""
     max_queued: int
-    """Of a table: tasks that its queue holds; more are deferred."""
+    """Of a table: tasks that its queue holds; more are deferred. As many as may be active at least: what is
+    offered
+    goes through the queue."""
     max_batch: int
     """Sources that arrive at once, at most."""
     troubles: tuple[Period, ...]
@@ -174,6 +176,7 @@ def _dataset(
     if is_troubled:
         start_ms = rng.randint(10_000, BUSY_MS // 2)
         troubles = (Period(rng.choice(tuple(Trouble)), start_ms, start_ms + rng.randint(5_000, 60_000)),)
+    slots = rng.choice((1, 2, 3))
     return DatasetPlan(
         name=name,
         kind=kind,
@@ -181,8 +184,8 @@ def _dataset(
         poisoned=frozenset(rng.sample(range(units), count)),
         is_hot=is_hot,
         pause_ms=rng.choice((10_000, 30_000)),
-        planner_slots=rng.choice((1, 2, 3)),
-        max_queued=rng.choice((1, 2, 1000)),
+        planner_slots=slots,
+        max_queued=rng.choice((slots, slots + 1, 1000)),
         max_batch=rng.choice((3, 6)),
         troubles=troubles,
     )
