@@ -56,7 +56,7 @@ class _Candidate:
 
     first_seen_ms: int
     claims_before: int
-    """Of its dataset in this pool, when it was first seen."""
+    """Of its dataset in this pool, at the look before the first that has seen it for certain."""
     passed_over: int = 0
     """Claims of others while it could have been claimed, for certain."""
     rivals: int = 1
@@ -83,6 +83,8 @@ class _Looks:
     """Claims of other datasets while this one could have claimed, for certain."""
     claims: int = 0
     """Claims of this dataset."""
+    claims_at_look: int = 0
+    """How many there were at the last look."""
     last_claim: int = 0
     """The number of the pool's claim that was the last of this dataset."""
     candidates: dict[str, _Candidate] = field(default_factory=dict)
@@ -176,6 +178,8 @@ class Judge:
         self._facts = {name: _Facts() for name in places}
         self._retry_pause = world.scenario.retry_pause
         self._spare_ms = world.scenario.worker.spare_claim_delay_ms
+        self._claimed_ms = ALLOWED_MS + (self._spare_ms + ROUND_MS if self._spare_ms else 0)
+        """So long a slot may idle: what is spare is seen, left to others for a while, and seen once more."""
         self.pools: dict[str, Pool] = {}
 
     # What is written
@@ -267,8 +271,9 @@ class Judge:
                 text = f"{pool.name} looks at {place} {since_ms} ms after its failed look {looks.failed}"
                 self._fail(rules.PAUSES, text)
         looks.at_ms, looks.is_well = now_ms, False
+        claims_before, looks.claims_at_look = looks.claims_at_look, looks.claims
         for compaction in facts.free_since_ms:
-            candidate = looks.candidates.setdefault(compaction, _Candidate(now_ms, looks.claims))
+            candidate = looks.candidates.setdefault(compaction, _Candidate(now_ms, claims_before))
             candidate.lowest, candidate.highest = 1.0, 0.0
             candidate.tries = facts.tries(compaction)[0]
             self._reckon(place, compaction, candidate)
@@ -543,7 +548,7 @@ class Judge:
         for compaction, since_ms in facts.free_since_ms.items():
             tries, last_ms = facts.tries(compaction)
             retry_ms = last_ms + self._retry_pause.after_ms(tries)
-            if now_ms - max(ready_ms, retry_ms, since_ms) > ALLOWED_MS + self._spare_ms:
+            if now_ms - max(ready_ms, retry_ms, since_ms) > self._claimed_ms:
                 running = len(pool.engine.running) if pool.engine is not None else 0
                 self._fail(
                     rules.IDLE,

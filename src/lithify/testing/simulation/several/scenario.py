@@ -18,7 +18,7 @@ from lithify.service.options import WorkerOptions
 LOOPS = LoopOptions(poll_interval_s=4.0, commit_compacted_interval_s=2.0, compactions_poll_interval_s=4.0)
 HEARTBEAT_INTERVAL_MS = 5_000
 HEARTBEAT_TIMEOUT_MS = 20_000
-FIRST_RETRY_MS, MAX_RETRY_MS = 1_000, 8_000
+FIRST_RETRY_MS, MAX_RETRY_MS = 1_000, 16_000
 L0_MAX_SSTS = 8
 """The writer stalls there."""
 MAX_LATENCY_MS = 20
@@ -126,17 +126,19 @@ class Scenario:
            slot after the other is given to others.
         2. In its dataset the unit waits for `SPREAD_TURNS` + M - 1 claims of the M compactions that the
            planner has active: what arrives is never so much that priorities differ by more. Each of these
-           claims, and its own, waits for AGEING_TURNS + N - 1 claims of others among N datasets.
+           claims, and its own, waits for AGEING_TURNS + N - 1 claims of others among N datasets, and for a
+           rest where units are poisoned.
         3. Before it is planned, all other units of the dataset may have had the planner's slots once; a
-           poisoned one for `max_attempts` attempts, with the pauses between them.
+           poisoned one for `max_attempts` attempts.
         4. The commit takes two looks of a coordinator.
         """
         turn_ms = self.max_task_ms + ROUND_MS
-        claims = (SPREAD_TURNS + plan.planner_slots) * (AGEING_TURNS + len(self.datasets))
-        claim_ms = claims * turn_ms // self.slots
+        own_claims = SPREAD_TURNS + plan.planner_slots
+        pause_ms = MAX_RETRY_MS if plan.poisoned else 0
+        claim_ms = own_claims * ((AGEING_TURNS + len(self.datasets)) * turn_ms // self.slots + pause_ms)
         attempts = self.max_attempts if plan.poisoned else 1
         rounds = -(-(plan.units - 1) // plan.planner_slots) * attempts
-        return (1 + rounds) * (claim_ms + MAX_RETRY_MS) + 2 * ROUND_MS
+        return (1 + rounds) * claim_ms + 2 * ROUND_MS
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scenario:
@@ -145,12 +147,12 @@ class Scenario:
         kinds = [Kind.DATABASE, Kind.TABLE, third]
         rng.shuffle(kinds)
         hot = rng.choice((0, 0, 0, 1, 2, None))
-        poisoned = rng.choice((0, 1, 1, 2, None))
+        poisoned: tuple[int, ...] = rng.choice(((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2)))
         troubled = rng.choice((None, None, 0, 1, 2))
         end_share = rng.random()
         return cls(
             datasets=tuple(
-                _dataset(rng, f"{kind.value}-{n}", kind, n == hot, n == poisoned, n == troubled)
+                _dataset(rng, f"{kind.value}-{n}", kind, n == hot, n in poisoned, n == troubled)
                 for n, kind in enumerate(kinds)
             ),
             pools=rng.choice((1, 1, 2)),
