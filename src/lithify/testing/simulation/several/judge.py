@@ -76,6 +76,8 @@ class _Looks:
     is_well: bool = False
     """The last look has not failed, nor what came after it."""
     well_at_ms: int = 0
+    well_since_ms: int = 0
+    """The first of the good looks that followed each other until now."""
     failed: int = 0
     """Looks in a row."""
     failed_at_ms: int = 0
@@ -132,6 +134,8 @@ class _Claim:
     """Who has claimed a compaction last."""
 
     worker: str
+    waited_ms: int = 0
+    """How long it had been free."""
     noted: set[tuple[Any, ...]] = field(default_factory=set)
     is_down: bool = False
     """Its tasks ended with their engine."""
@@ -231,8 +235,10 @@ class Judge:
             ended_ms = pool.engine.ended_ms if pool.engine is not None else None
             if claim.is_down or (ended_ms is not None and note["at_ms"] > ended_ms):
                 self._fail(rules.ENGINE, f"{who} notes an attempt at {compaction} of {place}: {note}")
-        # What is reclaimed again and again is given up as soon as its coordinator can.
-        has_looked = pool is not None and self._is_well_since(place, before_ms)
+        # The coordinator can only give up what it has seen free.
+        has_looked = (
+            claim is not None and claim.waited_ms > ROUND_MS and self._is_well_since(place, before_ms)
+        )
         if facts.tries(compaction)[0] > self._world.scenario.max_attempts and has_looked:
             self._fail(rules.GIVEN_UP, f"{compaction} of {place} is tried once more: {note}")
 
@@ -283,6 +289,8 @@ class Judge:
         looks = pool.of(place)
         if looks.failed:
             self._world.count("event: dataset looked at again")
+        if looks.failed or not looks.well_at_ms:
+            looks.well_since_ms = self._world.now_ms
         looks.is_well, looks.well_at_ms = True, self._world.now_ms
 
     def look_failed(self, pool: Pool, place: str) -> None:
@@ -318,7 +326,8 @@ class Judge:
 
     def _claimed(self, worker: str, place: str, compaction: str) -> None:
         facts = self._facts[place]
-        facts.claims[compaction] = _Claim(worker)
+        now_ms = self._world.now_ms
+        facts.claims[compaction] = _Claim(worker, now_ms - facts.free_since_ms.get(compaction, now_ms))
         pool = self.pools.get(worker)
         if pool is None:
             return
@@ -543,6 +552,7 @@ class Judge:
             pool.full_at_ms,
             place.well_since_ms,
             looks.failed_at_ms + pause_ms,
+            looks.well_since_ms,
             pool.rests(name, self._retry_pause)[1],
         )
         for compaction, since_ms in facts.free_since_ms.items():
