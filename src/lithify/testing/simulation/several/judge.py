@@ -94,6 +94,8 @@ class _Looks:
     """Attempts in a row that came to nothing."""
     last_failure_ms: tuple[int, int] = (0, 0)
     """When the last one was: not before, and not after."""
+    rest_over_ms: int = 0
+    """When a success last ended its rest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -310,6 +312,9 @@ class Judge:
             if len(pool.failing) > 1:
                 self._world.count("event: several datasets fail")
         elif isinstance(event, events.Compacted):
+            for name, other in pool.places.items():
+                if pool.rests(name, self._retry_pause)[1] > now_ms:
+                    other.rest_over_ms = now_ms
             looks.failures = pool.failures = 0
             pool.failing.clear()
 
@@ -553,6 +558,7 @@ class Judge:
             place.well_since_ms,
             looks.failed_at_ms + pause_ms,
             looks.well_since_ms,
+            looks.rest_over_ms,
             pool.rests(name, self._retry_pause)[1],
         )
         for compaction, since_ms in facts.free_since_ms.items():

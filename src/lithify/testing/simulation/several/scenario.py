@@ -148,7 +148,7 @@ class Scenario:
         rng.shuffle(kinds)
         hot = rng.choice((0, 0, 0, 1, 2, None))
         poisoned: tuple[int, ...] = rng.choice(((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2)))
-        troubled = rng.choice((None, None, 0, 1, 2))
+        troubled = rng.choice((None, 0, 1, 2))
         end_share = rng.random()
         return cls(
             datasets=tuple(
@@ -172,7 +172,7 @@ class Scenario:
 def _dataset(
     rng: random.Random, name: str, kind: Kind, is_hot: bool, is_poisoned: bool, is_troubled: bool
 ) -> DatasetPlan:
-    units = rng.choice((2, 3, 5))
+    units = rng.choice((2, 4, 6))
     count = rng.randint(1, units - 1) if is_poisoned else 0
     troubles: tuple[Period, ...] = ()
     if is_troubled:
@@ -187,7 +187,7 @@ def _dataset(
         is_hot=is_hot,
         pause_ms=rng.choice((10_000, 30_000)),
         planner_slots=slots,
-        max_queued=rng.choice((slots, slots + 1, 1000)),
+        max_queued=rng.choice((slots, slots, slots + 1, 1000)),
         max_batch=rng.choice((3, 6)),
         troubles=troubles,
     )
