@@ -64,9 +64,12 @@ def test_a_seed_plays_the_same_run_in_every_process() -> None:
 
 
 def test_a_violation_says_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
-    mutant = next(m for m in MUTANTS if m.noticed_by == (rules.RETURNS,))
+    mutant = next(m for m in MUTANTS if m.noticed_by == (rules.GIVEN_UP,))
     with mutant.applied():
-        assert main(["--world", SEVERAL, "--seed", "5000", "--json"]) == 1
-    (violation,) = json.loads(capsys.readouterr().out)["violations"]
-    assert violation["rule"] == rules.RETURNS
-    assert violation["replay"] == "python -m lithify.testing.simulation --world several --seed 5000 --trace"
+        assert main(["--world", SEVERAL, "--seeds", "5000..5001", "--json"]) == 1
+    violation = json.loads(capsys.readouterr().out)["violations"][0]
+    seed = violation["seed"]
+    assert violation["rule"] == rules.GIVEN_UP
+    assert (
+        violation["replay"] == f"python -m lithify.testing.simulation --world several --seed {seed} --trace"
+    )

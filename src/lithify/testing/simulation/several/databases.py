@@ -72,6 +72,7 @@ class DatabasePlace(Place):
             segment_extractor_name="first-byte",
         )
         self._manifests.publish(None, self.world.codecs.encode_manifest(empty))
+        self._looked_at: tuple[Manifest, Mapping[str, frozenset[str]]] | None = None
 
     @property
     def manifest(self) -> Manifest:
@@ -115,11 +116,12 @@ class DatabasePlace(Place):
             world.watcher.changed(self.name)
 
     def sources(self) -> Mapping[str, frozenset[str]]:
-        return {
-            tree_label(tree.prefix): frozenset(source_names(tree.prefix, (v.id for v in tree.l0), ()))
-            for tree in self.manifest.segments
-            if len(tree.l0) >= MIN_SOURCES
-        }
+        manifest = self.manifest
+        if self._looked_at is None or self._looked_at[0] is not manifest:
+            many = [tree for tree in manifest.segments if len(tree.l0) >= MIN_SOURCES]
+            names = [frozenset(source_names(tree.prefix, (v.id for v in tree.l0), ())) for tree in many]
+            self._looked_at = manifest, dict(zip((tree_label(t.prefix) for t in many), names, strict=True))
+        return self._looked_at[1]
 
     def may_plan(self, unit: str, ledger: AnyLedger) -> bool:
         """Unless L0 SSTs of the segment are being compacted, or a full group of runs waits there."""

@@ -6,7 +6,8 @@
 4. Random names, which are drawn from the seed.
 5. The codecs of databases, in most seeds (`lithify.testing.simulation.codecs`).
 6. The timeline of a table is not planned again while nothing that it depends on has changed.
-7. The log is silent; the trace has it all.
+7. Errors are not searched for secrets.
+8. The log is silent; the trace has it all.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+import lithify.errors
 import lithify.service.worker_pool
 from lithify.compaction.proposal import NOTHING_HELD, Held
 from lithify.datasets.iceberg import dataset as table_module
@@ -49,6 +51,7 @@ def replacements(world: World) -> Iterator[None]:
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, MAX_LATENCY_MS))
         put(listing_module, "ThreadPoolExecutor", SameThread)
         put(uuid, "uuid4", new_uuid)
+        put(lithify.errors, "redact", lambda text: text)
         put(table_module, "plan_table", _Timelines(plan_table))
         for module, name in users_of_codecs():
             put(module, name, getattr(world.codecs, name))

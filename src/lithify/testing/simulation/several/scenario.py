@@ -15,21 +15,21 @@ from lithify.planning.turns import AGEING_TURNS
 from lithify.service.loops import LoopOptions
 from lithify.service.options import WorkerOptions
 
-LOOPS = LoopOptions(poll_interval_s=4.0, commit_compacted_interval_s=2.0, compactions_poll_interval_s=4.0)
+LOOPS = LoopOptions(poll_interval_s=4.0, commit_compacted_interval_s=3.0, compactions_poll_interval_s=4.0)
 HEARTBEAT_INTERVAL_MS = 5_000
 HEARTBEAT_TIMEOUT_MS = 20_000
 FIRST_RETRY_MS, MAX_RETRY_MS = 1_000, 16_000
 L0_MAX_SSTS = 8
 """The writer stalls there."""
 MAX_LATENCY_MS = 20
-ROUND_MS = 6_000
+ROUND_MS = 7_000
 """Longest time between two looks of whoever is well: its longest wait and what a round takes."""
 SPREAD_TURNS = 3
 """So many turns outweigh what priorities of one dataset differ by: with `L0_MAX_SSTS` and `MAX_FILES` at
 most."""
 MAX_FILES = 12
 """No more arrive in a chunk before some are compacted."""
-BUSY_MS = 120_000
+BUSY_MS = 100_000
 """How long work arrives and things go wrong."""
 
 
