@@ -46,6 +46,19 @@ def test_of_two_datasets_the_hot_one_does_not_get_every_claim(slots: int) -> Non
     assert longest_wait(claims(service)[:60], COLD) <= slots
 
 
+def test_what_has_ended_takes_no_slot_though_its_dataset_cannot_be_told() -> None:
+    service = Service("away", "well")
+    service.toy("away").add(ToySpec("unit"))
+    service.rounds(1)
+    service.toy("away").error = StoreError("no answer")
+    service.toy("well").add(*(ToySpec("unit") for _ in range(3)))
+    service.rounds(8)
+    assert claims(service) == ["toy:///away", *["toy:///well"] * 3]
+    service.toy("away").error = None
+    service.rounds(10)
+    assert service.toy("away").states()[State.COMPACTED] == 1
+
+
 @pytest.mark.parametrize("others", [1, 4, 20])
 def test_however_urgent_the_others_are_a_dataset_waits_for_a_bounded_number_of_claims(others: int) -> None:
     service = Service("cold", *(f"hot {n}" for n in range(others)))

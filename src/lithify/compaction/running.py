@@ -56,6 +56,11 @@ class Claim:
         return () if self.job is None else self.job.works
 
     @property
+    def is_running(self) -> bool:
+        """Whether it is being prepared, or a task of it has not ended."""
+        return self.preparation is not None or bool(self.pending)
+
+    @property
     def is_finished(self) -> bool:
         return self.error is None and self.job is not None and len(self.outcomes) == len(self.works)
 

@@ -1,8 +1,9 @@
 """What the workers of a process share: slots, rest, and who prepares compactions beside the ticks.
 
-1. *Slots*: all workers together hold at most `max_concurrent_compactions`. A compaction beyond what the
-   engine runs at once is *spare*: it is left to other processes for `spare_claim_delay_ms`, and taken when
-   none came. So a small compaction need not wait for the end of a large one.
+1. *Slots*: of all workers together at most `max_concurrent_compactions` run. What has ended takes no slot,
+   even while its dataset cannot be told so, because its store is away for example. A compaction beyond what
+   the engine runs at once is *spare*: it is left to other processes for `spare_claim_delay_ms`, and taken
+   when none came. So a small compaction need not wait for the end of a large one.
 2. *Rest*: a dataset whose attempts all fail, whatever is claimed, is left alone in between, for a pause that
    grows with each failure in a row. When failures of several datasets follow each other without a success, it
    is the process that fails (its engine, its way to the store): then all of them rest. So one dataset that

@@ -227,6 +227,9 @@ class Worker:
                 if not isinstance(error, Exception):
                     raise error
                 running.error = error
+        if not running.is_running:
+            # Even if the dataset cannot be told: it must not take from the others what it does not use.
+            self._room.leave(self.url, running.compaction.id)
 
     def _drop_lost(self, ledger: AnyLedger) -> None:
         for compaction_id in list(self._running):

@@ -13,10 +13,12 @@
 3. A judge sees every write and every deletion and knows what must hold (`rules`). In the end nothing goes
    wrong any more, and everything must come to rest, with nothing lost and nothing left over.
 
+Another world, of several datasets in one pool, is in `several`. What worlds share is in `core`.
+
 The same seed plays the same run, in any process. Needs the package `greenlet`.
 """
 
-from lithify.testing.simulation.simulate import Outcome, simulate
-from lithify.testing.simulation.world import Violation
+from lithify.testing.simulation.core.outcome import Outcome, Violation
+from lithify.testing.simulation.simulate import simulate
 
 __all__ = ["Outcome", "Violation", "simulate"]

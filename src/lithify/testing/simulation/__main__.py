@@ -2,6 +2,7 @@
 
     python -m lithify.testing.simulation --seeds 1..10000 --jobs 2
     python -m lithify.testing.simulation --seed 4711 --trace
+    python -m lithify.testing.simulation --world several --seeds 1..10000 --jobs 2
 
 Exit code 0: no violation; 1: at least one, each with the command that replays it.
 """
@@ -13,7 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,18 +22,37 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lithify.testing.simulation.coverage import missing
-from lithify.testing.simulation.simulate import Outcome, simulate
+from lithify.testing.simulation import coverage, several
+from lithify.testing.simulation.core.outcome import Outcome
+from lithify.testing.simulation.several import coverage as several_coverage
+from lithify.testing.simulation.simulate import simulate
 
 DEFAULT_SEEDS = 300
 _SEEDS_PER_CALL = 20
 _SEEDS_PER_LINE = 500
 
 
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a seed is played in."""
+
+    simulate: Callable[..., Outcome]
+    missing: Callable[[Mapping[str, int]], list[str]]
+    """What is expected to happen in many seeds and never did."""
+
+
+DATABASE, SEVERAL = "database", "several"
+WORLDS = {
+    DATABASE: World(simulate, coverage.missing),
+    SEVERAL: World(several.simulate, several_coverage.missing),
+}
+
+
 @dataclass(slots=True)
 class Summary:
     """What came of many seeds."""
 
+    world: str = DATABASE
     seeds: int = 0
     virtual_ms: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -56,56 +76,58 @@ class Summary:
                     "seed": outcome.seed,
                     "rule": outcome.violation.rule,
                     "text": outcome.violation.text,
-                    "replay": replay_command(outcome.seed),
+                    "replay": replay_command(outcome.seed, self.world),
                 }
                 for outcome in self.violations
                 if outcome.violation is not None
             ],
-            "never_happened": missing(self.counts),
+            "never_happened": WORLDS[self.world].missing(self.counts),
             "counts": dict(sorted(self.counts.items())),
         }
 
 
-def replay_command(seed: int) -> str:
+def replay_command(seed: int, world: str = DATABASE) -> str:
     """What plays a seed again and tells everything that happens."""
-    return f"python -m lithify.testing.simulation --seed {seed} --trace"
+    where = "" if world == DATABASE else f" --world {world}"
+    return f"python -m lithify.testing.simulation{where} --seed {seed} --trace"
 
 
-def outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+def outcomes(seeds: range, jobs: int, world: str = DATABASE) -> Iterator[Outcome]:
     """Play seeds, in this process or in several; in no particular order of time, in order of seeds."""
+    play = WORLDS[world].simulate
     if jobs == 1:
-        yield from map(simulate, seeds)
+        yield from map(play, seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(simulate, seeds, chunksize=_SEEDS_PER_CALL)
+        yield from pool.map(play, seeds, chunksize=_SEEDS_PER_CALL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; gives its exit code."""
     options = _parser().parse_args(arguments)
     if options.seed is not None:
-        return _replay(options.seed, trace=options.trace, as_json=options.json)
-    return _run(options.seeds, options.jobs, as_json=options.json)
+        return _replay(options.seed, options.world, trace=options.trace, as_json=options.json)
+    return _run(options.seeds, options.jobs, options.world, as_json=options.json)
 
 
-def _replay(seed: int, *, trace: bool, as_json: bool) -> int:
-    summary = Summary()
+def _replay(seed: int, world: str, *, trace: bool, as_json: bool) -> int:
+    summary = Summary(world)
     started_s = time.monotonic()
-    summary.add(simulate(seed, trace=print if trace else None))
+    summary.add(WORLDS[world].simulate(seed, trace=print if trace else None))
     return _finish(summary, time.monotonic() - started_s, as_json=as_json)
 
 
-def _run(seeds: range, jobs: int, *, as_json: bool) -> int:
-    summary = Summary()
+def _run(seeds: range, jobs: int, world: str, *, as_json: bool) -> int:
+    summary = Summary(world)
     started_s = time.monotonic()
     console = Console(stderr=True)
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("seeds", total=len(seeds))
-        for outcome in outcomes(seeds, jobs):
+        for outcome in outcomes(seeds, jobs, world):
             summary.add(outcome)
             if outcome.violation is not None:
-                _report(console, [outcome])
+                _report(console, world, [outcome])
             progress.advance(task)
             if not console.is_terminal and summary.seeds % _SEEDS_PER_LINE == 0:
                 console.print(f"{summary.seeds} of {len(seeds)} seeds")
@@ -121,7 +143,7 @@ def _finish(summary: Summary, elapsed_s: float, *, as_json: bool) -> int:
             f"{summary.seeds} seeds, {summary.virtual_ms / 3_600_000:.1f} virtual hours, {elapsed_s:.0f} s: "
             f"{len(summary.violations)} violations"
         )
-        _report(Console(), summary.violations)
+        _report(Console(), summary.world, summary.violations)
     return 1 if summary.violations else 0
 
 
@@ -131,16 +153,17 @@ def _print_counts(counts: Counter[str]) -> None:
         print(f"{name:<{width}}  {count:>9}")
 
 
-def _report(console: Console, violations: Iterable[Outcome]) -> None:
+def _report(console: Console, world: str, violations: Iterable[Outcome]) -> None:
     for outcome in violations:
         console.print(f"seed {outcome.seed}: {outcome.violation}", markup=False, highlight=False)
-        console.print(f"  replay: {replay_command(outcome.seed)}", markup=False, highlight=False)
+        console.print(f"  replay: {replay_command(outcome.seed, world)}", markup=False, highlight=False)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lithify.testing.simulation", description="Play seeds of the simulator."
     )
+    parser.add_argument("--world", choices=sorted(WORLDS), default=DATABASE, help="what is played")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seed", type=int, help="play this one seed")
     which.add_argument(

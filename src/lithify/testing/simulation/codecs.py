@@ -6,6 +6,7 @@ short bytes that stand for a value, which costs a fraction; what the real encode
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lithify.compaction.model import Ledger
@@ -48,7 +49,7 @@ class Codecs:
         if value is None:
             value = self._values[data] = decode_ledger(data, name)
         assert isinstance(value, Ledger)
-        return value
+        return replace(value)  # each version is another object, as with the real codec
 
     def _token(self, value: Any) -> bytes:
         """The bytes that stand for a value: equal values, equal bytes, as with the real codecs."""

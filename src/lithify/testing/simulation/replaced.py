@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 
 import lithify.service.worker
@@ -38,14 +37,12 @@ from lithify.datasets.slatedb.paths import parse_sst_key
 from lithify.datasets.slatedb.plan import TieredPolicy
 from lithify.datasets.slatedb.task import SourceSst, SstOptions
 from lithify.store.objects import ObjectStore
+from lithify.testing.simulation.core.waiting import SameThread, wait_for_futures
 from lithify.testing.simulation.rows import ROW_BYTES, cut, decode_rows
 from lithify.testing.simulation.scenario import CHECKPOINT_LIFETIME_S
 from lithify.testing.simulation.world import ROOT, Process, World
 
 _parse_sst_key = lru_cache(maxsize=4096)(parse_sst_key)
-
-ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT")
 
 
 def simulated_dataset(process: Process) -> SlateDataset:
@@ -74,10 +71,6 @@ def replacements(world: World) -> Iterator[None]:
         chosen = options if block_size is None else replace(options, block_size=block_size)
         return chosen, cut(keys, world.scenario.keys_per_range)
 
-    def wait(pending: Collection[Future[Any]], timeout: float, return_when: str) -> None:
-        if not any(future.done() for future in pending):
-            world.scheduler.sleep_ms(round(timeout * 1000))
-
     with ExitStack() as stack:
 
         def put(module: Any, name: str, value: Any) -> None:
@@ -85,36 +78,21 @@ def replacements(world: World) -> Iterator[None]:
 
         stack.enter_context(mock.patch.object(logging.getLogger("lithify"), "disabled", True))
         put(split_module, "plan_ranges", plan_ranges)
+        wait = wait_for_futures(world.scheduler)
         put(lithify.service.worker, "wait", wait)
         put(lithify.service.worker_pool, "wait", wait)
-        put(garbage_module, "ThreadPoolExecutor", _SameThread)
+        put(garbage_module, "ThreadPoolExecutor", SameThread)
         for module in (garbage_module, retention_module):
             put(module, "parse_sst_key", _parse_sst_key)
-        for module, name in _users_of_codecs():
+        for module, name in users_of_codecs():
             put(module, name, getattr(world.codecs, name))
         yield
 
 
-def _users_of_codecs() -> list[tuple[ModuleType, str]]:
+def users_of_codecs() -> list[tuple[ModuleType, str]]:
     """Every module of the dataset that has imported a codec, and the name of the codec."""
     package = dataset_module.__name__.rpartition(".")[0]
     homes = (ledger_module.__name__, manifest_module.__name__)
     modules = [m for n, m in sys.modules.items() if n.startswith(f"{package}.") and n not in homes]
     names = ("encode_manifest", "decode_manifest", "encode_ledger", "decode_ledger")
     return [(module, name) for module in modules for name in names if hasattr(module, name)]
-
-
-class _SameThread:
-    """An executor that does everything at once, in the calling fiber."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        pass
-
-    def __enter__(self) -> _SameThread:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def map(self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
-        return map(function, items)

@@ -6,7 +6,6 @@ coordinator or the engine can cause: anything else is a violation.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +21,7 @@ from lithify.service.room import Room
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.testing.simulation import rules
+from lithify.testing.simulation.core.waiting import StopAt
 from lithify.testing.simulation.engine import SimulatedEngine
 from lithify.testing.simulation.replaced import simulated_dataset
 from lithify.testing.simulation.scenario import (
@@ -45,30 +45,13 @@ _MAX_ATTEMPTS = 3
 """So few that some seeds give a compaction up."""
 
 
-class StopAt(threading.Event):
-    """A stop signal that comes at one moment of virtual time, or never."""
-
-    def __init__(self, process: Process, at_ms: int | None) -> None:
-        super().__init__()
-        self._process = process
-        self._at_ms = at_ms
-
-    def is_set(self) -> bool:
-        return self._at_ms is not None and self._process.world.now_ms >= self._at_ms
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        self._process.clock.sleep_s(timeout)
-        return self.is_set()
-
-
 def _stop(process: Process) -> StopAt:
     """Half of the processes are asked to stop some time."""
     world = process.world
     is_calm = world.faults.crash_per_call == 0
     if is_calm or process.rng.random() < 0.5:
-        return StopAt(process, None)
-    return StopAt(process, world.now_ms + process.rng.randint(1, _MAX_STOP_MS))
+        return StopAt(world.scheduler)
+    return StopAt(world.scheduler, world.now_ms + process.rng.randint(1, _MAX_STOP_MS))
 
 
 def _observer(process: Process) -> events.Observer:

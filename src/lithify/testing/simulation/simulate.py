@@ -14,9 +14,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from lithify.datasets.slatedb.model import Manifest, Tree
 from lithify.datasets.slatedb.paths import DatabasePaths, parse_sst_key
@@ -25,6 +23,7 @@ from lithify.errors import CoordinatorAlive, Fenced, StoreError
 from lithify.ids import ulid_ms
 from lithify.testing.faulty import Crash
 from lithify.testing.simulation import rules
+from lithify.testing.simulation.core.outcome import Outcome, Violation
 from lithify.testing.simulation.judge import Judge
 from lithify.testing.simulation.replaced import replacements
 from lithify.testing.simulation.rows import newest_l0_ms
@@ -45,7 +44,7 @@ from lithify.testing.simulation.visitor import (
     run_person,
     run_reader,
 )
-from lithify.testing.simulation.world import ROOT, Process, Violation, WatchedStore, World
+from lithify.testing.simulation.world import ROOT, Process, WatchedStore, World
 from lithify.testing.simulation.writer import Writer
 
 _PATHS = DatabasePaths(ROOT)
@@ -56,16 +55,6 @@ _LOOK_MS = 1_000
 _MAX_REFUSALS = 3
 _MAX_RESTART_MS = 4_000
 _COLLECT_MS = CHECKPOINT_LIFETIME_S * 1000 + MAX_GC_MIN_AGE_MS + 12_000
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of one seed."""
-
-    seed: int
-    violation: Violation | None
-    counts: Counter[str]
-    virtual_ms: int
 
 
 def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcome:

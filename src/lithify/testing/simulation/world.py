@@ -23,7 +23,9 @@ from lithify.store.wrapped import Call
 from lithify.testing.faulty import Fault, FaultyStore
 from lithify.testing.memory import MemoryStore
 from lithify.testing.simulation.codecs import REAL_SHARE, Codecs
-from lithify.testing.simulation.fibers import EPOCH_MS, FiberClock, Scheduler
+from lithify.testing.simulation.core.fibers import FiberClock, Scheduler
+from lithify.testing.simulation.core.outcome import Violation
+from lithify.testing.simulation.core.waiting import told_at
 from lithify.testing.simulation.model import Model
 from lithify.testing.simulation.scenario import MAX_PAUSE_MS, SLOW_LATENCY_MS, Faults, Scenario
 
@@ -32,18 +34,6 @@ COORDINATORS = ("coordinator", "slatedb")
 """Kinds of processes that take epochs: Lithify's coordinators and SlateDB's."""
 _MIN_DELAY_MS, _MAX_DELAY_MS = 300, 4_000
 _MIN_PAUSE_MS = 5_000
-
-
-class Violation(BaseException):
-    """An invariant does not hold. No handler of errors may stop it."""
-
-    def __init__(self, rule: str, text: str) -> None:
-        super().__init__(f"{rule}: {text}")
-        self.rule = rule
-        self.text = text
-
-    def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
-        return type(self), (self.rule, self.text)
 
 
 class HasEpoch(Protocol):
@@ -139,8 +129,7 @@ class World:
 
     def log(self, who: str, text: str) -> None:
         if self._trace is not None:
-            now_s = (self.now_ms - EPOCH_MS) / 1000
-            self._trace(f"{now_s:8.3f} s  {who:<15} {text}")
+            self._trace(told_at(self.now_ms, who, text))
 
     @property
     def is_traced(self) -> bool:

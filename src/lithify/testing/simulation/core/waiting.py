@@ -1,0 +1,63 @@
+"""Waiting that lets virtual time pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from lithify.testing.simulation.core.fibers import EPOCH_MS, Scheduler
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class StopAt(threading.Event):
+    """A stop signal that comes at one moment of virtual time, or never."""
+
+    def __init__(self, scheduler: Scheduler, at_ms: int | None = None) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self._at_ms = at_ms
+
+    def is_set(self) -> bool:
+        return self._at_ms is not None and self._scheduler.now_ms >= self._at_ms
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._scheduler.sleep_ms(round(timeout * 1000))
+        return self.is_set()
+
+
+def wait_for_futures(scheduler: Scheduler, least_ms: int = 0) -> Callable[..., None]:
+    """In place of `concurrent.futures.wait`. Each time takes at least `least_ms`, so that who waits for
+    what has
+    ended, again and again, does not stop the clock."""
+
+    def wait(pending: Collection[Future[Any]], timeout: float, return_when: str) -> None:
+        is_over = any(future.done() for future in pending)
+        scheduler.sleep_ms(least_ms if is_over else round(timeout * 1000))
+
+    return wait
+
+
+class SameThread:
+    """An executor that does everything at once, in the calling fiber."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        pass
+
+    def __enter__(self) -> SameThread:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def map(self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
+        return map(function, items)
+
+
+def told_at(now_ms: int, who: str, text: str) -> str:
+    """A line of the trace."""
+    return f"{(now_ms - EPOCH_MS) / 1000:8.3f} s  {who:<15} {text}"

@@ -1,0 +1,153 @@
+"""What the processes of one run share, and how each of them reaches the stores of the datasets."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from lithify import events
+from lithify.errors import StoreError
+from lithify.ids import RandomIds
+from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import Call, WrappedStore
+from lithify.testing.simulation.codecs import REAL_SHARE, Codecs
+from lithify.testing.simulation.core.fibers import FiberClock, Killed, Scheduler
+from lithify.testing.simulation.core.outcome import Violation
+from lithify.testing.simulation.core.waiting import told_at
+from lithify.testing.simulation.several.lake import Lake
+from lithify.testing.simulation.several.scenario import MAX_LATENCY_MS, Scenario, Trouble
+
+ResultT = TypeVar("ResultT")
+
+
+class Written(Protocol):
+    """Is told of what happens to datasets."""
+
+    def wrote(self, who: str, place: str, key: str, data: bytes) -> None:
+        """A process has written an object to the store of a dataset."""
+
+    def changed(self, place: str) -> None:
+        """What the dataset consists of has changed."""
+
+
+class World:
+    """All that the processes of one run share."""
+
+    def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.rng = random.Random(f"several {seed}")
+        self.scenario = Scenario.draw(self.rng)
+        self.scheduler = Scheduler(self.rng)
+        self.clock = FiberClock(self.scheduler)
+        self.ids = RandomIds(self.rng)
+        self.codecs = Codecs(real=self.rng.random() < REAL_SHARE)
+        self.lake = Lake()
+        self.counts: Counter[str] = Counter()
+        self.is_calm = False
+        """Nothing goes wrong any more, and nothing arrives."""
+        self.is_over = False
+        """What still runs ends at its next call of a store."""
+        self.watcher: Written | None = None
+        self.violation: Violation | None = None
+        self._trace = trace
+
+    @property
+    def now_ms(self) -> int:
+        return self.scheduler.now_ms
+
+    def fail(self, rule: str, text: str) -> Violation:
+        """Record that an invariant does not hold; the caller raises what this returns."""
+        if self.violation is None:
+            self.violation = Violation(rule, text)
+            self.is_over = True
+            self.log("judge", f"VIOLATION of {rule}: {text}")
+        return self.violation
+
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    def log(self, who: str, text: str) -> None:
+        if self._trace is not None:
+            self._trace(told_at(self.now_ms, who, text))
+
+    @property
+    def is_traced(self) -> bool:
+        return self._trace is not None
+
+    def observer(self, who: str, then: Callable[[events.Event], None] = events.ignore) -> events.Observer:
+        """Counts and traces what happens to `who`, and passes it on."""
+
+        def observe(event: events.Event) -> None:
+            name = type(event).__name__
+            self.count(f"event: {name}")
+            if self.is_traced:
+                fields = [n for cls in type(event).__mro__ for n in getattr(cls, "__slots__", ())]
+                self.log(who, f"{name} " + " ".join(f"{field}={getattr(event, field)}" for field in fields))
+            then(event)
+
+        return observe
+
+
+class PlaceStore(WrappedStore):
+    """The store of one dataset as one process reaches it.
+
+    Every call takes a while. While the store is away nothing answers. Where the seed says so, the answer to
+    the note of an attempt is lost, or the ledger cannot be written right after it, once for each compaction.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        inner: ObjectStore,
+        who: str,
+        place: str,
+        is_ledger: Callable[[str], bool],
+        trouble: Callable[[], Trouble | None],
+    ) -> None:
+        super().__init__(inner)
+        self._world = world
+        self._who = who
+        self._place = place
+        self._is_ledger = is_ledger
+        self._trouble = trouble
+        self._fails_ledger = False
+        self._disturbed: set[str] = set()
+        """Compactions one note of which was disturbed. More of that and they count as silent."""
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        if self._world.is_over:
+            raise self._world.violation or Killed
+        self._world.scheduler.sleep_ms(self._world.rng.randint(1, MAX_LATENCY_MS))
+        where = f"{call.method} {call.key} of {self._place}"
+        if self._trouble() is Trouble.AWAY:
+            raise StoreError(f"{where}: the store is away")
+        if call.method == "create" and self._fails_ledger and self._is_ledger(call.key):
+            self._fails_ledger = False
+            self._world.count("fault: ledger write fails after the note of a failure")
+            raise StoreError(f"{where}: injected failure")
+        return action()
+
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+        super().create(key, data, put_id)
+        self._wrote(key, data)
+
+    def put(self, key: str, data: bytes) -> None:
+        super().put(key, data)
+        self._wrote(key, data)
+        scenario, world = self._world.scenario, self._world
+        compaction = key.split("/")[-2]
+        if "/attempts/" not in key or world.is_calm or compaction in self._disturbed:
+            return
+        if world.rng.random() < scenario.failed_notes:
+            self._disturbed.add(compaction)
+            world.count("fault: answer to the note of a failure lost")
+            raise StoreError(f"put {key} of {self._place}: injected failure, the answer is lost")
+        if world.rng.random() < scenario.failed_returns:
+            self._disturbed.add(compaction)
+            self._fails_ledger = True
+
+    def _wrote(self, key: str, data: bytes) -> None:
+        if self._world.watcher is not None:
+            self._world.watcher.wrote(self._who, self._place, key, data)
