@@ -55,8 +55,6 @@ class _Candidate:
     """A free compaction as a pool has seen it."""
 
     first_seen_ms: int
-    claims_before: int
-    """Of its dataset in this pool, at the look before the first that has seen it for certain."""
     passed_over: int = 0
     """Claims of others while it could have been claimed, for certain."""
     rivals: int = 1
@@ -90,6 +88,8 @@ class _Looks:
     last_claim: int = 0
     """The number of the pool's claim that was the last of this dataset."""
     candidates: dict[str, _Candidate] = field(default_factory=dict)
+    ages: dict[str, int] = field(default_factory=dict)
+    """Of what it may have seen free since it claimed that last: how many claims there were before."""
     failures: int = 0
     """Attempts in a row that came to nothing."""
     last_failure_ms: tuple[int, int] = (0, 0)
@@ -270,6 +270,8 @@ class Judge:
     def looks(self, pool: Pool, place: str) -> None:
         """A pool begins to look at a dataset."""
         looks, facts, now_ms = pool.of(place), self._facts[place], self._world.now_ms
+        if not looks.is_well:
+            looks.candidates = {}  # a look that failed has shown nothing
         if looks.is_well:
             looks.failed = 0
         elif looks.failed:
@@ -281,7 +283,8 @@ class Judge:
         looks.at_ms, looks.is_well = now_ms, False
         claims_before, looks.claims_at_look = looks.claims_at_look, looks.claims
         for compaction in facts.free_since_ms:
-            candidate = looks.candidates.setdefault(compaction, _Candidate(now_ms, claims_before))
+            looks.ages.setdefault(compaction, claims_before)
+            candidate = looks.candidates.setdefault(compaction, _Candidate(now_ms))
             candidate.lowest, candidate.highest = 1.0, 0.0
             candidate.tries = facts.tries(compaction)[0]
             self._reckon(place, compaction, candidate)
@@ -344,6 +347,7 @@ class Judge:
         looks.claims += 1
         looks.last_claim, looks.passed_over = pool.claims, 0
         looks.candidates.pop(compaction, None)
+        looks.ages.pop(compaction, None)
 
     def _check_pauses(self, pool: Pool, place: str, compaction: str) -> None:
         now_ms = self._world.now_ms
@@ -393,7 +397,7 @@ class Judge:
             tries = self._tries(place, other)
             if claimed is not None:
                 lowest = candidate.lowest - tries + candidate.passed_over / AGEING_TURNS
-                age = looks.claims - claimed.claims_before
+                age = looks.claims - looks.ages[compaction]
                 highest = claimed.highest - claimed.tries + age / AGEING_TURNS
                 if lowest > highest + _EPSILON:
                     self._fail(
