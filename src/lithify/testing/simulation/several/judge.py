@@ -95,7 +95,7 @@ class _Looks:
     last_failure_ms: tuple[int, int] = (0, 0)
     """When the last one was: not before, and not after."""
     rest_over_ms: int = 0
-    """When a success last ended its rest."""
+    """When its last rest was over, as of the last success; a success ends it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -316,8 +316,8 @@ class Judge:
                 self._world.count("event: several datasets fail")
         elif isinstance(event, events.Compacted):
             for name, other in pool.places.items():
-                if pool.rests(name, self._retry_pause)[1] > now_ms:
-                    other.rest_over_ms = now_ms
+                over_ms = min(now_ms, pool.rests(name, self._retry_pause)[1])
+                other.rest_over_ms = max(other.rest_over_ms, over_ms)
             looks.failures = pool.failures = 0
             pool.failing.clear()
 
