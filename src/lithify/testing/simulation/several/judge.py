@@ -88,6 +88,8 @@ class _Looks:
     last_claim: int = 0
     """The number of the pool's claim that was the last of this dataset."""
     candidates: dict[str, _Candidate] = field(default_factory=dict)
+    gone: float = 0.0
+    """How urgent that was which others have taken since the last look. The pool may not know."""
     ages: dict[str, int] = field(default_factory=dict)
     """Of what it may have seen free since it claimed that last: how many claims there were before."""
     failures: int = 0
@@ -221,6 +223,8 @@ class Judge:
         facts.free_since_ms = {i: facts.free_since_ms.get(i, now_ms) for i in sorted(free)}
         for pool in self.pools.values():  # what is free again later may not be what a pool has seen
             looks = pool.of(place)
+            gone = [c for i, c in looks.candidates.items() if i not in free]
+            looks.gone = max([looks.gone, *(c.highest - c.tries for c in gone)])
             looks.candidates = {i: c for i, c in looks.candidates.items() if i in free}
         self._follow_plans(place)
 
@@ -280,7 +284,7 @@ class Judge:
                 since_ms = now_ms - looks.failed_at_ms
                 text = f"{pool.name} looks at {place} {since_ms} ms after its failed look {looks.failed}"
                 self._fail(rules.PAUSES, text)
-        looks.at_ms, looks.is_well = now_ms, False
+        looks.at_ms, looks.is_well, looks.gone = now_ms, False, 0.0
         claims_before, looks.claims_at_look = looks.claims_at_look, looks.claims
         for compaction in facts.free_since_ms:
             looks.ages.setdefault(compaction, claims_before)
@@ -384,8 +388,8 @@ class Judge:
         looks = pool.of(place)
         if not self._facts[place].free_since_ms.keys() <= looks.candidates.keys():
             return None
-        own = max((c.highest - c.tries for c in looks.candidates.values()), default=0.0)
-        return max(0.0, own) + (pool.claims - looks.last_claim) / AGEING_TURNS
+        own = (c.highest - c.tries for c in looks.candidates.values())
+        return max(0.0, looks.gone, *own) + (pool.claims - looks.last_claim) / AGEING_TURNS
 
     def _check_turns_of_compactions(self, pool: Pool, place: str, compaction: str) -> None:
         looks = pool.of(place)
