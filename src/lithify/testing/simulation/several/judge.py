@@ -55,8 +55,6 @@ class _Candidate:
     """A free compaction as a pool has seen it."""
 
     first_seen_ms: int
-    claims_before: int
-    """Of its dataset in this pool, at the look before the first that has seen it for certain."""
     passed_over: int = 0
     """Claims of others while it could have been claimed, for certain."""
     rivals: int = 1
@@ -90,12 +88,16 @@ class _Looks:
     last_claim: int = 0
     """The number of the pool's claim that was the last of this dataset."""
     candidates: dict[str, _Candidate] = field(default_factory=dict)
+    gone: float = 0.0
+    """How urgent that was which others have taken since the last look. The pool may not know."""
+    ages: dict[str, int] = field(default_factory=dict)
+    """Of what it may have seen free since it claimed that last: how many claims there were before."""
     failures: int = 0
     """Attempts in a row that came to nothing."""
     last_failure_ms: tuple[int, int] = (0, 0)
     """When the last one was: not before, and not after."""
     rest_over_ms: int = 0
-    """When a success last ended its rest."""
+    """When its last rest was over, as of the last success; a success ends it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -221,6 +223,8 @@ class Judge:
         facts.free_since_ms = {i: facts.free_since_ms.get(i, now_ms) for i in sorted(free)}
         for pool in self.pools.values():  # what is free again later may not be what a pool has seen
             looks = pool.of(place)
+            gone = [c for i, c in looks.candidates.items() if i not in free]
+            looks.gone = max([looks.gone, *(c.highest - c.tries for c in gone)])
             looks.candidates = {i: c for i, c in looks.candidates.items() if i in free}
         self._follow_plans(place)
 
@@ -270,6 +274,8 @@ class Judge:
     def looks(self, pool: Pool, place: str) -> None:
         """A pool begins to look at a dataset."""
         looks, facts, now_ms = pool.of(place), self._facts[place], self._world.now_ms
+        if not looks.is_well:
+            looks.candidates = {}  # a look that failed has shown nothing
         if looks.is_well:
             looks.failed = 0
         elif looks.failed:
@@ -278,10 +284,11 @@ class Judge:
                 since_ms = now_ms - looks.failed_at_ms
                 text = f"{pool.name} looks at {place} {since_ms} ms after its failed look {looks.failed}"
                 self._fail(rules.PAUSES, text)
-        looks.at_ms, looks.is_well = now_ms, False
+        looks.at_ms, looks.is_well, looks.gone = now_ms, False, 0.0
         claims_before, looks.claims_at_look = looks.claims_at_look, looks.claims
         for compaction in facts.free_since_ms:
-            candidate = looks.candidates.setdefault(compaction, _Candidate(now_ms, claims_before))
+            looks.ages.setdefault(compaction, claims_before)
+            candidate = looks.candidates.setdefault(compaction, _Candidate(now_ms))
             candidate.lowest, candidate.highest = 1.0, 0.0
             candidate.tries = facts.tries(compaction)[0]
             self._reckon(place, compaction, candidate)
@@ -313,8 +320,8 @@ class Judge:
                 self._world.count("event: several datasets fail")
         elif isinstance(event, events.Compacted):
             for name, other in pool.places.items():
-                if pool.rests(name, self._retry_pause)[1] > now_ms:
-                    other.rest_over_ms = now_ms
+                over_ms = min(now_ms, pool.rests(name, self._retry_pause)[1])
+                other.rest_over_ms = max(other.rest_over_ms, over_ms)
             looks.failures = pool.failures = 0
             pool.failing.clear()
 
@@ -344,6 +351,7 @@ class Judge:
         looks.claims += 1
         looks.last_claim, looks.passed_over = pool.claims, 0
         looks.candidates.pop(compaction, None)
+        looks.ages.pop(compaction, None)
 
     def _check_pauses(self, pool: Pool, place: str, compaction: str) -> None:
         now_ms = self._world.now_ms
@@ -380,8 +388,8 @@ class Judge:
         looks = pool.of(place)
         if not self._facts[place].free_since_ms.keys() <= looks.candidates.keys():
             return None
-        own = max((c.highest - c.tries for c in looks.candidates.values()), default=0.0)
-        return max(0.0, own) + (pool.claims - looks.last_claim) / AGEING_TURNS
+        own = (c.highest - c.tries for c in looks.candidates.values())
+        return max(0.0, looks.gone, *own) + (pool.claims - looks.last_claim) / AGEING_TURNS
 
     def _check_turns_of_compactions(self, pool: Pool, place: str, compaction: str) -> None:
         looks = pool.of(place)
@@ -393,7 +401,7 @@ class Judge:
             tries = self._tries(place, other)
             if claimed is not None:
                 lowest = candidate.lowest - tries + candidate.passed_over / AGEING_TURNS
-                age = looks.claims - claimed.claims_before
+                age = looks.claims - looks.ages[compaction]
                 highest = claimed.highest - claimed.tries + age / AGEING_TURNS
                 if lowest > highest + _EPSILON:
                     self._fail(
