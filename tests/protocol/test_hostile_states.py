@@ -30,7 +30,7 @@ from lithify.service.loops import LoopOptions, run_workers
 from lithify.service.options import CoordinatorOptions
 from lithify.store.versions import MAX_VERSION_ID
 from lithify.testing.engine import InlineEngine
-from tests.compacting import compact, dataset_at
+from tests.compacting import compact
 from tests.judge.rows import read_database, visible_rows
 from tests.pools import pool_of
 from tests.protocol.rig import Rig
@@ -291,9 +291,9 @@ def test_what_nobody_foresaw_is_counted_as_an_attempt(rig: Rig, defects: list[st
         def prepare(self, *_: object) -> object:  # type: ignore[override]
             raise OverflowError("int too large to convert")
 
-    dataset = dataset_at(rig.path)
+    dataset = rig.dataset()
     dataset.__class__ = Broken
-    result = compact(dataset, engine=InlineEngine())
+    result = compact(dataset, clock=rig.clock, engine=InlineEngine())
     (failure,) = result.failures
     assert "OverflowError" in failure.reason
     assert "defect" in failure.reason
