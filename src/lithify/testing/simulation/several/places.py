@@ -61,6 +61,10 @@ class Place(ABC):
     def store(self, who: str) -> PlaceStore:
         return PlaceStore(self.world, self.objects, who, self.name, self.is_ledger, lambda: self.trouble)
 
+    def is_well_since(self, at_ms: int) -> bool:
+        """Whether nothing has been wrong with it since that time."""
+        return self.trouble is None and self.well_since_ms < at_ms
+
     def check_snapshot(self, who: str) -> None:
         """Raises what nobody foresaw while that is the trouble."""
         if self.trouble is Trouble.DEFECT and who != "the judge":
@@ -122,8 +126,7 @@ class Place(ABC):
     @abstractmethod
     def sources(self) -> Mapping[str, frozenset[str]]:
         """What there is in each unit to be compacted, by the names of `Dataset.sources`; nothing where
-        there is
-        too little for a compaction."""
+        there is too little for a compaction."""
 
     @abstractmethod
     def may_plan(self, unit: str, ledger: AnyLedger) -> bool:

@@ -71,9 +71,8 @@ class DatasetPlan:
     planner_slots: int
     """How many compactions its planner has active at once."""
     max_queued: int
-    """Of a table: tasks that its queue holds; more are deferred. As many as may be active at least: what is
-    offered
-    goes through the queue."""
+    """Of a table: tasks that its queue holds; more are deferred. At least as many as may be active: what is
+    offered goes through the queue."""
     max_batch: int
     """Sources that arrive at once, at most."""
     troubles: tuple[Period, ...]

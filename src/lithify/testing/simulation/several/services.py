@@ -13,8 +13,9 @@ from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.testing.simulation.core.waiting import StopAt
 from lithify.testing.simulation.several import rules
 from lithify.testing.simulation.several.engine import ToyEngine
-from lithify.testing.simulation.several.judge import Judge, Pool
+from lithify.testing.simulation.several.judge import Judge
 from lithify.testing.simulation.several.places import Place
+from lithify.testing.simulation.several.pools import Pool
 from lithify.testing.simulation.several.scenario import HEARTBEAT_INTERVAL_MS, HEARTBEAT_TIMEOUT_MS, LOOPS
 from lithify.testing.simulation.several.world import World
 

@@ -20,12 +20,13 @@ from lithify.service import control
 from lithify.testing.simulation.core.outcome import Outcome, Violation
 from lithify.testing.simulation.several import rules
 from lithify.testing.simulation.several.databases import MIN_SOURCES, DatabasePlace
-from lithify.testing.simulation.several.judge import LOOK_MS, Judge
+from lithify.testing.simulation.several.judge import Judge
 from lithify.testing.simulation.several.places import Place
 from lithify.testing.simulation.several.replaced import replacements
 from lithify.testing.simulation.several.scenario import BUSY_MS, Kind, Period
 from lithify.testing.simulation.several.services import PoolSeat, run_coordinators
 from lithify.testing.simulation.several.tables import TablePlace
+from lithify.testing.simulation.several.waiting_rules import LOOK_MS
 from lithify.testing.simulation.several.world import World
 
 _START_MS = 2_000
