@@ -19,7 +19,7 @@ from lithify.engine.task import Limits, encode_request
 from lithify.scratch import Scratch
 
 _DUMP_LIMIT_S = 300
-_LOWEST_PRIORITY = 19
+LOWEST_PRIORITY = 19
 
 
 def build(path: Path) -> None:
@@ -67,5 +67,5 @@ def _dump(java_home: Path, classes: Path, class_path: str, archive: Path) -> Non
 
 
 if __name__ == "__main__":
-    os.nice(_LOWEST_PRIORITY)
+    os.nice(LOWEST_PRIORITY)
     build(Path(sys.argv[1]))
