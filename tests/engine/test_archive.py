@@ -17,11 +17,11 @@ from tests.engine.waiting import child_environment, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 MAKE = """
-import sys
-from pathlib import Path
-from lithify.engine.archive_builder import build
-build(Path(sys.argv[1]))
+import os, runpy, sys
+os.nice = lambda increment: increment
+runpy.run_module("lithify.engine.archive_builder", run_name="__main__")
 """
+"""The builder as it is, but not at the lowest priority."""
 USE = """
 from lithify.engine.session import open_session
 session = open_session("local[1]")

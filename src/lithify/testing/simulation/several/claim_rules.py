@@ -10,7 +10,6 @@ waits for more turns than promised.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NoReturn
 
 from lithify.planning.turns import AGEING_TURNS
 from lithify.testing.simulation.several import rules
@@ -41,12 +40,12 @@ class ClaimRules:
         now_ms = self._world.now_ms
         tries, last_ms = self._facts[place].tries(compaction)
         if now_ms < last_ms + self._retry_pause.after_ms(tries):
-            self._fail(
+            raise self._world.fail(
                 rules.PAUSES,
                 f"{pool.name} claims {compaction} of {place} {now_ms - last_ms} ms after attempt {tries}",
             )
         if now_ms < pool.rests(place, self._retry_pause)[0]:
-            self._fail(rules.PAUSES, f"{pool.name} claims of {place} while it rests")
+            raise self._world.fail(rules.PAUSES, f"{pool.name} claims of {place} while it rests")
 
     def _check_turns_of_datasets(self, pool: Pool, claiming: str) -> None:
         highest = self._highest_offer(pool, claiming)
@@ -59,14 +58,16 @@ class ClaimRules:
                 0.0, *(looks.candidates[i].lowest - self._facts[place].tries(i)[0] for i in eligible)
             )
             if highest is not None and lowest + looks.passed_over / AGEING_TURNS > highest + _EPSILON:
-                self._fail(
+                raise self._world.fail(
                     rules.URGENT,
                     f"{pool.name} claims of {claiming}, at most {highest:.3f} urgent, and {place} is "
                     f"{lowest:.3f} urgent and was passed over {looks.passed_over} times",
                 )
             looks.passed_over += 1
             if looks.passed_over > AGEING_TURNS + len(self._places) - 1:
-                self._fail(rules.TURNS, f"{pool.name} has passed over {place} {looks.passed_over} times")
+                raise self._world.fail(
+                    rules.TURNS, f"{pool.name} has passed over {place} {looks.passed_over} times"
+                )
 
     def _highest_offer(self, pool: Pool, place: str) -> float | None:
         """How urgent a dataset may be to a pool at most; `None` when it has something that it had not at the
@@ -90,7 +91,7 @@ class ClaimRules:
                 age = looks.claims - looks.ages[compaction]
                 highest = claimed.highest - claimed.tries + age / AGEING_TURNS
                 if lowest > highest + _EPSILON:
-                    self._fail(
+                    raise self._world.fail(
                         rules.URGENT,
                         f"{pool.name} claims {compaction} of {place}, at most {highest:.3f} urgent, before "
                         f"{other}, which is {lowest:.3f} urgent",
@@ -98,7 +99,7 @@ class ClaimRules:
             candidate.passed_over += 1
             candidate.rivals = max(candidate.rivals, len(self._facts[place].free_since_ms))
             if candidate.passed_over > AGEING_TURNS * (1 + tries) + candidate.rivals - 1:
-                self._fail(
+                raise self._world.fail(
                     rules.TURNS,
                     f"{pool.name} has passed over {other} of {place} {candidate.passed_over} times",
                 )
@@ -106,9 +107,7 @@ class ClaimRules:
     def _eligible(self, pool: Pool, place: str) -> Iterator[str]:
         """What a pool could have claimed of a dataset, for certain, since its last look."""
         looks, facts = pool.of(place), self._facts[place]
-        if not looks.is_well or self._world.now_ms < pool.rests(place, self._retry_pause)[1]:
-            return
-        if pool.rests(place, self._retry_pause)[1] > looks.at_ms:
+        if not looks.is_well or pool.rests(place, self._retry_pause)[1] > looks.at_ms:
             return
         for compaction, candidate in looks.candidates.items():
             tries, last_ms = facts.tries(compaction)
@@ -117,6 +116,3 @@ class ClaimRules:
             )
             if compaction in facts.free_since_ms and free_ms <= looks.at_ms:
                 yield compaction
-
-    def _fail(self, rule: str, text: str) -> NoReturn:
-        raise self._world.fail(rule, text)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from lithify import events
 from lithify.compaction.model import State
@@ -85,10 +85,14 @@ class Judge:
         if pool is not None and claim is not None and claim.worker == who:
             claim.noted.add(attempt)
             if len(claim.noted) > 1:
-                self._fail(rules.ONCE, f"{who} notes one failure of {compaction} of {place} again: {note}")
+                raise self._world.fail(
+                    rules.ONCE, f"{who} notes one failure of {compaction} of {place} again: {note}"
+                )
             ended_ms = pool.engine.ended_ms if pool.engine is not None else None
             if claim.is_down or (ended_ms is not None and note["at_ms"] > ended_ms):
-                self._fail(rules.ENGINE, f"{who} notes an attempt at {compaction} of {place}: {note}")
+                raise self._world.fail(
+                    rules.ENGINE, f"{who} notes an attempt at {compaction} of {place}: {note}"
+                )
         # The coordinator can only give up what it has seen free.
         has_looked = (
             claim is not None
@@ -96,7 +100,7 @@ class Judge:
             and self._places[place].is_well_since(before_ms - ALLOWED_MS)
         )
         if facts.tries(compaction)[0] > self._world.scenario.max_attempts and has_looked:
-            self._fail(rules.GIVEN_UP, f"{compaction} of {place} is tried once more: {note}")
+            raise self._world.fail(rules.GIVEN_UP, f"{compaction} of {place} is tried once more: {note}")
 
     def _wrote_failure(self, place: str, note: dict[str, Any]) -> None:
         if not note["attempts"] and not note["is_cancelled"]:
@@ -133,7 +137,7 @@ class Judge:
             if now_ms < looks.failed_at_ms + pause_ms:
                 since_ms = now_ms - looks.failed_at_ms
                 text = f"{pool.name} looks at {place} {since_ms} ms after its failed look {looks.failed}"
-                self._fail(rules.PAUSES, text)
+                raise self._world.fail(rules.PAUSES, text)
         looks.at_ms, looks.is_well, looks.gone = now_ms, False, 0.0
         claims_before, looks.claims_at_look = looks.claims_at_look, looks.claims
         for compaction in facts.free_since_ms:
@@ -230,9 +234,6 @@ class Judge:
                 if unit not in place.poisoned:
                     return f"{unit} of {name} waits"
         return None
-
-    def _fail(self, rule: str, text: str) -> NoReturn:
-        raise self._world.fail(rule, text)
 
 
 def _part(who: str) -> str:

@@ -4,7 +4,6 @@ and goes on, a dataset that is left alone, a slot that idles."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NoReturn
 
 from lithify.backoff import GrowingPause
 from lithify.testing.simulation.several import rules
@@ -61,7 +60,7 @@ class WaitingRules:
         for unit, since_ms in facts.plannable_since_ms.items():
             if now_ms - max(since_ms, place.well_since_ms) > _PLANNED_MS:
                 active = len(ledger.active())
-                self._fail(
+                raise self._world.fail(
                     rules.PLANNED,
                     f"{unit} of {name} has work for {(now_ms - since_ms) / 1000:.0f} s and is not planned, "
                     f"with {active} of {place.plan.planner_slots} active",
@@ -82,7 +81,9 @@ class WaitingRules:
                 waited_ms += LOOK_MS
             facts.waited_ms[unit] = waited_ms
             if waited_ms > patience_ms:
-                self._fail(rules.COMMITTED, f"{unit} of {name} waits for {waited_ms / 1000:.0f} s")
+                raise self._world.fail(
+                    rules.COMMITTED, f"{unit} of {name} waits for {waited_ms / 1000:.0f} s"
+                )
         facts.last_sources = facts.sources
 
     def _check_given_up(self, name: str) -> None:
@@ -95,7 +96,9 @@ class WaitingRules:
                 and self._places[name].is_well_since(since_ms - ALLOWED_MS)
                 and self._world.now_ms - since_ms > 2 * ALLOWED_MS
             ):
-                self._fail(rules.GIVEN_UP, f"{compaction} of {name} has failed {tries} times and goes on")
+                raise self._world.fail(
+                    rules.GIVEN_UP, f"{compaction} of {name} has failed {tries} times and goes on"
+                )
 
     def _check_return(self, pool: Pool, name: str) -> None:
         place, looks, now_ms = self._places[name], pool.of(name), self._world.now_ms
@@ -105,7 +108,9 @@ class WaitingRules:
         due_ms = max(place.well_since_ms, pool.started_ms, looks.failed_at_ms + pause_ms) + ALLOWED_MS
         if now_ms > due_ms and looks.well_at_ms < now_ms - ALLOWED_MS:
             since_s = (now_ms - place.well_since_ms) / 1000
-            self._fail(rules.RETURNS, f"{pool.name} leaves {name} alone, which is well for {since_s:.0f} s")
+            raise self._world.fail(
+                rules.RETURNS, f"{pool.name} leaves {name} alone, which is well for {since_s:.0f} s"
+            )
 
     def _check_idle(self, pool: Pool, name: str) -> None:
         place, looks, facts, now_ms = self._places[name], pool.of(name), self._facts[name], self._world.now_ms
@@ -126,11 +131,8 @@ class WaitingRules:
             retry_ms = last_ms + self._retry_pause.after_ms(tries)
             if now_ms - max(ready_ms, retry_ms, since_ms) > self._claimed_ms:
                 running = len(pool.engine.running) if pool.engine is not None else 0
-                self._fail(
+                raise self._world.fail(
                     rules.IDLE,
                     f"{compaction} of {name} is free for {(now_ms - since_ms) / 1000:.0f} s, and {pool.name} "
                     f"runs {running} of {pool.slots}",
                 )
-
-    def _fail(self, rule: str, text: str) -> NoReturn:
-        raise self._world.fail(rule, text)
