@@ -34,26 +34,29 @@ class Endless(BaseException):
     """The command waits and waits."""
 
 
-class QuickClock(SystemClock):
-    """All of one process move together."""
+class _Waited:
+    """By how much time has moved on. All of one process move together."""
 
-    waited_s = 0.0
+    seconds = 0.0
 
-    def now_ms(self) -> int:
-        return super().now_ms() + round(QuickClock.waited_s * 1000)
 
-    def monotonic_s(self) -> float:
-        return super().monotonic_s() + QuickClock.waited_s
+def _now_ms(_: SystemClock) -> int:
+    return time.time_ns() // 1_000_000 + round(_Waited.seconds * 1000)
 
-    def sleep_s(self, duration_s: float) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            time.sleep(0)
-            return
-        if duration_s < 0:
-            raise ValueError("a negative time to sleep")
-        QuickClock.waited_s += duration_s
-        if QuickClock.waited_s > MAX_WAITS_S:
-            raise Endless
+
+def _monotonic_s(_: SystemClock) -> float:
+    return time.monotonic() + _Waited.seconds
+
+
+def _sleep_s(_: SystemClock, duration_s: float) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(0)
+        return
+    if duration_s < 0:
+        raise ValueError("a negative time to sleep")
+    _Waited.seconds += duration_s
+    if _Waited.seconds > MAX_WAITS_S:
+        raise Endless
 
 
 class StopSoon(threading.Event):
@@ -68,7 +71,7 @@ class StopSoon(threading.Event):
         return self._left < 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        QuickClock().sleep_s(timeout or 0.0)
+        SystemClock().sleep_s(timeout or 0.0)
         return False
 
 
@@ -89,11 +92,10 @@ def _engine(*_: Any) -> Engine:
 @contextmanager
 def without_waiting() -> Iterator[None]:
     """Commands that are run inside do not wait and start no Spark."""
-    QuickClock.waited_s = 0.0
+    _Waited.seconds = 0.0
     with (
-        mock.patch("lithify.clock.SystemClock", QuickClock),
-        mock.patch("lithify.cli.once.SystemClock", QuickClock),
-        mock.patch("lithify.client.SystemClock", QuickClock),
+        # The methods, not the name: a module that is imported in here would keep another class for ever.
+        mock.patch.multiple(SystemClock, now_ms=_now_ms, monotonic_s=_monotonic_s, sleep_s=_sleep_s),
         mock.patch("lithify.wiring.spark_engine", _engine),
         mock.patch("lithify.wiring.stop_on_signals", StopSoon),
         logging_as_before(),
