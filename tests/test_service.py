@@ -17,7 +17,7 @@ from lithify.coordination.leadership import RENEW_AFTER_MS, Leadership, Term
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.errors import Fenced
 from lithify.ids import RandomIds
-from lithify.service.coordinator import Coordinator
+from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
@@ -154,6 +154,17 @@ def test_a_stopped_worker_gives_back_what_it_holds(path: Path) -> None:
     assert [(c.state, c.worker) for c in ledger_of(path)] == [(State.SCHEDULED, None)]
 
 
+class CountingCoordinator(Coordinator):
+    """Counts its rounds."""
+
+    rounds = 0
+
+    def tick(self) -> TickResult:
+        result = super().tick()
+        self.rounds += 1
+        return result
+
+
 class Unreachable:
     """The store of one process, which fails while `is_on`."""
 
@@ -172,7 +183,7 @@ class Unreachable:
 def test_an_unreachable_store_ends_no_coordinator_and_no_worker(path: Path) -> None:
     lost = Unreachable()
     dataset, clock = dataset_at(path, wrap=lost.around), SystemClock()
-    coordinator = Coordinator(dataset, clock, RandomIds())
+    coordinator = CountingCoordinator(dataset, clock, RandomIds())
     lease_clock = ManualClock(clock.now_ms())
     leadership = Leadership(dataset, lease_clock, RandomIds())
     worker = Worker(dataset, InlineEngine(), clock, "w")
@@ -183,7 +194,7 @@ def test_an_unreachable_store_ends_no_coordinator_and_no_worker(path: Path) -> N
             running(lambda stop: run_coordinator(coordinator, leadership, stop, random.Random(1), QUICK)),
             running(lambda stop: run_workers(pool_of(worker), stop, random.Random(1), QUICK)),
         ):
-            wait_until(lambda: dataset_at(path).ledger() is not None)
+            wait_until(lambda: coordinator.rounds)  # one that cannot start may end
             lost.is_on = True
             lease_clock.advance_s(RENEW_AFTER_MS / 1000)
             wait_until(lambda: lost.failures > 10)
