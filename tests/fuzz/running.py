@@ -40,12 +40,15 @@ class _Waited:
     seconds = 0.0
 
 
-def _now_ms(_: SystemClock) -> int:
-    return time.time_ns() // 1_000_000 + round(_Waited.seconds * 1000)
+_REAL_NOW_MS, _REAL_MONOTONIC_S = SystemClock.now_ms, SystemClock.monotonic_s
 
 
-def _monotonic_s(_: SystemClock) -> float:
-    return time.monotonic() + _Waited.seconds
+def _now_ms(clock: SystemClock) -> int:
+    return _REAL_NOW_MS(clock) + round(_Waited.seconds * 1000)
+
+
+def _monotonic_s(clock: SystemClock) -> float:
+    return _REAL_MONOTONIC_S(clock) + _Waited.seconds
 
 
 def _sleep_s(_: SystemClock, duration_s: float) -> None:
