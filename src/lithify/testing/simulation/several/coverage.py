@@ -11,6 +11,7 @@ EXPECTED = (
     "fault: answer to the note of a failure lost",
     "fault: engine ends",
     "fault: engine stumbles",
+    "fault: process killed",
     "fault: ledger write fails after the note of a failure",
     "step: scheduled by coordinator",
     "step: running by pool",

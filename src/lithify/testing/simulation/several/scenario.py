@@ -95,6 +95,8 @@ class Scenario:
     """When an engine goes down for good; the process of its pool ends, and a successor starts."""
     engine_stumbles_ms: tuple[int, ...]
     """When an engine goes down and can be opened again."""
+    kill_ms: tuple[int, ...]
+    """When a process with a pool is killed: it gives nothing back, and a successor starts."""
     failed_notes: float
     """Probability that the answer to the note of an attempt is lost."""
     failed_returns: float
@@ -162,6 +164,7 @@ class Scenario:
             max_attempts=rng.choice((2, 3)),
             engine_ends_ms=(rng.randint(20_000, BUSY_MS),) if end_share < 0.3 else (),
             engine_stumbles_ms=(rng.randint(10_000, BUSY_MS),) if end_share > 0.7 else (),
+            kill_ms=(rng.randint(10_000, BUSY_MS),) if 0.4 < end_share < 0.6 else (),
             failed_notes=rng.choice((0.0, 0.0, 0.3)),
             failed_returns=rng.choice((0.0, 0.0, 0.5)),
             person_pause_ms=rng.choice((0, 0, 40_000)),

@@ -10,6 +10,7 @@ from lithify.service.options import CoordinatorOptions
 from lithify.service.room import Room
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
+from lithify.testing.simulation.core.fibers import Killed
 from lithify.testing.simulation.core.waiting import StopAt
 from lithify.testing.simulation.several import rules
 from lithify.testing.simulation.several.engine import ToyEngine
@@ -82,14 +83,23 @@ class PoolSeat:
         self._places = {place.url: place for place in places.values()}
         self._number = number
         self._count = 0
+        self._name = ""
         self.engine: ToyEngine | None = None
 
     def run(self) -> None:
         """One process after the other."""
         while True:
             self._count += 1
-            self._live(f"pool-{self._number}-{self._count}")
+            self._name = f"pool-{self._number}-{self._count}"
+            self._live(self._name)
             self._world.scheduler.sleep_ms(self._world.rng.randint(1, _RESTART_MS))
+
+    def kill(self) -> None:
+        """What runs here is gone; the process ends at its next call of a store and gives nothing back."""
+        if self.engine is not None and self.engine.failure is None:
+            self._world.log(self._name, "is killed")
+            self._world.killed.add(self._name)
+            self.engine.kill()
 
     def _live(self, name: str) -> None:
         world, judge = self._world, self._judge
@@ -117,6 +127,10 @@ class PoolSeat:
         judge.pools[name] = pool
         try:
             run_workers(workers, StopAt(world.scheduler), world.rng, LOOPS)
+        except Killed:
+            if name not in world.killed:
+                raise  # it is the simulation that ends
+            world.count("fault: process killed")
         except EngineDown as error:
             if engine.failure is None:
                 raise world.fail(rules.SURVIVES, f"{name} ends though its engine is up: {error}") from error

@@ -71,6 +71,8 @@ def _begin(world: World, judge: Judge, places: dict[str, Place]) -> None:
     for times_ms, for_good in ((scenario.engine_ends_ms, True), (scenario.engine_stumbles_ms, False)):
         for at_ms in times_ms:
             spawn(partial(_take_down, world, seats, for_good=for_good), at_ms)
+    for at_ms in scenario.kill_ms:
+        spawn(partial(_kill, world, seats), at_ms)
     if scenario.person_pause_ms:
         spawn(lambda: _cancel(world, places), scenario.person_pause_ms)
 
@@ -129,6 +131,10 @@ def _take_down(world: World, seats: list[PoolSeat], *, for_good: bool) -> None:
     if engine is not None and engine.failure is None:
         world.count("fault: engine ends" if for_good else "fault: engine stumbles")
         engine.go_down(for_good=for_good)
+
+
+def _kill(world: World, seats: list[PoolSeat]) -> None:
+    world.rng.choice(seats).kill()
 
 
 def _cancel(world: World, places: dict[str, Place]) -> None:

@@ -47,6 +47,8 @@ class World:
         self.counts: Counter[str] = Counter()
         self.is_calm = False
         """Nothing goes wrong any more, and nothing arrives."""
+        self.killed: set[str] = set()
+        """Processes that end at their next call of a store."""
         self.is_over = False
         """What still runs ends at its next call of a store."""
         self.watcher: Written | None = None
@@ -120,6 +122,8 @@ class PlaceStore(WrappedStore):
         if self._world.is_over:
             raise self._world.violation or Killed
         self._world.scheduler.sleep_ms(self._world.rng.randint(1, MAX_LATENCY_MS))
+        if self._who in self._world.killed:
+            raise Killed
         where = f"{call.method} {call.key} of {self._place}"
         if self._trouble() is Trouble.AWAY:
             raise StoreError(f"{where}: the store is away")
