@@ -336,8 +336,9 @@ def _unchunk(request: Request) -> None:
     is_chunked = "aws-chunked" in headers.get("content-encoding", "")
     if is_chunked or headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
         size = headers.get("x-amz-decoded-content-length")
-        body = request.body[0] if request.body else b""
-        request.body = list(unchunked(bytearray(body), int(size) if size else None))
+        body = request.body[0] if request.body else bytearray()
+        assert isinstance(body, bytearray)
+        request.body = list(unchunked(body, int(size) if size else None))
         request.size = sum(map(len, request.body))
 
 

@@ -61,7 +61,4 @@ def numbered_etag(parts: int = 0) -> str:
 def _etag(pieces: list[memoryview], size: int) -> str:
     if size > MD5_BYTES:
         return numbered_etag()
-    digest = hashlib.md5(usedforsecurity=False)
-    for piece in pieces:
-        digest.update(piece)
-    return f'"{digest.hexdigest()}"'
+    return f'"{hashlib.md5(b"".join(pieces), usedforsecurity=False).hexdigest()}"'

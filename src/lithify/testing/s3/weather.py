@@ -89,6 +89,8 @@ class Weather:
         """Of one request."""
         if self.outage is not None:
             return _FATES[self.outage]
+        if not (self.slowed_down or self.lost_requests or self.lost_answers or self.cut_answers or self.hung):
+            return Fate.ANSWERED
         shares = (
             (Fate.SLOWED_DOWN, self.slowed_down),
             (Fate.LOST_REQUEST, self.lost_requests),
