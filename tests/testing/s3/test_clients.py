@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import obstore
 import pytest
+from botocore.exceptions import ClientError
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
@@ -91,6 +92,19 @@ def test_a_conditional_write_succeeds_once(server: S3Server) -> None:
     with pytest.raises(PreconditionError):
         obstore.put(store, "object", b"4", mode={"e_tag": first["e_tag"]})
     assert obstore.get(store, "object").bytes() == b"3"
+
+
+def test_parts_out_of_order_are_refused(server: S3Server) -> None:
+    """As S3 does; moto does not."""
+    client = boto(server.url)
+    place = {"Bucket": BUCKET, "Key": "k"}
+    upload = {**place, "UploadId": client.create_multipart_upload(**place)["UploadId"]}
+    parts = [
+        {"PartNumber": n, "ETag": client.upload_part(**upload, PartNumber=n, Body=b"x")["ETag"]}
+        for n in (1, 2)
+    ]
+    with pytest.raises(ClientError, match="InvalidPartOrder"):
+        client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts[::-1]})
 
 
 def test_folders_of_arrow(server: S3Server) -> None:

@@ -23,6 +23,7 @@ from botocore.exceptions import (
 from obstore.exceptions import BaseError
 
 from lithify.testing.s3 import Fate, Latency, Outage, S3Server, Verb, Weather, latency_of_all
+from tests.engine.waiting import wait_until
 from tests.testing.s3.reaching import BUCKET, boto, rust
 
 BROKEN = (ConnectionClosedError, ResponseStreamingError, IncompleteReadError)
@@ -54,14 +55,10 @@ def test_latency_by_verb(server: S3Server) -> None:
 
 def test_a_write_takes_effect_before_its_answer(server: S3Server) -> None:
     server.weather = Weather(latency={Verb.PUT: Latency(600_000)})
-    with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(obstore.put, rust(server.url), "k", b"v")
-        store = rust(server.url)
-        while not obstore.list(store).collect():
-            assert not late.done()
-        server.weather = Weather(outage=Outage.RESET)
-        with pytest.raises(BaseError):
-            late.result()
+    with connected(server.url) as socket:
+        socket.send(f"PUT /{BUCKET}/k HTTP/1.1\r\nContent-Length: 1\r\n\r\nv".encode())
+        wait_until(lambda: bool(obstore.list(rust(server.url)).collect()))
+    wait_until(lambda: Fate.ABANDONED in fates(server))
 
 
 def test_latencies_are_spread_as_asked() -> None:
