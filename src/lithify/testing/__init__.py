@@ -5,6 +5,7 @@
 - `DelayingStore`: sleeps before each call.
 - `FaultyStore`: fails, loses answers, truncates or kills at chosen calls; `crash_at_every_call`
   lets a function die at each of its calls in turn.
+- `lithify.testing.s3`: an S3 over HTTP, in memory, that can be slow, flaky and down.
 - `ManualClock`: time that moves only when told to; sleeping takes none.
 
 The stores wrap each other: `CountingStore(FaultyStore.crash_at(MemoryStore(clock), 7))`. A wrapper of
