@@ -134,9 +134,9 @@ def test_an_epoch_whose_answer_was_lost_is_found_under_what_others_wrote_since()
     class Busy(FaultyStore):
         """The writer publishes as soon as the epoch is there; the answer comes later, and is lost."""
 
-        def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+        def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
             try:
-                super().create(key, data, put_id)
+                return super().create(key, data, put_id)
             finally:
                 if key.endswith(".manifest"):
                     world.flush()

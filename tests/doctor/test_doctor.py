@@ -68,21 +68,21 @@ class Odd(WrappedStore):
         if self._way in ways:
             raise StoreError("access denied")
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
         self._fail("read-only")
         if self._way == "overwrites":
             self.inner.put(key, data)
-        elif self._way == "no conditions" and data == b"twice":
+            return None
+        if self._way == "no conditions" and data == b"twice":
             raise StoreError("not implemented")
-        else:
-            self.inner.create(key, data, put_id)
+        return self.inner.create(key, data, put_id)
 
-    def replace(self, key: str, data: bytes, etag: str) -> None:
+    def replace(self, key: str, data: bytes, etag: str) -> str | None:
         self._fail("no etags")
         if self._way == "ignores etags":
             self.inner.put(key, data)
-        else:
-            self.inner.replace(key, data, etag)
+            return None
+        return self.inner.replace(key, data, etag)
 
     def head(self, key: str) -> ObjectMeta:
         self._fail("no head")

@@ -103,29 +103,32 @@ class LocalStore:
         with _failures("list", folder or "/"):
             yield from self._walk(self._root / folder, f"{folder}/" if folder else "", is_object_name)
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str:
         path = self._path(key)
         with _write_failures("create", key):
-            stage = _stage(path, data)
+            stage, etag = _stage(path, data)
             try:
                 os.link(stage, path)
             finally:
                 stage.unlink()
             _sync_folder(path.parent)
+            return etag
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
         with _write_failures("put", key):
-            _publish(_stage(path, data), path)
+            _publish(_stage(path, data)[0], path)
 
-    def replace(self, key: str, data: bytes, etag: str) -> None:
+    def replace(self, key: str, data: bytes, etag: str) -> str:
         path = self._path(key)
         with _write_failures("replace", key), _lock(path):
             before = path.stat() if path.exists() else None
             if before is None or _etag(before) != etag:
                 raise PreconditionFailed(f"replace {key}: its etag is no longer {etag}")
             # Inode numbers come back; the time keeps the etag from doing so.
-            _publish(_stage(path, data, after_ns=before.st_mtime_ns), path)
+            stage, new_etag = _stage(path, data, after_ns=before.st_mtime_ns)
+            _publish(stage, path)
+            return new_etag
 
     def delete(self, key: str) -> None:
         with _write_failures("delete", key):
@@ -213,8 +216,9 @@ def _etag(stat: os.stat_result) -> str:
     return f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
 
 
-def _stage(path: Path, data: bytes, after_ns: int = 0) -> Path:
-    """A synced staging file with these bytes, modified later than `after_ns`."""
+def _stage(path: Path, data: bytes, after_ns: int = 0) -> tuple[Path, str]:
+    """A synced staging file with these bytes, modified later than `after_ns`, and its etag, which it keeps
+    under its final name."""
     fd, stage = _open_stage(path)
     try:
         with os.fdopen(fd, "wb", buffering=0) as file:
@@ -227,10 +231,11 @@ def _stage(path: Path, data: bytes, after_ns: int = 0) -> Path:
             written_ns = max(written_ns - written_ns % _MS_NS + secrets.randbelow(_MS_NS), after_ns + 1)
             os.utime(file.fileno(), ns=(written_ns, written_ns))
             os.fsync(file.fileno())
+            etag = _etag(os.fstat(file.fileno()))
     except BaseException:
         stage.unlink()
         raise
-    return stage
+    return stage, etag
 
 
 def _open_stage(path: Path) -> tuple[int, Path]:

@@ -244,17 +244,19 @@ class WatchedStore:
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
         return self._inner.list_staged(prefix)
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
-        self._inner.create(key, data, put_id)
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
+        etag = self._inner.create(key, data, put_id)
         self._wrote(key, data)
+        return etag
 
     def put(self, key: str, data: bytes) -> None:
         self._inner.put(key, data)
         self._wrote(key, data)
 
-    def replace(self, key: str, data: bytes, etag: str) -> None:
-        self._inner.replace(key, data, etag)
+    def replace(self, key: str, data: bytes, etag: str) -> str | None:
+        new_etag = self._inner.replace(key, data, etag)
         self._wrote(key, data)
+        return new_etag
 
     def delete(self, key: str) -> None:
         if self._world.watcher is not None:
