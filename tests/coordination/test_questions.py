@@ -170,7 +170,7 @@ def test_a_question_whose_author_died_serves_the_next() -> None:
     started_s = world.clock.monotonic_s()
     with world.leadership(wrap).acquire() as term:
         assert term.predecessor == dead
-    assert world.clock.monotonic_s() - started_s == LEASE_MS / 1000, "it does not know how long it stood there"
+    assert world.clock.monotonic_s() - started_s == LEASE_MS / 1000, "since when it stands is not known"
     assert len(calls) == 2, "the announcement and the end"
 
 
@@ -317,6 +317,7 @@ def test_one_who_announces_is_given_time_to_take_the_epoch() -> None:
     """Else what he takes could not be proved once he dies."""
     world = Database()
     holder = world.leadership()
+
     def look() -> None:
         world.clock.advance_s(LOOK_S)
         holder.renew()

@@ -17,9 +17,9 @@ owner's. The lease keeps that from happening for nothing, or to a program that m
 From then on `renew`, which is to be called at least every few seconds, looks at the lease and writes it:
 
 5. Every `LOOK_AFTER_MS` one look at the etag. If it is as it was left, nobody has asked.
-6. The lease is written at the first look after `RENEW_AFTER_MS`; when somebody has asked; and at the very first
-   look, when it says that the epoch was taken. (The announcement and its mark prove that too, while the version with the mark is
-   there. So a run that is over before needs no such write.)
+6. The lease is written at the first look after `RENEW_AFTER_MS`; when somebody has asked; and at the very
+   first look, when it says that the epoch was taken. (The announcement and its mark prove that too, while
+   the version with the mark is there. So a run that is over before needs no such write.)
 7. Whatever ends the leadership ends the lease too (`acquire` is a context manager).
 
 Every write is conditional, on the etag that was seen last. So nobody writes over what he has not read, and
@@ -27,26 +27,28 @@ nothing need be read before a write. A write that finds another lease there read
 
 - It is the very one that was to be written, and only the answer was lost: done.
 - It is the holder's own, with a question or from an earlier write whose answer was lost: write over it.
-- It proves a newer epoch: `Fenced`. It only announces one: its author is given one look's time to take it or to
-  die, because what he takes could not be proved once his announcement is gone. Then it is written over.
-- It is an older coordinator's, of one who resigned, or no lease: write over it. To announce, only a lease whose
-  holder was found dead, or has resigned since, may be written over; any other has a live author.
+- It proves a newer epoch: `Fenced`. It only announces one: its author is given one look's time to take it
+  or to die, because what he takes could not be proved once his announcement is gone. Then it is written
+  over.
+- It is an older coordinator's, of one who resigned, or no lease: write over it. To announce, only a lease
+  whose holder was found dead, or has resigned since, may be written over; any other has a live author.
 
 Why few writes are enough. Asking costs two writes, and only when there is somebody to ask; that nobody asks
-costs one look. What can go wrong is that a live coordinator is taken for dead, and it loses nothing then: the
-one who takes the next epoch fences it, each of its publications is refused from then on, what it finished is in
-the ledger, and it ends with `Fenced` at the next tick, or at the next look.
+costs one look. What can go wrong is that a live coordinator is taken for dead, and it loses nothing then:
+the one who takes the next epoch fences it, each of its publications is refused from then on, what it
+finished is in the ledger, and it ends with `Fenced` at the next tick, or at the next look.
 
 - *Clocks that jump.* Only monotonic clocks are read, and only differences of one process's own clock. A
-  challenger does not even read it: it counts the pauses it sleeps between its looks, so that neither a store that
-  does not answer nor being suspended counts as watching.
-- *A holder that is suspended* for longer than `LEASE_MS` while somebody asks loses the leadership. Woken up, it
-  believes in it until its next look or publication, whichever comes first, and writes over nobody's lease.
+  challenger does not even read it: it counts the pauses it sleeps between its looks, so that neither a
+  store that does not answer nor being suspended counts as watching.
+- *A holder that is suspended* for longer than `LEASE_MS` while somebody asks loses the leadership. Woken
+  up, it believes in it until its next look or publication, whichever comes first, and writes over nobody's
+  lease.
 - *A store that is away* for the holder alone: it can neither look nor answer, so a challenger takes over, and
   the holder is fenced when it comes back. A holder whose look fails begins no tick, so it never goes on
   without having looked. Away for all: the challenger's looks fail too, and it ends or waits.
-- *A loop that is slow.* `LEASE_MS` is longer than two looks; a tick that takes longer than the rest may cost the
-  leadership, and nothing else.
+- *A loop that is slow.* `LEASE_MS` is longer than two looks; a tick that takes longer than the rest may
+  cost the leadership, and nothing else.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ class Leadership:
         self._lease: Lease | None = None
         """What this process holds, as it wrote it last or is to write it next; `None` when it holds none."""
         self._etag: str | None = None
-        """Of the lease as this process wrote it, or of the one that it is to replace; `None`: there was none."""
+        """Of the lease as this process wrote it, or of the one it is to replace; `None`: there was none."""
         self._is_announced = False
         """The lease of this process is known to have been there."""
         self._is_said = False
@@ -274,7 +276,9 @@ class Leadership:
                 written = found.etag  # only the answer was lost
             self._etag, self._written_s, self._looked_s = written, now_s, now_s
             return True
-        raise StoreError(f"the lease on {self._dataset.url} was changed by others {MAX_WRITES} times in a row")
+        raise StoreError(
+            f"the lease on {self._dataset.url}: {MAX_WRITES} times others were faster to write it"
+        )
 
     @property
     def _renewals(self) -> int:

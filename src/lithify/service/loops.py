@@ -30,8 +30,8 @@ from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool, release
 
 MAX_REST_S = 6.0
-"""A coordinator never rests for longer without looking at its lease, however rarely it looks at the dataset: who
-asks whether it is alive waits `LEASE_MS` for the answer."""
+"""A coordinator never rests for longer without looking at its lease, however rarely it looks at the dataset:
+who asks whether it is alive waits `LEASE_MS` for the answer."""
 
 _log = logging.getLogger("lithify")
 

@@ -98,9 +98,7 @@ class ObstoreStore:
         attributes = {} if put_id is None else {PUT_ID_METADATA: put_id}
         # A conflict is a conflict, whether the store says so by 412 or by 409.
         with _failures("create", key):
-            answer = obstore.put(
-                self._backend, check_key(key), data, mode="create", attributes=attributes
-            )
+            answer = obstore.put(self._backend, check_key(key), data, mode="create", attributes=attributes)
         return self._etag(answer)
 
     def put(self, key: str, data: bytes) -> None:
