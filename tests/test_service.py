@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lithify.clock import SystemClock
-from lithify.compaction.model import State
 from lithify.compaction.lease import LOOK_AFTER_MS
+from lithify.compaction.model import State
 from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.errors import Fenced
