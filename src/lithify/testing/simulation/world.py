@@ -149,6 +149,8 @@ class Process:
         self.ids = RandomIds(world.rng)
         self.is_dead = False
         self.coordinator: HasEpoch | None = None
+        self.disturbed_ms = 0
+        """When something went wrong last with one of its store calls."""
         self.takes_over = False
         """It was told to close whatever coordinator may be alive."""
         self.worker_ids: set[str] = set()
@@ -184,6 +186,7 @@ class Process:
             self.log(f"{call.method} {call.key}{f': {fault.value}' if fault else ''}")
         if fault is not None:
             world.count(f"fault: {self.kind} {fault.name.lower()}")
+            self.disturbed_ms = world.now_ms
             self.is_dead = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
         return fault
 
@@ -196,9 +199,11 @@ class Process:
             self.log(f"pauses for {pause_ms / 1000:.1f} s before {call.method} {call.key}")
             self.on_pause()
             self.sleep_ms(pause_ms)
+            self.disturbed_ms = world.now_ms
         elif rng.random() < faults.delay_per_call:
             world.count("fault: delay")
             self.sleep_ms(rng.randint(_MIN_DELAY_MS, _MAX_DELAY_MS))
+            self.disturbed_ms = world.now_ms
 
     def _fault(self) -> Fault | None:
         faults, rng = self.world.faults, self.rng
