@@ -487,6 +487,7 @@ JUNK = (
         )
     ),
     b'{"holder": 7, "renewals": 0, "is_ended": true, "taken": 3, "taking": null}',
+    b'{"holder": "x", "renewals": 0, "is_ended": true, "taken": 3, "taking": null, "challenger": 7}',
 )
 
 

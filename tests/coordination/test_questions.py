@@ -553,3 +553,7 @@ def test_a_lease_is_written_over_what_was_seen_only() -> None:
     with pytest.raises(PreconditionFailed):
         file.write(Lease("lithify-1", 2), first)
     assert file.look() == second
+    world.memory.delete(LEASE_KEY)
+    assert file.look() is None
+    with pytest.raises(PreconditionFailed):
+        file.write(Lease("lithify-1", 2), second)

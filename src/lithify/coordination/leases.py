@@ -46,7 +46,7 @@ class ObjectLease:
                 written = self._store.create(self.key, data)
             else:
                 written = self._store.replace(self.key, data, etag)
-        except ObjectExists as error:
+        except (ObjectExists, ObjectNotFound) as error:  # stores differ in how they say it
             raise PreconditionFailed(str(error)) from error
         return self._given(written)
 

@@ -24,7 +24,8 @@ object that has been replaced.
 
 The file system has no conditional overwrite, so `replace` compares and renames under an advisory
 lock on the staging name `<name>#0`. That is exact among Lithify's processes; a foreign program that
-overwrites the object in the same moment, and `put`, are not held off.
+overwrites the object in the same moment, and `put`, are not held off. Who waits for the lock longer than
+`MAX_LOCK_WAIT_S` fails.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,6 +45,8 @@ from lithify.store.keys import check_key, is_leftover_name, is_object_name, unst
 from lithify.store.objects import ObjectMeta
 from lithify.store.ranges import check_range
 
+MAX_LOCK_WAIT_S = 10.0
+_LOCK_PAUSE_S = 0.002
 _STAGING_DIGITS = 18
 _MS_NS = 1_000_000
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -283,10 +287,27 @@ def _lock(path: Path) -> Iterator[None]:
     lock = path.with_name(f"{path.name}#0")
     fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _wait_for(fd, path)
         yield
     finally:
         os.close(fd)
+
+
+def _wait_for(fd: int, path: Path) -> None:
+    """Take the advisory lock of an open file. It is held for milliseconds, but by a process that is suspended
+    just then."""
+    ends_s = time.monotonic() + MAX_LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= ends_s:
+                raise StoreError(
+                    f"replace {path}: for {MAX_LOCK_WAIT_S:g} s another process has been replacing it; is that "
+                    "one suspended? Let it go on, or end it"
+                ) from None
+        time.sleep(_LOCK_PAUSE_S)
 
 
 @contextmanager
