@@ -304,7 +304,7 @@ def _wait_for(fd: int, path: Path) -> None:
         except BlockingIOError:
             if time.monotonic() >= ends_s:
                 raise StoreError(
-                    f"replace {path}: for {MAX_LOCK_WAIT_S:g} s another process has been replacing it; is that "
+                    f"replace {path}: another process has been at it for {MAX_LOCK_WAIT_S:g} s; is that "
                     "one suspended? Let it go on, or end it"
                 ) from None
         time.sleep(_LOCK_PAUSE_S)
