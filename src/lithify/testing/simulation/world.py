@@ -150,7 +150,7 @@ class Process:
         self.is_dead = False
         self.coordinator: HasEpoch | None = None
         self.disturbed_ms = 0
-        """When something went wrong last with one of its store calls."""
+        """Until when something went wrong last with one of its store calls."""
         self.takes_over = False
         """It was told to close whatever coordinator may be alive."""
         self.worker_ids: set[str] = set()
@@ -197,13 +197,14 @@ class Process:
             pause_ms = rng.randint(_MIN_PAUSE_MS, MAX_PAUSE_MS)
             world.count(f"fault: {self.kind} paused")
             self.log(f"pauses for {pause_ms / 1000:.1f} s before {call.method} {call.key}")
+            self.disturbed_ms = world.now_ms + pause_ms
             self.on_pause()
             self.sleep_ms(pause_ms)
-            self.disturbed_ms = world.now_ms
         elif rng.random() < faults.delay_per_call:
             world.count("fault: delay")
-            self.sleep_ms(rng.randint(_MIN_DELAY_MS, _MAX_DELAY_MS))
-            self.disturbed_ms = world.now_ms
+            delay_ms = rng.randint(_MIN_DELAY_MS, _MAX_DELAY_MS)
+            self.disturbed_ms = world.now_ms + delay_ms
+            self.sleep_ms(delay_ms)
 
     def _fault(self) -> Fault | None:
         faults, rng = self.world.faults, self.rng
