@@ -279,7 +279,8 @@ def leaked(path: Path, dataset: SlateDataset, now_s: float, limit_ms: int) -> li
         folder = file.relative_to(path).parts[0]
         if not file.is_file() or file.name in needed or folder == "gc":
             continue
-        is_kept = file.name == "coordinator.json" or (folder == "wal" and int(file.stem) >= first_wal)
+        is_kept = file.name in ("coordinator.json", "coordinator.json#0")
+        is_kept = is_kept or (folder == "wal" and int(file.stem) >= first_wal)
         is_kept = is_kept or (folder == "compacted" and is_younger(file.stem, limit_ms))
         if not is_kept and file.stat().st_mtime < limit_s:
             found.append(str(file.relative_to(path)))

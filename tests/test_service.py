@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from lithify.clock import SystemClock
+from lithify.compaction.lease import LOOK_AFTER_MS
 from lithify.compaction.model import State
-from lithify.coordination.leadership import RENEW_AFTER_MS, Leadership, Term
+from lithify.coordination.leadership import Leadership, Term
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.errors import Fenced
 from lithify.ids import RandomIds
@@ -196,7 +197,7 @@ def test_an_unreachable_store_ends_no_coordinator_and_no_worker(path: Path) -> N
         ):
             wait_until(lambda: coordinator.rounds)  # one that cannot start may end
             lost.is_on = True
-            lease_clock.advance_s(RENEW_AFTER_MS / 1000)
+            lease_clock.advance_s(LOOK_AFTER_MS / 1000)
             wait_until(lambda: lost.failures > 10)
             lost.is_on = False
             model = write_and_wait(database, path)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from lithify.compaction.lease import LOOK_AFTER_MS
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from lithify.service.worker import Worker
 
 OPTIONS = LoopOptions(
-    poll_interval_s=50, commit_compacted_interval_s=2, compactions_poll_interval_s=7, jitter=0.1
+    poll_interval_s=5, commit_compacted_interval_s=2, compactions_poll_interval_s=7, jitter=0.1
 )
 
 
@@ -164,13 +165,14 @@ def coordinate(
     error: BaseException | None = None,
     *,
     is_refused: bool = False,
+    options: LoopOptions = OPTIONS,
 ) -> None:
     run_coordinator(
         cast("Coordinator", SomeCoordinator(notes, active, is_refused, error)),
         cast("Leadership", SomeLeadership(notes)),
         notes,
         random.Random(1),
-        OPTIONS,
+        options,
         worker=cast("Worker", worker),
     )
 
@@ -203,9 +205,18 @@ def test_a_coordinator_holds_its_lease_and_looks_more_often_while_something_is_a
     rounds = ["renews", "tick", "wait"] * 4
     start = ["acquires", "starts with epoch 3 after the one before"]
     assert notes.calls == [*start, *rounds, "resigns"]
-    expected = [50, 2, 2, 50]
+    expected = [5, 2, 2, 5]
     assert all(low <= wait_s <= low * 1.1 for low, wait_s in zip(expected, notes.waits_s, strict=True))
     assert all(len(set(pair)) == 2 for pair in ((notes.waits_s[0], notes.waits_s[3]), notes.waits_s[1:3]))
+
+
+def test_a_coordinator_that_looks_rarely_keeps_its_lease_meanwhile() -> None:
+    notes = Notes(100)
+    coordinate(notes, [False] * 20, options=LoopOptions(poll_interval_s=50, jitter=0))
+    assert 0.08 < notes.calls.count("tick") / len(notes.waits_s) < 0.13
+    assert notes.calls[2:6] == ["renews", "tick", "wait", "renews"]
+    assert max(notes.waits_s) * 1000 < LOOK_AFTER_MS
+    assert sum(notes.waits_s[:9]) == 50
 
 
 def test_an_embedded_worker_gives_back_before_the_lease_ends() -> None:

@@ -77,7 +77,7 @@ def test_documents_are_as_documented(place: Path, kind: str) -> None:
         at, wanted = [place / "db"], ["--full"]
         dataset = dataset_at(place / "db")
         epoch = dataset.snapshot().compactor_epoch
-        dataset.lease.write(Lease("lithify-1", is_ended=True, taken=epoch))
+        dataset.lease.write(Lease("lithify-1", is_ended=True, taken=epoch), dataset.lease.look())
     said = {name: run(name, *at) for name in ("plan", "status", "gc", "compact")}
     said["submit"] = run("submit", *at, *wanted)
     (compaction,) = said["submit"]["submitted"]

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from lithify.compaction.lease import LEASE_MS, MAX_EPOCH, Lease, Taking
-from lithify.coordination.leadership import RENEW_AFTER_MS, Leadership
+from lithify.compaction.lease import LEASE_MS, LOOK_AFTER_MS, MAX_EPOCH, RENEW_AFTER_MS, Lease, Taking
+from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.model import ExternalDb
 from lithify.errors import CoordinatorAlive, CorruptObject, Fenced, Refused, StoreError
 from lithify.ids import RandomIds
@@ -29,7 +29,7 @@ from lithify.testing import (
 )
 from tests.coordination.worlds import LEASE_KEY, Database, TableWorld, lead
 from tests.datasets.slatedb.trees import EMPTY
-from tests.protocol.rig import Interposed, manifest_write
+from tests.protocol.rig import Interposed, ledger_write, manifest_write
 
 HOUR_MS = 3_600_000
 
@@ -66,6 +66,15 @@ def died_before() -> Database:
     return world
 
 
+def ask(world: Database) -> None:
+    """Put a question in the lease that is there."""
+    file = world.dataset().lease
+    found = file.read()
+    assert found is not None
+    assert found.lease is not None
+    file.write(replace(found.lease, challenger="lithify-somebody"), found.etag)
+
+
 def deaths(world: Database, *, take_over: bool = False) -> list[tuple[CrashSite, Database]]:
     """A run that dies at each of its calls, before and after, and what each leaves behind."""
     copies: list[Database] = []
@@ -75,7 +84,15 @@ def deaths(world: Database, *, take_over: bool = False) -> list[tuple[CrashSite,
         return copies[-1].memory
 
     def run(store: ObjectStore) -> None:
-        lead(copies[-1].leadership(lambda _: store), take_over=take_over)
+        """Up to the end of its lease, by way of a renewal, a question and its answer."""
+        leadership = copies[-1].leadership(lambda _: store)
+        with leadership.acquire(take_over=take_over):
+            for _ in range(2):
+                copies[-1].clock.advance_s(LOOK_AFTER_MS / 1000)
+                leadership.renew()
+                ask(copies[-1])
+            copies[-1].clock.advance_s(LOOK_AFTER_MS / 1000)
+            leadership.renew()
 
     return [(site, copies[-1]) for site, _ in crash_at_every_call(make_store, run)]
 
@@ -134,9 +151,9 @@ def test_an_epoch_whose_answer_was_lost_is_found_under_what_others_wrote_since()
     class Busy(FaultyStore):
         """The writer publishes as soon as the epoch is there; the answer comes later, and is lost."""
 
-        def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+        def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
             try:
-                super().create(key, data, put_id)
+                return super().create(key, data, put_id)
             finally:
                 if key.endswith(".manifest"):
                     world.flush()
@@ -228,10 +245,10 @@ def test_an_epoch_of_a_table_whose_answer_was_lost_is_taken_once(tmp_path: Path)
     world = TableWorld(tmp_path, keeps_put_ids=False)
     assert lead(world.leadership()) == 1
 
-    def ledger_write(call: Call) -> bool:
+    def publishes(call: Call) -> bool:
         return call.method == "create" and "/ledger/" in call.key
 
-    assert lead(world.leadership(fails_at(ledger_write, Fault.FAIL_AFTER))) == 2
+    assert lead(world.leadership(fails_at(publishes, Fault.FAIL_AFTER))) == 2
 
 
 def test_two_runs_that_start_at_the_same_time_do_not_fence_each_other() -> None:
@@ -321,16 +338,12 @@ def test_whatever_ends_the_leadership_ends_the_lease() -> None:
     with pytest.raises(StoreError):
         lead(world.leadership(fails_at(manifest_write, Fault.FAIL_BEFORE)))
     assert is_ended()
-    puts = iter([None, Fault.FAIL_BEFORE])  # the announcement, the confirmation
-
-    def decide(_number: int, call: Call) -> Fault | None:
-        return next(puts, None) if call.method == "put" else None
-
+    world = untouched()
     with pytest.raises(StoreError):
-        lead(world.leadership(lambda store: FaultyStore(store, decide)))
+        lead(world.leadership(fails_at(ledger_write, Fault.FAIL_BEFORE)))
     assert is_ended()
     started_ms = world.clock.now_ms()
-    assert lead(world.leadership()) == 3, "the one that could not be confirmed was taken"
+    assert lead(world.leadership()) == 2, "the one that could not make its ledger was taken"
     assert world.clock.now_ms() == started_ms, "nobody has to be waited for"
 
 
@@ -400,9 +413,9 @@ def test_clocks_that_are_an_hour_off_keep_nobody_waiting_and_disturb_nobody(skew
         started_ms = world.clock.now_ms()
         with pytest.raises(CoordinatorAlive, match="right now"):
             lead(world.leadership(clock=Skewed(world.clock, 0, holder.renew)))
-        assert world.clock.now_ms() - started_ms == RENEW_AFTER_MS, "the first renewal tells"
+        assert world.clock.now_ms() - started_ms == LOOK_AFTER_MS, "the first look is answered"
         started_ms = world.clock.now_ms()
-        assert lead(world.leadership()) == 2  # it does not renew any more
+        assert lead(world.leadership()) == 2  # it does not look any more
         assert world.clock.now_ms() - started_ms == LEASE_MS
 
 
@@ -412,27 +425,29 @@ def test_a_lease_is_renewed_when_it_is_time_whatever_the_wall_clock_shows(jump_s
     store = CountingStore(world.memory)
     leadership = world.leadership(lambda _: store)
     with leadership.acquire():
+        world.clock.advance_s(LOOK_AFTER_MS / 1000)
+        leadership.renew()  # says that the epoch was taken
         world.clock.jump_s(jump_s)
         store.reset()
         for renewals in range(1, 4):
             world.clock.advance_s((RENEW_AFTER_MS - 1) / 1000)
             leadership.renew()
             assert store.requests[Verb.PUT] == renewals - 1
-            world.clock.advance_s(0.001)
+            world.clock.advance_s(LOOK_AFTER_MS / 1000)
             leadership.renew()
             assert store.requests[Verb.PUT] == renewals
-        assert not store.requests[Verb.GET], "a renewal reads nothing"
+        assert not store.requests[Verb.GET], "neither a look nor a renewal reads the lease"
 
 
 def test_who_slept_through_its_lease_does_not_write_over_its_successors() -> None:
     world = untouched()
     sleeper, second = world.leadership(), world.leadership()
     with sleeper.acquire():
-        world.clock.advance_s(LEASE_MS / 1000)
+        world.clock.advance_s(HOUR_MS / 1000)
         sleeper.renew()  # nobody came
         with second.acquire():
             before = world.dataset().lease.read()
-            world.clock.advance_s(LEASE_MS / 1000)
+            world.clock.advance_s(HOUR_MS / 1000)
             with pytest.raises(Fenced):
                 sleeper.renew()
             assert world.dataset().lease.read() == before
@@ -472,6 +487,7 @@ JUNK = (
         )
     ),
     b'{"holder": 7, "renewals": 0, "is_ended": true, "taken": 3, "taking": null}',
+    b'{"holder": "x", "renewals": 0, "is_ended": true, "taken": 3, "taking": null, "challenger": 7}',
 )
 
 
@@ -518,9 +534,19 @@ def test_what_is_no_lease_but_changes_is_alive(tmp_path: Path) -> None:
 
 def test_a_lease_reads_as_it_was_written() -> None:
     world = untouched()
-    lease = Lease("lithify-1", 7, False, MAX_EPOCH - 1, Taking(MAX_EPOCH, MAX_EPOCH, "ab" * 16))
-    world.dataset().lease.write(lease)
+    taking = Taking(MAX_EPOCH, MAX_EPOCH, "ab" * 16)
+    lease = Lease("lithify-1", 7, False, MAX_EPOCH - 1, taking, "lithify-2")
+    world.dataset().lease.write(lease, None)
     found = world.dataset().lease.read()
     assert found is not None
     assert found.lease == lease
     assert json.loads(world.memory.get(LEASE_KEY))["taken"] == MAX_EPOCH - 1
+
+
+def test_a_lease_of_a_version_that_asks_nobody_is_read() -> None:
+    world = untouched()
+    text = b'{"holder": "lithify-1", "renewals": 7, "is_ended": false, "taken": 4, "taking": null}'
+    world.memory.put(LEASE_KEY, text)
+    found = world.dataset().lease.read()
+    assert found is not None
+    assert found.lease == Lease("lithify-1", 7, taken=4)

@@ -14,7 +14,7 @@ from lithify.clock import SystemClock
 from lithify.compaction import checks, transitions
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.finding import Finding, Severity
-from lithify.compaction.lease import LEASE_MS, Lease
+from lithify.compaction.lease import VALID_MS, Lease
 from lithify.compaction.model import Compaction, Ledger, State
 from lithify.compaction.status import Status
 from lithify.datasets.slatedb import checks as database
@@ -68,21 +68,21 @@ class Odd(WrappedStore):
         if self._way in ways:
             raise StoreError("access denied")
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
         self._fail("read-only")
         if self._way == "overwrites":
             self.inner.put(key, data)
-        elif self._way == "no conditions" and data == b"twice":
+            return None
+        if self._way == "no conditions" and data == b"twice":
             raise StoreError("not implemented")
-        else:
-            self.inner.create(key, data, put_id)
+        return self.inner.create(key, data, put_id)
 
-    def replace(self, key: str, data: bytes, etag: str) -> None:
+    def replace(self, key: str, data: bytes, etag: str) -> str | None:
         self._fail("no etags")
         if self._way == "ignores etags":
             self.inner.put(key, data)
-        else:
-            self.inner.replace(key, data, etag)
+            return None
+        return self.inner.replace(key, data, etag)
 
     def head(self, key: str) -> ObjectMeta:
         self._fail("no head")
@@ -189,7 +189,7 @@ def examine(path: Path, now_ms: int | None = None, l0_max_ssts: int = L0_MAX_SST
 
 def announce(dataset: SlateDataset) -> None:
     """Lithify's coordinator of the present epoch, with a lease written now."""
-    dataset.lease.write(Lease("lithify-1", taken=dataset.snapshot().compactor_epoch))
+    dataset.lease.write(Lease("lithify-1", taken=dataset.snapshot().compactor_epoch), None)
 
 
 def submitted(dataset: SlateDataset, step: Step | None = None) -> Ulid:
@@ -218,7 +218,7 @@ def test_nobody_coordinates(path: Path) -> None:
     ("later_ms", "severity"),
     [
         (5_000, Severity.OK),
-        (LEASE_MS + 2_000, Severity.PROBLEM),
+        (VALID_MS + 2_000, Severity.PROBLEM),
         (-3_600_000, Severity.WARNING),  # this machine's clock is behind
     ],
 )

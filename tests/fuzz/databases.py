@@ -116,7 +116,7 @@ def make_busy(path: Path) -> None:
     spec = dataset.encode_spec(failed.spec)
     dataset.journal.add_failure(Failure(failed.id, "it broke", 5, clock.now_ms(), spec))
     dataset.update_ledger(lambda latest: transitions.fail(latest, failed.id))
-    dataset.lease.write(Lease("lithify-x", is_ended=True, taken=coordinator.epoch))
+    dataset.lease.write(Lease("lithify-x", is_ended=True, taken=coordinator.epoch), dataset.lease.look())
     (path / "gc").mkdir(exist_ok=True)
     for name in ("manifest", "compactions"):
         (path / "gc" / f"{name}.boundary").write_text("1", encoding="utf-8")

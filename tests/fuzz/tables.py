@@ -160,7 +160,7 @@ def make_busy(catalog: SqlCatalog) -> None:
     spec_text = dataset.encode_spec(failed.spec)
     dataset.journal.add_failure(Failure(failed.id, "it broke", 5, clock.now_ms(), spec_text))
     ledger = dataset.update_ledger(lambda latest: transitions.fail(latest, failed.id))
-    dataset.lease.write(Lease("lithify-x", is_ended=True, taken=ledger.epoch))
+    dataset.lease.write(Lease("lithify-x", is_ended=True, taken=ledger.epoch), dataset.lease.look())
     states = {compaction.state for compaction in ledger.compactions}
     assert states == {State.COMPACTED, State.RUNNING, State.SCHEDULED, State.FAILED}, states
 

@@ -1,7 +1,7 @@
 """Killing `lithify compact` between its lease and its epoch, with SlateDB's coordinator open afterwards.
 
 1. The command runs in a process of its own (`python -m tests.processes.lease_kills POINT URL`). Once it has
-   renamed the announcement to its place, every further event that Python's audit hooks show is a *point*, up
+   brought the announcement to its place, every further event that Python's audit hooks show is a *point*, up
    to and with the moment before the manifest is linked to its name. It kills itself at the wanted point.
 2. The official client opens the database, with a coordinator inside, and takes the next epoch.
 3. `lithify compact` must end with exit code 3. The client must not have been closed: it writes, flushes and
@@ -141,7 +141,7 @@ def main() -> None:
                 print("points", len(passed), file=sys.stderr, flush=True)
             if is_last or len(passed) == point:
                 os.kill(os.getpid(), signal.SIGKILL)
-        elif event == "os.rename" and str(arguments[1]).endswith(LEASE):
+        elif event in ("os.link", "os.rename") and str(arguments[1]).endswith(LEASE):
             is_between = True
 
     sys.addaudithook(look)

@@ -28,7 +28,7 @@ def cancel(
     """Cancel it, as somebody does who sees that Lithify coordinates."""
     dataset = rig.dataset()
     epoch = dataset.snapshot().compactor_epoch
-    dataset.lease.write(Lease("lithify-1", is_ended=True, taken=epoch))
+    dataset.lease.write(Lease("lithify-1", is_ended=True, taken=epoch), dataset.lease.look())
     control.cancel(rig.dataset(wrap), rig.clock, [compaction_id])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lithify.compaction import transitions
-from lithify.compaction.lease import LEASE_MS, Lease, Taking
+from lithify.compaction.lease import LEASE_MS, VALID_MS, Lease, Taking
 from lithify.compaction.model import Progress, RangeProgress, State, Worker
 from lithify.compaction.presence import Presence
 from lithify.datasets.slatedb.backlog import backlog
@@ -26,6 +26,7 @@ from tests.judge.official import open_db
 
 NOW_MS = 1_700_000_000_000
 LEASE = Lease("lithify-1", taken=7)
+ASKED = replace(LEASE, challenger="lithify-2")
 ANNOUNCED = Lease("lithify-1", taken=6, taking=Taking(7, 2, "00" * 16))
 
 
@@ -33,9 +34,11 @@ ANNOUNCED = Lease("lithify-1", taken=6, taking=Taking(7, 2, "00" * 16))
     ("epoch", "lease", "later_ms", "presence", "is_alive"),
     [
         (0, None, 0, Presence.NEVER, False),
-        (7, LEASE, LEASE_MS - 1, Presence.ALIVE, True),
+        (7, LEASE, VALID_MS - 1, Presence.ALIVE, True),
+        (7, ASKED, LEASE_MS - 1, Presence.ALIVE, True),
+        (7, ASKED, LEASE_MS, Presence.LOST, False),
         (7, replace(LEASE, is_ended=True), 0, Presence.STOPPED, False),
-        (7, LEASE, LEASE_MS, Presence.LOST, False),
+        (7, LEASE, VALID_MS, Presence.LOST, False),
         (7, LEASE, -LEASE_MS, Presence.ALIVE, True),
         (7, LEASE, -LEASE_MS - 1, Presence.UNCLEAR, None),
         (8, LEASE, 0, Presence.FOREIGN, None),
@@ -54,7 +57,7 @@ def test_which_coordinator(
     store.create(f"db/manifest/{1:020}.manifest", encode_manifest(replace(EMPTY, compactor_epoch=epoch)))
     dataset = SlateDataset(store, "db", clock, RandomIds())
     if lease is not None:
-        dataset.lease.write(lease)
+        dataset.lease.write(lease, None)
     found = dataset.coordinator(NOW_MS + later_ms)
     assert found.presence is presence
     assert found.is_alive is is_alive

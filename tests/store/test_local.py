@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lithify.errors import ObjectExists, ObjectNotFound, StoreError
+from lithify.store import local
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
 
@@ -187,3 +189,17 @@ def test_what_killed_writers_left_is_listed_apart_and_deleted(tmp_path: Path) ->
         with pytest.raises(StoreError):
             store.delete_staged(key)
     assert store.get("db/a") == b"object"
+
+
+def test_who_was_suspended_while_it_replaced_keeps_others_waiting_for_a_finite_time(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MAX_LOCK_WAIT_S", 0.05)
+    etag = store.create("lease", b"1")
+    with (tmp_path / "lease#0").open("w") as suspended:
+        fcntl.flock(suspended, fcntl.LOCK_EX)
+        with pytest.raises(StoreError, match="suspended"):
+            store.replace("lease", b"2", etag)
+        assert store.get("lease") == b"1"
+    store.replace("lease", b"2", etag)
+    assert store.get("lease") == b"2"

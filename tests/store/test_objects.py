@@ -183,6 +183,18 @@ def test_replace_wants_the_current_etag(place: Place) -> None:
     assert place.names() == ["boundary"]
 
 
+def test_conditional_writes_answer_with_the_etag_of_what_they_wrote(place: Place) -> None:
+    key = place.key("lease")
+    created = place.store.create(key, b"1")
+    assert created is not None
+    assert created == place.store.head(key).etag
+    replaced = place.store.replace(key, b"2", created)
+    assert replaced is not None
+    assert replaced == place.store.head(key).etag != created
+    place.store.replace(key, b"3", replaced)
+    assert place.store.get(key) == b"3"
+
+
 def test_no_etag_comes_back(place: Place) -> None:
     key = place.key("counter")
     place.store.put(key, b"10")

@@ -117,9 +117,9 @@ def test_our_own_write_that_the_store_repeated_is_no_conflict() -> None:
     inner = MemoryStore()
 
     class Repeating(WrappedStore):
-        def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+        def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
             self.inner.create(key, data, put_id)
-            self.inner.create(key, data, put_id)
+            return self.inner.create(key, data, put_id)
 
     assert open_files(Repeating(inner)).publish(None, b"mine") == Version(1, b"mine")
 
@@ -415,10 +415,10 @@ def test_an_update_gives_up_after_a_finite_number_of_conflicts() -> None:
     tries = []
 
     class Overtaken(WrappedStore):
-        def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+        def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
             tries.append(key)
             self.inner.create(key, b"faster")
-            self.inner.create(key, data, put_id)
+            return self.inner.create(key, data, put_id)
 
     with pytest.raises(VersionConflict):
         open_files(Overtaken(inner)).update(append(b"a"), clock, random.Random(0))

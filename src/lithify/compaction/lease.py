@@ -1,10 +1,13 @@
 """The lease of a dataset's coordinator: what it says, and what can be told from it. Pure.
 
-A lease is one small object that its holder writes again and again. It says two things:
+A lease is one small object, written by its etag only: nobody writes over what he has not seen. It says two
+things:
 
-1. *Is its holder alive?* A live holder writes it anew (`renewals`). Who watches a lease that stays the same
-   for `LEASE_MS`, by its own monotonic clock, knows that its holder does not run, whatever the clocks of
-   the two machines show. One look only tells when it was written, by the store's clock (`judge_lease`).
+1. *Is its holder alive?* Whoever wants to know asks: he writes his name into the lease (`challenger`). A live
+   holder looks at its lease every `LOOK_AFTER_MS` and answers by writing it anew (`renewals`). If a question
+   has stood for `LEASE_MS`, by the monotonic clock of who watches it, the holder does not run, whatever the
+   clocks of the two machines show. While nobody asks, a lease is renewed every `RENEW_AFTER_MS` only. So one
+   look tells something too, by the store's clock (`judge_lease`).
 2. *Was an epoch taken by Lithify?* Only with proof (`Lease.proves`): either the holder has said so after it
    took the epoch (`taken`), or it announced before which version of the dataset's numbered files would carry
    the epoch and a mark that nobody else writes (`taking`), and that version has the mark.
@@ -18,15 +21,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from lithify.compaction.presence import CoordinatorStatus, Presence
 from lithify.errors import CorruptObject
 from lithify.jsonvalues import text, whole_number
 
-LEASE_MS = 10_000
-"""A lease that stays the same for so long has no live holder."""
+LOOK_AFTER_MS = 11_000
+"""So often a holder looks whether somebody asks."""
+RENEW_AFTER_MS = 60_000
+"""So often a holder writes its lease although nobody asks."""
+LEASE_MS = 25_000
+"""A question that stands for so long has no live holder to answer it. Longer than two looks, so that one may
+be late or fail."""
+VALID_MS = RENEW_AFTER_MS + LEASE_MS
+"""A lease that was written so long ago has no live holder."""
 MAX_EPOCH = (1 << 64) - 1
 MARK_BYTES = 16
 
@@ -59,12 +69,18 @@ class Lease:
     """The newest epoch known to have been taken by a Lithify process."""
     taking: Taking | None = None
     """What the holder was about to take when it wrote this."""
+    challenger: str | None = None
+    """The process that asks whether the holder is alive; all else stands as the holder wrote it."""
 
     def proves(self, epoch: int, has_taken: Callable[[Taking], bool]) -> bool:
         """Whether `epoch` was taken by Lithify; `has_taken` looks whether a version has its mark."""
         if self.taken == epoch:
             return True
         return self.taking is not None and self.taking.epoch == epoch and has_taken(self.taking)
+
+    def unasked(self) -> Lease:
+        """As the holder wrote it."""
+        return replace(self, challenger=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +89,7 @@ class FoundLease:
 
     lease: Lease | None
     """`None`: it cannot be read."""
-    etag: str | None
+    etag: str
     """Changes with every write."""
     written_ms: int
     """When it was written, by the store's clock."""
@@ -86,8 +102,14 @@ class LeaseFile(Protocol):
         """The lease as it is, whoever holds it; `None` when there is none."""
         ...
 
-    def write(self, lease: Lease) -> None:
-        """Replace the lease."""
+    def look(self) -> str | None:
+        """The etag of the lease as it is; `None` when there is none."""
+        ...
+
+    def write(self, lease: Lease, etag: str | None) -> str:
+        """Write the lease over the one that has this etag, or where there is none if it is `None`; the new
+        etag. `PreconditionFailed` when another is there: somebody else wrote meanwhile, or this very lease
+        was written before and the answer was lost."""
         ...
 
 
@@ -106,7 +128,8 @@ def judge_lease(epoch: int, lease: Lease, written_ms: int, now_ms: int) -> Coord
     """What one look at a lease tells of Lithify's coordinator, which took `epoch`."""
     if lease.is_ended:
         return CoordinatorStatus(Presence.STOPPED, epoch, lease.holder)
-    ends_ms = written_ms + LEASE_MS
+    # Asking is writing too, though not by the holder.
+    ends_ms = written_ms + (VALID_MS if lease.challenger is None else LEASE_MS)
     if now_ms >= ends_ms:
         presence = Presence.LOST
     elif now_ms >= written_ms - LEASE_MS:
@@ -125,13 +148,14 @@ def decode_lease(data: bytes) -> Lease | None:
     """The lease in these bytes, which anybody may have written; `None` when it is none."""
     try:
         fields = json.loads(data)
-        taking = fields["taking"]
+        taking, challenger = fields["taking"], fields.get("challenger")  # older versions do not ask
         return Lease(
             holder=text(fields["holder"]),
             renewals=_number(fields["renewals"]),
             is_ended=fields["is_ended"] is True,
             taken=None if fields["taken"] is None else _number(fields["taken"]),
             taking=None if taking is None else _taking(taking),
+            challenger=None if challenger is None else text(challenger),
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return None

@@ -6,16 +6,49 @@ owner's. The lease keeps that from happening for nothing, or to a program that m
 1. Read the lease, then the epoch. Whatever cannot be coordinated is refused here.
 2. Unless told to take over, nobody but Lithify's coordinators may hold the epoch (`Led.why_held`). What
    is not known counts as held.
-3. Unless told to take over, or its holder has resigned, watch the lease. One that changes has a live
-   holder. One that stays the same for `LEASE_MS` has none; the clocks of other machines do not matter.
+3. Unless told to take over, or its holder has resigned, ask the holder: write an own name into its lease
+   (`challenger`), and watch. A holder that writes its lease is alive. A question without an answer for
+   `LEASE_MS` has no live holder. A question of somebody else serves as well.
 4. Take the next epoch. Before each try it must still follow the one found in step 1: a coordinator that
    started meanwhile may be alive. Then the lease announces what is about to be written (`Taking`), so that
    a run that dies right after it can be recognised, and nobody else is taken for it. Nothing is written to
    the dataset before this, and nothing is announced that the dataset refuses.
-5. Say in the lease that the epoch was taken.
 
-From then on `renew` writes the lease again from time to time, and whatever ends the leadership ends the
-lease too (`acquire` is a context manager). Nothing is written over the lease of a successor.
+From then on `renew`, which is to be called at least every few seconds, looks at the lease and writes it:
+
+5. Every `LOOK_AFTER_MS` one look at the etag. If it is as it was left, nobody has asked.
+6. The lease is written at the first look after `RENEW_AFTER_MS`; when somebody has asked; and at the very
+   first look, when it says that the epoch was taken. (The announcement and its mark prove that too, while
+   the version with the mark is there. So a run that is over before needs no such write.)
+7. Whatever ends the leadership ends the lease too (`acquire` is a context manager).
+
+Every write is conditional, on the etag that was seen last. So nobody writes over what he has not read, and
+nothing need be read before a write. A write that finds another lease there reads it, and then:
+
+- It is the very one that was to be written, and only the answer was lost: done.
+- It is the holder's own, with a question or from an earlier write whose answer was lost: write over it.
+- It proves a newer epoch: `Fenced`. It only announces one: its author is given one look's time to take it
+  or to die, because what he takes could not be proved once his announcement is gone. Then it is written
+  over.
+- It is an older coordinator's, of one who resigned, or no lease: write over it. To announce, only a lease
+  whose holder was found dead, or has resigned since, may be written over; any other has a live author.
+
+Why few writes are enough. Asking costs two writes, and only when there is somebody to ask; that nobody asks
+costs one look. What can go wrong is that a live coordinator is taken for dead, and it loses nothing then:
+the one who takes the next epoch fences it, each of its publications is refused from then on, what it
+finished is in the ledger, and it ends with `Fenced` at the next tick, or at the next look.
+
+- *Clocks that jump.* Only monotonic clocks are read, and only differences of one process's own clock. A
+  challenger does not even read it: it counts the pauses it sleeps between its looks, so that neither a
+  store that does not answer nor being suspended counts as watching.
+- *A holder that is suspended* for longer than `LEASE_MS` while somebody asks loses the leadership. Woken
+  up, it believes in it until its next look or publication, whichever comes first, and writes over nobody's
+  lease.
+- *A store that is away* for the holder alone: it can neither look nor answer, so a challenger takes over, and
+  the holder is fenced when it comes back. A holder whose look fails begins no tick, so it never goes on
+  without having looked. Away for all: the challenger's looks fail too, and it ends or waits.
+- *A loop that is slow.* `LEASE_MS` is longer than two looks; a tick that takes longer than the rest may
+  cost the leadership, and nothing else.
 """
 
 from __future__ import annotations
@@ -24,16 +57,26 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from lithify.clock import Clock
-from lithify.compaction.lease import LEASE_MS, FoundLease, Lease, LeaseFile, Permit, Taking
-from lithify.errors import CoordinatorAlive, Fenced, StoreError
+from lithify.compaction.lease import (
+    LEASE_MS,
+    LOOK_AFTER_MS,
+    RENEW_AFTER_MS,
+    FoundLease,
+    Lease,
+    LeaseFile,
+    Permit,
+    Taking,
+)
+from lithify.errors import CoordinatorAlive, Fenced, PreconditionFailed, StoreError
 from lithify.ids import Ids
 
-RENEW_AFTER_MS = 3_000
-LOOK_AFTER_MS = 1_000
+WATCH_PAUSE_MS = 1_000
 """Between two looks at a lease that is watched."""
+MAX_WRITES = 5
+"""Times a write is tried again because others write the lease too."""
 
 _log = logging.getLogger("lithify")
 
@@ -92,7 +135,16 @@ class Leadership:
         self._dataset = dataset
         self._clock = clock
         self._lease: Lease | None = None
-        """As this process wrote it last; `None` when it holds none."""
+        """What this process holds, as it wrote it last or is to write it next; `None` when it holds none."""
+        self._etag: str | None = None
+        """Of the lease as this process wrote it, or of the one it is to replace; `None`: there was none."""
+        self._is_announced = False
+        """The lease of this process is known to have been there."""
+        self._is_said = False
+        """The lease says which epoch was taken."""
+        self._gave_way_to: str | None = None
+        """The last who announced an epoch while this process held one."""
+        self._looked_s = 0.0
         self._written_s = 0.0
         self.holder = f"lithify-{ids.ulid(clock.now_ms())}"
         """The name this process goes by, in the lease and as a worker."""
@@ -101,8 +153,9 @@ class Leadership:
     def acquire(self, *, take_over: bool = False) -> Iterator[Term]:
         """Be the coordinator for as long as the context lasts; see the module's steps.
 
-        `CoordinatorAlive`, before anything is written, when another coordinator may be at work and this one
-        was not told to `take_over`. `Refused`, `CorruptObject` and `StoreError` as the dataset gives them.
+        `CoordinatorAlive`, before anything but a question in its lease is written, when another coordinator
+        may be at work and this one was not told to `take_over`. `Refused`, `CorruptObject` and `StoreError`
+        as the dataset gives them.
         """
         found = self._dataset.lease.read()
         lease = found.lease if found is not None else None
@@ -115,17 +168,25 @@ class Leadership:
         is_lithifys = lease is not None and lease.proves(epoch, self._dataset.has_taken)
         announced = Lease(self.holder, taken=epoch if is_lithifys else None)
         last = found.lease if found is not None else None
+        self._etag = found.etag if found is not None else None
+        self._is_announced = self._is_said = False
 
         def permit(taking: Taking) -> None:
-            if not take_over and not _follows(taking, epoch):
+            is_free = take_over or _follows(taking, epoch)
+            if is_free:
+                is_free = self._write(
+                    replace(announced, taking=taking),
+                    lambda other: take_over or self._may_be_written_over(other, last),
+                )
+            if not is_free:
                 raise CoordinatorAlive(
                     f"another coordinator has just started on {self._dataset.url} (epoch "
                     f"{taking.epoch - 1}); see `lithify status`"
                 )
-            self._write(replace(announced, taking=taking))
+            self._is_announced = True
 
         def confirm(taken: int) -> None:
-            self._write(Lease(self.holder, taken=taken))
+            self._lease = Lease(self.holder, self._renewals, taken=taken)
 
         try:
             taken = self._dataset.take_epoch(permit, confirm)
@@ -134,56 +195,137 @@ class Leadership:
             self._resign()
 
     def renew(self) -> None:
-        """Show that this process is alive, if it is time to. `Fenced` when another took over meanwhile."""
+        """Show that this process is alive, if it is time to or somebody asks. `Fenced` when another took over
+        meanwhile."""
         lease = self._lease
         if lease is None:
             raise AssertionError("only who has acquired the leadership can renew it")
-        since_ms = (self._clock.monotonic_s() - self._written_s) * 1000
-        if since_ms < RENEW_AFTER_MS:
+        now_s = self._clock.monotonic_s()
+        if (now_s - self._looked_s) * 1000 < LOOK_AFTER_MS:
             return
-        if since_ms >= LEASE_MS:  # who watched meanwhile saw no sign of life
-            self._check_successor(lease)
-        self._write(replace(lease, renewals=lease.renewals + 1))
+        is_quiet = self._is_said and (now_s - self._written_s) * 1000 < RENEW_AFTER_MS
+        if not (is_quiet and self._dataset.lease.look() == self._etag):
+            self._is_said = self._write(lease, self._may_renew_over) or self._is_said
+        self._looked_s = now_s
+
+    # Asking
 
     def _watch(self, found: FoundLease | None) -> FoundLease | None:
-        """The lease of another, once nobody renews it any more; `CoordinatorAlive` when its holder lives."""
-        seen = found
-        until_s = self._clock.monotonic_s() + LEASE_MS / 1000
-        while seen is not None and not (seen.lease is not None and seen.lease.is_ended):
-            if seen != found:
-                name = f"Lithify run ({seen.lease.holder})" if seen.lease is not None else "run"
-                raise CoordinatorAlive(
-                    f"another {name} is compacting {self._dataset.url} right now; wait for it, or stop it "
-                    "with --take-over"
-                )
-            left_s = until_s - self._clock.monotonic_s()
-            if left_s <= 0:
-                break
-            self._clock.sleep_s(min(left_s, LOOK_AFTER_MS / 1000))
-            seen = self._dataset.lease.read()
+        """The lease of another, once nobody answers for it; `CoordinatorAlive` when its holder lives."""
+        if not _is_open(found):
+            return found
+        name = found.lease.holder if found.lease is not None else "somebody"
+        _log.warning(
+            "%s may still be at work; watching the lease of %s for %d s",
+            name,
+            self._dataset.url,
+            LEASE_MS // 1000,
+        )
+        seen: FoundLease | None = self._ask(found)
+        left_ms = LEASE_MS
+        while _is_open(seen) and left_ms > 0:
+            pause_ms = min(left_ms, WATCH_PAUSE_MS)
+            self._clock.sleep_s(pause_ms / 1000)
+            left_ms -= pause_ms
+            seen = self._look_again(seen)
         return seen
 
-    def _check_successor(self, lease: Lease) -> None:
-        found = self._dataset.lease.read()
-        newest = found.lease.taken if found is not None and found.lease is not None else None
-        if newest is not None and newest > (lease.taken or 0):
-            raise Fenced(
-                f"another coordinator has taken over (epoch {newest}, mine was {lease.taken}) while this one "
-                "was not running; stopping"
-            )
+    def _ask(self, found: FoundLease) -> FoundLease | None:
+        """Put the question, unless somebody has; one who cannot be understood is not asked."""
+        if found.lease is None or found.lease.challenger is not None:
+            return found
+        asked = replace(found.lease, challenger=self.holder)
+        try:
+            return replace(found, lease=asked, etag=self._dataset.lease.write(asked, found.etag))
+        except PreconditionFailed:
+            return self._look_again(found)
+
+    def _look_again(self, found: FoundLease) -> FoundLease | None:
+        """The lease as it is now, unless its holder has shown that it lives."""
+        if self._dataset.lease.look() == found.etag:
+            return found
+        seen = self._dataset.lease.read()
+        if not _is_open(seen) or _is_unanswered(found.lease, seen.lease):
+            return seen
+        name = f"Lithify run ({seen.lease.holder})" if seen.lease is not None else "run"
+        raise CoordinatorAlive(
+            f"another {name} is compacting {self._dataset.url} right now; wait for it, or stop it "
+            "with --take-over"
+        )
+
+    # Writing
+
+    def _write(self, lease: Lease, may_write_over: Callable[[Lease | None], bool]) -> bool:
+        """Write `lease`, with a number of its own. Whether it was written: another's, which has been written
+        since this process looked last, stays if it may not be written over."""
+        self._lease = lease = replace(lease, renewals=self._renewals + 1)
+        etag = self._etag
+        for _ in range(MAX_WRITES):
+            now_s = self._clock.monotonic_s()
+            try:
+                written = self._dataset.lease.write(lease, etag)
+            except PreconditionFailed:
+                found = self._dataset.lease.read()
+                etag = found.etag if found is not None else None
+                if found is None:
+                    continue
+                if found.lease != lease:
+                    if not may_write_over(found.lease):
+                        return False
+                    continue
+                written = found.etag  # only the answer was lost
+            self._etag, self._written_s, self._looked_s = written, now_s, now_s
+            return True
+        raise StoreError(
+            f"the lease on {self._dataset.url}: {MAX_WRITES} times others were faster to write it"
+        )
+
+    @property
+    def _renewals(self) -> int:
+        return self._lease.renewals if self._lease is not None else 0
+
+    def _may_be_written_over(self, other: Lease | None, last: Lease | None) -> bool:
+        """Whether an announcement may replace the lease `other`, which has been written since the watch of
+        `last` ended."""
+        if other is not None and other.holder == self.holder:
+            return True
+        if other is None or last is None or other.holder != last.holder:
+            return False
+        return other.is_ended or _is_unanswered(last, other)
+
+    def _may_renew_over(self, other: Lease | None) -> bool:
+        """Whether a renewal may replace the lease `other`; `Fenced` when that one's epoch is newer."""
+        if other is None or other.holder == self.holder:
+            return True
+        taken = self._lease.taken if self._lease is not None else None
+        mine, taking = taken or 0, other.taking
+        is_newer = taking is not None and taking.epoch > mine
+        newest = other.taken or 0
+        if taking is not None and is_newer and self._dataset.has_taken(taking):
+            newest = taking.epoch
+        if newest > mine:
+            raise Fenced(f"another coordinator has taken over (epoch {newest}, mine was {mine}); stopping")
+        if not is_newer or other.is_ended or other.holder == self._gave_way_to:
+            return True
+        self._gave_way_to = other.holder
+        return False
 
     def _resign(self) -> None:
         """End the lease, so that the next run need not watch it. What it proves stays."""
-        lease, self._lease = self._lease, None
+        lease = self._lease
         if lease is None:
             return
         try:
-            found = self._dataset.lease.read()
-            if found is None or found.lease is None or found.lease.holder != self.holder:
-                return
+            if not self._is_announced:  # whether it was written is not known
+                found = self._dataset.lease.read()
+                if found is None or found.lease is None or found.lease.holder != self.holder:
+                    return
+                self._etag = found.etag
             if lease.taking is not None and self._dataset.has_taken(lease.taking):  # it failed only then
                 lease = replace(lease, taken=lease.taking.epoch, taking=None)
-            self._dataset.lease.write(replace(lease, renewals=lease.renewals + 1, is_ended=True))
+            self._write(
+                replace(lease, is_ended=True), lambda other: other is not None and other.holder == self.holder
+            )
         except StoreError as error:
             _log.error(
                 "the lease on %s could not be ended, so the next coordinator watches it for %d s: %s",
@@ -191,8 +333,15 @@ class Leadership:
                 LEASE_MS // 1000,
                 error,
             )
+        finally:
+            self._lease = None
 
-    def _write(self, lease: Lease) -> None:
-        self._written_s = self._clock.monotonic_s()
-        self._lease = lease
-        self._dataset.lease.write(lease)
+
+def _is_open(found: FoundLease | None) -> TypeGuard[FoundLease]:
+    """Whether there is a lease whose holder has not resigned, as far as that can be read."""
+    return found is not None and not (found.lease is not None and found.lease.is_ended)
+
+
+def _is_unanswered(before: Lease | None, after: Lease | None) -> bool:
+    """Whether nobody but challengers wrote between these two."""
+    return before is not None and after is not None and before.unasked() == after.unasked()

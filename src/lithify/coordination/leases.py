@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lithify.compaction.lease import FoundLease, Lease, decode_lease, encode_lease
-from lithify.errors import ObjectNotFound
+from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
@@ -28,8 +28,29 @@ class ObjectLease:
                 lease = decode_lease(data)
         except ObjectNotFound:
             return None
-        return FoundLease(lease, meta.etag, meta.last_modified_ms)
+        return FoundLease(lease, self._given(meta.etag), meta.last_modified_ms)
 
-    def write(self, lease: Lease) -> None:
-        """Replace the lease."""
-        self._store.put(self.key, encode_lease(lease))
+    def look(self) -> str | None:
+        """The etag of the lease as it is; `None` when there is none."""
+        try:
+            return self._given(self._store.head(self.key).etag)
+        except ObjectNotFound:
+            return None
+
+    def write(self, lease: Lease, etag: str | None) -> str:
+        """Write the lease over the one that has this etag, or where there is none; the new etag.
+        `PreconditionFailed` when another is there."""
+        data = encode_lease(lease)
+        try:
+            if etag is None:
+                written = self._store.create(self.key, data)
+            else:
+                written = self._store.replace(self.key, data, etag)
+        except (ObjectExists, ObjectNotFound) as error:  # stores differ in how they say it
+            raise PreconditionFailed(str(error)) from error
+        return self._given(written)
+
+    def _given(self, etag: str | None) -> str:
+        if etag is None:
+            raise StoreError(f"{self.key}: the store gives no etag to overwrite it by")
+        return etag

@@ -1,7 +1,8 @@
 """Coordinators and workers that run until they are told to stop: the loops around their ticks.
 
 A loop ticks, waits, and ticks again. Waiting is short while there is something to follow and one poll
-interval otherwise, spread by chance so that many processes do not read the store in step.
+interval otherwise, spread by chance so that many processes do not read the store in step. A coordinator
+looks at its lease even then.
 
 When `stop` is set, a worker cancels its tasks and gives its compactions back at once, so that others
 need not wait for its heartbeats to time out. A coordinator just ends: all its state is in the ledger.
@@ -27,6 +28,10 @@ from lithify.service.coordinator import Coordinator
 from lithify.service.garbage_loop import Collector, collecting
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool, release
+
+MAX_REST_S = 6.0
+"""A coordinator never rests for longer without looking at its lease, however rarely it looks at the dataset:
+who asks whether it is alive waits `LEASE_MS` for the answer."""
 
 _log = logging.getLogger("lithify")
 
@@ -130,9 +135,24 @@ def _coordinate(
             worker.room.check_engine()
         changed = worker is not None and _tick_worker(worker, workers_trouble)
         if worker is not None and worker.is_busy:
-            worker.wait(wait_s)
+            worker.wait(min(wait_s, MAX_REST_S))
         elif not changed:
-            stop.wait(wait_s * (1 + rng.uniform(0, options.jitter)))
+            _rest(leadership, stop, wait_s * (1 + rng.uniform(0, options.jitter)), trouble)
+
+
+def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: _Trouble) -> None:
+    """Wait, and keep the lease meanwhile."""
+    while wait_s > MAX_REST_S and not stop.wait(MAX_REST_S):
+        wait_s -= MAX_REST_S
+        try:
+            with contained("a look at the lease"):
+                leadership.renew()
+        except Fenced:
+            raise
+        except LithifyError as error:
+            trouble.say(error)
+    if not stop.is_set():
+        stop.wait(wait_s)
 
 
 def _tick_worker(worker: Worker, trouble: _Trouble) -> bool:

@@ -24,7 +24,8 @@ object that has been replaced.
 
 The file system has no conditional overwrite, so `replace` compares and renames under an advisory
 lock on the staging name `<name>#0`. That is exact among Lithify's processes; a foreign program that
-overwrites the object in the same moment, and `put`, are not held off.
+overwrites the object in the same moment, and `put`, are not held off. Who waits for the lock longer than
+`MAX_LOCK_WAIT_S` fails.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,6 +45,8 @@ from lithify.store.keys import check_key, is_leftover_name, is_object_name, unst
 from lithify.store.objects import ObjectMeta
 from lithify.store.ranges import check_range
 
+MAX_LOCK_WAIT_S = 10.0
+_LOCK_PAUSE_S = 0.002
 _STAGING_DIGITS = 18
 _MS_NS = 1_000_000
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -103,29 +107,32 @@ class LocalStore:
         with _failures("list", folder or "/"):
             yield from self._walk(self._root / folder, f"{folder}/" if folder else "", is_object_name)
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str:
         path = self._path(key)
         with _write_failures("create", key):
-            stage = _stage(path, data)
+            stage, etag = _stage(path, data)
             try:
                 os.link(stage, path)
             finally:
                 stage.unlink()
             _sync_folder(path.parent)
+            return etag
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
         with _write_failures("put", key):
-            _publish(_stage(path, data), path)
+            _publish(_stage(path, data)[0], path)
 
-    def replace(self, key: str, data: bytes, etag: str) -> None:
+    def replace(self, key: str, data: bytes, etag: str) -> str:
         path = self._path(key)
         with _write_failures("replace", key), _lock(path):
             before = path.stat() if path.exists() else None
             if before is None or _etag(before) != etag:
                 raise PreconditionFailed(f"replace {key}: its etag is no longer {etag}")
             # Inode numbers come back; the time keeps the etag from doing so.
-            _publish(_stage(path, data, after_ns=before.st_mtime_ns), path)
+            stage, new_etag = _stage(path, data, after_ns=before.st_mtime_ns)
+            _publish(stage, path)
+            return new_etag
 
     def delete(self, key: str) -> None:
         with _write_failures("delete", key):
@@ -213,8 +220,9 @@ def _etag(stat: os.stat_result) -> str:
     return f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
 
 
-def _stage(path: Path, data: bytes, after_ns: int = 0) -> Path:
-    """A synced staging file with these bytes, modified later than `after_ns`."""
+def _stage(path: Path, data: bytes, after_ns: int = 0) -> tuple[Path, str]:
+    """A synced staging file with these bytes, modified later than `after_ns`, and its etag, which it keeps
+    under its final name."""
     fd, stage = _open_stage(path)
     try:
         with os.fdopen(fd, "wb", buffering=0) as file:
@@ -227,10 +235,11 @@ def _stage(path: Path, data: bytes, after_ns: int = 0) -> Path:
             written_ns = max(written_ns - written_ns % _MS_NS + secrets.randbelow(_MS_NS), after_ns + 1)
             os.utime(file.fileno(), ns=(written_ns, written_ns))
             os.fsync(file.fileno())
+            etag = _etag(os.fstat(file.fileno()))
     except BaseException:
         stage.unlink()
         raise
-    return stage
+    return stage, etag
 
 
 def _open_stage(path: Path) -> tuple[int, Path]:
@@ -278,10 +287,27 @@ def _lock(path: Path) -> Iterator[None]:
     lock = path.with_name(f"{path.name}#0")
     fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _wait_for(fd, path)
         yield
     finally:
         os.close(fd)
+
+
+def _wait_for(fd: int, path: Path) -> None:
+    """Take the advisory lock of an open file. It is held for milliseconds, but by a process that is suspended
+    just then."""
+    ends_s = time.monotonic() + MAX_LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= ends_s:
+                raise StoreError(
+                    f"replace {path}: another process has been at it for {MAX_LOCK_WAIT_S:g} s; is that "
+                    "one suspended? Let it go on, or end it"
+                ) from None
+        time.sleep(_LOCK_PAUSE_S)
 
 
 @contextmanager

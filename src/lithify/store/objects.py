@@ -29,7 +29,7 @@ class ObjectMeta:
     last_modified_ms: int
     """Wall-clock milliseconds, by the store's clock."""
     etag: str | None
-    """What `replace` expects; only `head` and `get_with_meta` promise one."""
+    """What `replace` expects; only `head`, `get_with_meta`, `create` and `replace` promise one."""
     put_id: str | None = None
     """The `put_id` given to `create`; only from `get_with_meta`, and only if the store keeps it."""
 
@@ -92,8 +92,8 @@ class ObjectStore(Protocol):
         key order. Objects in sub-folders are included. Staging names are never listed."""
         ...
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
-        """Write the object if none of that key exists, else `ObjectExists`.
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
+        """Write the object if none of that key exists, else `ObjectExists`. The answer is its etag.
 
         A `StoreError` of another class may mean that the write landed and only the answer was lost,
         and so may `ObjectExists` where the store repeats lost requests by itself. `put_id` is kept
@@ -106,8 +106,9 @@ class ObjectStore(Protocol):
         """Write the object, replacing one of the same key atomically."""
         ...
 
-    def replace(self, key: str, data: bytes, etag: str) -> None:
-        """Overwrite the object if its etag is still `etag`, else `PreconditionFailed`."""
+    def replace(self, key: str, data: bytes, etag: str) -> str | None:
+        """Overwrite the object if its etag is still `etag`, else `PreconditionFailed`. The answer is its new
+        etag."""
         ...
 
     def delete(self, key: str) -> None:

@@ -94,22 +94,24 @@ class ObstoreStore:
         # Not every store lists in key order (directory buckets of S3 do not).
         return iter(sorted((meta for meta in found if not is_staging_name(meta.key)), key=attrgetter("key")))
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
         attributes = {} if put_id is None else {PUT_ID_METADATA: put_id}
         # A conflict is a conflict, whether the store says so by 412 or by 409.
         with _failures("create", key):
-            obstore.put(self._backend, check_key(key), data, mode="create", attributes=attributes)
+            answer = obstore.put(self._backend, check_key(key), data, mode="create", attributes=attributes)
+        return self._etag(answer)
 
     def put(self, key: str, data: bytes) -> None:
         with _failures("put", key):
             obstore.put(self._backend, check_key(key), data, use_multipart=False)
 
-    def replace(self, key: str, data: bytes, etag: str) -> None:
+    def replace(self, key: str, data: bytes, etag: str) -> str | None:
         with _failures("replace", key):
             if self._goes_by_version:
-                obstore.put(self._backend, check_key(key), data, mode={"version": etag})
+                answer = obstore.put(self._backend, check_key(key), data, mode={"version": etag})
             else:
-                obstore.put(self._backend, check_key(key), data, mode={"e_tag": etag})
+                answer = obstore.put(self._backend, check_key(key), data, mode={"e_tag": etag})
+        return self._etag(answer)
 
     def delete(self, key: str) -> None:
         try:
@@ -136,9 +138,11 @@ class ObstoreStore:
         return data
 
     def _meta(self, meta: obstore.ObjectMeta, put_id: str | None = None) -> ObjectMeta:
-        etag = meta["version"] if self._goes_by_version else meta["e_tag"]
         modified_ms = int(meta["last_modified"].timestamp() * 1000)
-        return ObjectMeta(meta["path"], meta["size"], modified_ms, etag, put_id)
+        return ObjectMeta(meta["path"], meta["size"], modified_ms, self._etag(meta), put_id)
+
+    def _etag(self, answer: obstore.ObjectMeta | obstore.PutResult) -> str | None:
+        return answer["version"] if self._goes_by_version else answer["e_tag"]
 
 
 class ObstoreWriter:

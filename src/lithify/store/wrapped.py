@@ -59,14 +59,14 @@ class WrappedStore:
         # Listed at once, so that the call happens where it is made.
         return iter(self.around(Call("list", prefix), lambda: builtins.list(self.inner.list(prefix))))
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
-        self.around(Call("create", key, len(data)), lambda: self.inner.create(key, data, put_id))
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
+        return self.around(Call("create", key, len(data)), lambda: self.inner.create(key, data, put_id))
 
     def put(self, key: str, data: bytes) -> None:
         self.around(Call("put", key, len(data)), lambda: self.inner.put(key, data))
 
-    def replace(self, key: str, data: bytes, etag: str) -> None:
-        self.around(Call("replace", key, len(data)), lambda: self.inner.replace(key, data, etag))
+    def replace(self, key: str, data: bytes, etag: str) -> str | None:
+        return self.around(Call("replace", key, len(data)), lambda: self.inner.replace(key, data, etag))
 
     def delete(self, key: str) -> None:
         self.around(Call("delete", key), lambda: self.inner.delete(key))

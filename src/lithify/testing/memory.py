@@ -64,22 +64,22 @@ class MemoryStore:
             found = [self._objects[key].meta for key in sorted(self._objects) if key.startswith(folder)]
         return iter(found)
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str:
         with self._lock:
             if check_key(key) in self._objects:
                 raise ObjectExists(f"create {key}: it exists already")
-            self._write(key, data, put_id)
+            return self._write(key, data, put_id)
 
     def put(self, key: str, data: bytes) -> None:
         with self._lock:
             self._write(check_key(key), data)
 
-    def replace(self, key: str, data: bytes, etag: str) -> None:
+    def replace(self, key: str, data: bytes, etag: str) -> str:
         with self._lock:
             found = self._objects.get(check_key(key))
             if found is None or found.meta.etag != etag:
                 raise PreconditionFailed(f"replace {key}: its etag is no longer {etag}")
-            self._write(key, data)
+            return self._write(key, data)
 
     def delete(self, key: str) -> None:
         with self._lock:
@@ -101,11 +101,13 @@ class MemoryStore:
             raise ObjectNotFound(f"get {key}: no such object")
         return found
 
-    def _write(self, key: str, data: bytes, put_id: str | None = None) -> None:
+    def _write(self, key: str, data: bytes, put_id: str | None = None) -> str:
         self._writes += 1
+        etag = f'"{self._writes}"'
         kept = put_id if self._keeps_put_ids else None
-        meta = ObjectMeta(key, len(data), self._clock.now_ms(), f'"{self._writes}"', kept)
+        meta = ObjectMeta(key, len(data), self._clock.now_ms(), etag, kept)
         self._objects[key] = _Object(bytes(data), meta)
+        return etag
 
 
 class MemoryWriter:

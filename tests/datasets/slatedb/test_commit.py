@@ -30,9 +30,10 @@ class SlowStore(WrappedStore):
 
     after: Callable[[str], None] = staticmethod(lambda _: None)
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
-        super().create(key, data, put_id)
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
+        etag = super().create(key, data, put_id)
         self.after(key)
+        return etag
 
 
 class Commit:

@@ -15,10 +15,12 @@ from unittest import mock
 from lithify.compaction import transitions
 from lithify.compaction.failure_detector import SilenceWatch
 from lithify.compaction.heartbeat_gate import Pulse
-from lithify.compaction.lease import Lease
+from lithify.compaction.lease import Lease, encode_lease
 from lithify.compaction.model import State
 from lithify.compaction.transitions import AnyCompaction, AnyLedger, IllegalTransition
 from lithify.coordination import leadership
+from lithify.coordination.leadership import Leadership
+from lithify.coordination.leases import ObjectLease
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.slatedb import commit, garbage, prepare, retention, transform, validate
 from lithify.datasets.slatedb.commit import Commit
@@ -30,6 +32,7 @@ from lithify.errors import LostOwnership
 from lithify.ids import Ulid, ulid_ms
 from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation import rules
+from lithify.testing.simulation.scenario import RENEW_AFTER_MS
 
 _NEVER_MS = 1 << 62
 
@@ -156,6 +159,19 @@ def _no_pins(self: Any, latest: Manifest) -> Mapping[int, Manifest]:
 
 def _proves_what_it_announces(self: Lease, epoch: int, _: object) -> bool:
     return epoch in (self.taken, self.taking.epoch if self.taking is not None else None)
+
+
+def _written_over_anything(self: ObjectLease, lease: Lease, etag: str | None) -> str:
+    self._store.put(self.key, encode_lease(lease))
+    return self.look() or ""
+
+
+_honest_renew = Leadership.renew
+
+
+def _renew_unasked(self: Leadership) -> None:
+    if (self._clock.monotonic_s() - self._written_s) * 1000 >= RENEW_AFTER_MS:
+        _honest_renew(self)
 
 
 MUTANTS = (
@@ -292,6 +308,37 @@ MUTANTS = (
         "an epoch that was taken meanwhile is not looked at",
         (rules.UNASKED,),
         ((leadership, "_follows", lambda *_: True),),
+    ),
+    Mutant(
+        "a lease is written over whatever is there",
+        (rules.LEASES,),
+        ((ObjectLease, "write", _written_over_anything),),
+    ),
+    Mutant(
+        "a holder does not look at its lease",
+        (rules.LEASES,),
+        ((Leadership, "renew", _renew_unasked),),
+    ),
+    Mutant(
+        "who finds a lease does not watch it",
+        (rules.LEASES,),
+        ((Leadership, "_watch", lambda self, found: found),),
+    ),
+    Mutant(
+        "who watches a lease does not ask",
+        (rules.LEASES,),
+        ((Leadership, "_ask", lambda self, found: found),),
+    ),
+    Mutant(
+        "an announcement replaces any other",
+        (rules.LEASES,),
+        ((Leadership, "_may_be_written_over", lambda *_: True),),
+        first_seed=5_180,
+    ),
+    Mutant(
+        "a fenced coordinator renews its lease",
+        (rules.LEASES,),
+        ((Leadership, "_may_renew_over", lambda *_: True),),
     ),
     Mutant(
         "nobody is ever silent",

@@ -57,6 +57,8 @@ EVENTS = (
     "event: coordinator told to take over",
     "event: SlateDB's coordinator opened",
     "event: slatedb ended by Fenced",
+    "event: question answered",
+    "event: question asked",
     "event: reader pinned a manifest",
     "event: worker stopped",
     "event: writer ended by Fenced",

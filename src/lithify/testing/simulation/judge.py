@@ -3,7 +3,8 @@
 1. A numbered file that appears at or below its boundary counts for nobody. Every other one must be the
    successor of the latest; it is decoded and compared with that one (`manifest_rules`, `ledger_rules`).
 2. SSTs are written once. Boundaries only rise, and never to the latest version.
-3. A deletion is judged by what is needed at that moment (`_needed_ssts`).
+3. The lease is compared with the one before (`lease_rules`).
+4. A deletion is judged by what is needed at that moment (`_needed_ssts`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from lithify.errors import ObjectNotFound
 from lithify.ids import Ulid
 from lithify.store.versions import parse_boundary, parse_key
 from lithify.testing.simulation import rules
+from lithify.testing.simulation.lease_rules import LeaseRules
 from lithify.testing.simulation.ledger_rules import LedgerRules
 from lithify.testing.simulation.manifest_rules import ManifestRules, changes_nothing
 from lithify.testing.simulation.scenario import CHECKPOINT_LIFETIME_S, MAX_SKEW_MS
 from lithify.testing.simulation.world import ROOT, Process, World
 
 _PATHS = DatabasePaths(ROOT)
+_LEASE = f"{_PATHS.own_folder}/coordinator.json"
 _READERS_MS = CHECKPOINT_LIFETIME_S * 1000 // 2 - 2 * MAX_SKEW_MS - 1_000
 """So long a reader may go on with a version that a commit has replaced, if nobody ever falls asleep."""
 
@@ -40,6 +43,7 @@ class Judge:
         self._world = world
         self._ledgers = LedgerRules(world)
         self._manifests = ManifestRules(world)
+        self._leases = LeaseRules(world)
         self.manifest: tuple[int, Manifest] | None = None
         self.ledger: tuple[int, SlateLedger] | None = None
         self._boundaries = {_PATHS.manifest_boundary: 0, _PATHS.compactions_boundary: 0}
@@ -54,6 +58,8 @@ class Judge:
     def wrote(self, process: Process, key: str, data: bytes) -> None:
         if key in self._boundaries:
             self._wrote_boundary(process, key, data)
+        elif key == _LEASE:
+            self._leases.wrote(process, data)
         elif key.startswith(f"{_PATHS.manifest_folder}/"):
             number = parse_key(key, _PATHS.manifest_folder, MANIFEST_SUFFIX)
             if number is not None and self._counts(process, key, number, _PATHS.manifest_boundary):
@@ -81,6 +87,8 @@ class Judge:
             _, old = self.manifest
             ledger = self.ledger[1] if self.ledger is not None else None
             self._manifests.check(process, number, old, new, ledger)
+            if new.compactor_epoch != old.compactor_epoch:
+                self._leases.took(process, new.compactor_epoch)
             self._check_pinned(process, old, new)
             self._replaced.append((self._world.now_ms, old))
         self.manifest = number, new

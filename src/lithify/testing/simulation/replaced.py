@@ -6,6 +6,7 @@
 4. The log is silent; the trace has it all.
 5. Names of SSTs are parsed once each.
 6. In most seeds manifests and ledgers are not really encoded (`codecs`).
+7. The times of the coordinator's lease are shorter.
 
 Everything else of coordinator, worker, their loops, the dataset, its validation, commit and
 garbage collection is what runs in production.
@@ -23,6 +24,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import lithify.coordination.leadership
 import lithify.service.worker
 import lithify.service.worker_pool
 from lithify.datasets.slatedb import dataset as dataset_module
@@ -39,9 +41,15 @@ from lithify.datasets.slatedb.task import SourceSst, SstOptions
 from lithify.store.objects import ObjectStore
 from lithify.testing.simulation.core.waiting import SameThread, wait_for_futures
 from lithify.testing.simulation.rows import ROW_BYTES, cut, decode_rows
-from lithify.testing.simulation.scenario import CHECKPOINT_LIFETIME_S
+from lithify.testing.simulation.scenario import (
+    CHECKPOINT_LIFETIME_S,
+    LEASE_MS,
+    LOOK_AFTER_MS,
+    RENEW_AFTER_MS,
+)
 from lithify.testing.simulation.world import ROOT, Process, World
 
+_LEASE_TIMES = {"LEASE_MS": LEASE_MS, "LOOK_AFTER_MS": LOOK_AFTER_MS, "RENEW_AFTER_MS": RENEW_AFTER_MS}
 _parse_sst_key = lru_cache(maxsize=4096)(parse_sst_key)
 
 
@@ -82,6 +90,8 @@ def replacements(world: World) -> Iterator[None]:
         put(lithify.service.worker, "wait", wait)
         put(lithify.service.worker_pool, "wait", wait)
         put(garbage_module, "ThreadPoolExecutor", SameThread)
+        for name, ms in _LEASE_TIMES.items():
+            put(lithify.coordination.leadership, name, ms)
         for module in (garbage_module, retention_module):
             put(module, "parse_sst_key", _parse_sst_key)
         for module, name in users_of_codecs():

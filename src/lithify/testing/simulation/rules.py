@@ -16,6 +16,8 @@
 |                         | writer still needs                                                           |
 | UNASKED                 | a coordinator of SlateDB's that is alive is closed by nobody who was not told |
 |                         | to take over                                                                 |
+| LEASES                  | everybody writes in the lease what is its own; a coordinator that is alive is |
+|                         | asked, waited for, and left alone                                             |
 | DRAINED                 | once nothing goes wrong any more, everything comes to rest in time           |
 | CLEAN                   | in the end nothing is left that nobody needs                                 |
 | SOUND                   | no process ends by an error of its own                                       |
@@ -32,8 +34,9 @@ DISJOINT = "compactions under way are disjoint"
 ONCE = "each compaction is committed once"
 KEPT = "nothing needed is deleted"
 UNASKED = "nobody is closed unasked"
+LEASES = "a lease is its holder's"
 DRAINED = "everything comes to rest"
 CLEAN = "nothing is left over"
 SOUND = "no process ends by its own error"
 
-ALL = (ROWS, NUMBERS, OWNERS, EPOCHS, STATES, DISJOINT, ONCE, KEPT, UNASKED, DRAINED, CLEAN, SOUND)
+ALL = (ROWS, NUMBERS, OWNERS, EPOCHS, STATES, DISJOINT, ONCE, KEPT, UNASKED, LEASES, DRAINED, CLEAN, SOUND)

@@ -15,6 +15,10 @@ MAX_SKEW_MS = 1_500
 HEARTBEAT_TIMEOUT_MS = 8_000
 HEARTBEAT_INTERVAL_MS = 2_000
 RANGE_START_TIMEOUT_MS = 5_000
+LEASE_MS = 10_000
+LOOK_AFTER_MS = 3_000
+RENEW_AFTER_MS = 20_000
+"""Of the coordinator's lease; shorter than in production, because here coordinators die every few seconds."""
 CHECKPOINT_LIFETIME_S = 15
 MAX_GC_MIN_AGE_MS = 6_000
 MAX_PAUSE_MS = 30_000
@@ -84,6 +88,8 @@ class Scenario:
     """Mean time between two collections."""
     slatedb_pause_ms: int
     """Mean time between two processes of SlateDB's that have a coordinator inside; 0: there are none."""
+    second_pause_ms: int
+    """Mean time between two starts of a coordinator of Lithify's although there is one; 0: nobody does."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scenario:
@@ -105,6 +111,7 @@ class Scenario:
             gc_pause_ms=rng.choice((500, 5_000, 5_000)),
             gc_min_age_ms=rng.choice((0, 2_000, MAX_GC_MIN_AGE_MS)),
             slatedb_pause_ms=0 if is_calm else rng.choice((0, 0, 2_000, 8_000)),
+            second_pause_ms=0 if is_calm else rng.choice((0, 0, 10_000)),
         )
 
 

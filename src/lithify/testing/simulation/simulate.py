@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from lithify.datasets.slatedb.model import Manifest, Tree
 from lithify.datasets.slatedb.paths import DatabasePaths, parse_sst_key
@@ -111,6 +112,8 @@ def _take_seats(world: World) -> None:
         _seat(world, "person", run_person)
     if world.scenario.slatedb_pause_ms:
         world.scheduler.spawn(lambda: _open_slatedb(world))
+    if world.scenario.second_pause_ms:
+        world.scheduler.spawn(lambda: _start_another(world))
 
 
 def _open_slatedb(world: World) -> None:
@@ -119,6 +122,16 @@ def _open_slatedb(world: World) -> None:
         world.scheduler.sleep_ms(world.rng.randint(1, 2 * world.scenario.slatedb_pause_ms))
         if not world.is_calm:
             _live(world.process("slatedb"), run_slatedb_process)
+
+
+def _start_another(world: World) -> None:
+    """Somebody starts a coordinator of Lithify's, now and then, whether there is one or not."""
+    while not world.is_calm:
+        world.scheduler.sleep_ms(world.rng.randint(1, 2 * world.scenario.second_pause_ms))
+        if not world.is_calm:
+            refusals = world.refusals
+            _live(world.process("coordinator"), partial(run_coordinator_process, take_over=False))
+            world.refusals = refusals  # whoever has the seat was not refused
 
 
 def _seat(world: World, kind: str, body: Callable[[Process], None]) -> None:

@@ -149,6 +149,8 @@ class Process:
         self.ids = RandomIds(world.rng)
         self.is_dead = False
         self.coordinator: HasEpoch | None = None
+        self.disturbed_ms = 0
+        """Until when something went wrong last with one of its store calls."""
         self.takes_over = False
         """It was told to close whatever coordinator may be alive."""
         self.worker_ids: set[str] = set()
@@ -184,6 +186,7 @@ class Process:
             self.log(f"{call.method} {call.key}{f': {fault.value}' if fault else ''}")
         if fault is not None:
             world.count(f"fault: {self.kind} {fault.name.lower()}")
+            self.disturbed_ms = world.now_ms
             self.is_dead = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
         return fault
 
@@ -194,11 +197,14 @@ class Process:
             pause_ms = rng.randint(_MIN_PAUSE_MS, MAX_PAUSE_MS)
             world.count(f"fault: {self.kind} paused")
             self.log(f"pauses for {pause_ms / 1000:.1f} s before {call.method} {call.key}")
+            self.disturbed_ms = world.now_ms + pause_ms
             self.on_pause()
             self.sleep_ms(pause_ms)
         elif rng.random() < faults.delay_per_call:
             world.count("fault: delay")
-            self.sleep_ms(rng.randint(_MIN_DELAY_MS, _MAX_DELAY_MS))
+            delay_ms = rng.randint(_MIN_DELAY_MS, _MAX_DELAY_MS)
+            self.disturbed_ms = world.now_ms + delay_ms
+            self.sleep_ms(delay_ms)
 
     def _fault(self) -> Fault | None:
         faults, rng = self.world.faults, self.rng
@@ -244,17 +250,19 @@ class WatchedStore:
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
         return self._inner.list_staged(prefix)
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
-        self._inner.create(key, data, put_id)
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
+        etag = self._inner.create(key, data, put_id)
         self._wrote(key, data)
+        return etag
 
     def put(self, key: str, data: bytes) -> None:
         self._inner.put(key, data)
         self._wrote(key, data)
 
-    def replace(self, key: str, data: bytes, etag: str) -> None:
-        self._inner.replace(key, data, etag)
+    def replace(self, key: str, data: bytes, etag: str) -> str | None:
+        new_etag = self._inner.replace(key, data, etag)
         self._wrote(key, data)
+        return new_etag
 
     def delete(self, key: str) -> None:
         if self._world.watcher is not None:

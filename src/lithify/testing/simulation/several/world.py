@@ -133,9 +133,10 @@ class PlaceStore(WrappedStore):
             raise StoreError(f"{where}: injected failure")
         return action()
 
-    def create(self, key: str, data: bytes, put_id: str | None = None) -> None:
-        super().create(key, data, put_id)
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
+        etag = super().create(key, data, put_id)
         self._wrote(key, data)
+        return etag
 
     def put(self, key: str, data: bytes) -> None:
         super().put(key, data)
