@@ -200,6 +200,29 @@ class GarbageCollected(Event):
     bytes_deleted: int
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingForStore(Event):
+    """Requests to a store of the dataset fail or have no answer, and are made again. Told after some seconds,
+    then after growing pauses. Reported from whichever thread waits."""
+
+    level = logging.WARNING
+
+    url: str
+    """Of the store."""
+    since_s: float
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBack(Event):
+    """A store that was waited for, as `WaitingForStore` told, answers again."""
+
+    level = logging.WARNING
+
+    url: str
+    waited_s: float
+
+
 Observer = Callable[[Event], None]
 
 _log = logging.getLogger("lithify")
