@@ -134,6 +134,16 @@ class EngineLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreLost(Event):
+    """The store stayed away under a compaction, which was given back. That counts as no attempt."""
+
+    level = logging.WARNING
+
+    compaction: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lost(Event):
     """The compaction was given to somebody else; this worker dropped it."""
 

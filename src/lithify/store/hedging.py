@@ -33,7 +33,6 @@ _UNIT_BYTES = 4 << 20
 _WEIGHT = 0.1
 
 _T = TypeVar("_T")
-_Outcome = tuple[object, BaseException | None]
 
 
 class Usual:
@@ -73,7 +72,7 @@ def hedged(
         except BaseException as error:  # whatever it is, it is for the caller
             outcomes.put((None, error))
 
-    _threads.start(ask)
+    start_thread(ask)
     asked, failed, started_s = 1, 0, clock.monotonic_s()
     step_s = LOOK_S if patience_s is None else min(LOOK_S, patience_s)
     while True:
@@ -82,7 +81,7 @@ def hedged(
         except Empty:
             waited_s = clock.monotonic_s() - started_s
             if patience_s is not None and asked < MAX_ASKED and waited_s >= asked * patience_s:
-                _threads.start(ask)
+                start_thread(ask)
                 asked += 1
             silent(waited_s)
             continue
@@ -114,3 +113,8 @@ class _Threads:
 
 
 _threads = _Threads()
+
+
+def start_thread(work: Callable[[], None]) -> None:
+    """Do it beside, in a thread that does not keep the process alive."""
+    _threads.start(work)

@@ -44,6 +44,7 @@ MAX_QUICK_BYTES = 4 * 1024 * 1024
 PUT_ID_METADATA = "lithifyputid"
 """Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
 _MAX_CAUSE_CHARS = 500
+_PROBE_KEY = "lithify/is-the-store-back"
 
 
 class ObstoreStore:
@@ -170,6 +171,12 @@ class ObstoreStore:
         etag = meta["version"] if self._goes_by_version else meta["e_tag"]
         modified_ms = int(meta["last_modified"].timestamp() * 1000)
         return ObjectMeta(meta["path"], meta["size"], modified_ms, etag, put_id)
+
+
+def probe(backend: Backend) -> None:
+    """Ask for something that is not there. `StoreUnavailable` when there is no answer."""
+    with suppress(ObjectNotFound), _failures("head", _PROBE_KEY):
+        obstore.head(backend, _PROBE_KEY)
 
 
 class ObstoreWriter:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from lithify.clock import Clock, SystemClock
-from lithify.errors import StoreUnavailable
-from lithify.store.hedging import Usual, hedged
+from lithify.errors import StoreError, StoreUnavailable
+from lithify.store.hedging import Usual, hedged, start_thread
 from lithify.store.retries import Failure, RetryPolicy
 from lithify.store.waiting import FIRST_AFTER_S, Outages, Waiting
 
@@ -40,9 +41,15 @@ class Requests:
         max_retries: int | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        probe: Callable[[], object] | None = None,
     ) -> None:
+        """`probe` reads something, whatever, by which a service learns that the store is back."""
         waiting = waiting if waiting is not None else Waiting()
         self.url = url
+        self._probe = probe
+        if probe is None:
+            waiting = replace(waiting, comes_back=False)
+        self._waiting = waiting
         self.policy = RetryPolicy(waiting.max_s, max_retries)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()
@@ -52,7 +59,7 @@ class Requests:
     def __reduce__(
         self,
     ) -> tuple[Callable[[str, float, int | None], Requests], tuple[str, float, int | None]]:
-        return _made_elsewhere, (self.url, self.policy.max_wait_s, self.policy.max_retries)
+        return _made_elsewhere, (self.url, self._waiting.tasks_max_s, self.policy.max_retries)
 
     def read(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         """What `call` gives, which changes nothing and reads about so much."""
@@ -70,6 +77,7 @@ class Requests:
         return self._repeated(lambda silent: hedged(call, self._clock, patience_s=None, silent=silent))
 
     def _repeated(self, ask: Callable[[Callable[[float], None]], _T]) -> _T:
+        self._outages.check()
         waiter, tries = object(), 0
         first: StoreUnavailable | None = None
         failed_s = 0.0
@@ -90,7 +98,8 @@ class Requests:
                 self._outages.waits(waiter, failed_s, error.cause)
                 pause_s = self._pause_s(tries, self._clock.monotonic_s() - failed_s, error)
                 if pause_s is None:
-                    self._outages.gives_up(waiter)
+                    if self._outages.gives_up(waiter, first.cause):
+                        start_thread(self._look_for_return)
                     raise self._given_up(first, error, tries, failed_s) from error
             except BaseException as error:
                 self._end(waiter, error)
@@ -125,6 +134,24 @@ class Requests:
             left_s -= slice_s
             self._outages.waits(waiter, since_s, first.cause)
 
+    def _look_for_return(self) -> None:
+        """Until the store answers again, or nobody wants to know."""
+        assert self._probe is not None
+        waiter, since_s = object(), self._clock.monotonic_s()
+        longest_s = self.policy.first_pause_s
+        while not self._waiting.is_ending():
+            longest_s = min(2 * longest_s, self.policy.max_pause_s)
+            self._clock.sleep_s(self._rng.uniform(0, longest_s))
+            try:
+                self._probe()
+            except StoreUnavailable as error:
+                self._outages.waits(waiter, since_s, error.cause)
+                continue
+            except StoreError:
+                pass  # an answer
+            self._outages.answered(waiter)
+            return
+
     def _given_up(
         self, first: StoreUnavailable, last: StoreUnavailable, tries: int, failed_s: float
     ) -> StoreUnavailable:
@@ -140,4 +167,4 @@ class Requests:
 
 
 def _made_elsewhere(url: str, max_wait_s: float, max_retries: int | None) -> Requests:
-    return Requests(url, Waiting(max_wait_s), max_retries=max_retries)
+    return Requests(url, Waiting(max_wait_s, tasks_max_s=max_wait_s), max_retries=max_retries)

@@ -38,7 +38,7 @@ from lithify.store.endpoints import allow_http, find_endpoint, take_endpoint
 from lithify.store.keys import check_key
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
-from lithify.store.remote import ObstoreStore
+from lithify.store.remote import ObstoreStore, probe
 from lithify.store.requests import Requests
 from lithify.store.waiting import Waiting
 
@@ -181,7 +181,7 @@ def _no_options(url: str, options: Mapping[str, str] | None) -> None:
 
 def with_wait(options: Mapping[str, str], waiting: Waiting) -> dict[str, str]:
     """The options for a task that is to wait as long; what they say themselves stays."""
-    return {WAIT_OPTION: f"{waiting.max_s:g}", **options}
+    return {WAIT_OPTION: f"{waiting.tasks_max_s:g}", **options}
 
 
 def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiting) -> ObjectStore:
@@ -207,12 +207,9 @@ def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiti
             "retry_timeout": timedelta(seconds=min(waiting.max_s, _MAX_UPLOADS_WAIT_S)),
             "backoff": {"max_backoff": timedelta(seconds=5)},
         }
-        return ObstoreStore(
-            root,
-            backend(once, {"read_timeout": SILENT_READ, **client}),
-            Requests(root, waiting, max_retries=max_retries),
-            cache(lambda: backend(patiently, client)),
-        )
+        quick = backend(once, {"read_timeout": SILENT_READ, **client})
+        requests = Requests(root, waiting, max_retries=max_retries, probe=lambda: probe(quick))
+        return ObstoreStore(root, quick, requests, cache(lambda: backend(patiently, client)))
     except Refused as error:
         raise Refused(f"{root}: {error}") from error
     except (BaseError, ValueError, OverflowError) as error:

@@ -5,25 +5,41 @@ none waits any more. It is told after `FIRST_AFTER_S`, then after pauses that do
 once when it is over; a hiccup that is over before the first of these is not told at all.
 
 Once a request was given up, others are made once only until the store is back: whoever cleans up after an
-error, or looks again in the next round, does not wait as long again.
+error does not wait as long again. For a service, which looks at a store again in each of its rounds, and at
+other stores too, they are not made at all: they fail at once, and one thread looks whether the store is back.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from lithify.clock import Clock
-from lithify.events import Observer, StoreBack, WaitingForStore, log_event
+from lithify.errors import StoreUnavailable
+from lithify.events import Event, Observer, StoreBack, WaitingForStore, log_event
 from lithify.store.retries import DEFAULT_WAIT_S
 
 FIRST_AFTER_S = 5.0
 MAX_PAUSE_S = 300.0
 
+_log = logging.getLogger("lithify")
+
 
 def _never() -> bool:
     return False
+
+
+def log_waiting(event: Event) -> None:
+    """The observer of those who have none: a sentence in the log."""
+    match event:
+        case WaitingForStore(url=url, since_s=since_s, cause=cause):
+            _log.log(event.level, "waiting for the store %s since %.0f s: %s", url, since_s, cause)
+        case StoreBack(url=url, waited_s=waited_s):
+            _log.log(event.level, "the store %s is back, after %.0f s", url, waited_s)
+        case _:
+            log_event(event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +50,14 @@ class Waiting:
     """How long one request is waited for; may be infinite."""
     dataset: str = ""
     """Its URL, for whoever is told."""
-    tell: Observer = log_event
+    tell: Observer = log_waiting
     is_ending: Callable[[], bool] = _never
     """Whether nobody wants to wait any more, because the process is to end."""
+    comes_back: bool = False
+    """Whether this party has others to see to, and looks at the store again and again. What it asks of a
+    store that it has given up then fails at once, while something else looks whether the store is back."""
+    tasks_max_s: float = DEFAULT_WAIT_S
+    """`max_s` of tasks, which have nothing else to do."""
 
 
 class Outages:
@@ -53,6 +74,8 @@ class Outages:
         """Of being away: when it is told next."""
         self._is_told = False
         self._is_given_up = False
+        self._cause = ""
+        """Why it was given up."""
 
     @property
     def is_given_up(self) -> bool:
@@ -72,11 +95,22 @@ class Outages:
             # Under the lock, so that nobody hears of it after hearing that it is over.
             self._waiting.tell(WaitingForStore(self._waiting.dataset, self._url, away_s, cause))
 
-    def gives_up(self, waiter: object) -> None:
-        """A request that waited does not any more."""
+    def gives_up(self, waiter: object, cause: str) -> bool:
+        """A request that waited does not any more; whether somebody has to look for the store's return."""
         with self._lock:
             self._waiters.discard(waiter)
-            self._is_given_up = True
+            self._cause = cause
+            is_first, self._is_given_up = not self._is_given_up, True
+            return is_first and self._waiting.comes_back
+
+    def check(self) -> None:
+        """`StoreUnavailable` when nothing is to be asked of the store now."""
+        if not (self._is_given_up and self._waiting.comes_back):
+            return
+        with self._lock:
+            if self._is_given_up:
+                for_s = self._clock.monotonic_s() - (self._since_s or 0.0)
+                raise StoreUnavailable(f"{self._url} is away since {for_s:.0f} s: {self._cause}", self._cause)
 
     def leaves(self, waiter: object) -> None:
         """A request that waited was interrupted."""
