@@ -292,10 +292,11 @@ class WorkerPool:
     # Quarantine
 
     def _quarantine(self, member: _Member, error: LithifyError) -> None:
-        was_away, is_news = member.is_away, str(error) != str(member.error)
+        was_away, says_else = member.is_away, str(error) != str(member.error)
         member.is_well, member.error = False, error
         if member.is_away != was_away:
             member.failed_rounds = 0
+        is_news = member.failed_rounds == 0 or says_else
         member.failed_rounds += 1
         member.failed_at_ms = self._now_ms()
         if is_news and not member.is_away:
