@@ -32,7 +32,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
-    """An S3 server. There is one only: servers in one process would share their buckets."""
+    """An S3 server, shared by the whole suite: each test makes buckets of its own."""
     with serve_s3() as server:
         yield server
 

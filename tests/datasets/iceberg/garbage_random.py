@@ -22,7 +22,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from moto.s3.models import s3_backends
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.table import Table
@@ -106,11 +105,7 @@ class Place:
         if self.s3 is None:
             age_files(self.folder / "lake")
             return
-        for account in s3_backends.values():
-            for region in account.values():
-                if self.bucket in region.buckets:
-                    for key in region.buckets[self.bucket].keys.values():
-                        key.last_modified -= timedelta(hours=2)
+        self.s3.server.age(self.bucket, timedelta(hours=2).total_seconds())
 
 
 def place_for(rng: random.Random, folder: Path, s3: S3 | None) -> Place:

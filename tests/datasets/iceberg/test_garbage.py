@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.s3.models import s3_backends
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
@@ -157,11 +156,7 @@ def test_on_s3(s3: S3, tmp_path: Path) -> None:
     prefix = data_prefix(mark_of(table.metadata), RandomIds().ulid(0), 0)
     orphan = f"{root}/data/device=Z%C3%BCrich/{prefix}-{'0' * 32}-00000.parquet"
     s3.client().put_object(Bucket=bucket, Key=orphan, Body=b"left behind")
-    for backend in s3_backends.values():
-        for region in backend.values():
-            if bucket in region.buckets:
-                for key in region.buckets[bucket].keys.values():
-                    key.last_modified -= timedelta(hours=2)
+    s3.server.age(bucket, timedelta(hours=2).total_seconds())
     report = collected(table)
     assert [g.path for g in report.garbage if g.kind is Kind.DATA] == [f"s3://{bucket}/{orphan}"]
     assert report.count(Kind.MANIFEST) == 0

@@ -1,0 +1,33 @@
+"""An S3 server in memory, which can be slow, flaky and down, and which remembers what it was asked.
+
+    with S3Server(Weather(latency=latency_of_all(20), bandwidth=90e6)) as server:
+        server.create_bucket("lake")
+        ...                                 # any client of S3, at server.url
+        server.weather = replace(server.weather, outage=Outage.HANG)
+        chain = longest_chain(server.log)
+
+`S3Server` runs in a thread of this process, `S3Process` in a process of its own, as does
+`python -m lithify.testing.s3`. Path style only; signatures and checksums are not checked.
+"""
+
+from lithify.testing.s3.log import LoggedRequest, by_class, longest_chain, most_in_flight
+from lithify.testing.s3.process import S3Process
+from lithify.testing.s3.requests import Operation, Verb
+from lithify.testing.s3.server import S3Server
+from lithify.testing.s3.weather import Fate, Latency, Outage, Weather, latency_of_all
+
+__all__ = [
+    "Fate",
+    "Latency",
+    "LoggedRequest",
+    "Operation",
+    "Outage",
+    "S3Process",
+    "S3Server",
+    "Verb",
+    "Weather",
+    "by_class",
+    "latency_of_all",
+    "longest_chain",
+    "most_in_flight",
+]

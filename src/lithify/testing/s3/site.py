@@ -1,0 +1,63 @@
+"""What one server consists of, without its connections: buckets, weather, log.
+
+Everything here is used by one thread only, that of the event loop.
+"""
+
+from __future__ import annotations
+
+import mmap
+import random
+from pathlib import Path
+
+from lithify.testing.s3.buckets import Buckets
+from lithify.testing.s3.log import LoggedRequest
+from lithify.testing.s3.objects import Buffer, StoredObject
+from lithify.testing.s3.operations import Operations
+from lithify.testing.s3.pipes import Pipe
+from lithify.testing.s3.weather import Weather
+
+
+class Site:
+    """The state of a server. `seed` is that of its chance."""
+
+    def __init__(self, weather: Weather, seed: int) -> None:
+        self.buckets = Buckets()
+        self.operations = Operations(self.buckets)
+        self.weather = weather
+        self.rng = random.Random(seed)
+        self.log: list[LoggedRequest] = []
+        self.up, self.down = Pipe(), Pipe()
+        """What all connections share."""
+
+    def load(self, folder: Path, bucket: str, prefix: str) -> int:
+        """Make objects under `prefix` of all files under `folder`, without reading them: their pages are
+        shared with the page cache. The files must not change. How many there are."""
+        there = self.buckets.create(bucket)
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        for path in files:
+            key = "/".join(filter(None, (prefix, path.relative_to(folder).as_posix())))
+            there.put(key, StoredObject([_mapped(path)], {"Content-Type": "binary/octet-stream"}))
+        return len(files)
+
+    def delete(self, bucket: str, prefix: str) -> int:
+        """Delete all objects and uploads under `prefix`; how many objects there were."""
+        there = self.buckets.get(bucket)
+        keys = list(there.keys_under(prefix))
+        for key in keys:
+            there.delete(key)
+        for upload_id in [i for i, upload in there.uploads.items() if upload.key.startswith(prefix)]:
+            del there.uploads[upload_id]
+        return len(keys)
+
+    def age(self, bucket: str, seconds: float) -> None:
+        """Everything in `bucket` was written so much earlier."""
+        there = self.buckets.get(bucket)
+        for key in there.keys_under(""):
+            there.get(key).modified_s -= seconds
+
+
+def _mapped(path: Path) -> Buffer:
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            return b""
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
