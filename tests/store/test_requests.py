@@ -37,7 +37,7 @@ class World:
     calls: int = 0
 
     def __post_init__(self) -> None:
-        waiting = Waiting(self.max_s, "s3://b/db", self.told.append, lambda: self.is_ending)
+        waiting = Waiting(self.max_s, "s3://b/db", self.told.append, lambda: self.is_ending, tasks_max_s=9.0)
         self.requests = Requests("s3://b", waiting, clock=self.clock, rng=random.Random(7))
 
     def call(self) -> str:
@@ -100,7 +100,9 @@ def test_who_cleans_up_after_that_does_not_wait_as_long_again_until_the_store_is
     with pytest.raises(StoreUnavailable):
         world.requests.read(world.call)
     calls, now_s = world.calls, world.clock.monotonic_s()
-    with pytest.raises(StoreUnavailable, match=r"^get x: connection refused$"):
+    with pytest.raises(
+        StoreUnavailable, match=r"^get x: connection refused \(the store is away since 300 s\)$"
+    ):
         world.requests.write(world.call)
     assert (world.calls, world.clock.monotonic_s()) == (calls + 1, now_s)
     world.clock.advance_s(2)
@@ -156,7 +158,7 @@ def test_an_interrupt_ends_the_wait_at_once() -> None:
 def test_requests_travel_to_other_processes_without_whom_to_tell() -> None:
     world = World(max_s=7.0)
     travelled = pickle.loads(pickle.dumps(world.requests))
-    assert (travelled.url, travelled.policy) == (world.requests.url, world.requests.policy)
+    assert (travelled.url, travelled.policy.max_wait_s) == ("s3://b", 9.0)
 
 
 # Requests that hang. These take real time, a little.

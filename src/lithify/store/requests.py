@@ -157,7 +157,11 @@ class Requests:
     ) -> StoreUnavailable:
         waited_s = self._clock.monotonic_s() - failed_s
         if tries == 1:
-            return first
+            away_s = self._outages.away_s
+            if away_s <= waited_s:
+                return first
+            text = f"{first} (the store is away since {away_s:.0f} s)"
+            return StoreUnavailable(text, first.cause, is_doubtful=first.is_doubtful)
         at_last = "" if last.cause == first.cause else f", at last {last.cause}"
         return StoreUnavailable(
             f"{first} (waited for the store for {waited_s:.0f} s, {tries} tries{at_last})",

@@ -82,6 +82,12 @@ class Outages:
         """Whether requests are to be made once only."""
         return self._is_given_up or self._waiting.is_ending()
 
+    @property
+    def away_s(self) -> float:
+        """For how long it has been away; 0 when it is not, as far as is known."""
+        since_s = self._since_s
+        return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
+
     def waits(self, waiter: object, since_s: float, cause: str) -> None:
         """A request waits, by the monotonic clock since `since_s`."""
         with self._lock:
@@ -109,8 +115,8 @@ class Outages:
             return
         with self._lock:
             if self._is_given_up:
-                for_s = self._clock.monotonic_s() - (self._since_s or 0.0)
-                raise StoreUnavailable(f"{self._url} is away since {for_s:.0f} s: {self._cause}", self._cause)
+                text = f"{self._url} is away since {self.away_s:.0f} s: {self._cause}"
+                raise StoreUnavailable(text, self._cause)
 
     def leaves(self, waiter: object) -> None:
         """A request that waited was interrupted."""
