@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
 
-.PHONY: help install demo test check bench simulate fuzz chaos garbage soak lock clean
+.PHONY: help install demo test check bench simulate fuzz chaos flaky garbage soak lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -51,6 +51,9 @@ fuzz: $(INSTALLED) ## Play 10,000 damaged datasets through the commands; a faili
 
 chaos: $(INSTALLED) ## Kill and freeze real processes, kill Spark and damage ledgers while 1 GB is compacted; a table says what it cost
 	$(BIN)/python -m tests.chaos
+
+flaky: $(INSTALLED) ## A hundred runs over a store that resets a tenth of all connections, and what 503s and an outage cost
+	$(BIN)/python -m tests.flaky
 
 garbage: $(INSTALLED) ## Collect the garbage of a thousand random tables, on local files and S3
 	$(BIN)/python -m tests.datasets.iceberg.garbage_random

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,7 @@ from lithify.config.model import Config
 from lithify.datasets import kind as kinds
 from lithify.datasets.options import Asked
 from lithify.datasets.registry import config_type, registered_for
+from lithify.datasets.waiting import command_waiting
 from lithify.engine.ports import Engine
 from lithify.errors import Refused
 from lithify.events import Observer, each, ignore
@@ -41,6 +42,7 @@ from lithify.observe.progress import Totals
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
 from lithify.service.status import status, under_way
+from lithify.store.waiting import log_waiting
 from lithify.views.blocks import Shown, Timeline
 
 Settings = Config | Mapping[str, Any] | Path | str
@@ -140,7 +142,9 @@ class Dataset:
         self._spark = spark
         self._engine = engine
         self._closing = ExitStack()
-        self._dataset = wiring.open_dataset(url, config)
+        self._listener: Observer = log_waiting
+        waiting = command_waiting(url, config, lambda event: self._listener(event))
+        self._dataset = wiring.open_dataset(url, config, waiting=waiting)
 
     @property
     def url(self) -> str:
@@ -182,6 +186,10 @@ class Dataset:
         """Compact until nothing is left to do. `CoordinatorAlive`, before anything is written, when a
         coordinator may be at work and this is not to `take_over`."""
         asked, totals = self._asked("compact", full, options), Totals()
+        with self._listening(on_event):
+            return self._compact(asked, totals, take_over, on_event)
+
+    def _compact(self, asked: Asked, totals: Totals, take_over: bool, on_event: Observer | None) -> Result:
         before = self._kind.look(self._dataset.snapshot())
         started_s = self._clock.monotonic_s()
         summary = one_shot.run(
@@ -284,6 +292,18 @@ class Dataset:
                 f"{', '.join(sorted(unknown))}: no option of a {registered.noun} here; it has: {has}"
             )
         return Asked(full, {name: value for name, value in options.items() if value is not None})
+
+    @contextmanager
+    def _listening(self, on_event: Observer | None) -> Iterator[None]:
+        """Meanwhile it is told of waiting for the store as well."""
+        if on_event is None:
+            yield
+            return
+        self._listener = on_event
+        try:
+            yield
+        finally:
+            self._listener = log_waiting
 
     def _started_engine(self) -> Engine:
         if self._engine is None:

@@ -6,7 +6,7 @@ act:
 
 - `Refused`: the request cannot be served safely; nothing was written. The user has to decide.
 - `CorruptObject`: bytes in the store do not decode. Nothing is written.
-- `StoreError`: the object store answered with a failure.
+- `StoreError`: the object store answered with a failure, or (`StoreUnavailable`) not at all.
 - `Fenced`, `LostOwnership`: another process took over; this one must stop.
 - `EngineError`, `Cancelled`: the data engine could not finish.
 - `DeadlineExceeded`: waiting ended, the work goes on.
@@ -73,6 +73,27 @@ class StoreError(LithifyError):
     """The object store failed and retrying did not help."""
 
     exit_code = 5
+
+
+class StoreUnavailable(StoreError):
+    """The object store cannot be reached, does not answer, or says that it is overloaded. Nothing is known
+    against what was asked of it; later it may work.
+
+    `cause` says why in a few words.
+    """
+
+    def __init__(self, message: str, cause: str = "", *, is_doubtful: bool = False) -> None:
+        super().__init__(message)
+        self.cause = cause or message
+        self.is_doubtful = is_doubtful
+        """Whether it may as well be a mistake in the settings."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unavailable, (str(self), self.cause, self.is_doubtful)
+
+
+def _unavailable(message: str, cause: str, is_doubtful: bool) -> StoreUnavailable:
+    return StoreUnavailable(message, cause, is_doubtful=is_doubtful)
 
 
 class ObjectNotFound(StoreError):

@@ -134,6 +134,16 @@ class EngineLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreLost(Event):
+    """The store stayed away under a compaction, which was given back. That counts as no attempt."""
+
+    level = logging.WARNING
+
+    compaction: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lost(Event):
     """The compaction was given to somebody else; this worker dropped it."""
 
@@ -198,6 +208,29 @@ class GarbageCollected(Event):
     left: Mapping[str, int]
     """How many of each kind are still needed, or too young."""
     bytes_deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingForStore(Event):
+    """Requests to a store of the dataset fail or have no answer, and are made again. Told after some seconds,
+    then after growing pauses. Reported from whichever thread waits."""
+
+    level = logging.WARNING
+
+    url: str
+    """Of the store."""
+    since_s: float
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBack(Event):
+    """A store that was waited for, as `WaitingForStore` told, answers again."""
+
+    level = logging.WARNING
+
+    url: str
+    waited_s: float
 
 
 Observer = Callable[[Event], None]

@@ -24,6 +24,7 @@ from lithify import wiring
 from lithify.client import Settings, settled
 from lithify.compaction.finding import Finding
 from lithify.datasets.kind import Dataset
+from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
 from lithify.errors import Fenced, Refused
 from lithify.events import Observer, each, ignore
@@ -68,6 +69,7 @@ class Service:
         self._metrics = None if port is None else wiring.metrics(coordinates=coordinates)
         observers = [o for o in (on_event, self._metrics) if o is not None]
         self._observe: Observer = each(*observers) if observers else ignore
+        self._stop: threading.Event | None = None
         self._datasets = [self._open(url) for url in self._urls] if coordinates else []
         self._closing = ExitStack()
         self._engine: Engine | None = engine
@@ -93,6 +95,7 @@ class Service:
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set."""
+        self._stop = stop
         with ExitStack() as stack:
             if self._metrics is not None:
                 stack.enter_context(self._served())
@@ -104,6 +107,9 @@ class Service:
     def findings(self) -> tuple[Finding, ...]:
         """Datasets that the workers here leave alone for now, and why. Any thread may ask."""
         return self._pool.findings() if self._pool is not None else ()
+
+    def _is_ending(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
 
     def _served(self) -> Any:
         from lithify.observe.endpoint import served
@@ -174,4 +180,5 @@ class Service:
 
     def _open(self, url: str) -> Dataset:
         """A dataset belongs to one thread, so each opens its own."""
-        return wiring.open_dataset(url, self._config, self._metrics)
+        waiting = service_waiting(url, self._config, self._observe, self._is_ending)
+        return wiring.open_dataset(url, self._config, self._metrics, waiting)

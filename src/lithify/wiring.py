@@ -27,24 +27,32 @@ if TYPE_CHECKING:
     from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
     from lithify.store.objects import ObjectStore
+    from lithify.store.waiting import Waiting
 
 
-def open_dataset(url: str, config: Config, metrics: Metrics | None = None) -> Dataset:
-    """The dataset at `url`; `metrics` sees what is read of it, and counts the requests to its store."""
+def open_dataset(
+    url: str, config: Config, metrics: Metrics | None = None, waiting: Waiting | None = None
+) -> Dataset:
+    """The dataset at `url`; `metrics` sees what is read of it, and counts the requests to its store. It waits
+    for that as commands do, or as `waiting` says."""
     from lithify.clock import SystemClock
+    from lithify.datasets.waiting import command_waiting
     from lithify.ids import RandomIds
+
+    if waiting is None:
+        waiting = command_waiting(url, config)
 
     open_kind: Callable[..., Dataset] = registered_for(url).load().open
     clock, ids = SystemClock(), RandomIds()
     if metrics is None:
-        return open_kind(url, config, clock, ids, lambda store: store)
+        return open_kind(url, config, clock, ids, lambda store: store, waiting)
     from lithify.service.metered import metered
     from lithify.store.metered import MeteredStore
 
     def wrap(store: ObjectStore) -> ObjectStore:
         return MeteredStore(store, metrics.count_request)
 
-    return metered(open_kind(url, config, clock, ids, wrap), metrics, clock)
+    return metered(open_kind(url, config, clock, ids, wrap, waiting), metrics, clock)
 
 
 def metrics(*, coordinates: bool) -> Metrics:

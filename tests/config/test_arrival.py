@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from lithify.config.model import Config, options
 from lithify.datasets.registry import all_registered, config_type
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.options import SlateOptions
+from lithify.datasets.waiting import service_waiting
 from lithify.service.options import CoordinatorOptions, WorkerOptions
+from lithify.store.urls import with_wait
+from lithify.store.waiting import Waiting
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke_json, logging_as_before
 from tests.datasets.iceberg.tables import new_catalog, new_table
@@ -88,6 +92,18 @@ class Built:
             lithify.Service([url], settings=self.config, works=False).run(threading.Event())
         return made.value.arguments
 
+    def waits(self) -> tuple[float, ...]:
+        """How long stores are waited for: by a command, its tasks and their files, and tasks of a service."""
+        table = self.dataset(TABLE)
+        of_files = table.load().io.properties["lithify.requests"].waiting
+        self.patch.setattr("lithify.datasets.slatedb.kind.open_store", raise_made)
+        with pytest.raises(Made) as made:
+            self.dataset("s3://bucket/db")
+        of_command = cast(Waiting, made.value.arguments[2])
+        assert with_wait({}, of_command)["retry_timeout_s"] == f"{of_command.tasks_max_s:g}"
+        of_service = service_waiting("", self.config, events.ignore, lambda: False)
+        return of_command.max_s, of_command.tasks_max_s, of_files.tasks_max_s, of_service.tasks_max_s
+
     def store_options(self) -> Mapping[str, str]:
         self.patch.setattr("lithify.datasets.slatedb.kind.open_store", raise_made)
         self.patch.setattr("lithify.datasets.iceberg.kind.open_catalog", raise_made)
@@ -142,6 +158,7 @@ CASES: dict[str, Case] = {
     "service.collect_garbage": Case(
         False, None, lambda b: wiring.collector(b.dataset(), b.config, events.ignore)
     ),
+    "service.store_wait": Case("forever", (math.inf,) * 4, lambda b: b.waits()),
     "service.worker.max_concurrent_compactions": Case(7, 7, lambda b: b.worker().max_concurrent_compactions),
     "service.worker.compactions_poll_interval": Case(
         "7s",
@@ -233,7 +250,7 @@ def test_a_setting_arrives(
     sets = []
     if name.startswith("slatedb.segments.") and not name.endswith("pattern"):
         sets.append("slatedb.segments.pattern=%Y")
-    if name.startswith("iceberg."):
+    if name.startswith("iceberg.") or name == "service.store_wait":
         sets.append(f"store_options.uri=sqlite:///{folder}/catalog.db")
     file = None
     if way == "file":

@@ -17,6 +17,7 @@ from lithify.observe.metrics import Metrics
 from lithify.service.coordinator import Coordinator
 from lithify.service.metered import metered
 from lithify.service.worker import Worker
+from lithify.store.waiting import Waiting
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke, invoke_json
 from tests.fuzz.running import run, without_waiting
@@ -42,7 +43,7 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def dataset(url: str) -> TextDataset:
     """Five texts."""
-    found = KIND.open(url, Config(), SystemClock(), RandomIds(), lambda store: store)
+    found = KIND.open(url, Config(), SystemClock(), RandomIds(), lambda store: store, Waiting())
     for n in range(5):
         found.add(b"text %d\n" % n)
     return found

@@ -29,6 +29,7 @@ from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked, CommandOptions
 from lithify.datasets.own_ledger import OwnLedgerDataset
+from lithify.datasets.waiting import command_waiting
 from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids, Ulid
@@ -37,6 +38,7 @@ from lithify.planning.admission import Capacity
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionedFiles
+from lithify.store.waiting import Waiting
 from lithify.views.blocks import Line, Shown, Table, columns, notes
 
 OPTIONS = CommandOptions()
@@ -196,9 +198,15 @@ class TextKind:
     """Folders of texts."""
 
     def open(
-        self, url: str, config: Config, clock: Clock, ids: Ids, wrap: Callable[[ObjectStore], ObjectStore]
+        self,
+        url: str,
+        config: Config,
+        clock: Clock,
+        ids: Ids,
+        wrap: Callable[[ObjectStore], ObjectStore],
+        waiting: Waiting,
     ) -> TextDataset:
-        store, root = open_store(url.replace("texts://", "file://", 1), config.store_options)
+        store, root = open_store(url.replace("texts://", "file://", 1), config.store_options, waiting)
         return TextDataset(url, wrap(store), root, clock, ids, config.of(TextSettings))
 
     def own_place(self, dataset: TextDataset) -> tuple[ObjectStore, str]:
@@ -265,7 +273,9 @@ class TextKind:
         dry_run: bool,
         min_age_ms: int | None,
     ) -> Shown:
-        gone = 0 if dry_run else delete_unnamed(self.open(url, config, clock, ids, lambda store: store))
+        waiting = command_waiting(url, config)
+        dataset = self.open(url, config, clock, ids, lambda store: store, waiting)
+        gone = 0 if dry_run else delete_unnamed(dataset)
         return Shown({"deleted": gone}, (Line(f"{gone} deleted"),))
 
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:

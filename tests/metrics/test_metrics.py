@@ -110,6 +110,7 @@ def test_the_life_of_a_compaction_on_a_worker(metrics: Metrics, clock: ManualClo
         (events.Reclaimed(URL, "c", "w"), "lithify_failures_total", {"kind": "reclaimed"}),
         (events.Refused(URL, "c", "why"), "lithify_failures_total", {"kind": "refused"}),
         (events.Failed(URL, "c", 5, "why"), "lithify_failures_total", {"kind": "given_up"}),
+        (events.StoreLost(URL, "c", "why"), "lithify_failures_total", {"kind": "store_lost"}),
         (events.Lost(URL, "c", "w"), "lithify_failures_total", {"kind": "lost"}),
         (events.Committed(URL, "c"), "lithify_committed_total", {}),
         (
@@ -127,6 +128,18 @@ def test_the_life_of_a_compaction_on_a_worker(metrics: Metrics, clock: ManualClo
 def test_events_are_counted(metrics: Metrics, event: events.Event, name: str, labels: dict[str, str]) -> None:
     metrics(event)
     assert of_db(metrics, name, **labels) == 1
+
+
+def test_waiting_for_a_store_is_counted_once(metrics: Metrics) -> None:
+    for since_s in (5.0, 10.0):
+        metrics(events.WaitingForStore(URL, "s3://b", since_s, "connection refused"))
+    metrics(events.WaitingForStore(URL, "s3://other", 7.0, "503"))
+    assert of_db(metrics, "lithify_store_waited_seconds_total") == 17
+    metrics(events.StoreBack(URL, "s3://b", 12.0))
+    assert of_db(metrics, "lithify_store_waiting") == 1
+    metrics(events.StoreBack(URL, "s3://other", 7.5))
+    assert of_db(metrics, "lithify_store_waited_seconds_total") == 19.5
+    assert of_db(metrics, "lithify_store_waiting") == 0
 
 
 def test_a_dry_run_deletes_nothing(metrics: Metrics) -> None:

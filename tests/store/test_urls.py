@@ -88,7 +88,9 @@ def test_a_symbolic_link_is_followed_and_keeps_its_name(tmp_path: Path) -> None:
         ("s3://bucket/db", {"aws_regoin": "x"}, "aws_regoin"),
         ("s3://bucket/db", {"timeout": "soon"}, "soon"),
         ("s3://bucket/db", {"max_retries": "many"}, "many"),
-        ("s3://bucket/db", {"retry_timeout_s": "1e999"}, "s3://bucket"),
+        ("s3://bucket/db", {"retry_timeout_s": "nan"}, "no number of seconds"),
+        ("s3://bucket/db", {"retry_timeout_s": "long"}, "long"),
+        ("s3://bucket/db", {"max_retries": "-1"}, "less than none"),
         ("az://container/db", {}, "Account"),
     ],
 )

@@ -12,6 +12,8 @@ from pydantic import BeforeValidator
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MAX_SHOWN_CHARS = 40
 _DURATION_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s|m|h|d)")
+FOREVER = timedelta.max
+"""Written `forever`, where a setting allows it (`Wait`)."""
 MAX_DURATION_MS = 100 * 365 * 86_400_000
 """A hundred years: what is longer is a mistake, and more than clocks and threads can wait."""
 
@@ -51,6 +53,8 @@ def _bounded_ms(milliseconds: float, given: object) -> float:
 
 def format_duration(value: timedelta) -> str:
     """The text in one unit, the largest that gives a whole number; `parse_duration` reads it back."""
+    if value == FOREVER:
+        return "forever"
     microseconds = value // timedelta(microseconds=1)
     for unit in ("d", "h", "m", "s", "ms"):
         unit_us = round(_UNITS_MS[unit] * 1000)
@@ -68,6 +72,10 @@ def _to_duration(value: object) -> timedelta:
     raise ValueError(f'a duration needs a unit: write text such as "5s" or "100ms", not {shown}')
 
 
+def _to_wait(value: object) -> timedelta:
+    return FOREVER if value == "forever" else _to_duration(value)
+
+
 def from_milliseconds(key: str, value: object) -> timedelta:
     """The value of the setting `key`, which is in whole milliseconds."""
     text = str(value).strip()
@@ -77,3 +85,5 @@ def from_milliseconds(key: str, value: object) -> timedelta:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_to_duration)]
+Wait = Annotated[timedelta, BeforeValidator(_to_wait)]
+"""A duration, or `forever`."""

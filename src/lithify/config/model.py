@@ -5,6 +5,7 @@ Each kind of dataset brings a section of its own; here is what they share.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +15,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from lithify.config.durations import Duration, format_duration
+from lithify.config.durations import FOREVER, Duration, Wait, format_duration
 from lithify.config.sections import NaturalInt, OwnSection, PositiveInt, Section, Text, no_truth
 
 ENV_PREFIX = "LITHIFY_"
@@ -91,7 +92,17 @@ class ServiceSettings(OwnSection):
     collect_garbage: bool = Field(
         default=True, description="Whether `lithify run` and `lithify coordinator` collect garbage"
     )
+    store_wait: Wait = Field(
+        default=timedelta(minutes=5),
+        description="How long a command or a task waits for a store that is away (forever: without end); "
+        "services come back to it without end",
+    )
     worker: WorkerSettings = WorkerSettings()
+
+    @property
+    def store_wait_s(self) -> float:
+        """`store_wait` in seconds; infinite for ever."""
+        return math.inf if self.store_wait == FOREVER else self.store_wait.total_seconds()
 
 
 class SparkSettings(Section):

@@ -33,6 +33,7 @@ from lithify.ids import Ids, Ulid
 from lithify.observe.progress import Totals
 from lithify.planning.admission import Capacity
 from lithify.store.objects import ObjectStore
+from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown, Timeline
 
 SnapshotT = TypeVar("SnapshotT", default=Any)
@@ -210,9 +211,16 @@ class Kind(Protocol[DatasetT]):
     """A kind of dataset, as commands see it: how one is opened, and what can be asked and shown of it."""
 
     def open(
-        self, url: str, config: Config, clock: Clock, ids: Ids, wrap: Callable[[ObjectStore], ObjectStore]
+        self,
+        url: str,
+        config: Config,
+        clock: Clock,
+        ids: Ids,
+        wrap: Callable[[ObjectStore], ObjectStore],
+        waiting: Waiting,
     ) -> DatasetT:
-        """The dataset at `url`. Objects beside it are read and written through `wrap` of their store."""
+        """The dataset at `url`. Objects beside it are read and written through `wrap` of their store. Stores
+        are waited for as `waiting` says."""
         ...
 
     def own_place(self, dataset: DatasetT) -> tuple[ObjectStore, str]:

@@ -89,6 +89,8 @@ class Metrics:
         self._coordinates = coordinates
         self._lock = threading.Lock()
         self._attempts: dict[tuple[str, str], _Attempt] = {}
+        self._waited_s: dict[tuple[str, str], float] = {}
+        """By dataset and store, while it is away: what is counted already."""
         self._owners: dict[str, Mapping[str, str]] = {}
         """By dataset: who runs what, as last seen."""
         self._make_common_metrics()
@@ -141,6 +143,12 @@ class Metrics:
         """What single kinds of datasets tell of a backlog, by name."""
         self._quarantined = self._gauge(
             "lithify_quarantined", "1 while workers of this process leave the dataset alone after an error"
+        )
+        self._waiting = self._gauge(
+            "lithify_store_waiting", "1 while this process waits for a store of the dataset that is away"
+        )
+        self._waited = self._counter(
+            "lithify_store_waited_seconds", "Waited for stores of the dataset that were away"
         )
         self._stall = self._gauge(
             "lithify_seconds_until_stall", "Until the writer stalls if nothing is compacted", "unit"
@@ -195,6 +203,10 @@ class Metrics:
                 self._quarantined.labels(url).set(1)
             case events.Recovered():
                 self._quarantined.labels(url).set(0)
+            case events.WaitingForStore(url=store, since_s=since_s):
+                self._take_in_waiting(url, store, since_s, is_over=False)
+            case events.StoreBack(url=store, waited_s=waited_s):
+                self._take_in_waiting(url, store, waited_s, is_over=True)
             case events.GarbageCollected(deleted=deleted, left=left, dry_run=dry_run):
                 self._take_in_garbage(url, {} if dry_run else deleted, left)
             case _:
@@ -207,6 +219,13 @@ class Metrics:
         for resource in ("manifest", "compactions"):
             if resource in left:
                 self._gc_versions.labels(url, resource).set(left[resource])
+
+    def _take_in_waiting(self, url: str, store: str, since_s: float, *, is_over: bool) -> None:
+        counted_s = self._waited_s.pop((url, store), 0.0)
+        self._waited.labels(url).inc(max(0.0, since_s - counted_s))
+        if not is_over:
+            self._waited_s[url, store] = since_s
+        self._waiting.labels(url).set(any(dataset == url for dataset, _ in self._waited_s))
 
     def _follow(self, event: Event) -> None:
         """Events of a worker of this process."""
@@ -232,6 +251,9 @@ class Metrics:
                 self._end(url, compaction)
             case events.EngineLost(compaction=compaction):
                 self._failures.labels(url, "engine_lost").inc()
+                self._end(url, compaction)
+            case events.StoreLost(compaction=compaction):
+                self._failures.labels(url, "store_lost").inc()
                 self._end(url, compaction)
             case events.Lost(compaction=compaction):
                 self._failures.labels(url, "lost").inc()

@@ -11,13 +11,17 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from lithify import events
+from lithify.clock import Clock, SystemClock
 from lithify.events import Event
 from lithify.views import text
 
@@ -43,12 +47,31 @@ class Totals:
             self.peak_task_memory_bytes = max(self.peak_task_memory_bytes, event.peak_memory_bytes)
 
 
+class _Name(ProgressColumn):
+    """What a line is about: a compaction, or a store that is waited for."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def render(self, task: Task) -> Text:
+        since_s = task.fields.get("since_s")
+        if since_s is None:
+            return Text(task.description)
+        return Text(
+            f"waiting for the store since {self._clock.monotonic_s() - since_s:.0f} s: {task.description}"
+        )
+
+
 class ProgressBars:
     """One bar for each running compaction, with lines above for what happened."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Clock | None = None) -> None:
+        self._clock = clock if clock is not None else SystemClock()
+        self._waiting: dict[str, TaskID] = {}
+        """By store."""
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            _Name(self._clock),
             BarColumn(),
             DownloadColumn(),
             TextColumn("{task.fields[ranges]}"),
@@ -109,10 +132,29 @@ class ProgressBars:
             case events.Committed(compaction=compaction):
                 say(f"[green]{_short(compaction)} committed.[/]")
                 self._end(compaction)
+            case events.StoreLost(compaction=compaction, reason=reason):
+                self._complain(f"{_short(compaction)} lost its store: {escape(reason)}")
+                self._end(compaction)
+            case events.WaitingForStore(url=url, since_s=since_s, cause=cause):
+                self._wait(url, since_s, cause)
+            case events.StoreBack(url=url, waited_s=waited_s):
+                self._wait_no_more(url)
+                say(f"The store is back, after {waited_s:.0f} s.")
             case events.Dropped(compaction=compaction, reason=reason):
                 say(f"[yellow]{_short(compaction)} was committed in part:[/] {escape(reason)}")
             case _:
                 pass
+
+    def _wait(self, url: str, since_s: float, cause: str) -> None:
+        """A line of its own that counts the seconds by itself."""
+        self._wait_no_more(url)
+        since_s = self._clock.monotonic_s() - since_s
+        self._waiting[url] = self._progress.add_task(cause, total=None, ranges="", since_s=since_s)
+
+    def _wait_no_more(self, url: str) -> None:
+        task = self._waiting.pop(url, None)
+        if task is not None:
+            self._progress.remove_task(task)
 
     def _complain(self, line: str) -> None:
         """Say what can be the case of thousands of entries that nobody meant."""

@@ -10,6 +10,8 @@ A round that fails, for whatever reason, is reported once and the loop goes on a
 workers goes on with the other datasets (`lithify.service.worker_pool`). What was in progress is covered by
 the protocol. What nobody foresaw is an error like any other here (`lithify.defects`). Only `Fenced` ends a
 coordinator for good.
+A store that is away ends nothing: requests of a loop are waited for a few seconds only
+(`lithify.datasets.waiting`), and the loop comes back for as long as it takes, also when it starts.
 A table that cannot be compacted as it is now (`Refused`) may be tomorrow: that is said once, and looked at
 again.
 """
@@ -18,12 +20,16 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
+from typing import TypeVar
 
 from lithify.coordination.leadership import Leadership
 from lithify.defects import contained
-from lithify.errors import Fenced, LithifyError
+from lithify.errors import Fenced, LithifyError, StoreUnavailable
 from lithify.service.coordinator import Coordinator
 from lithify.service.garbage_loop import Collector, collecting
 from lithify.service.worker import Worker
@@ -32,6 +38,8 @@ from lithify.service.worker_pool import WorkerPool, release
 MAX_REST_S = 6.0
 """A coordinator never rests for longer without looking at its lease, however rarely it looks at the dataset:
 who asks whether it is alive waits `LEASE_MS` for the answer."""
+
+ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger("lithify")
 
@@ -72,9 +80,11 @@ class _Trouble:
         self._said = ""
 
     def say(self, error: LithifyError) -> None:
-        if str(error) != self._said:
+        # How long a store has been away is in the text, and told by its events.
+        news = error.cause if isinstance(error, StoreUnavailable) else str(error)
+        if news != self._said:
             _log.error("%s: %s", self._what, error)
-        self._said = str(error)
+        self._said = news
 
     def is_over(self) -> None:
         self._said = ""
@@ -97,14 +107,30 @@ def run_coordinator(
     `take_over`."""
     if worker is not None:
         worker.room.check_master()  # before anything is written
-    with leadership.acquire(take_over=take_over) as term:
+    with ExitStack() as stack:
+        acquiring = partial(leadership.acquire, take_over=take_over)
+        term = _once_back(lambda: stack.enter_context(acquiring()), stop, options)
+        if term is None:
+            return
         try:
-            coordinator.start(term)
+            _once_back(partial(coordinator.start, term), stop, options)
             with collecting(collector):
                 _coordinate(coordinator, leadership, stop, rng, options, worker)
         finally:
             if worker is not None:
                 release(worker)
+
+
+def _once_back(action: Callable[[], ResultT], stop: Event, options: LoopOptions) -> ResultT | None:
+    """What `action` gives, once the store answers; `None` when told to stop before."""
+    trouble = _Trouble("the coordinator cannot start yet and tries again")
+    while not stop.is_set():
+        try:
+            return action()
+        except StoreUnavailable as error:
+            trouble.say(error)
+            stop.wait(options.poll_interval_s)
+    return None
 
 
 def _coordinate(

@@ -7,7 +7,7 @@ Each `tick`:
 3. in one publication writes Compacted for what is finished, and a heartbeat with the progress for
    what goes on, when one is due and enough bytes have moved (`lithify.compaction.heartbeat_gate`);
 4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
-   when it was the engine that went down, that is no attempt;
+   when it was the engine that went down, or the store stayed away, that is no attempt;
 5. claims Scheduled compactions while there is room (`lithify.service.room`), cuts them into ranges and starts
    those that are not finished. The most urgent as things are now has the first turn, with ageing
    (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not wait behind older merges.
@@ -27,6 +27,7 @@ ledger is all that tells an owner from a zombie.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
@@ -43,7 +44,7 @@ from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import EngineDown, LithifyError, LostOwnership, StoreError
+from lithify.errors import EngineDown, LithifyError, LostOwnership, StoreError, StoreUnavailable
 from lithify.events import Observer
 from lithify.ids import Ulid
 from lithify.planning.turns import Turns
@@ -51,6 +52,10 @@ from lithify.service.options import WorkerOptions
 from lithify.service.room import Room
 
 __all__ = ["Worker", "WorkerOptions"]
+
+MAX_STORE_LOSSES = 5
+"""Of a compaction. Whoever can claim it again can reach the store; a store that only its tasks cannot reach
+is a fault that has to be told."""
 
 
 @dataclass(slots=True)
@@ -94,6 +99,7 @@ class Worker:
         """When this worker first saw what is free now."""
         self._turns: Turns[Ulid] = Turns()
         self._failures: list[tuple[Ulid, Exception]] = []
+        self._store_losses: Counter[Ulid] = Counter()
 
     @property
     def id(self) -> str:
@@ -349,6 +355,12 @@ class Worker:
             self._dataset.update_ledger(change)
             self._let_go(compaction_id)
             self._observe(events.EngineLost(self.url, compaction_id, str(error)))
+            return
+        if isinstance(error, StoreUnavailable) and self._store_losses[compaction_id] < MAX_STORE_LOSSES:
+            self._dataset.update_ledger(change)
+            self._store_losses[compaction_id] += 1
+            self._let_go(compaction_id)
+            self._observe(events.StoreLost(self.url, compaction_id, str(error)))
             return
         # Before the release, so that whoever sees it free sees the attempt too; once, if the release fails.
         if running.attempt is None:

@@ -13,6 +13,11 @@ A *work source* tells which datasets may have work: a list of URLs, or what a qu
    compactions of it run here the pause is never longer than a heartbeat interval, so that none is lost to a
    store that was away for a moment.
 
+5. A dataset whose store is *away* is neither: nothing is known against it, nobody has to do anything, and the
+   store's own events tell of it. It is left alone for seconds, and looked at again for as long as it takes.
+   Looking costs the others little: once a store is away, what is asked of it fails at once
+   (`lithify.store.waiting`), and only the first time a request is waited for, a few seconds.
+
 Invariants:
 
 - Of N datasets with something to claim, each gets a claim after at most `AGEING_TURNS` + N - 1 claims of
@@ -37,7 +42,7 @@ from lithify.backoff import GrowingPause
 from lithify.clock import Clock
 from lithify.compaction.finding import Finding, problem
 from lithify.defects import contained
-from lithify.errors import DatasetNotFound, LithifyError, Refused
+from lithify.errors import DatasetNotFound, LithifyError, Refused, StoreUnavailable
 from lithify.events import Observer
 from lithify.planning.turns import Turns
 from lithify.service.room import Room
@@ -45,6 +50,7 @@ from lithify.service.worker import Worker
 
 _log = logging.getLogger("lithify")
 
+AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
 QUARANTINE_PAUSE = GrowingPause(first_ms=1_000, max_ms=300_000)
 
 
@@ -84,7 +90,7 @@ class _Member:
     """In a row."""
     failed_at_ms: int = 0
     quarantined_as: str = ""
-    """The URL under which that was told first."""
+    """The URL under which that was told first; empty if it was not."""
     is_named: bool = True
     """Whether the source names it now."""
     is_well: bool = False
@@ -93,6 +99,11 @@ class _Member:
     @property
     def holds(self) -> bool:
         return self.worker is not None and self.worker.is_busy
+
+    @property
+    def is_away(self) -> bool:
+        """Whether only its store is away."""
+        return isinstance(self.error, StoreUnavailable)
 
     @property
     def may_claim(self) -> bool:
@@ -130,7 +141,8 @@ class WorkerPool:
 
     def start(self) -> None:
         """Open what can be opened. What is refused never opens, unless it is only not there so far; when
-        nothing opens, there is nothing to do: that ends with the error of the first."""
+        nothing opens, there is nothing to do: that ends with the error of the first. A store that is away
+        may be back later."""
         self._room.check_master()
         self._follow_source()
         errors: list[LithifyError] = []
@@ -143,7 +155,9 @@ class WorkerPool:
                 member.error = error
                 errors.append(error)
         if errors and len(errors) == len(self._members):
-            raise errors[0]
+            lasting = [error for error in errors if not isinstance(error, StoreUnavailable)]
+            if len(lasting) == len(errors):
+                raise lasting[0]
         for member in self._order:
             if member.error is not None:
                 self._quarantine(member, member.error)
@@ -278,22 +292,27 @@ class WorkerPool:
     # Quarantine
 
     def _quarantine(self, member: _Member, error: LithifyError) -> None:
-        is_news = member.failed_rounds == 0 or str(error) != str(member.error)
-        if member.failed_rounds == 0:
-            member.quarantined_as = member.url if member.worker is None else member.worker.url
+        was_away, says_else = member.is_away, str(error) != str(member.error)
         member.is_well, member.error = False, error
+        if member.is_away != was_away:
+            member.failed_rounds = 0
+        is_news = member.failed_rounds == 0 or says_else
         member.failed_rounds += 1
         member.failed_at_ms = self._now_ms()
-        if is_news:
+        if is_news and not member.is_away:
+            if not member.quarantined_as:
+                member.quarantined_as = member.url if member.worker is None else member.worker.url
             pause_s = self._pause_ms(member) / 1000
             self._observe(events.Quarantined(member.quarantined_as, str(error), pause_s))
 
     def _recover(self, member: _Member) -> None:
-        self._observe(events.Recovered(member.quarantined_as, member.failed_rounds))
-        member.error, member.failed_rounds = None, 0
+        if member.quarantined_as:
+            self._observe(events.Recovered(member.quarantined_as, member.failed_rounds))
+        member.error, member.failed_rounds, member.quarantined_as = None, 0, ""
 
     def _pause_ms(self, member: _Member) -> int:
-        pause_ms = QUARANTINE_PAUSE.after_ms(member.failed_rounds)
+        pause = AWAY_PAUSE if member.is_away else QUARANTINE_PAUSE
+        pause_ms = pause.after_ms(member.failed_rounds)
         return min(pause_ms, self._heartbeat_interval_ms) if member.holds else pause_ms
 
     def _now_ms(self) -> int:

@@ -3,10 +3,12 @@
 obstore is the Rust `object_store` library that SlateDB uses too; this file only fits it to the
 protocol and its errors to ours.
 
-- It repeats requests that failed on the way, by itself, a finite number of times and for a finite
-  time. A create that it repeats can answer `ObjectExists` although the first try landed; `put_id`
-  travels as user metadata so that this can be told. An answer that broke off in its middle it does
-  not always ask for again (never for a list), so that is done here.
+- Each request is made once by obstore; what fails on the way, the bodies of its answers included, is made
+  again by `lithify.store.requests`. A create that was repeated can answer `ObjectExists` although the
+  first try landed; `put_id` travels as user metadata so that this can be told.
+- A writer's requests are repeated by obstore itself, for as long as others are, because it sends the parts
+  of an upload by itself; that is silent. So are those of an object that is too large to be sent before a
+  connection counts as silent.
 - A writer sends one PUT for an object below `PART_BYTES`, else a multipart upload. An upload that
   is aborted or killed never shows an object, but leaves its parts: buckets need a lifecycle rule
   that aborts incomplete multipart uploads, as S3's manual advises for every writer.
@@ -14,44 +16,52 @@ protocol and its errors to ours.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import GCSStore
 
-from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
+from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
+from lithify.store.causes import failure_of
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.objects import ObjectMeta
 from lithify.store.ranges import check_range
+from lithify.store.requests import Requests
+from lithify.store.retries import Failure
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
 
 PART_BYTES = 8 * 1024 * 1024
 MAX_PARTS_IN_FLIGHT = 4
+MAX_QUICK_BYTES = 4 * 1024 * 1024
+"""What even a slow connection takes before it counts as silent."""
 PUT_ID_METADATA = "lithifyputid"
 """Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
 _MAX_CAUSE_CHARS = 500
-_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""Before each time that an answer which broke off is asked for again."""
-_BROKE_OFF = "response body"
-"""obstore says no more of why."""
-
-_T = TypeVar("_T")
+_PROBE_KEY = "lithify/is-the-store-back"
 
 
 class ObstoreStore:
     """A store of obstore's that is rooted at a bucket."""
 
-    def __init__(self, url: str, backend: Backend) -> None:
+    def __init__(
+        self,
+        url: str,
+        backend: Backend,
+        requests: Requests | None = None,
+        uploads: Callable[[], Backend] | None = None,
+    ) -> None:
+        """`uploads` gives the backend of writers, where that is another."""
         self._url = url
         self._backend = backend
+        self._requests = requests if requests is not None else Requests(url)
+        self._uploads = uploads if uploads is not None else lambda: backend
         # Google's conditional writes go by the object's generation, all others' by its etag.
         self._goes_by_version = isinstance(backend, GCSStore)
 
@@ -64,11 +74,12 @@ class ObstoreStore:
 
     def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
         def read() -> tuple[bytes, ObjectMeta]:
-            answer = obstore.get(self._backend, check_key(key))
-            put_id = answer.attributes.get(PUT_ID_METADATA)
-            return answer.bytes().to_bytes(), self._meta(answer.meta, put_id)
+            with _failures("get", key):
+                answer = obstore.get(self._backend, check_key(key))
+                put_id = answer.attributes.get(PUT_ID_METADATA)
+                return answer.bytes().to_bytes(), self._meta(answer.meta, put_id)
 
-        return _whole("get", key, read)
+        return self._requests.read(read)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         check_range(key, offset, length)
@@ -77,51 +88,68 @@ class ObstoreStore:
     def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
         check_range(key, offset, target.nbytes)
         if target.nbytes:
+            # Here, not where the request is made: that may go on after another has been faster.
             target.cast("B")[:] = memoryview(self._range(key, offset, target.nbytes))
 
     def head(self, key: str) -> ObjectMeta:
-        with _failures("head", key):
-            return self._meta(obstore.head(self._backend, check_key(key)))
+        def read() -> ObjectMeta:
+            with _failures("head", key):
+                return self._meta(obstore.head(self._backend, check_key(key)))
+
+        return self._requests.read(read)
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         folder = prefix.strip("/")
 
         def read() -> list[ObjectMeta]:
-            chunks = obstore.list(self._backend, folder or None)
-            return [self._meta(item) for chunk in chunks for item in chunk]
+            with _failures("list", folder or "/"):
+                chunks = obstore.list(self._backend, folder or None)
+                return [self._meta(item) for chunk in chunks for item in chunk]
 
-        found = _whole("list", folder or "/", read)
+        found = self._requests.read(read)
         # Not every store lists in key order (directory buckets of S3 do not).
         return iter(sorted((meta for meta in found if not is_staging_name(meta.key)), key=attrgetter("key")))
 
     def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
         attributes = {} if put_id is None else {PUT_ID_METADATA: put_id}
-        # A conflict is a conflict, whether the store says so by 412 or by 409.
-        with _failures("create", key):
-            answer = obstore.put(self._backend, check_key(key), data, mode="create", attributes=attributes)
-        return self._etag(answer)
+
+        def write() -> str | None:
+            # A conflict is a conflict, whether the store says so by 412 or by 409.
+            with _failures("create", key):
+                backend = self._writing(data)
+                return self._etag(
+                    obstore.put(backend, check_key(key), data, mode="create", attributes=attributes)
+                )
+
+        return self._requests.write(write)
 
     def put(self, key: str, data: bytes) -> None:
-        with _failures("put", key):
-            obstore.put(self._backend, check_key(key), data, use_multipart=False)
+        def write() -> None:
+            with _failures("put", key):
+                obstore.put(self._writing(data), check_key(key), data, use_multipart=False)
+
+        self._requests.write(write)
 
     def replace(self, key: str, data: bytes, etag: str) -> str | None:
-        with _failures("replace", key):
-            if self._goes_by_version:
-                answer = obstore.put(self._backend, check_key(key), data, mode={"version": etag})
-            else:
-                answer = obstore.put(self._backend, check_key(key), data, mode={"e_tag": etag})
-        return self._etag(answer)
+        def write() -> str | None:
+            with _failures("replace", key):
+                backend = self._writing(data)
+                if self._goes_by_version:
+                    return self._etag(obstore.put(backend, check_key(key), data, mode={"version": etag}))
+                return self._etag(obstore.put(backend, check_key(key), data, mode={"e_tag": etag}))
+
+        return self._requests.write(write)
 
     def delete(self, key: str) -> None:
-        try:
+        def write() -> None:
             with _failures("delete", key):
                 obstore.delete(self._backend, check_key(key))
-        except ObjectNotFound:
-            return
+
+        with suppress(ObjectNotFound):
+            self._requests.write(write)
 
     def open_writer(self, key: str) -> ObstoreWriter:
-        return ObstoreWriter(key, self._backend)
+        return ObstoreWriter(key, self._uploads())
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
         return iter(())
@@ -129,10 +157,15 @@ class ObstoreStore:
     def delete_staged(self, key: str) -> None:
         raise StoreError(f"{key!r}: this store has no staging names")
 
+    def _writing(self, data: bytes) -> Backend:
+        return self._backend if len(data) <= MAX_QUICK_BYTES else self._uploads()
+
     def _range(self, key: str, offset: int, length: int) -> obstore.Bytes:
-        data = _whole(
-            "get", key, lambda: obstore.get_range(self._backend, check_key(key), start=offset, length=length)
-        )
+        def read() -> obstore.Bytes:
+            with _failures("get", key):
+                return obstore.get_range(self._backend, check_key(key), start=offset, length=length)
+
+        data = self._requests.read(read, length)
         if len(data) != length:
             raise StoreError(f"get {key}: it ends {length - len(data)} bytes before {offset + length}")
         return data
@@ -143,6 +176,12 @@ class ObstoreStore:
 
     def _etag(self, answer: obstore.ObjectMeta | obstore.PutResult) -> str | None:
         return answer["version"] if self._goes_by_version else answer["e_tag"]
+
+
+def probe(backend: Backend) -> None:
+    """Ask for something that is not there. `StoreUnavailable` when there is no answer."""
+    with suppress(ObjectNotFound), _failures("head", _PROBE_KEY):
+        obstore.head(backend, _PROBE_KEY)
 
 
 class ObstoreWriter:
@@ -183,20 +222,6 @@ class ObstoreWriter:
         return self._file
 
 
-def _whole(verb: str, key: str, read: Callable[[], _T]) -> _T:
-    """What `read` gives, asked for again while the answer breaks off."""
-    pauses_s = iter(_PAUSES_S)
-    while True:
-        try:
-            with _failures(verb, key):
-                return read()
-        except StoreError as error:
-            pause_s = next(pauses_s, None) if _BROKE_OFF in str(error) else None
-            if pause_s is None:
-                raise
-        time.sleep(pause_s)
-
-
 @contextmanager
 def _failures(verb: str, key: str) -> Iterator[None]:
     """Turn obstore's errors into ours, with the key and the start of the cause."""
@@ -211,5 +236,9 @@ def _failures(verb: str, key: str) -> Iterator[None]:
         kind = ObjectExists if verb == "create" else PreconditionFailed
         raise kind(f"{verb} {key}: another party was faster") from error
     except (BaseError, OSError, ValueError) as error:
-        cause = str(error).partition("\n\nDebug source")[0][:_MAX_CAUSE_CHARS]
-        raise StoreError(f"{verb} {key}: {cause}") from error
+        said = str(error).partition("\n\nDebug source")[0][:_MAX_CAUSE_CHARS]
+        failure, cause = failure_of(error)
+        if failure is Failure.LASTING:
+            raise StoreError(f"{verb} {key}: {said}") from error
+        text = f"{verb} {key}: {said}" if cause in said else f"{verb} {key}: {cause}: {said}"
+        raise StoreUnavailable(text, cause, is_doubtful=failure is Failure.DOUBTFUL) from error

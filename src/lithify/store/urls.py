@@ -12,9 +12,10 @@ A store is rooted at the bucket, not at the dataset, because a dataset may point
 
 Options are obstore's configuration names (`aws_endpoint`, `aws_region`, `google_service_account`,
 `azure_storage_account_key`, …), its client options (`allow_http`, `timeout`, …, with or without the
-provider's prefix), and `max_retries` and `retry_timeout_s`. What is not given is taken from the usual
-environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …). An endpoint that is
-written as `http://…` needs no `allow_http` (`endpoints`).
+provider's prefix), and `max_retries` and `retry_timeout_s`, which say how a failed request is made again
+(`lithify.store.retries`) and win over what the caller says of waiting. What is not given is taken the usual
+environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`, `AWS_ALLOW_HTTP`, …). An endpoint that is written
+as `http://…` needs no `allow_http` (`endpoints`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
@@ -35,13 +38,22 @@ from lithify.store.endpoints import allow_http, find_endpoint, take_endpoint
 from lithify.store.keys import check_key
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
-from lithify.store.remote import ObstoreStore
+from lithify.store.remote import ObstoreStore, probe
+from lithify.store.requests import Requests
+from lithify.store.waiting import Waiting
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import ObjectStore as Backend
 
-MAX_RETRIES = 10
-RETRY_TIMEOUT_S = 60.0
+WAIT_OPTION = "retry_timeout_s"
+"""Seconds that a request is waited for, `inf` for ever. It travels to tasks, and stores that cannot be away
+ignore it."""
+SILENT_READ = "10s"
+"""How long a connection may be silent: a write that hangs is cut off then and counts as one whose answer was
+lost. Reads are asked for again long before that (`lithify.store.hedging`)."""
+_UPLOADS_RETRIES = 1_000_000
+_MAX_UPLOADS_WAIT_S = 7 * 86_400.0
 
 _PROVIDER_PREFIXES = {
     **dict.fromkeys(("s3", "s3a", "s3n"), "aws_"),
@@ -74,8 +86,11 @@ _memory_stores: dict[str, ObjectStore] = {}
 _memory_stores_lock = threading.Lock()
 
 
-def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[ObjectStore, str]:
-    """The store that holds the dataset at `url`, and the dataset's key prefix in it.
+def open_store(
+    url: str, options: Mapping[str, str] | None = None, waiting: Waiting | None = None
+) -> tuple[ObjectStore, str]:
+    """The store that holds the dataset at `url`, and the dataset's key prefix in it. `waiting` says how it is
+    waited for while it is away.
 
     The prefix has no slash at either end and is empty for a dataset at the root. Opening
     `store.url` with the same options opens the same store again, in another process too (except
@@ -106,7 +121,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[Obje
         return _memory(parts.netloc, options), _prefix(url, path)
     if not parts.netloc:
         raise Refused(f"{url}: names no bucket; write {scheme}://bucket/prefix")
-    return _remote(f"{scheme}://{parts.netloc}", provider, options or {}), _prefix(url, path)
+    root = f"{scheme}://{parts.netloc}"
+    return _remote(root, provider, options or {}, waiting or Waiting()), _prefix(url, path)
 
 
 def split_scheme(url: str) -> tuple[str | None, str]:
@@ -158,32 +174,59 @@ def _memory(name: str, options: Mapping[str, str] | None) -> ObjectStore:
 
 
 def _no_options(url: str, options: Mapping[str, str] | None) -> None:
-    if options:
-        raise Refused(f"{url}: this store takes no options, but {', '.join(sorted(options))} was given")
+    given = sorted(set(options or ()) - {WAIT_OPTION})
+    if given:
+        raise Refused(f"{url}: this store takes no options, but {', '.join(given)} was given")
 
 
-def _remote(root: str, provider: str, options: Mapping[str, str]) -> ObjectStore:
+def with_wait(options: Mapping[str, str], waiting: Waiting) -> dict[str, str]:
+    """The options for a task that is to wait as long; what they say themselves stays."""
+    return {WAIT_OPTION: f"{waiting.tasks_max_s:g}", **options}
+
+
+def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiting) -> ObjectStore:
     config = {name.lower(): value for name, value in options.items()}
     try:
-        retries: RetryConfig = {
-            "max_retries": int(config.pop("max_retries", MAX_RETRIES)),
-            "retry_timeout": timedelta(seconds=float(config.pop("retry_timeout_s", RETRY_TIMEOUT_S))),
-        }
+        waiting, max_retries = _retries(config, waiting)
         endpoint = find_endpoint(provider, config, os.environ)
         client = _client_options(provider, config)
         if (allowed := allow_http(endpoint, client.get("allow_http"))) is not None:
             client["allow_http"] = allowed
         take_endpoint(provider, config, endpoint)
-        given: dict[str, Any] = {"config": config, "retry_config": retries}
-        given["client_options"] = cast("ClientConfig", client) if client else None
-        if provider == "aws_":  # `from_url` does not know the option that wins over every variable
-            return ObstoreStore(root, S3Store(urlsplit(root).netloc, **given))
-        return ObstoreStore(root, from_url(root, **given))
+
+        def backend(retries: RetryConfig, client: Mapping[str, str]) -> Backend:
+            given: dict[str, Any] = {"config": config, "retry_config": retries}
+            given["client_options"] = cast("ClientConfig", client) if client else None
+            if provider == "aws_":  # `from_url` does not know the option that wins over every variable
+                return S3Store(urlsplit(root).netloc, **given)
+            return from_url(root, **given)
+
+        once: RetryConfig = {"max_retries": 0}
+        patiently: RetryConfig = {
+            "max_retries": _UPLOADS_RETRIES if max_retries is None else max_retries,
+            "retry_timeout": timedelta(seconds=min(waiting.max_s, _MAX_UPLOADS_WAIT_S)),
+            "backoff": {"max_backoff": timedelta(seconds=5)},
+        }
+        quick = backend(once, {"read_timeout": SILENT_READ, **client})
+        requests = Requests(root, waiting, max_retries=max_retries, probe=lambda: probe(quick))
+        return ObstoreStore(root, quick, requests, cache(lambda: backend(patiently, client)))
     except Refused as error:
         raise Refused(f"{root}: {error}") from error
     except (BaseError, ValueError, OverflowError) as error:
         cause = str(error).partition("\n\nDebug source")[0]
         raise Refused(f"{root}: the store cannot be opened with these options: {cause}") from error
+
+
+def _retries(config: dict[str, str], waiting: Waiting) -> tuple[Waiting, int | None]:
+    """Take out of `config` what it says of retries."""
+    given, tries = config.pop(WAIT_OPTION, None), config.pop("max_retries", None)
+    max_s = waiting.max_s if given is None else float(given)
+    if not max_s >= 0:
+        raise ValueError(f"{WAIT_OPTION}={given} is no number of seconds")
+    max_retries = None if tries is None else int(tries)
+    if max_retries is not None and max_retries < 0:
+        raise ValueError(f"max_retries={tries} is less than none")
+    return replace(waiting, max_s=max_s), max_retries
 
 
 def _client_options(provider: str, config: dict[str, str]) -> dict[str, str]:

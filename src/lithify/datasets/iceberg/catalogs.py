@@ -22,9 +22,11 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
 from lithify.datasets.iceberg.errors import said, translated
+from lithify.datasets.iceberg.fileio import let_wait, waiting_of
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
-from lithify.store.urls import open_store, settled_endpoint, split_scheme
+from lithify.store.urls import open_store, settled_endpoint, split_scheme, with_wait
+from lithify.store.waiting import Waiting
 
 SCHEME = "iceberg://"
 TESTED_PYICEBERG = "0.12."
@@ -90,9 +92,12 @@ def parse_url(url: str) -> TableUrl:
     return TableUrl(parts.netloc, names)
 
 
-def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
+def open_catalog(
+    name: str, properties: Mapping[str, str] | None = None, waiting: Waiting | None = None
+) -> Catalog:
     """The catalog of that name in PyIceberg's configuration. `properties` win over that; they may go by the
-    names that options of databases have (`aws_endpoint`)."""
+    names that options of databases have (`aws_endpoint`). `waiting` says how files of its tables are waited
+    for."""
     if not pyiceberg.__version__.startswith(TESTED_PYICEBERG):
         raise Refused(
             f"PyIceberg {pyiceberg.__version__} is installed, but Lithify was tested with "
@@ -102,6 +107,7 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
         with translated(f"catalog {name}"):
             catalog = load_catalog(name, **_as_properties(properties or {}))
         _settle_endpoints(catalog)
+        let_wait(catalog, waiting if waiting is not None else Waiting())
         return catalog
     except (ValueError, NoSuchPropertyException) as error:
         raise Refused(
@@ -153,7 +159,12 @@ def open_place(location: str, properties: Properties) -> tuple[ObjectStore, str]
     if scheme == "file" and rest.startswith("//") and not rest.startswith("///"):
         raise Refused(f"{location}: names a host, which PyIceberg takes for a folder; write file:///path")
     url = location if scheme is None else f"{scheme}:{quote(rest, safe='/@:')}"
-    return open_store(url, store_options(location, properties))
+    return open_store(url, store_options(location, properties), waiting_of(properties))
+
+
+def task_options(location: str, properties: Properties) -> dict[str, str]:
+    """`store_options` for a task, with how long it waits."""
+    return with_wait(store_options(location, properties), waiting_of(properties))
 
 
 def store_options(location: str, properties: Properties) -> dict[str, str]:

@@ -33,7 +33,7 @@ from lithify.compaction.lease import Permit
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.datasets.iceberg import validate
-from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, store_options
+from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, task_options
 from lithify.datasets.iceberg.commit import Committer, committed_ids
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.execute import execute_rewrite
@@ -110,7 +110,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._identifier = url.identifier
         self._options = dict(options or {})
         self._location, self._uuid = table.location(), table.metadata.table_uuid
-        self._store_options = store_options(self._location, table.io.properties)
+        self._store_options = task_options(self._location, table.io.properties)
         self.time_key = join(folder, "now")
         """An object for asking the store what time it is."""
         self._chunks = VersionedFiles(

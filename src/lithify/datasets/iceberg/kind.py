@@ -23,10 +23,12 @@ from lithify.datasets.iceberg.request import everything, request
 from lithify.datasets.iceberg.settings import IcebergSettings
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked
+from lithify.datasets.waiting import command_waiting
 from lithify.errors import Refused
 from lithify.events import Observer
 from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
+from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown, Timeline
 
 
@@ -34,7 +36,13 @@ class IcebergKind:
     """How tables are opened, and what can be asked and shown of them."""
 
     def open(
-        self, url: str, config: Config, clock: Clock, ids: Ids, wrap: Callable[[ObjectStore], ObjectStore]
+        self,
+        url: str,
+        config: Config,
+        clock: Clock,
+        ids: Ids,
+        wrap: Callable[[ObjectStore], ObjectStore],
+        waiting: Waiting,
     ) -> IcebergDataset:
         """Requests to its catalog do not go through `wrap`."""
 
@@ -43,7 +51,7 @@ class IcebergKind:
             return wrap(store), root
 
         parsed = parse_url(url)
-        catalog = open_catalog(parsed.catalog, config.store_options)
+        catalog = open_catalog(parsed.catalog, config.store_options, waiting)
         options = config.of(IcebergSettings).properties
         return IcebergDataset(catalog, parsed, clock, ids, options=options, open_place=open_place)
 
@@ -134,7 +142,7 @@ class IcebergKind:
             dry_run=dry_run,
             max_percent=garbage.DEFAULT_MAX_PERCENT if max_percent is None else max_percent,
         )
-        dataset = self.open(url, config, clock, ids, lambda store: store)
+        dataset = self.open(url, config, clock, ids, lambda store: store, command_waiting(url, config))
         return view.show_garbage(dataset.url, garbage.collect(dataset, clock, options))
 
 

@@ -24,11 +24,13 @@ from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.request import spec_of
 from lithify.datasets.slatedb.settings import SlatedbSettings
 from lithify.datasets.slatedb.shape import Shape, shape_of
+from lithify.datasets.waiting import command_waiting
 from lithify.errors import Refused
 from lithify.events import Observer
 from lithify.ids import Ids, RandomIds, Ulid, parse_ulid
 from lithify.store.objects import ObjectStore
-from lithify.store.urls import open_store
+from lithify.store.urls import open_store, with_wait
+from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown
 
 
@@ -36,12 +38,23 @@ class SlateKind:
     """How databases are opened, and what can be asked and shown of them."""
 
     def open(
-        self, url: str, config: Config, clock: Clock, ids: Ids, wrap: Callable[[ObjectStore], ObjectStore]
+        self,
+        url: str,
+        config: Config,
+        clock: Clock,
+        ids: Ids,
+        wrap: Callable[[ObjectStore], ObjectStore],
+        waiting: Waiting,
     ) -> SlateDataset:
         options = slate_options(config.of(SlatedbSettings))
-        store, root = open_store(url, config.store_options)
+        store, root = open_store(url, config.store_options, waiting)
         return SlateDataset(
-            wrap(store), root, clock, ids, store_options=config.store_options, options=options
+            wrap(store),
+            root,
+            clock,
+            ids,
+            store_options=with_wait(config.store_options, waiting),
+            options=options,
         )
 
     def own_place(self, dataset: SlateDataset) -> tuple[ObjectStore, str]:
@@ -107,9 +120,10 @@ class SlateKind:
         if part == "sst":
             from lithify.datasets.slatedb.inspect import inspect_sst  # with the compiler, which few need
 
-            store, key = open_store(url, config.store_options)
+            store, key = open_store(url, config.store_options, command_waiting(url, config))
             return view.show_sst(key, inspect_sst(store, key))
-        dataset = self.open(url, config, SystemClock(), RandomIds(), lambda store: store)
+        waiting = command_waiting(url, config)
+        dataset = self.open(url, config, SystemClock(), RandomIds(), lambda store: store, waiting)
         if part == "compactions":
             ledger = dataset.ledger()
             if ledger is None:
@@ -145,7 +159,7 @@ class SlateKind:
             kinds |= {garbage.Kind.WAL_FENCE}
         age_ms = garbage.DEFAULT_MIN_AGE_MS if min_age_ms is None else min_age_ms
         options = garbage.GarbageOptions(min_age_ms=age_ms, dry_run=dry_run, kinds=kinds)
-        store, root = open_store(url, config.store_options)
+        store, root = open_store(url, config.store_options, command_waiting(url, config))
         return view.show_garbage(url, garbage.collect(store, DatabasePaths(root), clock, options, ids=ids))
 
 

@@ -1,0 +1,347 @@
+"""PyIceberg's file access, with Lithify's way of waiting for a store.
+
+`WaitingFileIO` stands before the FileIO that PyIceberg would have used, so metadata, manifests, footers, data
+files and uploads are reached as before, and are waited for like everything else (`lithify.store.requests`).
+PyArrow's own retries pause 25 ms, then twice as long without a bound or chance, and are silent; so they are
+switched off for all that can be repeated here:
+
+1. Opening a file, its length, deleting it, and each read of it: repeated, and hedged where it reads.
+2. A file of up to `MAX_HELD_BYTES` is held in memory while it is written, and uploaded when it is closed;
+   that is repeated as a whole. Names are new for each attempt, so a second upload meets only the first.
+3. A larger one is streamed from there on, by PyArrow. Its parts are repeated by PyArrow's standard strategy,
+   whose pauses have chance and a bound; what fails all the same fails the task, which Spark runs again.
+
+Files on the local disk are left alone.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow.fs import AwsStandardS3RetryStrategy
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFile
+from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from lithify.errors import StoreUnavailable
+from lithify.store.requests import Requests
+from lithify.store.waiting import Waiting
+
+MAX_HELD_BYTES = 32 * 1024 * 1024
+_STRATEGY = "s3.retry-strategy-impl"
+_OWN = "lithify.requests"
+"""Among the properties of a catalog in this process: the `Roots` of its files."""
+_GIVEN_IMPL = "lithify.py-io-impl"
+_HERE = __name__
+_LASTING = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+_LASTING_TEXT = re.compile(
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|NO_SUCH_BUCKET|NO_SUCH_KEY|RESOURCE_NOT_FOUND|VALIDATION"
+    r"|INVALID_|(?i:certificate|HTTP status 4(?!08|29))|status: 4(?!08|29)"
+)
+_CAUSES = (
+    (re.compile(r"couldn't connect|connection refused|curlCode: 7", re.I), "connection refused"),
+    (re.compile(r"curlCode: 28|timed? ?out", re.I), "no answer in time"),
+    (re.compile(r"curlCode: (?:18|52|55|56)|reset", re.I), "the connection broke"),
+    (re.compile(r"SLOW_DOWN|SERVICE_UNAVAILABLE|503", re.I), "503 Slow Down"),
+    (re.compile(r"INTERNAL_FAILURE|500", re.I), "500 Internal Server Error"),
+)
+
+_T = TypeVar("_T")
+
+
+class OnlyOnce(AwsStandardS3RetryStrategy):  # type: ignore[misc]
+    """PyArrow makes each request once."""
+
+    def __init__(self) -> None:
+        super().__init__(max_attempts=1)
+
+
+class Patiently(AwsStandardS3RetryStrategy):  # type: ignore[misc]
+    """PyArrow repeats the parts of an upload for some minutes."""
+
+    def __init__(self) -> None:
+        super().__init__(max_attempts=25)
+
+
+class Roots:
+    """The requests to each store that files of a catalog lie in. Travels to tasks."""
+
+    def __init__(self, waiting: Waiting | None = None) -> None:
+        self.waiting = waiting if waiting is not None else Waiting()
+        self._requests: dict[str, Requests] = {}
+
+    def __reduce__(self) -> tuple[object, tuple[float]]:
+        return _roots_elsewhere, (self.waiting.tasks_max_s,)
+
+    def of(self, location: str) -> Requests | None:
+        """Those of a file's store; `None` for the local disk."""
+        parts = urlsplit(location)
+        if parts.scheme in ("", "file") or len(parts.scheme) == 1:
+            return None
+        root = f"{parts.scheme}://{parts.netloc}"
+        return self._requests.setdefault(root, Requests(root, self.waiting))
+
+
+def _roots_elsewhere(max_s: float) -> Roots:
+    return Roots(Waiting(max_s, tasks_max_s=max_s))
+
+
+def let_wait(catalog: Catalog, waiting: Waiting) -> None:
+    """All files that this catalog opens from now on are waited for."""
+    properties = catalog.properties
+    if PY_IO_IMPL in properties:
+        properties[_GIVEN_IMPL] = properties[PY_IO_IMPL]
+    properties[PY_IO_IMPL] = f"{_HERE}.{WaitingFileIO.__name__}"
+    properties[_OWN] = Roots(waiting)
+
+
+def waiting_of(properties: Properties) -> Waiting:
+    """How the files are waited for that are reached with these properties."""
+    roots = properties.get(_OWN)
+    return roots.waiting if isinstance(roots, Roots) else Waiting()
+
+
+class WaitingFileIO(FileIO):
+    """See the module."""
+
+    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__(properties)
+        self._inner: dict[tuple[str, bool], FileIO] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_inner": {}}
+
+    def new_input(self, location: str) -> InputFile:
+        return self._file(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        return self._file(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        path = location if isinstance(location, str) else location.location
+        requests, inner = self._requests(path), self._of(path)
+        if requests is None:
+            inner.delete(path)
+        else:
+            requests.write(lambda: _asked(f"delete {path}", lambda: inner.delete(path)))
+
+    def _file(self, location: str) -> WaitingFile | PyArrowFile:
+        requests = self._requests(location)
+        file: Any = self._of(location).new_input(location)
+        if requests is None:
+            return cast(PyArrowFile, file)
+        return WaitingFile(location, file, requests, lambda: self._of(location, streams=True))
+
+    def _requests(self, location: str) -> Requests | None:
+        roots = self.properties.get(_OWN)
+        assert isinstance(roots, Roots)
+        return roots.of(location)
+
+    def _of(self, location: str, *, streams: bool = False) -> FileIO:
+        key = urlsplit(location).scheme, streams
+        if key not in self._inner:
+            strategy = Patiently if streams else OnlyOnce
+            given = {
+                name: value
+                for name, value in self.properties.items()
+                if name not in (PY_IO_IMPL, _GIVEN_IMPL, _OWN)
+            }
+            if _GIVEN_IMPL in self.properties:
+                given[PY_IO_IMPL] = self.properties[_GIVEN_IMPL]
+            given.setdefault(_STRATEGY, f"{_HERE}.{strategy.__name__}")
+            self._inner[key] = load_file_io(given, location)
+        return self._inner[key]
+
+
+class WaitingFile(InputFile, OutputFile):
+    """A file of a store that may be away."""
+
+    def __init__(self, location: str, file: Any, requests: Requests, streaming: Callable[[], FileIO]) -> None:
+        super().__init__(location)
+        self._file = file
+        self._requests = requests
+        self._streaming = streaming
+
+    def __len__(self) -> int:
+        return self._read("head", lambda: len(self._file))
+
+    def exists(self) -> bool:
+        found: bool = self._read("head", self._file.exists)
+        return found
+
+    def open(self, seekable: bool = True) -> Any:
+        stream = self._read("open", lambda: self._file.open(seekable=True))
+        if not isinstance(stream, pa.NativeFile):  # of another library, whose reads cannot be repeated
+            return stream
+        return _Reading(self.location, stream, self._requests)
+
+    def create(self, overwrite: bool = False) -> Any:
+        return _Writing(self, overwrite)
+
+    def to_input_file(self) -> InputFile:
+        return self
+
+    def upload(self, data: bytes | memoryview, overwrite: bool) -> None:
+        """Write all of it."""
+        tries = 0
+
+        def write() -> None:
+            nonlocal tries
+            tries += 1
+            # What a second try would find is what the first has left.
+            with self._file.create(overwrite=overwrite or tries > 1) as stream:
+                stream.write(data)
+
+        self._requests.write(lambda: _asked(f"put {self.location}", write))
+
+    def stream(self, overwrite: bool) -> Any:
+        """What the rest of a large file can be written to."""
+        file = self._streaming().new_output(self.location)
+        return self._requests.write(
+            lambda: _asked(f"put {self.location}", lambda: file.create(overwrite=overwrite))
+        )
+
+    def _read(self, verb: str, call: Callable[[], _T]) -> _T:
+        return self._requests.read(lambda: _asked(f"{verb} {self.location}", call))
+
+
+class _Reading(io.RawIOBase):
+    """Reads of an open file, each of which is repeated."""
+
+    def __init__(self, location: str, file: pa.NativeFile, requests: Requests) -> None:
+        super().__init__()
+        self._location = location
+        self._file = file
+        self._requests = requests
+        self._size: int = file.size()
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        length, at = left if size is None or size < 0 else min(size, left), self._at
+        if not length:
+            return b""
+        data: bytes = self._requests.read(
+            lambda: _asked(f"get {self._location}", lambda: self._file.read_at(length, at)), length
+        )
+        self._at += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, target: Any) -> int:
+        data = self.read(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+class _Writing:
+    """A file that is held until it is closed, or too large for that."""
+
+    def __init__(self, file: WaitingFile, overwrite: bool) -> None:
+        self._file = file
+        self._overwrite = overwrite
+        self._held = io.BytesIO()
+        self._stream: Any = None
+        self.closed = False
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        """Nothing is anywhere before the end."""
+
+    def tell(self) -> int:
+        held: int = self._held.tell() if self._stream is None else self._stream.tell()
+        return held
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._stream is None and self._held.tell() + view.nbytes <= MAX_HELD_BYTES:
+            return self._held.write(view)
+        with _translated(f"put {self._file.location}"):
+            if self._stream is None:
+                self._stream = self._file.stream(self._overwrite)
+                self._stream.write(self._held.getvalue())
+                self._held = io.BytesIO()
+            self._stream.write(view)
+        return view.nbytes
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._stream is None:
+            self._file.upload(self._held.getvalue(), self._overwrite)
+        else:
+            with _translated(f"put {self._file.location}"):
+                self._stream.close()
+
+    def __enter__(self) -> _Writing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.closed = True
+
+
+def _asked(what: str, call: Callable[[], _T]) -> _T:
+    with _translated(what):
+        return call()
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """What may pass becomes `StoreUnavailable`; all else stays as PyIceberg's callers know it."""
+    try:
+        yield
+    except _LASTING:
+        raise
+    except OSError as error:
+        said = str(error)
+        if _LASTING_TEXT.search(said):
+            raise
+        cause = next((cause for pattern, cause in _CAUSES if pattern.search(said)), "the store failed")
+        raise StoreUnavailable(f"{what}: {cause}: {said[:400]}", cause) from error

@@ -1,0 +1,61 @@
+"""What obstore's errors mean: whether the same request may succeed later, and why it failed, in a few words.
+
+obstore has classes for what a store has decided, and one for all the rest, whose text tells: the answer's
+status, or that the connection failed, with the causes of that below `Debug source`.
+
+| what happened | asked again |
+|---|---|
+| no connection, a connection that broke, an answer that broke off, no answer in time | yes |
+| 408, 429, 5xx but for 501 and 505; 400 `RequestTimeout`; 400 and 403 for a clock that is off | yes |
+| credentials that are looked up on the network and not found; a listing that is no XML | a few seconds |
+| 401, 403 and other 4xx, redirections, certificates, what no request can be made of | no |
+"""
+
+from __future__ import annotations
+
+import re
+
+from obstore.exceptions import BaseError
+
+from lithify.store.retries import Failure
+
+_STATUS = re.compile(r"status code: (\d{3})([^:]*)")
+_PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
+_PASSING_CODES = ("RequestTimeout", "RequestTimeTooSkewed")
+_METADATA_SERVICES = ("://169.254.", "://metadata.google.internal", "/oauth2/", "://sts.")
+_MESSAGE = re.compile(r'(?:message|error): "([^"]+)"')
+
+
+def failure_of(error: BaseException) -> tuple[Failure, str]:
+    """What kind of failure one of obstore's errors is, and its cause in a few words."""
+    text, _, debug = str(error).partition("Debug source")
+    status = _STATUS.search(text)
+    if status is not None:
+        passes = int(status[1]) in _PASSING_STATUS or any(code in text for code in _PASSING_CODES)
+        return Failure.PASSING if passes else Failure.LASTING, f"{status[1]}{status[2]}".strip()
+    if type(error).__name__ != "GenericError" or not isinstance(error, BaseError):
+        return Failure.LASTING, type(error).__name__
+    if "HTTP error" in text:
+        return _connection_failure(text, debug)
+    if "invalid list response" in text or "Getting list response" in text:
+        return Failure.DOUBTFUL, "a listing that is no XML"
+    return Failure.LASTING, text.strip()[:100]
+
+
+def _connection_failure(text: str, debug: str) -> tuple[Failure, str]:
+    message = _MESSAGE.search(debug)
+    if "Certificate" in debug or "certificate" in text:
+        return Failure.LASTING, "its certificate is not trusted"
+    if "kind: Builder" in debug:
+        return Failure.LASTING, "no request can be made of it"
+    cause = "the connection failed"
+    if "TimedOut" in debug or "kind: Timeout" in debug:
+        cause = "no answer in time"
+    elif message is not None:
+        cause = message[1][0].lower() + message[1][1:]
+    elif "IncompleteBody" in debug:
+        cause = "the answer broke off"
+    elif "IncompleteMessage" in debug:
+        cause = "the connection was closed"
+    is_lookup = any(place in text for place in _METADATA_SERVICES)
+    return Failure.DOUBTFUL if is_lookup else Failure.PASSING, cause

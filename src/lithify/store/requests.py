@@ -1,0 +1,174 @@
+"""Every request to a store: repeated while it may help (`retries`), hedged while it hangs (`hedging`), and
+told of while it waits (`waiting`).
+
+1. A request is a function that raises `StoreUnavailable` for what may pass, and any other error for what the
+   store has decided.
+2. The error at the end names the first cause, the last one if it is another, and how long it was waited for.
+
+A write that is repeated may find its own first try: a create says `ObjectExists`, a replace
+`PreconditionFailed`. Whoever must know which it was reads back (`lithify.store.versions`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from lithify.clock import Clock, SystemClock
+from lithify.errors import StoreError, StoreUnavailable
+from lithify.store.hedging import Usual, hedged, start_thread
+from lithify.store.retries import Failure, RetryPolicy
+from lithify.store.waiting import FIRST_AFTER_S, Outages, Waiting
+
+_SLICE_S = 1.0
+"""Between two looks whether anybody still wants to wait."""
+SILENCE = "no answer"
+
+_T = TypeVar("_T")
+
+
+class Requests:
+    """The requests to one store. Safe to share between threads; travels to other processes without whom to
+    tell."""
+
+    def __init__(
+        self,
+        url: str,
+        waiting: Waiting | None = None,
+        *,
+        max_retries: int | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        probe: Callable[[], object] | None = None,
+    ) -> None:
+        """`probe` reads something, whatever, by which a service learns that the store is back."""
+        waiting = waiting if waiting is not None else Waiting()
+        self.url = url
+        self._probe = probe
+        if probe is None:
+            waiting = replace(waiting, comes_back=False)
+        self._waiting = waiting
+        self.policy = RetryPolicy(waiting.max_s, max_retries)
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._rng = rng if rng is not None else random.Random()
+        self._outages = Outages(url, waiting, self._clock)
+        self._usual = Usual()
+
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[[str, float, int | None], Requests], tuple[str, float, int | None]]:
+        return _made_elsewhere, (self.url, self._waiting.tasks_max_s, self.policy.max_retries)
+
+    def read(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
+        """What `call` gives, which changes nothing and reads about so much."""
+
+        def ask(silent: Callable[[float], None]) -> _T:
+            started_s = self._clock.monotonic_s()
+            answer = hedged(call, self._clock, patience_s=self._usual.patience_s(size_bytes), silent=silent)
+            self._usual.note(self._clock.monotonic_s() - started_s, size_bytes)
+            return answer
+
+        return self._repeated(ask)
+
+    def write(self, call: Callable[[], _T]) -> _T:
+        """What `call` gives, which may have taken effect although it failed."""
+        return self._repeated(lambda silent: hedged(call, self._clock, patience_s=None, silent=silent))
+
+    def _repeated(self, ask: Callable[[Callable[[float], None]], _T]) -> _T:
+        self._outages.check()
+        waiter, tries = object(), 0
+        first: StoreUnavailable | None = None
+        failed_s = 0.0
+
+        def silent(for_s: float) -> None:
+            since_s = self._clock.monotonic_s() - for_s if first is None else failed_s
+            if for_s >= FIRST_AFTER_S or first is not None:
+                self._outages.waits(waiter, since_s, SILENCE if first is None else first.cause)
+
+        while True:
+            tries += 1
+            started_s = self._clock.monotonic_s()
+            try:
+                answer = ask(silent)
+            except StoreUnavailable as error:
+                if first is None:
+                    first, failed_s = error, started_s
+                self._outages.waits(waiter, failed_s, error.cause)
+                pause_s = self._pause_s(tries, self._clock.monotonic_s() - failed_s, error)
+                if pause_s is None:
+                    if self._outages.gives_up(waiter, first.cause):
+                        start_thread(self._look_for_return)
+                    raise self._given_up(first, error, tries, failed_s) from error
+            except BaseException as error:
+                self._end(waiter, error)
+                raise
+            else:
+                self._outages.answered(waiter)
+                return answer
+            try:
+                self._sleep(pause_s, waiter, failed_s, first)
+            except BaseException:
+                self._outages.leaves(waiter)
+                raise
+
+    def _end(self, waiter: object, error: BaseException) -> None:
+        """Any other error is an answer of the store's, but for an interrupt."""
+        if isinstance(error, Exception):
+            self._outages.answered(waiter)
+        else:
+            self._outages.leaves(waiter)
+
+    def _pause_s(self, tries: int, waited_s: float, error: StoreUnavailable) -> float | None:
+        if self._outages.is_given_up:
+            return None
+        failure = Failure.DOUBTFUL if error.is_doubtful else Failure.PASSING
+        return self.policy.pause_s(tries, waited_s, failure, self._rng)
+
+    def _sleep(self, pause_s: float, waiter: object, since_s: float, first: StoreUnavailable) -> None:
+        left_s = pause_s
+        while left_s > 0 and not self._outages.is_given_up:
+            slice_s = min(left_s, _SLICE_S)
+            self._clock.sleep_s(slice_s)
+            left_s -= slice_s
+            self._outages.waits(waiter, since_s, first.cause)
+
+    def _look_for_return(self) -> None:
+        """Until the store answers again, or nobody wants to know."""
+        assert self._probe is not None
+        waiter, since_s = object(), self._clock.monotonic_s()
+        longest_s = self.policy.first_pause_s
+        while not self._waiting.is_ending():
+            longest_s = min(2 * longest_s, self.policy.max_pause_s)
+            self._clock.sleep_s(self._rng.uniform(0, longest_s))
+            try:
+                self._probe()
+            except StoreUnavailable as error:
+                self._outages.waits(waiter, since_s, error.cause)
+                continue
+            except StoreError:
+                pass  # an answer
+            self._outages.answered(waiter)
+            return
+
+    def _given_up(
+        self, first: StoreUnavailable, last: StoreUnavailable, tries: int, failed_s: float
+    ) -> StoreUnavailable:
+        waited_s = self._clock.monotonic_s() - failed_s
+        if tries == 1:
+            away_s = self._outages.away_s
+            if away_s <= waited_s:
+                return first
+            text = f"{first} (the store is away since {away_s:.0f} s)"
+            return StoreUnavailable(text, first.cause, is_doubtful=first.is_doubtful)
+        at_last = "" if last.cause == first.cause else f", at last {last.cause}"
+        return StoreUnavailable(
+            f"{first} (waited for the store for {waited_s:.0f} s, {tries} tries{at_last})",
+            first.cause,
+            is_doubtful=first.is_doubtful,
+        )
+
+
+def _made_elsewhere(url: str, max_wait_s: float, max_retries: int | None) -> Requests:
+    return Requests(url, Waiting(max_wait_s, tasks_max_s=max_wait_s), max_retries=max_retries)

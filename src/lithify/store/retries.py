@@ -1,0 +1,58 @@
+"""When a request that failed is made again: one policy for every store and every verb.
+
+A function of values: how many tries there were, how long they have taken, what kind of failure the last one
+was, and a source of chance. The answer is a pause, or that it is given up.
+
+1. What the store has decided (no such object, no right to it, a bad request) is not asked again.
+2. What may be a mistake in the settings is asked again for a few seconds only.
+3. What passes is asked again until the bound in time is reached. Pauses double up to `max_pause_s`, and
+   each is drawn evenly from zero to that (full jitter), so that many clients that lost the same store do not
+   come back in step.
+
+The bound counts from the first failure, not from the first try: a request that hung for long has not been
+waited for by anybody who knew.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+DEFAULT_WAIT_S = 300.0
+MAX_DOUBTFUL_S = 10.0
+
+
+class Failure(Enum):
+    """What a failed request tells about the next one."""
+
+    LASTING = "lasting"
+    """The store has answered; it would answer the same again."""
+    DOUBTFUL = "doubtful"
+    """Nobody may ever answer: credentials that are looked up where there are none, an answer in a language
+    that no store has."""
+    PASSING = "passing"
+    """The store is away, overloaded, or the connection broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """See the module. Times are seconds."""
+
+    max_wait_s: float = DEFAULT_WAIT_S
+    """From the first failure on; may be infinite."""
+    max_retries: int | None = None
+    """Besides; without a bound by default."""
+    first_pause_s: float = 0.1
+    max_pause_s: float = 5.0
+    """Also the longest that the end of an outage goes unnoticed."""
+
+    def pause_s(self, tries: int, waited_s: float, failure: Failure, rng: random.Random) -> float | None:
+        """How long to wait before the next try, after so many in so long; `None` to give up."""
+        max_wait_s = min(self.max_wait_s, MAX_DOUBTFUL_S) if failure is Failure.DOUBTFUL else self.max_wait_s
+        if failure is Failure.LASTING or waited_s >= max_wait_s:
+            return None
+        if self.max_retries is not None and tries > self.max_retries:
+            return None
+        longest_s = min(self.first_pause_s * 2 ** min(tries - 1, 32), self.max_pause_s)
+        return min(rng.uniform(0, longest_s), max_wait_s - waited_s)

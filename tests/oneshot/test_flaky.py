@@ -1,0 +1,93 @@
+"""Whole runs over a store that fails now and then, or is away for a while."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from lithify import events
+from lithify.clock import SystemClock
+from lithify.config.model import Config
+from lithify.datasets.slatedb.kind import KIND
+from lithify.errors import StoreUnavailable
+from lithify.events import Event
+from lithify.ids import RandomIds
+from lithify.store.waiting import Waiting
+from lithify.testing.engine import InlineEngine
+from lithify.testing.s3 import Outage, S3Server
+from tests.compacting import compact
+from tests.flaky import FAIR, RESETS, Site, busy, resets
+
+RUNS = 20
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with S3Server(seed=1) as server:
+        server.create_bucket("b")
+        yield Site(server, "b")
+
+
+def test_runs_end_well_at_a_tenth_of_resets(site: Site) -> None:
+    """The official client reads the last one back; `make flaky` does so for a hundred."""
+    for n in range(RUNS - 1):
+        site.write(f"resets-{n}")
+        site.run(f"resets-{n}", resets(RESETS))
+    site.judged_run("resets-last", resets(RESETS))
+
+
+def test_a_run_ends_well_at_a_third_of_503(site: Site) -> None:
+    site.judged_run("busy", busy(0.3))
+
+
+@pytest.mark.parametrize("how", [Outage.RESET, Outage.SLOW_DOWN])
+def test_a_run_outlives_an_outage_and_tells_of_it(site: Site, how: Outage) -> None:
+    name = f"outage-{how}"
+    model = site.write(name)
+    told: list[Event] = []
+    waiting = Waiting(60.0, name, told.append)
+    config = Config(store_options=site.options)
+    dataset = KIND.open(site.url(name), config, SystemClock(), RandomIds(), lambda s: s, waiting)
+    is_back = threading.Timer(6.0, lambda: setattr(site.server, "weather", FAIR))
+
+    def fall_away(event: Event) -> None:
+        if isinstance(event, events.Claimed):
+            site.server.weather = replace(FAIR, outage=how)
+            is_back.start()
+
+    result = compact(dataset, engine=InlineEngine(), observer=fall_away)
+    is_back.join()
+    assert result.failures == ()
+    assert [type(event) for event in told] == [events.WaitingForStore, events.StoreBack]
+    assert site.read(name) == model
+
+
+def test_the_error_of_a_run_is_what_ended_it_and_not_the_clean_up(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.write("gone")
+    waiting = Waiting(1.0, "gone", events.ignore)
+    config = Config(store_options=site.options)
+    dataset = KIND.open(site.url("gone"), config, SystemClock(), RandomIds(), lambda s: s, waiting)
+
+    def fall_away(event: Event) -> None:
+        if isinstance(event, events.Claimed):
+            site.server.weather = replace(FAIR, outage=Outage.SLOW_DOWN)
+
+    try:
+        with (
+            caplog.at_level(logging.ERROR),
+            pytest.raises(
+                StoreUnavailable, match=r"(?s)503 .*(waited for the store for|away since) \d s"
+            ) as caught,
+        ):
+            compact(dataset, engine=InlineEngine(), observer=fall_away)
+    finally:
+        site.server.weather = FAIR
+    assert caught.value.cause.startswith("503")
+    (note,) = caught.value.__notes__
+    assert note.startswith("and what is unfinished could not be given back")

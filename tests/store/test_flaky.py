@@ -1,0 +1,179 @@
+"""Every verb of a store, through a network that fails in every way it can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
+from lithify.events import Event, StoreBack, WaitingForStore
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+from lithify.store.versions import Version, VersionConflict, VersionedFiles
+from lithify.store.waiting import Waiting
+from tests.s3 import S3
+from tests.store.flaky import RESETS, Asked, Fault, first, flaky, often
+from tests.store.test_remote import Request, between
+
+FAULTS = [fault for fault in Fault if fault not in (Fault.NONE, Fault.HANG)]
+BODY = b"0123456789" * 100
+
+
+def missing(store: ObjectStore) -> str:
+    with pytest.raises(ObjectNotFound):
+        store.get("nothing")
+    return "missing"
+
+
+def ranged(store: ObjectStore) -> bytes:
+    target = bytearray(10)
+    store.get_range_into("there", 5, memoryview(target))
+    return bytes(target)
+
+
+READS: dict[str, tuple[str, Callable[[ObjectStore], object], object]] = {
+    "get": ("GET", lambda store: store.get("there"), BODY),
+    "get_range": ("GET", lambda store: store.get_range("there", 5, 10), BODY[5:15]),
+    "get_range_into": ("GET", ranged, BODY[5:15]),
+    "head": ("HEAD", lambda store: store.head("there").size, len(BODY)),
+    "list": ("GET", lambda store: [meta.key for meta in store.list("")], ["there"]),
+    "a missing one": ("GET", missing, "missing"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("verb", READS)
+def test_a_read_survives(s3: S3, verb: str, fault: Fault) -> None:
+    method, read, expected = READS[verb]
+    bucket, asked = s3.bucket(), list[Asked]()
+    open_store(f"s3://{bucket}", s3.options)[0].put("there", BODY)
+    with flaky(s3, first(2, fault, method), asked) as options:
+        assert read(open_store(f"s3://{bucket}", options)[0]) == expected
+    assert len(asked) in ((1, 3) if fault is Fault.RESET_WITHIN and method == "HEAD" else (3,))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_writes_survive(s3: S3, fault: Fault) -> None:
+    """Those that may have landed are told from others' by who must know."""
+    bucket = s3.bucket()
+    url, directly = f"s3://{bucket}", open_store(f"s3://{bucket}", s3.options)[0]
+    with flaky(s3, first(1, fault, "PUT")) as options:
+        open_store(url, options)[0].put("put", BODY)
+    with flaky(s3, first(1, fault, "PUT")) as options:
+        files = VersionedFiles(open_store(url, options)[0], "m", ".m", "gc/m")
+        assert files.publish(None, BODY) == Version(1, BODY)
+    with flaky(s3, first(1, fault, "POST")) as options:
+        open_store(url, options)[0].delete("put")
+    with (
+        flaky(s3, first(1, fault, "PUT")) as options,
+        open_store(url, options)[0].open_writer("streamed") as writer,
+    ):
+        writer.write(BODY)
+        writer.commit()
+    assert [meta.key for meta in directly.list("")] == [files.key(1), "streamed"]
+
+
+@pytest.mark.parametrize("fault", [Fault.RESET_AFTER, Fault.RESET_BEFORE])
+def test_a_replace_whose_answer_was_lost_finds_its_own(s3: S3, fault: Fault) -> None:
+    url = f"s3://{s3.bucket()}"
+    directly = open_store(url, s3.options)[0]
+    directly.put("lease", b"old")
+    etag = directly.head("lease").etag
+    assert etag is not None
+    with flaky(s3, first(1, fault, "PUT")) as options:
+        store = open_store(url, options)[0]
+        if fault is Fault.RESET_BEFORE:
+            store.replace("lease", b"new", etag)
+        else:
+            with pytest.raises(PreconditionFailed):
+                store.replace("lease", b"new", etag)
+    assert directly.get("lease") == b"new"
+
+
+def test_the_object_of_another_is_not_taken_for_ones_own(s3: S3) -> None:
+    url = f"s3://{s3.bucket()}"
+    VersionedFiles(open_store(url, s3.options)[0], "m", ".m", "gc/m").publish(None, BODY)
+    with flaky(s3, first(1, Fault.RESET_AFTER, "PUT")) as options, pytest.raises(VersionConflict):
+        VersionedFiles(open_store(url, options)[0], "m", ".m", "gc/m").publish(None, BODY)
+
+
+def test_answers_are_not_asked_for_again(s3: S3) -> None:
+    url, asked = f"s3://{s3.bucket()}", list[Asked]()
+    open_store(url, s3.options)[0].put("there", BODY)
+    with flaky(s3, often(0, ()), asked) as options:
+        store = open_store(url, options)[0]
+        with pytest.raises(ObjectExists):
+            store.create("there", b"")
+        with pytest.raises(PreconditionFailed):
+            store.replace("there", b"", '"no such"')
+        with pytest.raises(StoreError, match=r"416|range"):
+            store.get_range("there", 10_000, 10)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "tries"),
+    [
+        (403, "AccessDenied", 1),
+        (401, "Unauthorized", 1),
+        (400, "InvalidRequest", 1),
+        (501, "NotImplemented", 1),
+        (301, "PermanentRedirect", 1),
+        (403, "RequestTimeTooSkewed", 3),
+        (400, "RequestTimeout", 3),
+        (408, "RequestTimeout", 3),
+        (429, "TooManyRequests", 3),
+        (504, "GatewayTimeout", 3),
+    ],
+)
+def test_which_answers_may_be_better_next_time(s3: S3, status: int, code: str, tries: int) -> None:
+    requests = []
+
+    def answer(request: Request) -> tuple[int, bytes]:
+        requests.append(request.method)
+        return status, f"<Error><Code>{code}</Code></Error>".encode()
+
+    with between(s3, answer) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", {**options, "max_retries": "2"})
+        with pytest.raises(StoreError) as caught:
+            store.get("there")
+    assert len(requests) == tries
+    assert isinstance(caught.value, StoreUnavailable) == (tries > 1)
+
+
+def test_nobody_listens_and_the_cause_is_told_at_the_end(s3: S3) -> None:
+    told: list[Event] = []
+    options = {**s3.options, "aws_endpoint": "http://127.0.0.1:1"}
+    store, _ = open_store("s3://bucket", options, Waiting(0.3, "s3://bucket/db", told.append))
+    with pytest.raises(StoreUnavailable, match=r"(?i)get x: connection refused.*waited for the store"):
+        store.get("x")
+    assert told == []
+
+
+def test_reads_that_hang_cost_little_and_are_told(s3: S3) -> None:
+    """The first two of them; the third is the second that is made beside it."""
+    url, told = f"s3://{s3.bucket()}", list[Event]()
+    open_store(url, s3.options)[0].put("there", BODY)
+    with flaky(s3, first(2, Fault.HANG, "GET")) as options:
+        store = open_store(url, options, Waiting(60.0, "db", told.append))[0]
+        assert store.get("there") == BODY
+    assert [type(event) for event in told] == [WaitingForStore, StoreBack]
+
+
+def test_a_write_that_hangs_is_cut_off_and_settled(s3: S3) -> None:
+    url = f"s3://{s3.bucket()}"
+    with flaky(s3, first(1, Fault.HANG, "PUT")) as options:
+        files = VersionedFiles(open_store(url, {**options, "read_timeout": "300ms"})[0], "m", ".m", "gc/m")
+        assert files.publish(None, BODY) == Version(1, BODY)
+
+
+def test_many_requests_at_a_tenth_of_resets(s3: S3) -> None:
+    url = f"s3://{s3.bucket()}"
+    with flaky(s3, often(0.1, RESETS)) as options:
+        files = VersionedFiles(open_store(url, options)[0], "m", ".m", "gc/m")
+        version = None
+        for n in range(40):
+            version = files.publish(version, b"%d" % n)
+            assert files.latest() == version
+        assert files.ids() == list(range(1, 41))

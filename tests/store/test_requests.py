@@ -1,0 +1,277 @@
+"""Requests that fail and hang: what is made again, what is told, and what the error at the end says."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from lithify.errors import ObjectNotFound, StoreError, StoreUnavailable
+from lithify.events import Event, StoreBack, WaitingForStore
+from lithify.store.hedging import Usual, hedged
+from lithify.store.requests import Requests
+from lithify.store.waiting import Waiting
+from lithify.testing import ManualClock
+
+REFUSED = "connection refused"
+
+
+def away(cause: str = REFUSED) -> StoreUnavailable:
+    return StoreUnavailable(f"get x: {cause}", cause)
+
+
+@dataclass
+class World:
+    """A store that is away until a time, as the clock tells it."""
+
+    max_s: float = 300.0
+    back_s: float = 0.0
+    is_ending: bool = False
+    clock: ManualClock = field(default_factory=ManualClock)
+    told: list[Event] = field(default_factory=list)
+    calls: int = 0
+
+    def __post_init__(self) -> None:
+        waiting = Waiting(self.max_s, "s3://b/db", self.told.append, lambda: self.is_ending, tasks_max_s=9.0)
+        self.requests = Requests("s3://b", waiting, clock=self.clock, rng=random.Random(7))
+
+    def call(self) -> str:
+        self.calls += 1
+        if self.clock.monotonic_s() < self.back_s:
+            raise away()
+        return "answer"
+
+
+@pytest.mark.parametrize("verb", ["read", "write"])
+def test_an_outage_of_minutes_is_waited_for_and_told(verb: str) -> None:
+    world = World(back_s=240.0)
+    assert getattr(world.requests, verb)(world.call) == "answer"
+    assert 240 <= world.clock.monotonic_s() <= 245
+    *waiting, back = world.told
+    assert all(isinstance(event, WaitingForStore) and event.cause == REFUSED for event in waiting)
+    since = [event.since_s for event in waiting if isinstance(event, WaitingForStore)]
+    assert 5 <= since[0] < 6
+    assert [b > 1.9 * a for a, b in itertools.pairwise(since)] == [True] * (len(since) - 1)
+    assert isinstance(back, StoreBack)
+    assert back.waited_s == world.clock.monotonic_s()
+    assert back.dataset == "s3://b/db"
+
+
+def test_a_hiccup_is_not_told() -> None:
+    world = World(back_s=1.0)
+    assert world.requests.read(world.call) == "answer"
+    assert world.told == []
+
+
+def test_what_the_store_has_decided_is_an_answer() -> None:
+    world = World(back_s=20.0)
+
+    def missing() -> None:
+        world.call()
+        raise ObjectNotFound("get x: no such object")
+
+    with pytest.raises(ObjectNotFound):
+        world.requests.read(missing)
+    assert isinstance(world.told[-1], StoreBack)
+
+
+def test_the_error_at_the_end_names_the_first_cause_and_the_time() -> None:
+    world = World()
+    causes = iter([REFUSED])
+
+    def call() -> None:
+        raise away(next(causes, "503 Service Unavailable"))
+
+    said = r"get x: connection refused \(waited for the store for 300 s, \d+ tries, at last 503"
+    with pytest.raises(StoreUnavailable, match=said) as caught:
+        world.requests.read(call)
+    assert caught.value.cause == REFUSED
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again), again.cause) == (StoreUnavailable, str(caught.value), REFUSED)
+
+
+def test_who_cleans_up_after_that_does_not_wait_as_long_again_until_the_store_is_back() -> None:
+    world = World(back_s=301.0)
+    with pytest.raises(StoreUnavailable):
+        world.requests.read(world.call)
+    calls, now_s = world.calls, world.clock.monotonic_s()
+    with pytest.raises(
+        StoreUnavailable, match=r"^get x: connection refused \(the store is away since 300 s\)$"
+    ):
+        world.requests.write(world.call)
+    assert (world.calls, world.clock.monotonic_s()) == (calls + 1, now_s)
+    world.clock.advance_s(2)
+    assert world.requests.read(world.call) == "answer"
+    assert isinstance(world.told[-1], StoreBack)
+    world.back_s = world.clock.monotonic_s() + 60
+    assert world.requests.read(world.call) == "answer"
+
+
+def test_waiting_for_ever() -> None:
+    world = World(max_s=float("inf"), back_s=10_000.0)
+    assert world.requests.read(world.call) == "answer"
+    assert len(world.told) < 50
+
+
+def test_nobody_waits_when_the_process_is_to_end() -> None:
+    world = World(back_s=100.0)
+
+    def call() -> str:
+        world.is_ending = world.clock.monotonic_s() > 10
+        return world.call()
+
+    with pytest.raises(StoreUnavailable):
+        world.requests.read(call)
+    assert world.clock.monotonic_s() < 20
+
+
+def test_doubtful_failures_are_given_up_after_seconds() -> None:
+    world = World()
+
+    def call() -> None:
+        raise StoreUnavailable("get x: no credentials", "no credentials", is_doubtful=True)
+
+    with pytest.raises(StoreUnavailable, match="waited for the store for 10 s"):
+        world.requests.read(call)
+
+
+def test_an_interrupt_ends_the_wait_at_once() -> None:
+    class Interrupted(ManualClock):
+        def sleep_s(self, duration_s: float) -> None:
+            raise KeyboardInterrupt
+
+    told: list[Event] = []
+    requests = Requests("s3://b", Waiting(300.0, "", told.append), clock=Interrupted())
+
+    def call() -> None:
+        raise away()
+
+    with pytest.raises(KeyboardInterrupt):
+        requests.read(call)
+
+
+def test_requests_travel_to_other_processes_without_whom_to_tell() -> None:
+    world = World(max_s=7.0)
+    travelled = pickle.loads(pickle.dumps(world.requests))
+    assert (travelled.url, travelled.policy.max_wait_s) == ("s3://b", 9.0)
+
+
+# Requests that hang. These take real time, a little.
+
+
+@pytest.fixture
+def over() -> Iterator[threading.Event]:
+    """Set at the end, so that nothing goes on hanging."""
+    over = threading.Event()
+    yield over
+    over.set()
+
+
+def in_turn(*calls: Callable[[], str]) -> Callable[[], str]:
+    """A request that does these one after another."""
+    left = list(calls)
+    return lambda: left.pop(0)()
+
+
+def impatient(call: Callable[[], str]) -> str:
+    return hedged(call, _Real(), patience_s=0.02, silent=lambda _: None)
+
+
+class _Real(ManualClock):
+    """Time passes with every look."""
+
+    def monotonic_s(self) -> float:
+        self.advance_s(0.01)
+        return super().monotonic_s()
+
+
+def test_a_read_that_hangs_is_made_again_and_the_first_answer_counts(over: threading.Event) -> None:
+    def hang() -> str:
+        over.wait(20)
+        return "late"
+
+    assert impatient(in_turn(hang, lambda: "second")) == "second"
+    assert impatient(in_turn(hang, hang, lambda: "third")) == "third"
+
+
+def test_an_error_on_the_way_does_not_end_a_request_while_another_is_under_way(
+    over: threading.Event,
+) -> None:
+    asked = threading.Event()
+
+    def fail_later() -> str:
+        asked.wait(20)
+        raise away()
+
+    def answer_later() -> str:
+        asked.set()
+        over.wait(0.05)
+        return "second"
+
+    def hang() -> str:
+        over.wait(20)
+        return "late"
+
+    assert impatient(in_turn(fail_later, answer_later, hang)) == "second"
+
+
+def test_what_the_store_has_decided_ends_it_whatever_is_under_way(over: threading.Event) -> None:
+    def hang() -> str:
+        over.wait(20)
+        return "late"
+
+    def missing() -> str:
+        raise ObjectNotFound("get x: no such object")
+
+    with pytest.raises(ObjectNotFound):
+        impatient(in_turn(hang, missing))
+
+
+def test_a_write_that_hangs_is_not_made_again_beside_itself_and_its_silence_is_told(
+    over: threading.Event,
+) -> None:
+    calls, silences = [], []
+
+    def hang() -> str:
+        calls.append(1)
+        over.wait(20)
+        return "done"
+
+    def silent(for_s: float) -> None:
+        silences.append(for_s)
+        over.set()
+
+    assert hedged(hang, _Real(), patience_s=None, silent=silent) == "done"
+    assert len(calls) == 1
+    assert silences
+
+
+def test_patience_follows_what_the_store_usually_takes() -> None:
+    usual = Usual()
+    assert usual.patience_s(0) == 3.0
+    assert usual.patience_s(8 << 20) == 11.0
+    for _ in range(100):
+        usual.note(2.0, 0)
+    assert usual.patience_s(0) == pytest.approx(8.0)
+    for _ in range(100):
+        usual.note(0.02, 1 << 20)
+    assert usual.patience_s(8 << 20) == 3.0
+
+
+def test_what_nobody_foresaw_comes_out_as_it_is() -> None:
+    def call() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        World().requests.read(call)
+    with pytest.raises(StoreError, match="bad request"):
+        World().requests.write(in_turn(lambda: _raise(StoreError("bad request"))))
+
+
+def _raise(error: Exception) -> str:
+    raise error
