@@ -24,7 +24,7 @@ from obstore.exceptions import BaseError
 
 from lithify.testing.s3 import Fate, Latency, Outage, S3Server, Verb, Weather, latency_of_all
 from tests.engine.waiting import wait_until
-from tests.testing.s3.reaching import BUCKET, boto, rust
+from tests.testing.s3.reaching import BUCKET, boto, connected, rust
 
 BROKEN = (ConnectionClosedError, ResponseStreamingError, IncompleteReadError)
 
