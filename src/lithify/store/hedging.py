@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -106,6 +107,10 @@ class _Threads:
             threading.Thread(target=self._serve, args=(mailbox,), name="lithify-store", daemon=True).start()
         mailbox.put(work)
 
+    def forget(self) -> None:
+        """None of them has come along into a forked process."""
+        self._idle = []
+
     def _serve(self, mailbox: SimpleQueue[Callable[[], None]]) -> None:
         while True:
             mailbox.get()()
@@ -113,6 +118,7 @@ class _Threads:
 
 
 _threads = _Threads()
+os.register_at_fork(after_in_child=_threads.forget)
 
 
 def start_thread(work: Callable[[], None]) -> None:
