@@ -22,8 +22,10 @@ From then on `renew`, which is to be called at least every few seconds, looks at
    the version with the mark is there. So a run that is over before needs no such write.)
 7. Whatever ends the leadership ends the lease too (`acquire` is a context manager).
 
-Every write is conditional, on the etag that was seen last. So nobody writes over what he has not read, and
-nothing need be read before a write. A write that finds another lease there reads it, and then:
+Every write is conditional, on the etag that was seen last. So nobody writes over what he has not read, also
+by a request that arrives late, and nothing need be read before a write. No two leases are ever alike (names,
+`renewals`, marks), so an etag may be made of the content. A write that finds another lease there reads it,
+and then:
 
 - It is the very one that was to be written, and only the answer was lost: done.
 - It is the holder's own, with a question or from an earlier write whose answer was lost: write over it.
@@ -170,6 +172,7 @@ class Leadership:
         last = found.lease if found is not None else None
         self._etag = found.etag if found is not None else None
         self._is_announced = self._is_said = False
+        self._gave_way_to = None
 
         def permit(taking: Taking) -> None:
             is_free = take_over or _follows(taking, epoch)
