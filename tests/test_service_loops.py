@@ -19,7 +19,7 @@ from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction
 from lithify.coordination.leadership import Term
-from lithify.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError
+from lithify.errors import CorruptObject, Fenced, LostOwnership, Refused, StoreError, StoreUnavailable
 from lithify.ids import RandomIds
 from lithify.service.coordinator import TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
@@ -175,6 +175,47 @@ def coordinate(
         options,
         worker=cast("Worker", worker),
     )
+
+
+@dataclass
+class AwayAtFirst(SomeLeadership):
+    """Its store is away, for the first tries."""
+
+    tries: int
+
+    @contextmanager
+    def acquire(self, *, take_over: bool) -> Iterator[Term]:
+        self.tries -= 1
+        if self.tries >= 0:
+            raise StoreUnavailable(f"refused after {self.tries} ms", "connection refused")
+        with super().acquire(take_over=take_over) as term:
+            yield term
+
+
+@pytest.mark.parametrize("waits", [2, 4])
+def test_a_store_that_is_away_at_the_start_is_waited_for(
+    waits: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = Notes(waits)
+    coordinator = cast("Coordinator", SomeCoordinator(notes, [False] * 9))
+    leadership = cast("Leadership", AwayAtFirst(notes, 3))
+    run_coordinator(coordinator, leadership, notes, random.Random(1), OPTIONS)
+    assert notes.waits_s[: min(waits, 3)] == [50.0] * min(waits, 3)
+    assert ("resigns" in notes.calls) == (waits > 3)
+    assert len(caplog.records) == 1
+
+
+def test_an_outage_is_said_once_however_its_errors_differ(caplog: pytest.LogCaptureFixture) -> None:
+    class Away(SomeCoordinator):
+        def tick(self) -> TickResult:
+            self.notes.calls.append("tick")
+            raise StoreUnavailable(f"after {len(self.notes.calls)} ms", "connection refused")
+
+    notes = Notes(5)
+    leadership = cast("Leadership", SomeLeadership(notes))
+    run_coordinator(cast("Coordinator", Away(notes, [])), leadership, notes, random.Random(1), OPTIONS)
+    assert notes.calls.count("tick") == 5
+    assert len(caplog.records) == 1
 
 
 def test_each_round_begins_with_another_dataset() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from lithify import events
 from lithify.compaction.model import State
-from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError
+from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError, StoreUnavailable
 from lithify.planning.turns import AGEING_TURNS
+from lithify.service.worker import MAX_STORE_LOSSES
 from lithify.service.worker_pool import QUARANTINE_PAUSE
 from tests.service.toys import Service, ToyDataset, ToySpec
 
@@ -212,6 +213,56 @@ def test_a_quarantine_ends_under_the_name_it_began_with() -> None:
     spoil(service, StoreError("no answer"))
     service.rounds(1)
     assert service.seen(events.Quarantined)[-1].dataset == "toy:///bad"
+
+
+def test_an_outage_is_no_quarantine_and_holds_nobody_up() -> None:
+    service = Service("away", "well")
+    service.toy("away").add(*(ToySpec("unit") for _ in range(3)))
+    service.toy("away").error = StoreUnavailable("get x: connection refused", "connection refused")
+    service.toy("well").add(*(ToySpec("unit") for _ in range(20)))
+    service.rounds(60)
+    assert claims(service) == ["toy:///well"] * 20
+    assert service.seen(events.Quarantined) == []
+    looks = service.toy("away").read_at_s
+    assert max(later - earlier for earlier, later in pairwise(looks)) <= 6
+    (finding,) = service.pool.findings()
+    assert "connection refused" in finding.says
+    service.toy("away").error = None
+    service.rounds(20)
+    assert claims(service)[20:] == ["toy:///away"] * 3
+    assert service.seen(events.Recovered) == []
+    assert service.pool.findings() == ()
+
+
+def test_a_quarantine_outlives_an_outage() -> None:
+    service = Service("bad", "well")
+    for error in (CorruptObject("ledger", "damaged"), StoreUnavailable("away"), CorruptObject("it", "still")):
+        service.toy("bad").error = error
+        service.rounds(10)
+    service.toy("bad").error = None
+    service.rounds(100)
+    assert [event.reason for event in service.seen(events.Quarantined)] == ["ledger: damaged", "it: still"]
+    assert len(service.seen(events.Recovered)) == 1
+
+
+def test_where_all_stores_are_away_at_the_start_the_rounds_begin() -> None:
+    service = Service("away")
+    service.closed["toy:///away"] = StoreUnavailable("away")
+    service.pool.start()
+    service.rounds(3)
+    del service.closed["toy:///away"]
+    service.toy("away").add(ToySpec("unit"))
+    service.rounds(10)
+    assert claims(service) == ["toy:///away"]
+
+
+def test_what_was_given_back_because_the_store_stayed_away_was_no_attempt_a_few_times() -> None:
+    """A store that only tasks cannot reach is a fault that is told in the end."""
+    service = Service("db")
+    service.toy("db").add(ToySpec("unit", is_cut_off=True))
+    service.rounds(40)
+    assert len(service.seen(events.StoreLost)) == MAX_STORE_LOSSES
+    assert service.seen(events.AttemptFailed)
 
 
 def test_what_will_never_open_is_refused_at_the_start() -> None:

@@ -19,7 +19,7 @@ from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import Dataset
 from lithify.engine.ports import Engine
-from lithify.errors import EngineError
+from lithify.errors import EngineError, StoreUnavailable
 from lithify.events import Event
 from lithify.ids import RandomIds, Ulid
 from lithify.service.room import Room
@@ -38,12 +38,16 @@ class ToySpec:
     unit: str
     priority: float = 0.5
     is_poison: bool = False
+    is_cut_off: bool = False
+    """Its tasks cannot reach the store."""
 
 
 def toy_task(spec: ToySpec) -> RangeOutcome:
     """What a range of a toy does in a task."""
     if spec.is_poison:
         raise EngineError(f"{POISON} in {spec.unit}")
+    if spec.is_cut_off:
+        raise StoreUnavailable("get x: connection refused", "connection refused")
     return RangeOutcome((spec.unit,), 1, 1, {}, 0.0, 0)
 
 

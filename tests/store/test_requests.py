@@ -161,6 +161,53 @@ def test_requests_travel_to_other_processes_without_whom_to_tell() -> None:
     assert (travelled.url, travelled.policy.max_wait_s) == ("s3://b", 9.0)
 
 
+# A service, which comes back to a store.
+
+
+class Probing(World):
+    """The party comes back, and a probe tells whether the store does; it probes when the test lets it."""
+
+    def __post_init__(self) -> None:
+        self.may_probe = threading.Event()
+        self.is_over = threading.Event()
+
+        def tell(event: Event) -> None:
+            self.told.append(event)
+            if isinstance(event, StoreBack):
+                self.is_over.set()
+
+        def probe() -> None:
+            self.may_probe.wait(20)
+            self.call()
+
+        waiting = Waiting(5.0, "s3://b/db", tell, lambda: self.is_ending, comes_back=True)
+        self.requests = Requests("s3://b", waiting, clock=self.clock, rng=random.Random(7), probe=probe)
+
+
+def test_who_comes_back_is_refused_at_once_until_a_probe_has_seen_the_store() -> None:
+    world = Probing(back_s=1000.0)
+    with pytest.raises(StoreUnavailable, match="waited for the store for 5 s"):
+        world.requests.read(world.call)
+    calls = world.calls
+    for _ in range(10):
+        with pytest.raises(StoreUnavailable, match=r"s3://b is away since \d+ s: connection refused"):
+            world.requests.write(world.call)
+    assert world.calls == calls
+    world.may_probe.set()
+    assert world.is_over.wait(20)
+    assert world.requests.read(world.call) == "answer"
+    assert world.clock.monotonic_s() >= 1000
+
+
+def test_an_answer_of_whatever_kind_shows_that_the_store_is_back() -> None:
+    world = Probing(back_s=1000.0)
+    world.call = lambda: _raise(StoreError("403") if world.may_probe.is_set() else away())  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        world.requests.read(world.call)
+    world.may_probe.set()
+    assert world.is_over.wait(20)
+
+
 # Requests that hang. These take real time, a little.
 
 

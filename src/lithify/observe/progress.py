@@ -92,6 +92,10 @@ class ProgressBars:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
+    def refresh(self) -> None:
+        """Draw it as it is now; that happens several times a second anyway."""
+        self._progress.refresh()
+
     def __call__(self, event: Event) -> None:
         with self._lock:
             self._draw(event)

@@ -124,13 +124,13 @@ def run_coordinator(
 def _once_back(action: Callable[[], ResultT], stop: Event, options: LoopOptions) -> ResultT | None:
     """What `action` gives, once the store answers; `None` when told to stop before."""
     trouble = _Trouble("the coordinator cannot start yet and tries again")
-    while not stop.is_set():
+    while True:
         try:
             return action()
         except StoreUnavailable as error:
             trouble.say(error)
-            stop.wait(options.poll_interval_s)
-    return None
+        if stop.wait(options.poll_interval_s):
+            return None
 
 
 def _coordinate(

@@ -31,7 +31,7 @@ from lithify.store.causes import failure_of
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.objects import ObjectMeta
 from lithify.store.ranges import check_range
-from lithify.store.requests import Requests
+from lithify.store.requests import Direct
 from lithify.store.retries import Failure
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class ObstoreStore:
         self,
         url: str,
         backend: Backend,
-        requests: Requests | None = None,
+        requests: Direct | None = None,
         uploads: Callable[[], Backend] | None = None,
     ) -> None:
         """`uploads` gives the backend of writers, where that is another."""
         self._url = url
         self._backend = backend
-        self._requests = requests if requests is not None else Requests(url)
+        self._requests = requests if requests is not None else Direct()
         self._uploads = uploads if uploads is not None else lambda: backend
         # Google's conditional writes go by the object's generation, all others' by its etag.
         self._goes_by_version = isinstance(backend, GCSStore)

@@ -29,7 +29,17 @@ SILENCE = "no answer"
 _T = TypeVar("_T")
 
 
-class Requests:
+class Direct:
+    """Requests to a store that cannot be away: each is made once, by whoever makes it."""
+
+    def read(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
+        return call()
+
+    def write(self, call: Callable[[], _T]) -> _T:
+        return call()
+
+
+class Requests(Direct):
     """The requests to one store. Safe to share between threads; travels to other processes without whom to
     tell."""
 
