@@ -7,8 +7,9 @@
    everything written so far is flushed to disk and the inputs are read once, so that all sides find
    them in the page cache; after each, its outputs are removed.
 3. The service as processes run it (`benchmarks.service`) and what coordination costs (`benchmarks.idle`).
-4. Compactors of Iceberg tables beside each other (`benchmarks.iceberg`).
-5. Report medians. The exit code is 0 even when a target is missed: the report says so.
+4. Compactions over S3 (`benchmarks.s3`).
+5. Compactors of Iceberg tables beside each other (`benchmarks.iceberg`).
+6. Report medians. The exit code is 0 even when a target is missed: the report says so.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from benchmarks import iceberg, report, service_report
+from benchmarks import iceberg, report, s3, service_report
 from benchmarks.cases import CASES, Case
 from benchmarks.child import Cost, cost_of_cp
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
 from benchmarks.official import OfficialRun, measure_official
 from benchmarks.ours import EndToEndRun, KernelRun, measure_end_to_end, measure_kernel
+from benchmarks.s3_cases import LATENCIES_MS
 
 BUILD = Path("build")
 DEFAULT_SUBCOMPACTIONS = 4
@@ -88,10 +90,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Lithify beside SlateDB's compactor."
     )
-    parts = [*(case.name for case in CASES), SERVICE, iceberg.NAME]
+    parts = [*(case.name for case in CASES), SERVICE, *s3.NAMES, iceberg.NAME]
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the data, to try things out")
     parser.add_argument("--only", action="append", choices=parts, metavar="PART")
+    parser.add_argument(
+        "--latency",
+        action="append",
+        type=int,
+        metavar="MS",
+        help=f"of S3; can be given several times (default: {', '.join(map(str, LATENCIES_MS))})",
+    )
     parser.add_argument("--cache", type=Path, default=BUILD / "bench-data", help="where databases are kept")
     parser.add_argument("--output", type=Path, default=BUILD / "bench.json")
     arguments = parser.parse_args()
@@ -105,6 +114,10 @@ def main() -> None:
         service = service_report.measure(
             arguments.cache.absolute(), arguments.scale, arguments.repetitions, console
         )
+    over_s3 = None
+    if names := s3.selected(arguments.only):
+        latencies_ms = arguments.latency or LATENCIES_MS
+        over_s3 = s3.measure_s3(names, latencies_ms, arguments.cache.absolute(), arguments.scale, console)
     tables = None
     if arguments.only is None or iceberg.NAME in arguments.only:
         tables = iceberg.measure(arguments.cache.absolute(), arguments.scale, arguments.repetitions, console)
@@ -114,6 +127,9 @@ def main() -> None:
     if service is not None:
         service.print_tables(console)
         results[SERVICE] = service.to_json()
+    if over_s3 is not None:
+        s3.print_tables(console, over_s3)
+        results[s3.NAME] = over_s3.to_json()
     if tables is not None:
         iceberg.print_tables(console, tables)
         results[iceberg.NAME] = tables.to_json()

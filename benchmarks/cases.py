@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FLUSHES = 8
-"""Overlapping L0s of a database; the official scheduler would take up to 8 at once."""
+"""Overlapping L0s of a database, unless a case says else; the official scheduler would take up to 8 at
+once."""
 MAX_PEAK_MEMORY_BYTES = 600_000_000
 MIN_INPUT_BYTES = 400_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of data. Each flush writes a random eighth of `rows` keys, so about a third of the rows
-    are older versions that a compaction drops."""
+    """One kind of data. Each flush writes a random part of `rows` keys, an eighth if there are eight
+    flushes, so that about a third of the rows are older versions that a compaction drops."""
 
     name: str
     value_bytes: int
@@ -26,6 +27,8 @@ class Case:
     """Target: CPU of Lithify's kernel over the CPU of `cp` of its input."""
     min_wall_ratio: float | None = None
     """Target: end-to-end throughput over that of the official compactor. Set where it is measured."""
+    flushes: int = FLUSHES
+    """L0s."""
 
 
 CASES = (

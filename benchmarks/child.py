@@ -16,9 +16,12 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.engine.waiting import descendants
 
 CHILD_TIMEOUT_S = 600
 
@@ -50,6 +53,18 @@ class Stopwatch:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         user_s, system_s = usage.ru_utime - self._usage.ru_utime, usage.ru_stime - self._usage.ru_stime
         return Cost(time.perf_counter() - self._wall_s, user_s + system_s, system_s)
+
+
+def cpu_s_of_tree(pid: int | None = None) -> float:
+    """User and system time so far of a process, of all below it, and of those below it that have ended and
+    were waited for; of this process by default."""
+    total, ticks_per_s = 0, os.sysconf("SC_CLK_TCK")
+    root = os.getpid() if pid is None else pid
+    for one in (root, *descendants(root)):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            facts = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, facts[11:15]))
+    return total / ticks_per_s
 
 
 def run_child(module: str, *arguments: str) -> Any:

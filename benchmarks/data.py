@@ -2,7 +2,7 @@
 
 1. A database is kept under a name that holds everything it depends on. One whose making was
    interrupted has no mark and is made anew.
-2. Every flush writes a random eighth of the keys in random order, with values cut from a text of
+2. Every flush writes a random part of the keys in random order, with values cut from a text of
    random words at random places, so that codecs find something to compress, but not much.
 3. Measurements run on copies. A copy shares the SST files (hard links: they are never changed), so all
    copies are equally warm in the page cache; outputs and metadata are its own.
@@ -38,7 +38,8 @@ LETTERS = b"abcdefghijklmnopqrstuvwxyz0123456789"
 
 def database_of(case: Case, cache: Path, scale: float) -> Path:
     """The database of a case in the folder `cache`, made if it is not there."""
-    folder = cache / f"v{VERSION}-{case.value_bytes}B-{case.codec}-{case.delete_fraction}-{scale}"
+    flushes = "" if case.flushes == FLUSHES else f"-{case.flushes}"
+    folder = cache / f"v{VERSION}-{case.value_bytes}B-{case.codec}-{case.delete_fraction}-{scale}{flushes}"
     if not (folder / MARK).exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -96,8 +97,8 @@ def _make(case: Case, folder: Path, scale: float) -> None:
     text = _random_text(rng)
     rows = int(case.rows * scale)
     with open_db(folder / "db", **open_options(case)) as database:
-        for _ in range(FLUSHES):
-            numbers = rng.sample(range(rows), rows // FLUSHES)
+        for _ in range(case.flushes):
+            numbers = rng.sample(range(rows), rows // case.flushes)
             for start in range(0, len(numbers), BATCH_ROWS):
                 database.write_batch(_writes(rng, case, text, numbers[start : start + BATCH_ROWS]))
             database.flush()

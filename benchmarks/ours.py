@@ -113,7 +113,7 @@ def _run_end_to_end(database: Path) -> EndToEndRun:
             finished.append(event)
 
     with SparkEngine(MASTER, preload=PRELOAD) as engine:
-        session_start_s = _start(engine)
+        session_start_s = start_session(engine)
         started_s = time.perf_counter()
         result = one_shot.run(
             dataset,
@@ -136,7 +136,7 @@ def _run_end_to_end(database: Path) -> EndToEndRun:
     )
 
 
-def _start(engine: SparkEngine) -> float:
+def start_session(engine: SparkEngine) -> float:
     """Start Spark, a Python worker for each slot, and load compiled code; the seconds this took."""
     started_s = time.perf_counter()
     calls = [engine.submit("start", time.sleep, _LONGER_THAN_A_FORK_S) for _ in range(engine.slots)]

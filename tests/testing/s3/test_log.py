@@ -15,13 +15,13 @@ from lithify.testing.s3 import (
     longest_chain,
     most_in_flight,
 )
-from tests.testing.s3.reaching import BUCKET, rust
+from tests.testing.s3.reaching import BUCKET, KEYS, rust
 
 
 def request(
     start_s: float, end_s: float, operation: Operation = Operation.GET, key: str = "k"
 ) -> LoggedRequest:
-    return LoggedRequest(operation, BUCKET, key, "", 0, 0, start_s, end_s, 200, Fate.ANSWERED, 1)
+    return LoggedRequest(operation, BUCKET, key, "", 0, 0, start_s, end_s, 200, Fate.ANSWERED, 1, "id")
 
 
 def test_each_request_is_in_it(server: S3Server) -> None:
@@ -42,6 +42,7 @@ def test_each_request_is_in_it(server: S3Server) -> None:
     assert (get.operation, get.range, get.bytes_out, get.status) == (Operation.GET, "bytes=2-4", 3, 206)
     assert (listing.operation, listing.key) == (Operation.LIST, "a/")
     assert delete.operation in (Operation.DELETE, Operation.DELETE_MANY)
+    assert {r.requester for r in server.log} == {KEYS["aws_access_key_id"]}
     times = [time_s for r in server.log for time_s in (r.start_s, r.end_s)]
     assert sorted(times) == times
     assert before_s <= times[0] <= times[-1] <= time.time()

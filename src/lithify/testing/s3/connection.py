@@ -319,6 +319,7 @@ class Connection(asyncio.BufferedProtocol):
                 answer.status,
                 fate,
                 self._number,
+                request.requester,
             )
         )
 

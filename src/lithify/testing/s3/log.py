@@ -33,6 +33,8 @@ class LoggedRequest(NamedTuple):
     fate: Fate
     connection: int
     """Number of the connection."""
+    requester: str
+    """The access key id it was signed with; empty: not signed."""
 
     def to_line(self) -> str:
         """One line of JSON."""

@@ -100,6 +100,11 @@ class Request:
         self.start_s = time.time()
         """When the head had arrived, in seconds since 1970."""
 
+    @property
+    def requester(self) -> str:
+        """The access key id of the signature, which is not checked; empty: there is none."""
+        return self.headers.get("authorization", "").partition("Credential=")[2].partition("/")[0]
+
     def _operation(self) -> Operation:
         if self.key:
             return self._of_object()

@@ -1,0 +1,116 @@
+"""One compaction over S3, by one side, in a process of its own: `python -m benchmarks.s3_run SIDE TASK`, TASK
+being JSON. It prints when it began and ended, and its CPU time, all processes below it included.
+
+*Official*: a process that opens the database, coordinator and worker inside. Both look for work every
+`POLL_MS`, everything else is as by default. The compaction is submitted and watched by somebody else
+(`WATCHER`), whose requests can be told from those of the side.
+
+*Lithify*: a one-shot run on a Spark session that has been started, as that of a worker that runs for days.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+from tests.compacting import compact, dataset_at
+from tests.judge.official import Admin, compactor_settings, full_compaction, open_db
+
+from benchmarks.cases import Case
+from benchmarks.child import CHILD_TIMEOUT_S, cpu_s_of_tree, run_child
+from benchmarks.data import open_options
+from benchmarks.official import POLL_MS
+from benchmarks.ours import PRELOAD, start_session
+from lithify.engine.spark import SparkEngine
+
+OFFICIAL, LITHIFY, WATCHER, JUDGE = "official", "lithify", "watcher", "judge"
+LOOK_S = 0.1
+SETTLE_S = 1.0
+DEFAULT_SST_BYTES = 256 * 1024 * 1024
+_SUBCOMPACTIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to compact."""
+
+    url: str
+    endpoint: str
+    codec: str | None
+    master: str
+    max_sst_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SideRun:
+    """What a side took. Times are in seconds since 1970."""
+
+    began_s: float
+    ended_s: float
+    cpu_s: float
+    """Between the two."""
+    start_cpu_s: float
+    """Before: loading, opening, starting a session."""
+
+
+def measure(side: str, task: Task) -> SideRun:
+    """Compact in a child process."""
+    return SideRun(**run_child("benchmarks.s3_run", side, json.dumps(asdict(task))))
+
+
+def options_of(endpoint: str, requester: str) -> dict[str, str]:
+    """How `requester` reaches the server."""
+    return {
+        "aws_endpoint": endpoint,
+        "aws_allow_http": "true",
+        "aws_access_key_id": requester,
+        "aws_secret_access_key": "secret",
+        "aws_region": "us-east-1",
+    }
+
+
+def _official(task: Task) -> SideRun:
+    options = open_options(Case("", 0, 0, 0, codec=task.codec))
+    compactor = compactor_settings(
+        poll_ms=POLL_MS,
+        max_subcompactions=_SUBCOMPACTIONS,
+        max_sst_size=task.max_sst_bytes or DEFAULT_SST_BYTES,
+    )
+    settings = {**options["settings"], "manifest_poll_interval": "1s", "compactor_options": compactor}
+    options["settings"] = settings
+    options["store_options"] = options_of(task.endpoint, OFFICIAL)
+    admin = Admin(task.url, store_options=options_of(task.endpoint, WATCHER))
+    with open_db(task.url, **options):
+        time.sleep(SETTLE_S)
+        (tree,) = admin.trees()
+        spec = full_compaction(tree, (tree,))
+        start_cpu_s, began_s = cpu_s_of_tree(), time.time()
+        compaction = admin.submit_compaction(spec.l0_view_ids, spec.run_ids, spec.destination)
+        while (status := admin.read_compaction(compaction).status.name) != "COMPLETED":
+            if status == "FAILED" or time.time() > began_s + CHILD_TIMEOUT_S:
+                raise RuntimeError(f"the official compaction is {status}")
+            time.sleep(LOOK_S)
+        return SideRun(began_s, time.time(), cpu_s_of_tree() - start_cpu_s, start_cpu_s)
+
+
+def _lithify(task: Task) -> SideRun:
+    dataset = dataset_at(
+        task.url,
+        store_options=options_of(task.endpoint, LITHIFY),
+        max_sst_size=task.max_sst_bytes or DEFAULT_SST_BYTES,
+    )
+    with SparkEngine(task.master, preload=PRELOAD) as engine:
+        start_session(engine)
+        start_cpu_s, began_s = cpu_s_of_tree(), time.time()
+        result = compact(dataset, engine=engine)
+        run = SideRun(began_s, time.time(), cpu_s_of_tree() - start_cpu_s, start_cpu_s)
+    if len(result.committed) != 1:
+        raise RuntimeError(f"expected one commit: {result}")
+    return run
+
+
+if __name__ == "__main__":
+    what = Task(**json.loads(sys.argv[2]))
+    print(json.dumps(asdict(_official(what) if sys.argv[1] == OFFICIAL else _lithify(what))))
