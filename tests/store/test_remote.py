@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from lithify.errors import ObjectExists, ObjectNotFound, StoreError
+from lithify.store.multipart import PART_BYTES
 from lithify.store.objects import ObjectStore
-from lithify.store.remote import PART_BYTES
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionConflict, VersionedFiles
 from tests.s3 import S3

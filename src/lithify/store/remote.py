@@ -7,9 +7,7 @@ protocol and its errors to ours.
   time. A create that it repeats can answer `ObjectExists` although the first try landed; `put_id`
   travels as user metadata so that this can be told. An answer that broke off in its middle it does
   not always ask for again (never for a list), so that is done here.
-- A writer sends one PUT for an object below `PART_BYTES`, else a multipart upload. An upload that
-  is aborted or killed never shows an object, but leaves its parts: buckets need a lifecycle rule
-  that aborts incomplete multipart uploads, as S3's manual advises for every writer.
+- Large objects are streamed by `lithify.store.multipart`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
@@ -27,14 +24,13 @@ from obstore.store import GCSStore
 
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.keys import check_key, is_staging_name
+from lithify.store.multipart import MultipartWriter
 from lithify.store.objects import ObjectMeta
 from lithify.store.ranges import check_range
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
 
-PART_BYTES = 8 * 1024 * 1024
-MAX_PARTS_IN_FLIGHT = 4
 PUT_ID_METADATA = "lithifyputid"
 """Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
 _MAX_CAUSE_CHARS = 500
@@ -118,8 +114,8 @@ class ObstoreStore:
         except ObjectNotFound:
             return
 
-    def open_writer(self, key: str) -> ObstoreWriter:
-        return ObstoreWriter(key, self._backend)
+    def open_writer(self, key: str) -> MultipartWriter:
+        return MultipartWriter(key, self._backend, _failures)
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
         return iter(())
@@ -139,44 +135,6 @@ class ObstoreStore:
         etag = meta["version"] if self._goes_by_version else meta["e_tag"]
         modified_ms = int(meta["last_modified"].timestamp() * 1000)
         return ObjectMeta(meta["path"], meta["size"], modified_ms, etag, put_id)
-
-
-class ObstoreWriter:
-    """A multipart upload, or one PUT when little is written."""
-
-    def __init__(self, key: str, backend: Backend) -> None:
-        self._key = key
-        with _failures("write", key):
-            self._file: obstore.WritableFile | None = obstore.open_writer(
-                backend, check_key(key), buffer_size=PART_BYTES, max_concurrency=MAX_PARTS_IN_FLIGHT
-            )
-
-    def write(self, data: bytes | memoryview) -> None:
-        with _failures("write", self._key):
-            # obstore keeps a reference to the buffer and sends it later; only a copy stays as it is.
-            self._open().write(bytes(data))
-
-    def commit(self) -> None:
-        with _failures("commit", self._key):
-            self._open().close()
-        self._file = None
-
-    def abort(self) -> None:
-        # Dropping it ends the upload; closing it would publish the object.
-        self._file = None
-
-    def __enter__(self) -> ObstoreWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
-
-    def _open(self) -> obstore.WritableFile:
-        if self._file is None:
-            raise StoreError(f"write {self._key}: the upload is closed")
-        return self._file
 
 
 def _whole(verb: str, key: str, read: Callable[[], _T]) -> _T:
