@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lithify.compaction.model import Compaction, Progress, RangeProgress, State
 from lithify.compaction.work import Job
 from lithify.datasets.slatedb.execute import execute_merge
-from lithify.datasets.slatedb.kernel.inputs import bounds_of
+from lithify.datasets.slatedb.kernel.spans import bounds_of
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import (
     EVERYTHING,

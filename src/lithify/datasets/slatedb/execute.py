@@ -21,7 +21,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,13 +31,7 @@ from lithify.clock import Clock, SystemClock
 from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
-from lithify.datasets.slatedb.kernel.inputs import (
-    FIRST_KEY_CAPACITY,
-    Bounds,
-    Input,
-    bounds_of,
-    open_inputs,
-)
+from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY, Input, open_inputs
 from lithify.datasets.slatedb.kernel.layout import (
     MERGER,
     PENDING,
@@ -60,7 +53,8 @@ from lithify.datasets.slatedb.kernel.python_rows import (
     read_row,
     set_row,
 )
-from lithify.datasets.slatedb.kernel.windows import MAX_READERS, is_local
+from lithify.datasets.slatedb.kernel.spans import Bounds, bounds_of
+from lithify.datasets.slatedb.kernel.windows import Reader, is_local
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst
 from lithify.datasets.slatedb.task import MergeTask, RowCounts, RowRules, SourceSst, TaskResult, sst_key
 from lithify.errors import CorruptObject, StoreError
@@ -127,7 +121,7 @@ class _Merge:
         resume = last_row(store, task.output_folder, task.resume_outputs[-1]) if task.resume_outputs else None
         key_range = task.range if resume is None else _resumed_range(task, resume[0])
         sources = _parts(task, key_range)
-        self._store, self._sources = store, sources
+        self._sources = sources
         self._set_hooks(task.rules)
         self.codecs = Codecs(
             {part.sst.info.compression for parts in sources for part, _ in parts}, task.options.compression
@@ -137,7 +131,7 @@ class _Merge:
         )
         # The record behind those of the sources holds folded rows.
         self.source_records = np.zeros(len(sources) + 1, SOURCE)
-        self.readers = None if is_local(store) else ThreadPoolExecutor(min(MAX_READERS, len(sources) + 1))
+        self.reader = Reader(store, len(sources), reads_ahead=not is_local(store))
         self.inputs: list[Input] = []
         self.tree = np.zeros(max(len(sources), 1), np.int64)
         self.merger_records = np.zeros(1, MERGER)
@@ -150,7 +144,7 @@ class _Merge:
             self._set_resume(*resume)
 
     def run(self) -> None:
-        self.inputs = open_inputs(self._store, self.source_records, self._sources, self.readers)
+        self.inputs = open_inputs(self.reader, self.source_records, self._sources)
         if self.inputs:
             self._repeat(
                 lambda: prime(self.source_records, self.tree, self.merger_records, self.codecs.records)
@@ -172,8 +166,7 @@ class _Merge:
         """Wait for requests that are under way, and free what the libraries hold."""
         if self.reporter is not None:
             self.reporter.close()
-        if self.readers is not None:
-            self.readers.shutdown(cancel_futures=True)
+        self.reader.close()
         self.codecs.close()
 
     def row_counts(self) -> RowCounts:
@@ -331,11 +324,11 @@ def last_row(store: ObjectStore, folder: str, sst: Sst) -> tuple[bytes, int]:
     records = np.zeros(1, SOURCE)
     codecs = Codecs({sst.info.compression}, Codec.NONE)
     try:
-        (reader,) = open_inputs(store, records, [[(source, bounds)]])
+        (rows,) = open_inputs(Reader(store, 1, reads_ahead=False), records, [[(source, bounds)]])
         while (status := find_last_row(records, codecs.records)) != Status.DONE:
-            if not reader.provide(status):
-                raise reader.corrupt(status)
-        key = reader.bound.owner("key")[: reader.bound["last_key_len"]].tobytes()
+            if not rows.provide(status):
+                raise rows.corrupt(status)
+        key = rows.bound.owner("key")[: rows.bound["last_key_len"]].tobytes()
         if key != start:
             raise CorruptObject(
                 source.key, f"its last row has the key {key!r}, not {start!r} as its info says"

@@ -20,7 +20,7 @@ from lithify.compaction.work import Job, RangeWork
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb import split
 from lithify.datasets.slatedb.execute import execute_merge
-from lithify.datasets.slatedb.kernel.inputs import bounds_of
+from lithify.datasets.slatedb.kernel.spans import bounds_of
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import KeyRange, Manifest, Sst, TieredSpec, Tree, tree_label
 from lithify.datasets.slatedb.options import SlateOptions

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lithify.datasets.slatedb.index import BlockIndex
-from lithify.datasets.slatedb.kernel.inputs import held_range, read_index
+from lithify.datasets.slatedb.kernel.spans import held_range, read_index
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange
 from lithify.datasets.slatedb.sst import CHECKSUM_BYTES, MAX_MULTI_ROW_BLOCK_BYTES, unseal
 from lithify.datasets.slatedb.stats import decode_stats, max_stats_bytes

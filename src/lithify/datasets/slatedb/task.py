@@ -52,6 +52,18 @@ class RowRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """Consecutive data blocks of an SST (`kernel.spans` packs and unpacks them)."""
+
+    first: int
+    """Number of the first in the SST."""
+    start: int
+    """Where it begins, in bytes."""
+    sizes: bytes
+    """Compressed, of all of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceSst:
     """One input SST: where it is and which of its keys count."""
 
@@ -59,6 +71,8 @@ class SourceSst:
     """Object key, relative to the store's root."""
     sst: Sst
     visible: KeyRange = EVERYTHING
+    blocks: Blocks | None = None
+    """Those that may hold keys of the task's range, if the driver knew; else the task reads the index."""
 
 
 @dataclass(frozen=True, slots=True)
