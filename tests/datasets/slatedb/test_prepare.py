@@ -148,7 +148,7 @@ def large_compaction(ranges: Sequence[KeyRange], ssts: int) -> Job:
         progress=Progress(tuple(RangeProgress(r) for r in ranges), 5),
     )
     preparation = Preparation(bench.store, DatabasePaths("db"), {}, SlateOptions())
-    return preparation.prepare(compaction, manifest, lambda index: None)
+    return preparation.prepare(compaction, manifest, lambda index: None, 0)
 
 
 def test_the_request_of_a_range_stays_small_however_many_ssts_there_are() -> None:

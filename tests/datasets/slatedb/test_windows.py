@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from lithify.datasets.slatedb import execute
 from lithify.datasets.slatedb.kernel import windows
 from lithify.datasets.slatedb.kernel.spans import bounds_of, open_span, read_index, sent_blocks
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
@@ -112,8 +113,9 @@ def test_no_more_is_in_flight_than_the_budget_allows(sources: int, monkeypatch: 
 
 
 @pytest.mark.parametrize("are_sent", [False, True])
-def test_a_small_sst_is_one_request(are_sent: bool) -> None:
+def test_a_small_sst_is_one_request(are_sent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """And another for its index, if that did not come with the task."""
+    monkeypatch.setattr(execute, "SMALL_BYTES", 0)
     bench = bench_of(3, 300, 4)
     task = bench.task(KEEP_ALL)
     if are_sent:
