@@ -165,7 +165,7 @@ class Restless(TextDataset):
 class Hasty(TextDataset):
     """Lists its outputs before they are committed."""
 
-    def prepare(self, compaction: Any, snapshot: Any) -> Any:
+    def prepare(self, compaction: Any, snapshot: Any, slots: int = 0) -> Any:
         self.add(b"too early")
         return super().prepare(compaction, snapshot)
 

@@ -163,7 +163,7 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
     def needs_worker(self, compaction: TextCompaction, snapshot: Texts) -> bool:
         return True
 
-    def prepare(self, compaction: TextCompaction, snapshot: Texts) -> Job:
+    def prepare(self, compaction: TextCompaction, snapshot: Texts, slots: int = 0) -> Job:
         task = Task(self.store.url, compaction.spec, f"{self.root}/parts/{compaction.id}.txt")
         return Job((RangeWork(None, put_together, task, self.cost_bytes(compaction.spec, snapshot)),))
 

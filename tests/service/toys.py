@@ -108,7 +108,7 @@ class ToyDataset:
     def output_name(self, output: str) -> str:
         return output
 
-    def prepare(self, compaction: AnyCompaction, snapshot: str) -> Job:
+    def prepare(self, compaction: AnyCompaction, snapshot: str, slots: int = 0) -> Job:
         return Job((RangeWork("all", toy_task, compaction.spec, 1),))
 
     def outcome(self, result: RangeOutcome) -> RangeOutcome:

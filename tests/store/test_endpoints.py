@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lithify.errors import ObjectNotFound, Refused, StoreError
+from lithify.store.endpoints import Endpoint, is_payload_unsigned
 from lithify.store.urls import open_store
 
 KEYS = {
@@ -191,3 +192,22 @@ def test_what_is_no_endpoint_is_refused(url: str, endpoint: str) -> None:
     name = next(name for root, name in OPTIONS if root == url)
     with pytest.raises(Refused, match=f"{name}.*http://host:port"):
         open_store(url, {**KEYS[url], name: endpoint})
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "environ", "expected"),
+    [
+        (None, {}, {}, True),
+        ("https://minio", {}, {}, True),
+        ("HTTPS://minio", {}, {}, True),
+        ("http://minio", {}, {}, False),
+        ("https://minio", {"aws_unsigned_payload": "false"}, {}, False),
+        ("https://minio", {"unsigned_payload": "false"}, {}, False),
+        ("https://minio", {}, {"AWS_UNSIGNED_PAYLOAD": "false"}, False),
+    ],
+)
+def test_payloads_are_unsigned_where_they_are_encrypted_and_nobody_says_otherwise(
+    url: str | None, options: dict[str, str], environ: dict[str, str], expected: bool
+) -> None:
+    endpoint = None if url is None else Endpoint(url, "aws_endpoint")
+    assert is_payload_unsigned(endpoint, options, environ) is expected

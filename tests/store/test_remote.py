@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from lithify.errors import ObjectExists, ObjectNotFound, StoreError
+from lithify.store.multipart import PART_BYTES
 from lithify.store.objects import ObjectStore
-from lithify.store.remote import PART_BYTES
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionConflict, VersionedFiles
 from tests.s3 import S3
@@ -28,12 +28,12 @@ class Request:
     def __init__(self, handler: BaseHTTPRequestHandler, upstream: str) -> None:
         size = int(handler.headers.get("content-length", 0))
         self.method, self.path = handler.command, handler.path
-        self._headers, self._body, self._upstream = dict(handler.headers), handler.rfile.read(size), upstream
+        self.headers, self._body, self._upstream = dict(handler.headers), handler.rfile.read(size), upstream
 
     def forward(self) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(urlsplit(self._upstream).netloc, timeout=20)
         try:
-            connection.request(self.method, self.path, self._body, self._headers)
+            connection.request(self.method, self.path, self._body, self.headers)
             answer = connection.getresponse()
             return answer.status, dict(answer.headers), answer.read()
         finally:
@@ -235,3 +235,20 @@ def test_answers_that_always_break_off(s3: S3, read: Callable[[ObjectStore], obj
         store, _ = open_store(f"s3://{bucket}", {**options, "max_retries": "1"})
         with pytest.raises(StoreError, match="body"):
             read(store)
+
+
+@pytest.mark.parametrize(("options", "is_signed"), [({}, True), ({"aws_unsigned_payload": "true"}, False)])
+def test_without_encryption_payloads_are_signed_unless_that_is_not_wanted(
+    s3: S3, options: dict[str, str], is_signed: bool
+) -> None:
+    hashes: list[str] = []
+
+    def note(request: Request) -> None:
+        if request.method == "PUT":
+            hashes.append({k.lower(): v for k, v in request.headers.items()}["x-amz-content-sha256"])
+
+    with between(s3, note) as reach:
+        store, _ = open_store(f"s3://{s3.bucket()}", {**reach, **options})
+        store.put("object", b"x")
+    assert (hashes != ["UNSIGNED-PAYLOAD"]) is is_signed
+    assert len(hashes) == 1

@@ -13,9 +13,8 @@ Anybody may have written there, so an object that is no such value, in every num
 A worker's name is free text, so in a key it is the hash of it. The `<unique>` of an attempt or movement
 is a ULID. Objects written once are read once.
 
-`MovementReporter` is the task's side: it writes when the range begins and then every
-`REPORT_INTERVAL_S` if bytes have moved, from the loop that moves them, so a loop that hangs reports
-nothing.
+`MovementReporter` is the task's side: it writes every `REPORT_INTERVAL_S` if bytes have moved, when the loop
+that moves them asks for it, so a loop that hangs reports nothing (`reporting` does so without holding it up).
 """
 
 from __future__ import annotations

@@ -160,9 +160,12 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         """Whether rows must be read; otherwise the coordinator commits it by itself."""
         ...
 
-    def prepare(self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT) -> Job[RangeT]:
+    def prepare(
+        self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT, slots: int = 0
+    ) -> Job[RangeT]:
         """Cut the compaction into ranges, or take up the ranges its progress records. `compaction` is
-        as it was claimed: `compaction.worker` is the claim its tasks report their movements for."""
+        as it was claimed: `compaction.worker` is the claim its tasks report their movements for. `slots` is
+        how many ranges the engine runs at once, 0 when that is not known."""
         ...
 
     def outcome(self, result: Any) -> RangeOutcome[OutputT]:

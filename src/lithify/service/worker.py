@@ -465,7 +465,7 @@ class Worker:
 
     def _prepare(self, compaction: AnyCompaction, snapshot: object) -> Prepared:
         with contained(f"preparing compaction {compaction.id} of {self.url}"):
-            job = self._dataset.prepare(compaction, snapshot)
+            job = self._dataset.prepare(compaction, snapshot, self._engine.slots)
             if compaction.progress is None:
                 return Prepared(job)
             return Prepared(job, self._dataset.journal.finished(compaction.id))

@@ -1,9 +1,12 @@
-"""Which endpoint the settings of a store name, and whether it may be reached without encryption.
+"""Which endpoint the settings of a store name, whether it may be reached without encryption, and what follows
+from that.
 
 1. The endpoint is what an option names, under any of its names; else what an environment variable
    names, the most specific first. Azure's emulator has an endpoint of its own.
 2. Who writes `http://…` wants that: `allow_http` is then true unless somebody has said otherwise.
 3. Who has said `allow_http=false` is refused, before a request is made.
+4. Over TLS nobody can change what is sent to S3 on its way, so the payload is not signed, which would cost a
+   sixth of a task's time. Without TLS it is. Who says `aws_unsigned_payload` decides.
 
 Everything here is a function of the options and the environment.
 """
@@ -22,6 +25,7 @@ _NAMES = {
     "azure_": ("azure_storage_endpoint", "azure_endpoint", "endpoint"),
 }
 """By provider: obstore's names for the endpoint, the most specific first."""
+_UNSIGNED = ("aws_unsigned_payload", "unsigned_payload")
 _EMULATOR = ("azure_storage_use_emulator", "azure_use_emulator", "use_emulator")
 _EMULATOR_VARIABLE = "AZURITE_BLOB_STORAGE_URL"
 _EMULATOR_URL = "http://127.0.0.1:10000"
@@ -81,6 +85,15 @@ def allow_http(endpoint: Endpoint | None, said: str | None) -> str | None:
             "write https://… or leave allow_http out"
         )
     return "true" if said is None else said
+
+
+def is_payload_unsigned(
+    endpoint: Endpoint | None, options: Mapping[str, str], environ: Mapping[str, str]
+) -> bool:
+    """Whether payloads to S3 go unsigned where the options and the environment do not say."""
+    if any(name in options for name in _UNSIGNED) or _UNSIGNED[0].upper() in environ:
+        return False
+    return endpoint is None or endpoint.url.lower().startswith("https:")
 
 
 def _emulator(options: Mapping[str, str], environ: Mapping[str, str]) -> Endpoint | None:

@@ -6,12 +6,9 @@ protocol and its errors to ours.
 - Each request is made once by obstore; what fails on the way, the bodies of its answers included, is made
   again by `lithify.store.requests`. A create that was repeated can answer `ObjectExists` although the
   first try landed; `put_id` travels as user metadata so that this can be told.
-- A writer's requests are repeated by obstore itself, for as long as others are, because it sends the parts
-  of an upload by itself; that is silent. So are those of an object that is too large to be sent before a
-  connection counts as silent.
-- A writer sends one PUT for an object below `PART_BYTES`, else a multipart upload. An upload that
-  is aborted or killed never shows an object, but leaves its parts: buckets need a lifecycle rule
-  that aborts incomplete multipart uploads, as S3's manual advises for every writer.
+- Large objects are streamed by `lithify.store.multipart`. A writer's requests are repeated by obstore itself,
+  for as long as others are, because it sends the parts of an upload by itself; that is silent. So are those
+  of an object that is too large to be sent before a connection counts as silent.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from operator import attrgetter
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import obstore
@@ -29,6 +25,7 @@ from obstore.store import GCSStore
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from lithify.store.causes import failure_of
 from lithify.store.keys import check_key, is_staging_name
+from lithify.store.multipart import MultipartWriter
 from lithify.store.objects import ObjectMeta
 from lithify.store.ranges import check_range
 from lithify.store.requests import Direct
@@ -37,8 +34,6 @@ from lithify.store.retries import Failure
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
 
-PART_BYTES = 8 * 1024 * 1024
-MAX_PARTS_IN_FLIGHT = 4
 MAX_QUICK_BYTES = 4 * 1024 * 1024
 """What even a slow connection takes before it counts as silent."""
 PUT_ID_METADATA = "lithifyputid"
@@ -148,8 +143,8 @@ class ObstoreStore:
         with suppress(ObjectNotFound):
             self._requests.write(write)
 
-    def open_writer(self, key: str) -> ObstoreWriter:
-        return ObstoreWriter(key, self._uploads())
+    def open_writer(self, key: str) -> MultipartWriter:
+        return MultipartWriter(key, self._uploads(), _failures)
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
         return iter(())
@@ -182,44 +177,6 @@ def probe(backend: Backend) -> None:
     """Ask for something that is not there. `StoreUnavailable` when there is no answer."""
     with suppress(ObjectNotFound), _failures("head", _PROBE_KEY):
         obstore.head(backend, _PROBE_KEY)
-
-
-class ObstoreWriter:
-    """A multipart upload, or one PUT when little is written."""
-
-    def __init__(self, key: str, backend: Backend) -> None:
-        self._key = key
-        with _failures("write", key):
-            self._file: obstore.WritableFile | None = obstore.open_writer(
-                backend, check_key(key), buffer_size=PART_BYTES, max_concurrency=MAX_PARTS_IN_FLIGHT
-            )
-
-    def write(self, data: bytes | memoryview) -> None:
-        with _failures("write", self._key):
-            # obstore keeps a reference to the buffer and sends it later; only a copy stays as it is.
-            self._open().write(bytes(data))
-
-    def commit(self) -> None:
-        with _failures("commit", self._key):
-            self._open().close()
-        self._file = None
-
-    def abort(self) -> None:
-        # Dropping it ends the upload; closing it would publish the object.
-        self._file = None
-
-    def __enter__(self) -> ObstoreWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
-
-    def _open(self) -> obstore.WritableFile:
-        if self._file is None:
-            raise StoreError(f"write {self._key}: the upload is closed")
-        return self._file
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, S3Store, from_url
 
 from lithify.errors import Refused, StoreError
-from lithify.store.endpoints import allow_http, find_endpoint, take_endpoint
+from lithify.store.endpoints import allow_http, find_endpoint, is_payload_unsigned, take_endpoint
 from lithify.store.keys import check_key
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
@@ -193,6 +193,8 @@ def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiti
         if (allowed := allow_http(endpoint, client.get("allow_http"))) is not None:
             client["allow_http"] = allowed
         take_endpoint(provider, config, endpoint)
+        if provider == "aws_" and is_payload_unsigned(endpoint, config, os.environ):
+            config["aws_unsigned_payload"] = "true"
 
         def backend(retries: RetryConfig, client: Mapping[str, str]) -> Backend:
             given: dict[str, Any] = {"config": config, "retry_config": retries}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -18,6 +20,8 @@ from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOpt
 from lithify.errors import CorruptObject, StoreError
 from lithify.ids import ulid_ms
 from lithify.store.local import LocalStore
+from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import Call
 from lithify.testing import CountingStore, Fault, FaultyStore, ManualClock, Verb, WrappedStore
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.merging import FOLDER, KEEP_ALL, LAST_RUN, Bench, delete, put
@@ -27,6 +31,7 @@ from tests.judge.rows import read_database
 from tests.judge.semantics import Rules, compact_rows
 from tests.judge.sst import read_sst
 
+ResultT = TypeVar("ResultT")
 SAME_BYTES = (None, "Snappy", "Zstd")
 SAME_ROWS = ("Lz4", "Zlib")
 CODECS = {None: Codec.NONE, "Snappy": Codec.SNAPPY, "Zlib": Codec.ZLIB, "Lz4": Codec.LZ4, "Zstd": Codec.ZSTD}
@@ -177,6 +182,56 @@ def test_failures_of_the_store_leave_no_partial_object() -> None:
     assert failures
 
 
+THREE_OUTPUTS = SstOptions(max_sst_size=1_000_000)
+
+
+class PatientStore(WrappedStore):
+    """Commits the first output when the second is being written, or not at all."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._opened = 0
+        self._has_next = threading.Event()
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        if call.method == "open_writer":
+            self._opened += 1
+            if self._opened == 2:
+                self._has_next.set()
+        if call.method == "commit" and not self._has_next.wait(20):
+            raise StoreError("the merge waits for the commit")
+        return action()
+
+
+def test_the_next_output_is_merged_while_one_is_committed() -> None:
+    bench = Bench().add([put(b"%05d" % i, 9, b"v" * 1000) for i in range(2500)])
+    expected = bench.run(bench.task(options=THREE_OUTPUTS))
+    bench.store = PatientStore(bench.store)
+    found = bench.run(bench.task(options=THREE_OUTPUTS))
+    assert len(found.outputs) == 3
+    assert bench.rows(found) == bench.rows(expected)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_commit_that_fails_fails_the_task_and_leaves_nothing_staged(tmp_path: Path, number: int) -> None:
+    bench = Bench()
+    inner = bench.store = LocalStore(str(tmp_path))
+    bench.add([put(b"%05d" % i, 9, b"v" * 1000) for i in range(2500)])
+    commits: list[str] = []
+
+    def fail(_: int, call: Call) -> Fault | None:
+        if call.method != "commit":
+            return None
+        commits.append(call.key)
+        return Fault.FAIL_BEFORE if len(commits) == number else None
+
+    bench.store = FaultyStore(inner, fail)
+    with pytest.raises(StoreError):
+        bench.run(bench.task(options=THREE_OUTPUTS))
+    assert list(inner.list_staged(FOLDER)) == []
+    assert len(list(inner.list(FOLDER))) <= 3
+
+
 def test_a_task_resumes_behind_a_row_in_the_middle_of_a_key() -> None:
     rows = [put(b"k", seq, b"v" * 100) for seq in range(100, 0, -1)] + [delete(b"l", 3)]
     bench = Bench().add(rows)
@@ -246,6 +301,8 @@ import random, sys
 from lithify.datasets.slatedb.execute import peak_memory_bytes
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.store.local import LocalStore
+from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import Call
 from tests.datasets.slatedb.merging import Bench, put
 warm_up()
 bench = Bench()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lithify.compaction.model import Compaction, Progress, RangeProgress, State
 from lithify.compaction.work import Job
 from lithify.datasets.slatedb.execute import execute_merge
-from lithify.datasets.slatedb.kernel.inputs import bounds_of
+from lithify.datasets.slatedb.kernel.spans import bounds_of
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import (
     EVERYTHING,
@@ -148,7 +148,7 @@ def large_compaction(ranges: Sequence[KeyRange], ssts: int) -> Job:
         progress=Progress(tuple(RangeProgress(r) for r in ranges), 5),
     )
     preparation = Preparation(bench.store, DatabasePaths("db"), {}, SlateOptions())
-    return preparation.prepare(compaction, manifest, lambda index: None)
+    return preparation.prepare(compaction, manifest, lambda index: None, 0)
 
 
 def test_the_request_of_a_range_stays_small_however_many_ssts_there_are() -> None:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.datasets.slatedb.block_size import largest_of, read_block_size
 from lithify.datasets.slatedb.index import BlockIndex
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange
-from lithify.datasets.slatedb.split import largest_of, plan_ranges, split
+from lithify.datasets.slatedb.split import Cut, plan_ranges, range_bytes, shown_parts, split
 from lithify.datasets.slatedb.task import SstOptions
 from tests.datasets.slatedb.merging import KEEP_ALL, Bench, put
 from tests.judge.sst import Row
@@ -101,31 +102,37 @@ def test_the_block_size_of_the_inputs_is_kept(codec: Codec, block_size: int) -> 
     written = bench.run(bench.task(KEEP_ALL, SstOptions(block_size=block_size, compression=codec)))
     (sst,) = written.outputs
     source = bench.store_sst(bench.store.get(f"db/compacted/{sst.id}.sst"), sst)
-    options, _ = plan_ranges(bench.store, [[source]], SstOptions(compression=codec))
-    assert options == SstOptions(block_size=block_size, compression=codec)
-    options, _ = plan_ranges(bench.store, [[source]], SstOptions(), 8192)
-    assert options.block_size == 8192
+    assert read_block_size(bench.store, [source]) == block_size
+    # All of it is small, so the task finds out by itself.
+    cut = plan_ranges(bench.store, [[source]], SstOptions(None, compression=codec))
+    assert cut == Cut(SstOptions(None, compression=codec), (EVERYTHING,))
+    bench.sources = [(source,)]
+    (again,) = bench.run(bench.task(KEEP_ALL, cut.options)).outputs
+    assert replace(again, id=sst.id) == sst
+    # Where it takes more than one range, whoever cuts them knows.
+    several = plan_ranges(bench.store, [[source]], SstOptions(None, 1000, codec))
+    assert several.options.block_size == block_size
+    given = plan_ranges(bench.store, [[source]], SstOptions(8192, 1000))
+    assert given.options.block_size == 8192
 
 
 @pytest.mark.parametrize("rows", [rows_of(3, b"v"), rows_of(50, b"v" * 8000)])
 def test_inputs_that_do_not_tell_give_the_default_block_size(rows: list[Row]) -> None:
     bench = Bench().add(rows)
     bench.run(bench.task(KEEP_ALL))
-    options, ranges = plan_ranges(bench.store, bench.sources, SstOptions())
-    assert options.block_size == 4096
-    assert ranges == (EVERYTHING,)
+    assert read_block_size(bench.store, bench.sources[0]) == 4096
 
 
 def test_an_sst_that_shows_nothing_does_not_tell_the_block_size() -> None:
     bench = Bench().add(rows_of(500, b"v" * 90)).add(rows_of(10, b"v"))
     (large,), (small,) = bench.sources
-    assert largest_of([[small], [large]]) is large
-    assert largest_of([[small], [replace(large, visible=KeyRange(b"z"))]]) is small
+    assert largest_of(shown_parts([[small], [large]])) is large
+    assert largest_of(shown_parts([[small], [replace(large, visible=KeyRange(b"z"))]])) is small
     assert largest_of([]) is None
 
 
 def test_nothing_to_read_is_one_range() -> None:
-    assert plan_ranges(Bench().store, [], SstOptions(), 1024) == (SstOptions(block_size=1024), (EVERYTHING,))
+    assert plan_ranges(Bench().store, [], SstOptions()) == Cut(SstOptions(), (EVERYTHING,))
 
 
 def test_outputs_of_planned_ranges_are_about_as_large_as_asked() -> None:
@@ -134,10 +141,28 @@ def test_outputs_of_planned_ranges_are_about_as_large_as_asked() -> None:
     for source in range(4):
         keys = sorted(rng.sample(range(10**6), 3000))
         bench.add([put(b"%07d" % key, 50 - source, b"v" * 100) for key in keys])
-    options, ranges = plan_ranges(bench.store, bench.sources, SstOptions(max_sst_size=200_000))
+    cut = plan_ranges(bench.store, bench.sources, SstOptions(max_sst_size=200_000))
     sizes = []
-    for key_range in ranges:
-        outputs = bench.run(bench.task(KEEP_ALL, options, key_range)).outputs
+    for key_range in cut.ranges:
+        outputs = bench.run(bench.task(KEEP_ALL, cut.options, key_range)).outputs
         sizes.append(sum(sst.info.data_end for sst in outputs))
     assert len(sizes) == 8
     assert max(sizes) < 1.3 * min(sizes)
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("total_mib", "slots", "range_mib"),
+    [
+        pytest.param(450, 0, 256, id="nobody knows how many run at once"),
+        pytest.param(450, 2, 112.5, id="two for each slot"),
+        pytest.param(450, 64, 32, id="but none too small"),
+        pytest.param(90, 64, 22.5, id="where there is little, a quarter"),
+        pytest.param(40, 64, 16, id="but none far too small"),
+        pytest.param(100_000, 2, 256, id="none makes much more than one output"),
+    ],
+)
+def test_ranges_keep_all_slots_busy(total_mib: int, slots: int, range_mib: float) -> None:
+    assert range_bytes(total_mib * MIB, SstOptions(), slots) == range_mib * MIB

@@ -311,7 +311,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
 
     # Executing
 
-    def prepare(self, compaction: IcebergCompaction, snapshot: TableState) -> Job:
+    def prepare(self, compaction: IcebergCompaction, snapshot: TableState, slots: int = 0) -> Job:
         """Cut the compaction into ranges of time. Everything is taken from the planned snapshot."""
         spec = compaction.spec
         table = self.load()

@@ -344,8 +344,8 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
 
     # Executing
 
-    def prepare(self, compaction: SlateCompaction, snapshot: Manifest) -> Job:
-        """Cut the compaction into ranges of about one output SST each."""
+    def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> Job:
+        """Cut the compaction into ranges of about one output SST each, or less where slots are free."""
         from lithify.datasets.slatedb.prepare import Preparation  # with the compiler, which few need
 
         owner = compaction.worker
@@ -356,7 +356,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
             return self._journal.reporting(compaction.id, index, owner.id, owner.last_heartbeat_ms)
 
         preparation = Preparation(self.store, self.paths, self._store_options, self.options)
-        return preparation.prepare(compaction, snapshot, reporting)
+        return preparation.prepare(compaction, snapshot, reporting, slots)
 
     def outcome(self, result: TaskResult) -> RangeOutcome:
         return RangeOutcome(

@@ -1,13 +1,14 @@
 """Executing a merge task: the loop around the compiled kernel.
 
-1. Open an input for each source that can hold keys of the task's range.
+1. Open an input for each source that can hold keys of the task's range. SSTs that are small in all are read
+   whole, at once; of others only what the task needs.
 2. When the task resumes, find the last row (key, sequence number) of the last output that an earlier
    attempt recorded. Reading starts at that key; its versions go through all rules again, so that
    retention and folds come out the same, and only what lies behind the row is written.
 3. Call the kernel. When it comes back, provide what it asks for (the next window of a source, more
    memory, a finished output, a fold by the merge operator, a decision of the compaction filter) and
    call it again, until all rows are merged.
-   Each time it may be due to report how many bytes have moved.
+   Each time it may be due to report how many bytes have moved; nobody waits for the report.
 4. Complete the last output.
 
 Invariants: every row read is counted exactly once as written or as dropped for one reason. On any
@@ -20,8 +21,7 @@ import ctypes
 import resource
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,16 +29,12 @@ from pathlib import Path
 import numpy as np
 
 from lithify.clock import Clock, SystemClock
+from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter
+from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
-from lithify.datasets.slatedb.kernel.inputs import (
-    FIRST_KEY_CAPACITY,
-    Bounds,
-    Input,
-    bounds_of,
-    open_inputs,
-)
+from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY, Input, open_inputs
 from lithify.datasets.slatedb.kernel.layout import (
     MERGER,
     PENDING,
@@ -60,12 +56,22 @@ from lithify.datasets.slatedb.kernel.python_rows import (
     read_row,
     set_row,
 )
-from lithify.datasets.slatedb.kernel.windows import MAX_READERS, is_local
+from lithify.datasets.slatedb.kernel.spans import Bounds, bounds_of
+from lithify.datasets.slatedb.kernel.windows import Reader, is_local
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst
-from lithify.datasets.slatedb.task import MergeTask, RowCounts, RowRules, SourceSst, TaskResult, sst_key
+from lithify.datasets.slatedb.task import (
+    SMALL_BYTES,
+    MergeTask,
+    RowCounts,
+    RowRules,
+    SourceSst,
+    TaskResult,
+    sst_key,
+)
 from lithify.errors import CorruptObject, StoreError
 from lithify.ids import Ids, RandomIds
 from lithify.store.objects import ObjectStore
+from lithify.store.preloaded import PreloadedStore
 from lithify.store.urls import open_store
 
 _FIRST_PENDING = 64
@@ -81,8 +87,21 @@ def execute_merge(task: MergeTask) -> TaskResult:
 
 def run_merge(task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock) -> TaskResult:
     """Run a task with everything passed in."""
+    reporting = task.reporting
+    if reporting is None:
+        return _run_merge(task, store, ids, clock, None)
+    reporter = BackgroundReporter(MovementReporter(reporting, store, clock, ids), clock)
+    try:
+        return _run_merge(task, store, ids, clock, reporter)
+    finally:
+        reporter.close()
+
+
+def _run_merge(
+    task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock, reporter: BackgroundReporter | None
+) -> TaskResult:
     started_s = time.process_time()
-    merge = _Merge(task, store, ids, clock)
+    merge = _Merge(task, store, ids, clock, reporter)
     try:
         merge.run()
     except BaseException as error:
@@ -119,25 +138,34 @@ def peak_memory_bytes() -> int:
 class _Merge:
     """One run of a task: its inputs, its outputs and the records of the kernel."""
 
-    def __init__(self, task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock) -> None:
-        reporting = task.reporting
-        self.reporter = None if reporting is None else MovementReporter(reporting, store, clock, ids)
-        if self.reporter is not None:
-            self.reporter.report(0, 0)
+    def __init__(
+        self,
+        task: MergeTask,
+        store: ObjectStore,
+        ids: Ids,
+        clock: Clock,
+        reporter: BackgroundReporter | None,
+    ) -> None:
+        self.reporter = reporter
         resume = last_row(store, task.output_folder, task.resume_outputs[-1]) if task.resume_outputs else None
         key_range = task.range if resume is None else _resumed_range(task, resume[0])
         sources = _parts(task, key_range)
-        self._store, self._sources = store, sources
+        self._sources = sources
+        parts = [part for group in sources for part, _ in group]
+        is_remote = not is_local(store)
+        if is_remote and _is_small(parts):
+            is_remote, store = False, PreloadedStore(store, {part.key: part.stated_bytes for part in parts})
+        options = task.options
+        if options.block_size is None:
+            options = replace(options, block_size=read_block_size(store, parts))
         self._set_hooks(task.rules)
-        self.codecs = Codecs(
-            {part.sst.info.compression for parts in sources for part, _ in parts}, task.options.compression
-        )
+        self.codecs = Codecs({part.sst.info.compression for part in parts}, options.compression)
         self.outputs = Outputs(
-            store, task.output_folder, task.options, self.codecs, ids, clock, task.min_output_ms
+            store, task.output_folder, options, self.codecs, ids, clock, task.min_output_ms
         )
         # The record behind those of the sources holds folded rows.
         self.source_records = np.zeros(len(sources) + 1, SOURCE)
-        self.readers = None if is_local(store) else ThreadPoolExecutor(min(MAX_READERS, len(sources) + 1))
+        self.reader = Reader(store, len(sources), reads_ahead=is_remote)
         self.inputs: list[Input] = []
         self.tree = np.zeros(max(len(sources), 1), np.int64)
         self.merger_records = np.zeros(1, MERGER)
@@ -150,12 +178,14 @@ class _Merge:
             self._set_resume(*resume)
 
     def run(self) -> None:
-        self.inputs = open_inputs(self._store, self.source_records, self._sources, self.readers)
+        self.inputs = open_inputs(self.reader, self.source_records, self._sources)
         if self.inputs:
             self._repeat(
                 lambda: prime(self.source_records, self.tree, self.merger_records, self.codecs.records)
             )
             self._repeat(self._run_kernel)
+        if self.reporter is not None:
+            self.reporter.finish()
         self.outputs.close()
 
     @property
@@ -170,10 +200,7 @@ class _Merge:
 
     def close(self) -> None:
         """Wait for requests that are under way, and free what the libraries hold."""
-        if self.reporter is not None:
-            self.reporter.close()
-        if self.readers is not None:
-            self.readers.shutdown(cancel_futures=True)
+        self.reader.close()
         self.codecs.close()
 
     def row_counts(self) -> RowCounts:
@@ -321,6 +348,11 @@ def _parts(task: MergeTask, key_range: KeyRange) -> list[list[tuple[SourceSst, B
     return sources
 
 
+def _is_small(parts: Sequence[SourceSst]) -> bool:
+    """Whether these are so few bytes that they are read whole. Where the blocks are known, nothing is won."""
+    return all(part.blocks is None for part in parts) and sum(p.stated_bytes for p in parts) <= SMALL_BYTES
+
+
 def last_row(store: ObjectStore, folder: str, sst: Sst) -> tuple[bytes, int]:
     """Key and sequence number of the last row of an SST."""
     source = SourceSst(sst_key(folder, sst.id), sst)
@@ -331,11 +363,11 @@ def last_row(store: ObjectStore, folder: str, sst: Sst) -> tuple[bytes, int]:
     records = np.zeros(1, SOURCE)
     codecs = Codecs({sst.info.compression}, Codec.NONE)
     try:
-        (reader,) = open_inputs(store, records, [[(source, bounds)]])
+        (rows,) = open_inputs(Reader(store, 1, reads_ahead=False), records, [[(source, bounds)]])
         while (status := find_last_row(records, codecs.records)) != Status.DONE:
-            if not reader.provide(status):
-                raise reader.corrupt(status)
-        key = reader.bound.owner("key")[: reader.bound["last_key_len"]].tobytes()
+            if not rows.provide(status):
+                raise rows.corrupt(status)
+        key = rows.bound.owner("key")[: rows.bound["last_key_len"]].tobytes()
         if key != start:
             raise CorruptObject(
                 source.key, f"its last row has the key {key!r}, not {start!r} as its info says"

@@ -53,7 +53,7 @@ class SlateOptions:
 
 
 def _check_block_size(block_size: int) -> None:
-    from lithify.datasets.slatedb.split import BLOCK_SIZES  # with the compiler, which few commands need
+    from lithify.datasets.slatedb.block_size import BLOCK_SIZES  # with the compiler, which few commands need
 
     if block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))

@@ -1,11 +1,11 @@
 """Making a claimed compaction ready to run: one task for each of its ranges.
 
 1. Find the views of its sources in the manifest, newest source first, and the objects behind them.
-2. Cut the key space into ranges of about one output SST each, or take up the ranges that an earlier worker
-   recorded.
+2. Cut the key space into ranges (`split`), or take up the ranges that an earlier worker recorded.
 3. Give each range those SSTs of each source that can show a key of it, in their order (`narrowed`). A
    source that has none is left out: a task reads nothing of it. So the request for one range stays small,
-   however many SSTs the whole compaction has.
+   however many SSTs the whole compaction has. With each goes where its blocks are, if that is known here, so
+   that the first request of a task is for rows.
 
 This imports the compiler, which few commands need.
 """
@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from lithify.compaction.work import Job, RangeWork
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb import split
+from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.execute import execute_merge
-from lithify.datasets.slatedb.kernel.inputs import bounds_of
+from lithify.datasets.slatedb.index import BlockIndex
+from lithify.datasets.slatedb.kernel.spans import bounds_of, sent_blocks
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import KeyRange, Manifest, Sst, TieredSpec, Tree, tree_label
 from lithify.datasets.slatedb.options import SlateOptions
@@ -31,6 +34,9 @@ from lithify.datasets.slatedb.validate import older_l0_left
 from lithify.errors import Refused
 from lithify.ids import ulid_ms
 from lithify.store.objects import ObjectStore
+
+MAX_SENT_BLOCKS_BYTES = 1 << 20
+"""Of what tells one task where its blocks are: a part of the largest request."""
 
 Sources = tuple[tuple[SourceSst, ...], ...]
 """Newest first; the SSTs of each in key order."""
@@ -56,8 +62,10 @@ class Preparation:
         compaction: SlateCompaction,
         manifest: Manifest,
         reporting: Callable[[int], Reporting | None],
+        slots: int,
     ) -> Job:
-        """All ranges of the compaction; `reporting` says where the task of a range reports its movements."""
+        """All ranges of the compaction; `reporting` says where the task of a range reports its movements, and
+        `slots` how many run at once (0: not known)."""
         spec = compaction.spec
         if not isinstance(spec, TieredSpec):
             raise Refused(
@@ -66,7 +74,8 @@ class Preparation:
         tree, sources = self._sources(compaction, spec, manifest)
         if not sources:
             return Job(())
-        sst_options, ranges = self._ranges(compaction, sources)
+        cut, outputs = self._cut(compaction, sources, slots)
+        ranges = cut.ranges
         progress = compaction.progress
         horizon = (
             progress.horizon
@@ -81,7 +90,7 @@ class Preparation:
             compaction_filter=self._options.compaction_filter,
         )
         cost_bytes = sum(s.sst.info.data_end for group in sources for s in group) // len(ranges)
-        read = narrowed(sources, [key_range for key_range, _ in ranges])
+        read = narrowed(sources, ranges)
         works = tuple(
             RangeWork(
                 key_range,
@@ -91,16 +100,16 @@ class Preparation:
                     store_options=self._store_options,
                     output_folder=self._paths.compacted_folder,
                     min_output_ms=ulid_ms(compaction.id),
-                    sources=read[index],
+                    sources=with_blocks(read[index], key_range, cut.indexes),
                     range=key_range,
                     rules=rules,
-                    options=sst_options,
-                    resume_outputs=outputs,
+                    options=cut.options,
+                    resume_outputs=outputs[index],
                     reporting=reporting(index),
                 ),
                 cost_bytes,
             )
-            for index, (key_range, outputs) in enumerate(ranges)
+            for index, key_range in enumerate(ranges)
         )
         return Job(works, horizon)
 
@@ -123,28 +132,44 @@ class Preparation:
             if group
         )
 
-    def _ranges(
-        self, compaction: SlateCompaction, sources: Sources
-    ) -> tuple[SstOptions, list[tuple[KeyRange, tuple[Sst, ...]]]]:
-        """How outputs are written, and the ranges with the outputs that are there already."""
-        recorded = () if compaction.progress is None else compaction.progress.ranges
-        # Where the ranges are known, only the block size is asked for.
-        largest = split.largest_of(sources) if recorded else None
+    def _cut(
+        self, compaction: SlateCompaction, sources: Sources, slots: int
+    ) -> tuple[split.Cut, Sequence[tuple[Sst, ...]]]:
+        """The ranges, and of each the outputs that are there already."""
         compression = self._options.compression
-        options, cut = split.plan_ranges(
-            self._store,
-            sources if largest is None else ((largest,),),
-            SstOptions(
-                max_sst_size=self._options.max_sst_size,
-                compression=sources[0][0].sst.info.compression if compression is None else compression,
-                min_filter_keys=self._options.min_filter_keys,
-            ),
+        options = SstOptions(
             self._options.block_size,
+            max_sst_size=self._options.max_sst_size,
+            compression=sources[0][0].sst.info.compression if compression is None else compression,
+            min_filter_keys=self._options.min_filter_keys,
         )
-        if recorded:
-            _check_cover(compaction, [done.range for done in recorded])
-            return options, [(done.range, done.outputs) for done in recorded]
-        return options, [(key_range, ()) for key_range in cut]
+        recorded = () if compaction.progress is None else compaction.progress.ranges
+        if not recorded:
+            cut = split.plan_ranges(self._store, sources, options, slots)
+            return cut, [()] * len(cut.ranges)
+        _check_cover(compaction, [done.range for done in recorded])
+        if options.block_size is None:
+            found = read_block_size(self._store, split.shown_parts(sources))
+            options = replace(options, block_size=found)
+        ranges = tuple(done.range for done in recorded)
+        return split.Cut(options, ranges), [done.outputs for done in recorded]
+
+
+def with_blocks(sources: Sources, key_range: KeyRange, indexes: Mapping[str, BlockIndex]) -> Sources:
+    """The sources of a range, with where their blocks are, as far as the indexes are there and the request
+    stays small."""
+    left_bytes = MAX_SENT_BLOCKS_BYTES
+
+    def sent(part: SourceSst) -> SourceSst:
+        nonlocal left_bytes
+        index, bounds = indexes.get(part.key), bounds_of(part, key_range)
+        blocks = None if index is None or bounds is None else sent_blocks(part, index, bounds)
+        if blocks is None or len(blocks.sizes) > left_bytes:
+            return part
+        left_bytes -= len(blocks.sizes)
+        return replace(part, blocks=blocks)
+
+    return tuple(tuple(map(sent, source)) for source in sources)
 
 
 def narrowed(sources: Sources, ranges: Sequence[KeyRange]) -> list[Sources]:

@@ -1,49 +1,51 @@
-"""Cutting a compaction into ranges of about one output SST each.
+"""Cutting a compaction into ranges, one task each.
 
-1. Read the block index of every source SST, several at a time. All of them together may not fit into
-   memory, so each is let go of as soon as step 2 is done with it.
-2. From each index take anchors: the key at which a group of consecutive blocks starts, and the stored
+1. A range makes about one output SST of the largest size, or less where that keeps slots of the engine busy:
+   `RANGES_PER_SLOT` for each, so that none waits long for the last. But a range is no smaller than
+   `MIN_RANGE_BYTES`, or a quarter of what a small compaction has in all: clients open each SST, and each is
+   a line in the manifest for as long as it lives. What is small is one range, and no index is read for it.
+2. Read the block index of every source SST, and the stats that tell the block size, all at the same time.
+   The indexes tell tasks where their blocks are, so they are kept, as long as they are few; those of a large
+   compaction do not fit into memory, and each is let go of as soon as step 3 is done with it.
+3. From each index take anchors: the key at which a group of consecutive blocks starts, and the stored
    bytes of the group. A group is a small share of the target, so that cuts can be placed evenly, but
    no index gives more than a fixed number of anchors. Blocks outside the view's range do not count,
    and a key outside it is no place to cut.
-3. Sort all anchors by key and sum up the bytes. The total divided by the target says how many ranges
+4. Sort all anchors by key and sum up the bytes. The total divided by the target says how many ranges
    there are; each cut is the first anchor at which its share of the bytes is reached.
 
 Cuts are keys, so all versions of one key are in one range. Ranges are disjoint, ascend and cover
 everything: (-inf, b1) [b1, b2) ... [bk, +inf).
-
-The block size of a database is recorded nowhere. Where it is not given, it follows from the inputs:
-a block with several rows is never larger, and nearly as large unless it is the last of its SST.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lithify.datasets.slatedb.block_size import block_size_of, largest_of, read_stored_stats
 from lithify.datasets.slatedb.index import BlockIndex
-from lithify.datasets.slatedb.kernel.inputs import held_range, read_index
-from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange
-from lithify.datasets.slatedb.sst import CHECKSUM_BYTES, MAX_MULTI_ROW_BLOCK_BYTES, unseal
-from lithify.datasets.slatedb.stats import decode_stats, max_stats_bytes
-from lithify.datasets.slatedb.task import DEFAULT_BLOCK_SIZE, SourceSst, SstOptions
-from lithify.errors import CorruptObject
+from lithify.datasets.slatedb.kernel.spans import held_range, read_index
+from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
+from lithify.datasets.slatedb.task import SMALL_BYTES, SourceSst, SstOptions
 from lithify.store.objects import ObjectStore
 
 MAX_RANGES = 10_000
 """More would make the record of a compaction unwieldy; ranges get larger instead."""
-INDEX_READERS = 8
-BLOCK_SIZES = tuple(1024 << i for i in range(7))
+INDEX_READERS = 32
+RANGES_PER_SLOT = 2
+MIN_RANGE_BYTES = 32 << 20
+MIN_SMALL_RANGE_BYTES = 16 << 20
+MIN_RANGES_OF_SMALL = 4
+"""Into so many even a compaction is cut whose ranges are then smaller than `MIN_RANGE_BYTES`."""
+MAX_KEPT_INDEX_BYTES = 64 << 20
 
 _ANCHORS_PER_TARGET = 64
 _MAX_ANCHORS_PER_SST = 4096
-_BLOCKS_LOOKED_AT = 16
-_BLOCKS_THAT_PROVE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,70 +112,71 @@ def effective_range(source: SourceSst) -> KeyRange:
     return source.visible.intersect(held_range(source))
 
 
-def largest_of(sources: Sequence[Sequence[SourceSst]]) -> SourceSst | None:
-    """The SST that tells the block size of all; `None` when none shows a key."""
-    return max(_shown(sources), key=lambda part: part.sst.info.data_end, default=None)
-
-
-def _shown(sources: Sequence[Sequence[SourceSst]]) -> list[SourceSst]:
+def shown_parts(sources: Sequence[Sequence[SourceSst]]) -> list[SourceSst]:
+    """The source SSTs that show a key."""
     return [part for source in sources for part in source if not effective_range(part).is_empty]
 
 
-def plan_ranges(
-    store: ObjectStore,
-    sources: Sequence[Sequence[SourceSst]],
-    options: SstOptions,
-    block_size: int | None = None,
-) -> tuple[SstOptions, tuple[KeyRange, ...]]:
-    """How to write the outputs of a compaction, and its ranges. Without `block_size` the one of the
-    largest input is kept."""
-    parts = _shown(sources)
-    largest = largest_of(sources)
+def is_small(parts: Sequence[SourceSst], options: SstOptions) -> bool:
+    """Whether all of them are one range that a task reads at once."""
+    return sum(part.stated_bytes for part in parts) <= min(SMALL_BYTES, options.max_sst_size)
 
-    def views() -> Iterator[tuple[BlockIndex, KeyRange]]:
+
+def range_bytes(total_bytes: int, options: SstOptions, slots: int) -> int:
+    """Stored bytes that a range should have. `slots` is how many run at once, 0 when that is not known."""
+    if not slots:
+        return options.max_sst_size
+    least = max(MIN_SMALL_RANGE_BYTES, min(MIN_RANGE_BYTES, total_bytes // MIN_RANGES_OF_SMALL))
+    return min(options.max_sst_size, max(least, -(-total_bytes // (RANGES_PER_SLOT * slots))))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a compaction is carried out."""
+
+    options: SstOptions
+    """How to write the outputs. The block size is left open where only the task will know it."""
+    ranges: tuple[KeyRange, ...]
+    indexes: Mapping[str, BlockIndex] = field(default_factory=dict)
+    """Of some source SSTs, by key of the object."""
+
+
+def plan_ranges(
+    store: ObjectStore, sources: Sequence[Sequence[SourceSst]], options: SstOptions, slots: int = 0
+) -> Cut:
+    """The ranges of a compaction. Without a block size in `options` the one of the largest input is kept."""
+    parts = shown_parts(sources)
+    if is_small(parts, options):
+        return Cut(options, (EVERYTHING,))
+    largest = largest_of(parts) if options.block_size is None else None
+    kept = _KeptIndexes()
+    block_size = options.block_size
+
+    def views(stats: Future[bytes] | None) -> Iterator[tuple[BlockIndex, KeyRange]]:
         nonlocal block_size
         for part, index in zip(parts, readers.map(partial(read_index, store), parts), strict=True):
-            if block_size is None and part is largest:
-                block_size = _block_size_of(store, part, index)
+            if stats is not None and part is largest:
+                block_size = block_size_of(store, part, index, stats.result())
+            kept.add(part.key, index)
             yield index, effective_range(part)
 
-    with ThreadPoolExecutor(INDEX_READERS) as readers:
-        ranges = split(views(), options.max_sst_size)
-    return replace(options, block_size=block_size or DEFAULT_BLOCK_SIZE), ranges
+    target_bytes = range_bytes(sum(part.sst.info.data_end for part in parts), options, slots)
+    with ThreadPoolExecutor(INDEX_READERS, "lithify-index") as readers:
+        stats = None if largest is None else readers.submit(read_stored_stats, store, largest)
+        ranges = split(views(stats), target_bytes)
+    return Cut(replace(options, block_size=block_size), ranges, kept.indexes)
 
 
-def _block_size_of(store: ObjectStore, part: SourceSst, index: BlockIndex) -> int:
-    """The block size that an SST was written with; the default if it is too small to tell."""
-    sizes = _multi_row_block_sizes(store, part, index)
-    if len(sizes) < _BLOCKS_THAT_PROVE:
-        return DEFAULT_BLOCK_SIZE
-    largest = int(sizes.max())
-    return next((size for size in BLOCK_SIZES if size >= largest), BLOCK_SIZES[-1])
+class _KeptIndexes:
+    """Indexes of a compaction, all or none."""
 
+    def __init__(self) -> None:
+        self.indexes: dict[str, BlockIndex] = {}
+        self._bytes = 0
 
-def _multi_row_block_sizes(store: ObjectStore, part: SourceSst, index: BlockIndex) -> NDArray[np.int64]:
-    """Uncompressed sizes of blocks with several rows, the last block of the SST apart."""
-    info = part.sst.info
-    if not info.stats_len:
-        return np.empty(0, np.int64)
-    name = f"{part.key} (stats)"
-    stored = store.get_range(part.key, info.stats_offset, info.stats_len)
-    most = max_stats_bytes(len(index))
-    stats = decode_stats(unseal(stored, info.compression, name, limit=most), name)
-    rows = stats.block_puts + stats.block_deletes + stats.block_merges
-    chosen = np.flatnonzero(rows[: len(index) - 1] > 1)
-    if info.compression is Codec.NONE:
-        return np.diff(index.offsets)[chosen] - CHECKSUM_BYTES
-    sizes = []
-    for block in chosen[:_BLOCKS_LOOKED_AT]:
-        start, end = int(index.offsets[block]), int(index.offsets[block + 1])
-        sizes.append(_unpacked_bytes(store, part, start, end, f"{part.key} (block {block})"))
-    return np.array(sizes, np.int64)
-
-
-def _unpacked_bytes(store: ObjectStore, part: SourceSst, start: int, end: int, name: str) -> int:
-    """The uncompressed size of a block with several rows, from byte `start` to `end` of its SST."""
-    if end - start > 2 * MAX_MULTI_ROW_BLOCK_BYTES:  # no codec adds as much
-        raise CorruptObject(name, f"{end - start} bytes are too many for a block with several rows")
-    stored = store.get_range(part.key, start, end - start)
-    return len(unseal(stored, part.sst.info.compression, name, limit=MAX_MULTI_ROW_BLOCK_BYTES))
+    def add(self, key: str, index: BlockIndex) -> None:
+        self._bytes += index.offsets.nbytes + index.key_bytes.nbytes + index.key_offsets.nbytes
+        if self._bytes <= MAX_KEPT_INDEX_BYTES:
+            self.indexes[key] = index
+        else:
+            self.indexes.clear()

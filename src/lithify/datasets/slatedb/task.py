@@ -15,6 +15,8 @@ from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
 from lithify.ids import Ulid
 
 DEFAULT_BLOCK_SIZE = 4096
+SMALL_BYTES = 8 << 20
+"""SSTs that have no more in all are read whole, at once."""
 DEFAULT_MAX_SST_SIZE = 256 * 1024 * 1024
 DEFAULT_MIN_FILTER_KEYS = 1000
 DEFAULT_FILTER_BITS_PER_KEY = 10
@@ -24,8 +26,8 @@ DEFAULT_FILTER_BITS_PER_KEY = 10
 class SstOptions:
     """How outputs are written. Names and defaults are SlateDB's."""
 
-    block_size: int = DEFAULT_BLOCK_SIZE
-    """Bytes of an uncompressed data block: 1, 2, 4, 8, 16, 32 or 64 KiB."""
+    block_size: int | None = DEFAULT_BLOCK_SIZE
+    """Bytes of an uncompressed data block: 1, 2, 4, 8, 16, 32 or 64 KiB; `None` for that of the inputs."""
     max_sst_size: int = DEFAULT_MAX_SST_SIZE
     """An output is closed after the row that makes its finished data blocks exceed this, in bytes."""
     compression: Codec = Codec.NONE
@@ -52,6 +54,18 @@ class RowRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """Consecutive data blocks of an SST (`kernel.spans` packs and unpacks them)."""
+
+    first: int
+    """Number of the first in the SST."""
+    start: int
+    """Where it begins, in bytes."""
+    sizes: bytes
+    """Compressed, of all of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceSst:
     """One input SST: where it is and which of its keys count."""
 
@@ -59,6 +73,15 @@ class SourceSst:
     """Object key, relative to the store's root."""
     sst: Sst
     visible: KeyRange = EVERYTHING
+    blocks: Blocks | None = None
+    """Those that may hold keys of the task's range, if the driver knew; else the task reads the index."""
+
+    @property
+    def stated_bytes(self) -> int:
+        """The size of the file without its tail, if its info tells the truth."""
+        info = self.sst.info
+        ends = (info.index_offset + info.index_len, info.stats_offset + info.stats_len)
+        return max(*ends, info.filter_offset + info.filter_len)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -34,10 +33,10 @@ from lithify.datasets.slatedb import manifest as manifest_module
 from lithify.datasets.slatedb import retention as retention_module
 from lithify.datasets.slatedb import split as split_module
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
-from lithify.datasets.slatedb.model import KeyRange
 from lithify.datasets.slatedb.paths import parse_sst_key
 from lithify.datasets.slatedb.plan import TieredPolicy
-from lithify.datasets.slatedb.task import SourceSst, SstOptions
+from lithify.datasets.slatedb.split import Cut
+from lithify.datasets.slatedb.task import DEFAULT_BLOCK_SIZE, SourceSst, SstOptions
 from lithify.store.objects import ObjectStore
 from lithify.testing.simulation.core.waiting import SameThread, wait_for_futures
 from lithify.testing.simulation.rows import ROW_BYTES, cut, decode_rows
@@ -60,6 +59,7 @@ def simulated_dataset(process: Process) -> SlateDataset:
         policy=TieredPolicy(min_compaction_sources=scenario.min_compaction_sources),
         checkpoint_lifetime_s=CHECKPOINT_LIFETIME_S,
         max_sst_size=scenario.rows_per_sst * ROW_BYTES,
+        block_size=DEFAULT_BLOCK_SIZE,
     )
     return SlateDataset(process.store, ROOT, process.clock, process.ids, options=options, rng=process.rng)
 
@@ -72,12 +72,11 @@ def replacements(world: World) -> Iterator[None]:
         store: ObjectStore,
         sources: Sequence[Sequence[SourceSst]],
         options: SstOptions,
-        block_size: int | None = None,
-    ) -> tuple[SstOptions, tuple[KeyRange, ...]]:
+        slots: int,
+    ) -> Cut:
         parts = [part for source in sources for part in source]
         keys = [row.key for part in parts for row in decode_rows(store.get(part.key))]
-        chosen = options if block_size is None else replace(options, block_size=block_size)
-        return chosen, cut(keys, world.scenario.keys_per_range)
+        return Cut(options, cut(keys, world.scenario.keys_per_range))
 
     with ExitStack() as stack:
 

@@ -7,13 +7,20 @@
    left.
 3. Closing an output finishes its last block and appends filter, index, stats and tail. Only then the
    object appears under its name.
-4. Lists that grow with an output (block offsets, counts, index keys, hashes) double when full.
+4. While an output is being committed the next one is merged, unless `MAX_COMMITTING_BYTES` are on their way
+   already. `close` waits for all commits.
+5. Lists that grow with an output (block offsets, counts, index keys, hashes) double when full.
 
-Invariants: nothing appears under a final name before it is complete; an output without rows is never
-opened; after an error `abort` leaves no open upload.
+Invariants: nothing appears under a final name before it is complete; an output counts as finished only when
+it and all before it are known to be committed; an output without rows is never opened; after an error `abort`
+leaves no open upload.
 """
 
 from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,6 +42,9 @@ from lithify.store.objects import ObjectStore, ObjectWriter
 
 BUFFER_BYTES = (4 << 20) + (64 << 10)
 """Large enough to be backed by large pages."""
+MAX_COMMITTING_BYTES = 64 << 20
+"""Of outputs whose commit has not ended; one larger output may be among them if it is alone."""
+_COMMITTERS = 4
 _FINISH_ALLOWANCE_BYTES = 128 << 10
 """Behind the end of the buffer: room for a block that grows in compression."""
 # Memory that is never touched costs nothing, and copying a list that grows costs twice its pages.
@@ -53,6 +63,16 @@ _BLOCK_COUNTERS = (
     "block_deletes",
     "block_merges",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Committing:
+    """An output that is being committed."""
+
+    future: Future[None]
+    writer: ObjectWriter
+    sst: Sst
+    size_bytes: int
 
 
 class Outputs:
@@ -75,8 +95,12 @@ class Outputs:
         self._store, self._folder, self._options, self._codecs = store, folder, options, codecs
         self._ids, self._clock, self._min_output_ms = ids, clock, min_output_ms
         self._writer: ObjectWriter | None = None
+        self._output_bytes = 0
+        self._committing: deque[_Committing] = deque()
+        self._committers: ThreadPoolExecutor | None = None
         self._spare: Bytes
         self._id: Ulid | None = None
+        assert options.block_size is not None, "whoever has the inputs finds out"
         self.bound["block_size"] = options.block_size
         self.bound["max_sst_size"] = options.max_sst_size
         self.bound["codec"] = options.compression
@@ -92,7 +116,7 @@ class Outputs:
             case Status.NEED_ROW_SPACE:
                 self._grow_lists(self.bound["needed"])
             case Status.CLOSE:
-                self.close()
+                self._commit_beside(self._complete())
             case Status.COMPRESSION_FAILED:
                 raise Refused(
                     f"{self._options.compression.name.lower()} cannot compress a block of this range; "
@@ -109,22 +133,66 @@ class Outputs:
                 self.bound.grow(field, capacity, self.bound[f"{field}_len"])
 
     def close(self) -> None:
-        """Complete the output in progress, if it has rows."""
-        if self.bound["rows"] == 0:
-            return
+        """Complete the output in progress, if it has rows, and return when all outputs are committed."""
+        last: list[Sst] = []
+        if self.bound["rows"]:
+            last.append(self._complete())
+            self._commit_now()
+        self._settle(0)
+        self.finished += last
+        self._end_committers()
+
+    def _complete(self) -> Sst:
+        """Write all of the output in progress, and begin an empty one."""
         status = finish_last_block(self.records, self._codecs.records)
         if status != Status.OK:
             self.provide(status)
         self._flush()
         self._write(self.bound.owner("buffer").data[: self.bound["block_start"] - self.bound["buffer"]])
-        self._finish_file()
+        sst = self._finish_file()
         self._reset()
+        return sst
 
     def abort(self) -> None:
-        """Throw the output in progress away."""
-        if self._writer is not None:
-            self._writer.abort()
-            self._writer = None
+        """Throw the output in progress away. What is being committed may appear, under a name that nobody
+        learns of."""
+        wait([committing.future for committing in self._committing])
+        failed = [c.writer for c in self._committing if c.future.exception() is not None]
+        self._committing.clear()
+        self._end_committers()
+        for writer in (*failed, self._writer):
+            if writer is not None:
+                writer.abort()
+        self._writer = None
+
+    def _commit_now(self) -> None:
+        assert self._writer is not None
+        self._writer.commit()
+        self._writer = None
+
+    def _commit_beside(self, sst: Sst) -> None:
+        """Commit the output that is complete while the next one is merged."""
+        assert self._writer is not None
+        size_bytes = self._output_bytes
+        self._settle(max(0, MAX_COMMITTING_BYTES - size_bytes))
+        if self._committers is None:
+            self._committers = ThreadPoolExecutor(_COMMITTERS, "lithify-commit")
+        future = self._committers.submit(self._writer.commit)
+        self._committing.append(_Committing(future, self._writer, sst, size_bytes))
+        self._writer = None
+
+    def _settle(self, most_bytes: int) -> None:
+        """Wait until no more than so many bytes are being committed, and raise what went wrong."""
+        while sum(committing.size_bytes for committing in self._committing) > most_bytes or (
+            self._committing and self._committing[0].future.done()
+        ):
+            self._committing[0].future.result()
+            self.finished.append(self._committing.popleft().sst)
+
+    def _end_committers(self) -> None:
+        if self._committers is not None:
+            self._committers.shutdown()
+            self._committers = None
 
     def _allocate(self) -> None:
         for field in ("last_key", "first_key"):
@@ -205,10 +273,13 @@ class Outputs:
         if self._writer is None:
             self._id = self._ids.ulid(max(self._clock.now_ms(), self._min_output_ms))
             self._writer = self._store.open_writer(sst_key(self._folder, self._id))
+            self._output_bytes = 0
         self._writer.write(data)
         self.bytes_written += len(data)
+        self._output_bytes += len(data)
 
-    def _finish_file(self) -> None:
+    def _finish_file(self) -> Sst:
+        """Write all that follows the data blocks."""
         data_end = self.bound["data_bytes"]
         codec = self._options.compression
         sections = [
@@ -229,11 +300,8 @@ class Outputs:
         for section in sections:
             self._write(section)
         self._write(encode_tail(info, info.stats_offset + stats_len))
-        assert self._writer is not None
         assert self._id is not None
-        self._writer.commit()
-        self._writer = None
-        self.finished.append(Sst(self._id, info, WRITTEN_FORMAT_VERSION))
+        return Sst(self._id, info, WRITTEN_FORMAT_VERSION)
 
     def _key(self, field: str) -> bytes:
         return self.bound.owner(field)[: self.bound[f"{field}_len"]].tobytes()

@@ -1,32 +1,47 @@
-"""Windows over the data blocks of an SST, read one after another into memory.
+"""Windows over the data blocks of a source, read one after another into memory.
 
-1. A window is the next blocks up to the window size, at least one, read with one request.
-2. On a remote store the next window is requested as soon as one is taken, by another thread, so that
-   the merge does not wait for each answer. The local file system answers at once; there that would only
-   cost.
-3. All sources of a task together stay within a fixed budget, however many there are.
+1. A window is the next blocks up to the window size, at least one, read with one request. What would be left
+   over behind it is taken along if it is less than half a window, so a small SST is one request.
+2. On a store behind a network, windows are requested ahead of their use, over the ends of SSTs too, each
+   source's in order, by a pool of threads. How many of a source are ahead is found out while running: a few
+   at first; when the merge has to wait for one, twice as many. So as much is in flight as latency times the
+   speed of the merge, and no more than the network can bring is held.
+3. All windows of a task together stay within a fixed budget, those in flight and those in use included. A
+   source may always have one window. When nothing is left of the budget, who waits for a window takes from
+   the source that has most ahead, so all sources get what they need of it.
+4. The local file system answers at once: there a window is read when it is needed, into memory that the one
+   before has left.
 
-Invariant: memory that a request writes to is not touched, and not freed, before the request has ended.
+Invariants: memory that a request writes to is not touched, and not used again, before the request has ended.
+Everything but the requests themselves happens in the thread of the merge.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, Future
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from lithify.datasets.slatedb.kernel.buffers import Bytes, new_bytes
+from lithify.datasets.slatedb.kernel.memory import SLACK
+from lithify.datasets.slatedb.kernel.spans import Bounds, Span, open_span
+from lithify.datasets.slatedb.task import SourceSst
 from lithify.errors import CorruptObject
 from lithify.store.objects import ObjectStore
 
-WINDOW_BYTES = 1 << 20
-"""Smaller requests cost as much as larger ones."""
-MIN_WINDOW_BYTES = 64 << 10
 WINDOWS_BUDGET_BYTES = 128 << 20
 """For the windows of all sources of a task."""
-MAX_READERS = 16
+LOCAL_WINDOW_BYTES = 1 << 20
+"""Smaller reads cost as much as larger ones."""
+REMOTE_WINDOW_BYTES = 4 << 20
+"""A round trip costs as much as some megabytes, and each request money."""
+MIN_WINDOW_BYTES = 64 << 10
+FIRST_AHEAD = 3
+"""Windows of a source that are requested ahead at first."""
+MAX_READERS = 64
 
 _SUSPICIOUS_BLOCK_BYTES = 64 << 20
 """Before memory is taken for a larger block, the object is asked for its size."""
@@ -38,17 +53,16 @@ def is_local(store: ObjectStore) -> bool:
     return store.url.startswith(_LOCAL_SCHEMES)
 
 
-def window_bytes(store: ObjectStore, source_count: int) -> int:
-    """The size of each source's windows."""
-    local = is_local(store)
-    buffers = source_count if local else 2 * source_count
-    share = WINDOWS_BUDGET_BYTES // max(buffers, 1)
-    return min(WINDOW_BYTES, max(MIN_WINDOW_BYTES, share))
+def window_bytes(source_count: int, *, reads_ahead: bool) -> int:
+    """The size of each source's windows: two of them fit into its share of the budget, if they are ahead."""
+    most, count = (REMOTE_WINDOW_BYTES, 2) if reads_ahead else (LOCAL_WINDOW_BYTES, 1)
+    share = WINDOWS_BUDGET_BYTES // (count * max(source_count, 1))
+    return min(most, max(MIN_WINDOW_BYTES, share))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Some blocks in memory: from byte `start` of the SST, up to and without block `end_block`."""
+    """Blocks in memory: from byte `start` of the SST, up to and without block `end_block` of its span."""
 
     memory: Bytes
     start: int
@@ -56,59 +70,196 @@ class Window:
     end_block: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    """A window on its way, of this span; without a future it has been read."""
+
+    span: Span
+    window: Window
+    future: Future[None] | None
+
+
+class Reader:
+    """What the sources of a task share: the threads that read, the budget, and memory to use again."""
+
+    def __init__(self, store: ObjectStore, source_count: int, *, reads_ahead: bool) -> None:
+        self.store = store
+        self.window_bytes = window_bytes(source_count, reads_ahead=reads_ahead)
+        self.threads = ThreadPoolExecutor(MAX_READERS, "lithify-read") if reads_ahead else None
+        self.sources: list[Windows] = []
+        self._held_bytes = 0
+        self._spare: list[Bytes] = []
+        if source_count and not reads_ahead:
+            # In one piece, the system backs it by large pages.
+            whole = new_bytes(source_count * (self.window_bytes + SLACK))
+            self._spare = np.array_split(whole, source_count)
+
+    def close(self) -> None:
+        """Wait for the requests that are under way; drop the others."""
+        if self.threads is not None:
+            self.threads.shutdown(cancel_futures=True)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether the budget has room for so many bytes more."""
+        return self._held_bytes + size_bytes <= WINDOWS_BUDGET_BYTES
+
+    def lend(self, size_bytes: int, usual_bytes: int) -> Bytes:
+        """Memory for a window of `size_bytes`, where windows have `usual_bytes`."""
+        self._held_bytes += size_bytes
+        for number in reversed(range(len(self._spare))):
+            if size_bytes + SLACK <= len(self._spare[number]):
+                return self._spare.pop(number)
+        if self._spare:
+            self._spare.pop()  # else memory that nobody can use would add up
+        return new_bytes(usual_bytes)
+
+    def take_back(self, window: Window, *, is_usable: bool = True) -> None:
+        """Nobody looks at the window any more; `is_usable` if nobody writes to its memory either."""
+        self._held_bytes -= window.size_bytes
+        if is_usable and len(window.memory) <= 2 * (self.window_bytes + SLACK):
+            self._spare.append(window.memory)
+
+    def has_kept_waiting(self, source: Windows) -> None:
+        """The merge waits for a window of this source: let more of it be ahead."""
+        if not self.has_room(self.window_bytes):
+            richest = max(self.sources, key=lambda other: other.ahead_limit)
+            if richest is not source:
+                richest.ahead_limit = max(1, richest.ahead_limit // 2)
+        most = WINDOWS_BUDGET_BYTES // self.window_bytes
+        source.ahead_limit = min(2 * source.ahead_limit, most)
+
+
 class Windows:
-    """The windows of one SST. `offsets` are those of the blocks to read, and the end of the last."""
+    """The windows of one source: of `parts`, one after another."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        key: str,
-        offsets: npt.NDArray[np.int64],
-        window_size: int,
-        readers: Executor | None,
-        spare: Bytes | None = None,
-    ) -> None:
-        """`spare` is memory to begin with."""
-        self._store, self._key, self._offsets = store, key, offsets
-        self._window_size = window_size
-        self._readers = readers
-        self._spare = spare
-        self._taken: Bytes | None = None
-        self._ahead: Future[Window] | None = None
+    def __init__(self, reader: Reader, parts: Iterable[tuple[SourceSst, Bounds]]) -> None:
+        self.ahead_limit = 0 if reader.threads is None else FIRST_AHEAD
+        self._reader = reader
+        self._parts = deque(parts)
+        self._opening: Future[Span] | None = None
+        self._current: Span | None = None
+        self._coming: deque[Span] = deque()
+        """Opened, and not yet given out."""
+        self._unplanned: deque[Span] = deque()
+        """Opened, and nothing of them requested yet."""
+        self._planned: Span | None = None
+        self._next_block = 0
+        """Of the span `_planned`: the first one not requested yet."""
+        self._ahead: deque[_Request] = deque()
+        self._taken: Window | None = None
+        reader.sources.append(self)
 
-    def take(self, first_block: int) -> Window:
-        """The window that starts with `first_block`. It is valid until the next one is taken."""
-        ahead, self._ahead = self._ahead, None
-        if self._taken is not None:
-            self._spare, self._taken = self._taken, None
-        window = self._read(first_block, self._memory(first_block)) if ahead is None else ahead.result()
-        self._taken = window.memory
-        if self._readers is not None and window.end_block < len(self._offsets) - 1:
-            memory = self._memory(window.end_block)
-            self._ahead = self._readers.submit(self._read, window.end_block, memory)
-        return window
+    def next_span(self) -> Span | None:
+        """Go on with the next SST: the blocks to read of it; `None` when there is none. What was not taken of
+        the one before is given up."""
+        self._give_back()
+        while self._ahead and self._ahead[0].span is self._current:
+            self._give_up(self._ahead.popleft())
+        if self._planned is self._current:
+            self._planned = None
+        if not self._coming and not self._open_next(must_wait=True):
+            self._current, self.ahead_limit = None, 0
+            return None
+        self._current = self._coming.popleft()
+        return self._current
 
-    def _extent(self, first_block: int) -> tuple[int, int]:
-        """Bytes of the window that starts with a block, and the block it ends before."""
-        start = int(self._offsets[first_block])
-        end_block = int(np.searchsorted(self._offsets, start + self._window_size, "right")) - 1
-        end_block = max(end_block, first_block + 1)
-        return int(self._offsets[end_block]) - start, end_block
+    def take(self) -> Window:
+        """The next window of the SST. It is valid until the next call."""
+        self._give_back()
+        if not self._ahead:
+            self.request()
+        request = self._ahead.popleft()
+        assert request.span is self._current
+        if request.future is not None:
+            if not request.future.done():
+                self._reader.has_kept_waiting(self)
+            self.request_ahead()
+            request.future.result()
+        self._taken = request.window
+        return request.window
 
-    def _memory(self, first_block: int) -> Bytes:
-        """Memory for a window: the spare one if it fits and is not far too large."""
-        size, _ = self._extent(first_block)
-        spare, self._spare = self._spare, None
-        start, data_end = int(self._offsets[first_block]), int(self._offsets[-1])
-        if size > _SUSPICIOUS_BLOCK_BYTES and start + size > self._store.head(self._key).size:
-            raise CorruptObject(self._key, f"a block at {start} ends behind the object")
-        usual = max(size, min(self._window_size, data_end - start))
-        if spare is not None and len(new_bytes(size)) <= len(spare) <= 2 * len(new_bytes(usual)):
-            return spare
-        return new_bytes(usual)
+    def open_ahead(self) -> None:
+        """Begin to find out which blocks the first SST has."""
+        if self._reader.threads is not None:
+            self._open_next(must_wait=False)
 
-    def _read(self, first_block: int, memory: Bytes) -> Window:
-        start = int(self._offsets[first_block])
-        size, end_block = self._extent(first_block)
-        self._store.get_range_into(self._key, start, memory.data[:size])
-        return Window(memory, start, size, end_block)
+    def request_ahead(self) -> None:
+        """Request what may be ahead."""
+        while len(self._ahead) < self.ahead_limit and self.request():
+            pass
+
+    def request(self) -> bool:
+        """Request one window more; whether there was one, and room for it."""
+        if not self._plan():
+            return False
+        span, first = self._planned, self._next_block
+        assert span is not None
+        start = int(span.offsets[first])
+        end = self._end_block(span, first)
+        size = int(span.offsets[end]) - start
+        has_one = bool(self._ahead) or self._taken is not None
+        if has_one and not self._reader.has_room(size):
+            return False
+        self._check_size(span, start, size)
+        usual = max(size, min(self._reader.window_bytes, int(span.offsets[-1]) - start))
+        window = Window(self._reader.lend(size, usual), start, size, end)
+        self._next_block = end
+        self._ahead.append(_Request(span, window, self._read(span, window)))
+        return True
+
+    def _read(self, span: Span, window: Window) -> Future[None] | None:
+        store, key, target = self._reader.store, span.part.key, window.memory.data[: window.size_bytes]
+        if self._reader.threads is not None:
+            return self._reader.threads.submit(store.get_range_into, key, window.start, target)
+        store.get_range_into(key, window.start, target)
+        return None
+
+    def _plan(self) -> bool:
+        """Find the next block to request; false when there is none, or none is known yet."""
+        while self._planned is None or self._next_block >= len(self._planned):
+            if not self._unplanned and not self._open_next(must_wait=False):
+                return False
+            self._planned, self._next_block = self._unplanned.popleft(), 0
+        return True
+
+    def _open_next(self, *, must_wait: bool) -> bool:
+        """Open the next SST; false when there is none, or its index is still being read."""
+        if not self._parts:
+            return False
+        reader, (part, bounds) = self._reader, self._parts[0]
+        if self._opening is None and reader.threads is not None and part.blocks is None:
+            self._opening = reader.threads.submit(open_span, reader.store, part, bounds)
+        if self._opening is None:
+            span = open_span(reader.store, part, bounds)
+        elif must_wait or self._opening.done():
+            span, self._opening = self._opening.result(), None
+        else:
+            return False
+        self._parts.popleft()
+        self._coming.append(span)
+        self._unplanned.append(span)
+        return True
+
+    def _end_block(self, span: Span, first: int) -> int:
+        """Where the window ends that starts with block `first`."""
+        offsets, size = span.offsets, self._reader.window_bytes
+        start = int(offsets[first])
+        if int(offsets[-1]) - start <= size + size // 2:
+            return max(len(span), first + 1)
+        return max(int(np.searchsorted(offsets, start + size, "right")) - 1, first + 1)
+
+    def _check_size(self, span: Span, start: int, size: int) -> None:
+        key = span.part.key
+        if size > _SUSPICIOUS_BLOCK_BYTES and start + size > self._reader.store.head(key).size:
+            raise CorruptObject(key, f"a block at {start} ends behind the object")
+
+    def _give_back(self) -> None:
+        """The merge is done with the window that it took."""
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            self._reader.take_back(taken)
+
+    def _give_up(self, request: _Request) -> None:
+        future = request.future
+        has_ended = future is None or future.cancel() or future.done()
+        self._reader.take_back(request.window, is_usable=has_ended)

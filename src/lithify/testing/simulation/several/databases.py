@@ -165,7 +165,7 @@ class ToyDatabase(SlateDataset):
         self._place.check_snapshot(self._who)
         return super().snapshot()
 
-    def prepare(self, compaction: SlateCompaction, snapshot: Manifest) -> Job:
+    def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> Job:
         spec, world = compaction.spec, self._place.world
         assert isinstance(spec, TieredSpec)
         first, middle, last = spec.segment + b"0", spec.segment + _MIDDLE, spec.segment + b"9"

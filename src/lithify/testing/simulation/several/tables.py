@@ -158,7 +158,7 @@ class ToyTable(IcebergDataset):
         self._place.check_snapshot(self._who)
         return super().snapshot()
 
-    def prepare(self, compaction: IcebergCompaction, snapshot: TableState) -> Job:
+    def prepare(self, compaction: IcebergCompaction, snapshot: TableState, slots: int = 0) -> Job:
         spec, world = compaction.spec, self._place.world
         inputs = set(spec.inputs)
         files = [file for file in snapshot.files if file.id in inputs]

@@ -1,0 +1,77 @@
+"""A task's reports of how far it is, for which nobody waits.
+
+1. The loop that moves the bytes says how many when `is_due`, so a loop that hangs reports nothing.
+2. A thread writes that down (`sidecar.MovementReporter`). While it is still writing, a newer number takes the
+   place of one that waits.
+3. After `FIRST_REPORT_S` the thread reports by itself that the range has begun. A task that ends sooner
+   reports nothing, and costs no request.
+4. `finish` deletes the report, if there is one, while the task completes its last output.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from lithify.clock import Clock
+from lithify.coordination.sidecar import REPORT_INTERVAL_S, MovementReporter
+
+FIRST_REPORT_S = 1.0
+_CLOSE_LIMIT_S = 1.0
+"""How long the end of a task waits for a report. What is left behind is removed with the compaction."""
+
+
+class BackgroundReporter:
+    """Passes reports on to `reporter`, in a thread of its own."""
+
+    def __init__(self, reporter: MovementReporter, clock: Clock) -> None:
+        self._reporter = reporter
+        self._clock = clock
+        self._due_s = clock.monotonic_s() + FIRST_REPORT_S
+        self._changed = threading.Condition()
+        self._waiting: tuple[int, int] | None = None
+        self._has_ended = False
+        self._thread = threading.Thread(target=self._run, name="lithify-report", daemon=True)
+        self._thread.start()
+
+    def is_due(self) -> bool:
+        """Whether it is time to say how many bytes have moved; cheap."""
+        return self._clock.monotonic_s() >= self._due_s
+
+    def report(self, bytes_read: int, bytes_written: int) -> None:
+        """Say how many bytes have moved since the task began."""
+        self._due_s = self._clock.monotonic_s() + REPORT_INTERVAL_S
+        with self._changed:
+            self._waiting = bytes_read, bytes_written
+            self._changed.notify()
+
+    def finish(self) -> None:
+        """Report no more; returns at once."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Report no more, and wait a moment for what is under way."""
+        self.finish()
+        self._thread.join(_CLOSE_LIMIT_S)
+
+    def _run(self) -> None:
+        with self._changed:
+            self._changed.wait_for(self._is_called, FIRST_REPORT_S)
+            self._waiting = self._waiting or (0, 0)
+        has_reported = False
+        while (moved := self._next()) is not None:
+            self._reporter.report(*moved)
+            has_reported = True
+        if has_reported:
+            self._reporter.close()
+
+    def _next(self) -> tuple[int, int] | None:
+        """What is to be reported next; `None` in the end."""
+        with self._changed:
+            self._changed.wait_for(self._is_called)
+            moved, self._waiting = self._waiting, None
+            return None if self._has_ended else moved
+
+    def _is_called(self) -> bool:
+        return self._has_ended or self._waiting is not None

@@ -1,0 +1,43 @@
+"""A view of a store in which the beginnings of some objects are in memory.
+
+Ranges that lie inside of them are answered from there, everything else by the store. For objects that never
+change, such as SSTs. All are read at once, by one request each, so whoever needs several small pieces of each
+of many small objects waits for one round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import WrappedStore
+
+MAX_READERS = 32
+
+
+class PreloadedStore(WrappedStore):
+    """`inner`, with the first `sizes[key]` bytes of each of these objects in memory."""
+
+    def __init__(self, inner: ObjectStore, sizes: Mapping[str, int]) -> None:
+        super().__init__(inner)
+        with ThreadPoolExecutor(MAX_READERS, "lithify-preload") as readers:
+            found = readers.map(lambda item: inner.get_range(item[0], 0, item[1]), sizes.items())
+            self._loaded = {key: memoryview(data) for key, data in zip(sizes, found, strict=True)}
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        found = self._find(key, offset, length)
+        return super().get_range(key, offset, length) if found is None else bytes(found)
+
+    def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
+        found = self._find(key, offset, target.nbytes)
+        if found is None:
+            super().get_range_into(key, offset, target)
+        else:
+            target.cast("B")[:] = found
+
+    def _find(self, key: str, offset: int, length: int) -> memoryview | None:
+        loaded = self._loaded.get(key)
+        if loaded is None or not 0 <= offset <= offset + length <= len(loaded):
+            return None
+        return loaded[offset : offset + length]

@@ -1,0 +1,97 @@
+"""Uploads that go on while their writer does, seen from the server's side."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from lithify.errors import ObjectNotFound, StoreError
+from lithify.store import multipart
+from lithify.store.multipart import PART_BYTES
+from lithify.store.urls import open_store
+from tests.s3 import S3
+from tests.store.test_remote import Request, between
+
+PIECE = bytes(range(256)) * (PART_BYTES // 512)
+"""Half a part."""
+
+
+class Gate:
+    """Lets nothing that writes pass until it is opened."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+        self.passed: list[str] = []
+
+    def __call__(self, request: Request) -> None:
+        if request.method in ("PUT", "POST"):
+            self.is_open.wait(20)
+            self.passed.append(request.method)
+
+
+def test_a_writer_waits_for_no_answer(s3: S3) -> None:
+    gate = Gate()
+    with between(s3, gate) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", options)
+        with store.open_writer("object") as writer:
+            for _ in range(5):
+                writer.write(PIECE)
+            assert not gate.passed, "not even for the one that begins the upload"
+            gate.is_open.set()
+            writer.commit()
+        assert store.get("object") == 5 * PIECE
+
+
+def test_a_writer_waits_when_too_much_is_on_its_way(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multipart, "WAITING_BYTES", PART_BYTES)
+    gate, accepted = Gate(), []
+    waits = threading.Event()
+    with between(s3, gate) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", options)
+        writer = store.open_writer("object")
+
+        def write() -> None:
+            for number in range(12):
+                if number == 8:
+                    waits.set()
+                writer.write(PIECE)
+                accepted.append(number)
+            writer.commit()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert not waits.wait(1), "two pieces wait, two begin the upload, and one is being handed over"
+        assert len(accepted) <= 6
+        gate.is_open.set()
+        thread.join(60)
+        assert store.get("object") == 12 * PIECE
+
+
+def test_a_part_that_is_refused_is_told_by_every_later_call(s3: S3) -> None:
+    denied = b"<Error><Code>AccessDenied</Code></Error>"
+    with between(s3, lambda request: (403, denied) if request.method == "PUT" else None) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", options)
+        writer = store.open_writer("object")
+        writer.write(PIECE)
+        writer.write(PIECE)
+        with pytest.raises(StoreError, match=r"object: .*AccessDenied"):
+            writer.commit()
+        with pytest.raises(StoreError):
+            writer.commit()
+        writer.abort()
+        with pytest.raises(ObjectNotFound):
+            store.get("object")
+
+
+def test_an_upload_that_is_aborted_under_way_shows_nothing(s3: S3) -> None:
+    gate = Gate()
+    with between(s3, gate) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", options)
+        with store.open_writer("object") as writer:
+            for _ in range(6):
+                writer.write(PIECE)
+        gate.is_open.set()
+        with pytest.raises(StoreError, match="closed"):
+            writer.write(PIECE)
+        assert [meta.key for meta in store.list("")] == []
