@@ -68,8 +68,8 @@ def run(
     over meanwhile, and `StoreError` when the store cannot be reached.
     """
     plan_now = planner if planner is not None else dataset.propose
-    ledger = dataset.ledger()
-    plan = plan_now(dataset.snapshot(), ledger if ledger is not None else Ledger(), NOTHING_HELD)
+    ledger, snapshot = dataset.glance()
+    plan = plan_now(snapshot, ledger if ledger is not None else Ledger(), NOTHING_HELD)
     if not plan.proposals and not (ledger is not None and ledger.active()):
         return RunSummary(started=False, plan=plan)
 

@@ -28,6 +28,7 @@ from lithify.datasets.slatedb.retention import Cutoff
 from lithify.datasets.slatedb.task import MergeTask, RowRules
 from lithify.errors import LostOwnership
 from lithify.ids import Ulid, ulid_ms
+from lithify.store import versions
 from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation import rules
 
@@ -193,6 +194,16 @@ MUTANTS = (
         "boundaries are not looked at",
         (rules.NUMBERS, rules.DRAINED, rules.ROWS, rules.SOUND, rules.KEPT),
         ((VersionedFiles, "boundary", lambda self: 0),),
+    ),
+    Mutant(
+        "who publishes does not look at the boundary",
+        tuple(rules.ALL),
+        ((VersionedFiles, "_check_counts", _accept),),
+    ),
+    Mutant(
+        "who only looks never looks at the boundary",
+        (rules.DRAINED, rules.CLEAN),
+        ((versions, "MAX_TRUSTED_LOOKS", 1 << 30),),
     ),
     Mutant(
         "numbered files are deleted above the boundary",
