@@ -83,6 +83,13 @@ def _judge_by_a_remembered_manifest(compactions: Sequence[AnyCompaction], manife
     return _honest_judge(compactions, _remembered.setdefault(ids, manifest))
 
 
+_honest_checkpoint = Commit._new_checkpoint
+
+
+def _pin_of_itself(self: Commit, manifest_id: int, *old: Any) -> Any:
+    return _honest_checkpoint(self, manifest_id + 1, *old)
+
+
 _honest_without_sources = transform._without_sources
 
 
@@ -263,10 +270,12 @@ MUTANTS = (
     Mutant(
         "a commit does not pin its inputs",
         (rules.KEPT,),
-        (
-            (commit, "with_checkpoint", lambda manifest, _: manifest),
-            (Commit, "_is_fresh", lambda *_: True),
-        ),
+        ((commit, "with_checkpoint", lambda manifest, _: manifest),),
+    ),
+    Mutant(
+        "a commit pins the version that it makes",
+        (rules.KEPT,),
+        ((Commit, "_new_checkpoint", _pin_of_itself),),
     ),
     Mutant(
         "garbage collection does not look at the ledger",
