@@ -179,7 +179,7 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
         verdicts: dict[Ulid, str | None] = {}
 
         def change(texts: Texts) -> Texts:
-            self._ledger.check_epoch(epoch)
+            self.check_epoch(epoch)
             for compaction in compactions:
                 verdicts[compaction.id] = self.validate(compaction, texts, Ledger())
                 if verdicts[compaction.id] is None:

@@ -9,7 +9,14 @@ import pytest
 
 from lithify.errors import CorruptObject, ObjectNotFound, Refused, StoreError
 from lithify.store.objects import ObjectStore
-from lithify.store.versions import MAX_LOOKUPS, MAX_UPDATE_TRIES, Version, VersionConflict, VersionedFiles
+from lithify.store.versions import (
+    MAX_LOOKUPS,
+    MAX_TRUSTED_LOOKS,
+    MAX_UPDATE_TRIES,
+    Version,
+    VersionConflict,
+    VersionedFiles,
+)
 from lithify.testing import (
     CountingStore,
     Fault,
@@ -170,7 +177,42 @@ def test_a_warm_search_that_slept_through_a_collection_begins_again() -> None:
     publish_many(sleeper, 2)
     publish_many(open_files(store), 5)
     collect(store, 6)
+    assert sleeper.confirmed() == Version(7, b"value 7")
     assert sleeper.latest() == Version(7, b"value 7")
+
+
+def test_who_only_looks_notices_a_collection_that_it_slept_through() -> None:
+    store = MemoryStore()
+    sleeper = open_files(store)
+    seen = publish_many(sleeper, 2)
+    publish_many(open_files(store), 5)
+    collect(store, 6)
+    looks = [sleeper.latest() for _ in range(MAX_TRUSTED_LOOKS)]
+    assert looks == [*[seen] * (MAX_TRUSTED_LOOKS - 1), Version(7, b"value 7")]
+
+
+def test_nobody_follows_to_what_another_sleeper_creates_behind_the_boundary() -> None:
+    store = MemoryStore()
+    first, second = open_files(store), open_files(store)
+    base = publish_many(first, 2)
+    assert second.latest() == base
+    publish_many(open_files(store), 5)
+    collect(store, 6)
+    with pytest.raises(VersionConflict, match="collected"):
+        first.publish(base, b"never counted")
+    assert second.latest() == Version(7, b"value 7")
+
+
+def test_what_an_update_meets_behind_the_boundary_is_not_built_on() -> None:
+    store, clock = MemoryStore(), ManualClock()
+    first, second = open_files(store), open_files(store)
+    base = publish_many(first, 2)
+    assert second.latest() == base
+    publish_many(open_files(store), 5)
+    collect(store, 6)
+    with pytest.raises(VersionConflict, match="collected"):
+        first.publish(base, b"never counted")
+    assert second.update(append(b"+"), clock, random.Random(0)) == Version(8, b"value 7+")
 
 
 def test_a_version_deleted_between_list_and_read_makes_it_list_again() -> None:
@@ -304,7 +346,7 @@ def test_requests_of_a_cold_search() -> None:
 @pytest.mark.parametrize(
     ("passed", "expected"),
     [
-        (0, {Verb.GET: 2}),
+        (0, {Verb.GET: 1}),
         (1, {Verb.GET: 3}),
         (3, {Verb.GET: 5}),
         (4, {Verb.GET: 6, Verb.LIST: 1}),
@@ -325,7 +367,37 @@ def test_requests_of_a_publication() -> None:
     files = open_files(store)
     base = publish_many(files, 1)
     assert counted(store, lambda: files.publish(base, b"next")) == {Verb.PUT: 1, Verb.GET: 1}
-    assert counted(store, files.latest) == {Verb.GET: 2}
+    assert counted(store, files.latest) == {Verb.GET: 1}
+
+
+def test_requests_of_searches_without_news() -> None:
+    store = CountingStore(MemoryStore())
+    files = open_files(store)
+    publish_many(files, 1)
+
+    def look_often() -> None:
+        for _ in range(2 * MAX_TRUSTED_LOOKS):
+            files.latest()
+
+    assert counted(store, look_often) == {Verb.GET: 2 * MAX_TRUSTED_LOOKS + 2}
+    assert counted(store, files.confirmed) == {Verb.GET: 2}
+
+
+def test_requests_of_an_update_by_who_knows_the_latest_version() -> None:
+    store = CountingStore(MemoryStore())
+    files = open_files(store)
+    publish_many(files, 1)
+    update = lambda: files.update(append(b"+"), ManualClock(), random.Random(0))  # noqa: E731
+    assert counted(store, update) == {Verb.PUT: 1, Verb.GET: 1}
+
+
+def test_that_there_is_no_version_is_remembered() -> None:
+    store = CountingStore(MemoryStore())
+    files = open_files(store)
+    assert counted(store, files.latest) == {Verb.LIST: 1, Verb.GET: 1}
+    assert counted(store, files.latest) == {Verb.GET: 1}
+    open_files(store).publish(None, b"first")
+    assert files.latest() == Version(1, b"first")
 
 
 # The boundary

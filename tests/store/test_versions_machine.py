@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from lithify.errors import StoreError
-from lithify.store.versions import Version, VersionConflict, VersionedFiles
+from lithify.store import together
+from lithify.store.versions import MAX_TRUSTED_LOOKS, Version, VersionConflict, VersionedFiles
 from lithify.testing import Call, Fault, FaultyStore, MemoryStore, WrappedStore
+from lithify.testing.simulation.core.waiting import SameThread
 
 PARTIES = st.integers(0, 1)
 VALUES = st.sampled_from([b"a", b"b"])
@@ -55,6 +57,8 @@ class Party:
     def restart(self) -> None:
         self.files = VersionedFiles(self.store, "state", ".v", BOUNDARY)
         self.base: Version | None = None
+        self.late_looks = 0
+        """Searches in a row that found an older version than what was promised before."""
 
 
 class Protocol(RuleBasedStateMachine):
@@ -101,6 +105,19 @@ class Protocol(RuleBasedStateMachine):
             party.base = party.files.latest()
         except StoreError:
             return
+        self.note_what_landed()
+        if party.base is not None:
+            assert self.landed[party.base.id] == party.base.data, "what never counted was found"
+        is_late = (party.base.id if party.base else 0) < promised
+        party.late_looks = party.late_looks + 1 if is_late else 0
+        assert party.late_looks < MAX_TRUSTED_LOOKS, "who looks never finds out"
+
+    def confirm(self, party: Party) -> None:
+        promised = max(self.acknowledged, default=0)
+        try:
+            party.base = party.files.confirmed()
+        except StoreError:
+            return
         found = party.base.id if party.base else 0
         assert found >= promised, "an acknowledged version is lost"
 
@@ -117,6 +134,15 @@ class Protocol(RuleBasedStateMachine):
     @rule(party=PARTIES)
     def search(self, party: int) -> None:
         self.look(self.parties[party])
+
+    @rule(party=PARTIES)
+    def search_and_confirm(self, party: int) -> None:
+        self.confirm(self.parties[party])
+
+    @rule(party=PARTIES)
+    def search_again_and_again(self, party: int) -> None:
+        for _ in range(MAX_TRUSTED_LOOKS):
+            self.look(self.parties[party])
 
     @rule(party=PARTIES)
     def restart(self, party: int) -> None:
@@ -183,7 +209,10 @@ class ProtocolWithoutPutIds(Protocol):
 
 
 @pytest.mark.parametrize("machine", [Protocol, ProtocolWithoutPutIds])
-def test_two_parties_never_both_win_and_nothing_promised_is_lost(machine: type[Protocol]) -> None:
+def test_two_parties_never_both_win_and_nothing_promised_is_lost(
+    machine: type[Protocol], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "ThreadPoolExecutor", SameThread)  # calls are numbered
     run_state_machine_as_test(
         machine, settings=settings(max_examples=150, stateful_step_count=25, deadline=None)
     )

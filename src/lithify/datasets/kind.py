@@ -45,18 +45,32 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
     values are immutable."""
 
     def ledger(self) -> Ledger[SpecT, RangeT, OutputT] | None:
-        """The latest ledger; `None` when no coordinator ever ran."""
+        """The latest ledger; `None` when no coordinator ever ran. To who has not looked for long it may give
+        an older one a few times more, on which nothing can be published: what follows from a ledger is
+        written into it."""
         ...
 
     def snapshot(self) -> SnapshotT:
         """The latest committed state. Whoever needs both reads the ledger first."""
         ...
 
+    def glance(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
+        """Ledger and snapshot, as cheaply as can be, for who looks again and again. Either may be older than
+        it could be, as `ledger` says: good enough to find out what to publish, too little to refuse anything
+        by it."""
+        ledger = self.ledger()
+        return ledger, self.snapshot()
+
+    def known(self) -> tuple[Ledger[SpecT, RangeT, OutputT] | None, SnapshotT]:
+        """Ledger and snapshot as they were last read or published here, without a request where that can
+        be: for who has just done so."""
+        return self.glance()
+
     def update_ledger(
         self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
     ) -> Ledger[SpecT, RangeT, OutputT]:
-        """Apply `change` to the latest ledger and publish the result as the next version, again
-        on each conflict. Publishes nothing when `change` returns its argument."""
+        """Apply `change` to the ledger seen last and publish the result as the next version; on each conflict
+        do so with the latest. Publishes nothing when `change` returns its argument."""
         ...
 
     @property

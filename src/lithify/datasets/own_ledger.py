@@ -18,6 +18,7 @@ from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import Dataset, SnapshotT
 from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
+from lithify.store.together import both
 
 
 class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
@@ -80,6 +81,12 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         self.snapshot()
         return self._ledger.epoch()
 
+    def check_epoch(self, epoch: int) -> None:
+        """`Fenced` when `epoch` is not the newest any more. For who is about to publish somewhere else than
+        in the ledger."""
+        self._ledger.files.confirmed()
+        self._ledger.check_epoch(epoch)
+
     def why_held(self, epoch: int, lease: Lease | None) -> str | None:
         """Its lease alone tells who is alive."""
         return None
@@ -87,7 +94,7 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
     def take_epoch(
         self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
     ) -> int:
-        self.snapshot()
+        both(self.snapshot, self.ledger)  # watching the lease may have taken long
         return self._ledger.take_epoch(permit, confirm)
 
     def has_taken(self, taking: Taking) -> bool:

@@ -52,8 +52,8 @@ class Choice:
 
 def starting(dataset: Dataset, clock: Clock, planner: Planner) -> tuple[Any, AnyLedger, Choice]:
     """The snapshot, the ledger, and what a coordinator that plans so would do now. Changes nothing."""
-    ledger = dataset.ledger() or Ledger()
-    snapshot = dataset.snapshot()
+    found, snapshot = dataset.glance()
+    ledger = found or Ledger()
     return snapshot, ledger, Admission(dataset, clock).look(planner(snapshot, ledger), ledger, snapshot)
 
 

@@ -3,7 +3,7 @@
 The epoch it is given fences older coordinators (`lithify.coordination.leadership`); `start` puts it into the
 ledger. Then each `tick`:
 
-1. reads the ledger, then the snapshot (that order, so that the snapshot is at least as new);
+1. glances at ledger and snapshot (`Dataset.glance`); right after its start it goes by what that has read;
 2. stops for good when the ledger carries another epoch than its own;
 3. takes Running compactions of silent workers back to Scheduled, and notes that as an attempt;
 4. commits all Compacted ones, and those that need no worker, in one atomic publication each batch;
@@ -16,10 +16,12 @@ ledger. Then each `tick`:
    for each.
 
 Steps 3 and 5 to 7 are one publication of the ledger, and none at all when nothing changed, so an idle
-dataset costs reads only. What the planner found out is kept after that (`Dataset.remember`). The snapshot is
-always published before the ledger that calls its compactions Completed. After a crash between the two, the
-next coordinator finds in the snapshot what the commit made of it. Where that leaves no trace, the inputs are
-gone, validation refuses the compaction and says so, and marking it Failed loses nothing.
+dataset costs reads only. What is published is refused where a glance was not at the latest versions, and the
+next tick sees them; but nothing is called invalid before the latest snapshot has been read. What the planner
+found out is kept after that (`Dataset.remember`). The snapshot is always published before the ledger that
+calls its compactions Completed. After a crash between the two, the next coordinator finds in the snapshot
+what the commit made of it. Where that leaves no trace, the inputs are gone, validation refuses the compaction
+and says so, and marking it Failed loses nothing.
 
 The coordinator keeps no state of its own that matters: everything is in the ledger, and attempts and
 failures are in the journal.
@@ -29,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lithify import events
 from lithify.clock import Clock
@@ -102,6 +105,8 @@ class Coordinator:
         """What was found valid here, of what the ledger has."""
         self._looked_at: AnyLedger | None = None
         """The ledger with which attempts were counted last."""
+        self._has_just_read = False
+        """Whether nothing need be read again in this tick."""
 
     @property
     def epoch(self) -> int:
@@ -123,6 +128,7 @@ class Coordinator:
             return transitions.reclaim(latest, [c.id for c in held])
 
         self._dataset.update_ledger(change)
+        self._has_just_read = True
         now_ms = self._clock.now_ms()
         reason = f"the process of {predecessor} ended without giving it back"
         self._unnoted += [
@@ -132,18 +138,20 @@ class Coordinator:
 
     def tick(self) -> TickResult:
         """One round of the algorithm above. `Fenced` ends this coordinator for good."""
-        ledger = self._read()
+        ledger, snapshot = self._look()
         self._validated.intersection_update(c.id for c in ledger.compactions)
         silent = self._silence.silent(ledger, self._clock.monotonic_s())
         self._note_attempts()
-        commits = self._commit(ledger)
+        commits = self._commit(ledger, snapshot)
+        if commits.are_any:
+            ledger, snapshot = self._checked(self._dataset.known())
         exhausted = self._exhausted(ledger)
         self._failures.refresh(ledger)
-        snapshot = self._dataset.snapshot()
+        is_latest = False
         outcome: _Outcome | None = None
 
         def change(latest: AnyLedger) -> AnyLedger:
-            nonlocal outcome
+            nonlocal outcome, snapshot, is_latest
             transitions.check_epoch(latest, self.epoch)
             # Only those that have not moved since this tick looked.
             reclaimed = [c for c in map(ledger.get, silent) if c is not None and c == latest.get(c.id)]
@@ -151,15 +159,17 @@ class Coordinator:
             failed = [c for c, _ in exhausted if latest.get(c.id) == c]
             for compaction in failed:
                 latest = transitions.fail(latest, compaction.id)
-            latest, outcome = self._schedule(latest, snapshot)
+            scheduled, outcome = self._schedule(latest, snapshot)
+            if outcome.refused and not is_latest:
+                snapshot, is_latest = self._dataset.snapshot(), True
+                scheduled, outcome = self._schedule(latest, snapshot)
             outcome = replace(outcome, reclaimed=tuple(reclaimed), failed=tuple(failed))
-            return transitions.trim(latest) if failed or outcome.refused else latest
+            return transitions.trim(scheduled) if failed or outcome.refused else scheduled
 
-        known = ledger
-        planned = None if commits.committed or commits.refused else change(known)
-        if planned != known:  # else the ledger need not be read again
+        known, planned = ledger, change(ledger)
+        if planned != known:
             ledger = self._dataset.update_ledger(
-                lambda latest: planned if planned is not None and latest == known else change(latest)
+                lambda latest: planned if latest == known else change(latest)
             )
         assert outcome is not None, "planned above, or in the publication"
         choice = outcome.choice
@@ -176,7 +186,7 @@ class Coordinator:
 
     def fail(self, compaction_id: Ulid, reason: str) -> None:
         """Give a compaction up for good."""
-        compaction = self._read().get(compaction_id)
+        compaction = self._own(self._dataset.ledger()).get(compaction_id)
 
         def change(latest: AnyLedger) -> AnyLedger:
             transitions.check_epoch(latest, self.epoch)
@@ -188,18 +198,23 @@ class Coordinator:
         self._dataset.update_ledger(change)
         self._dataset.journal.clear(compaction_id)
 
-    def _read(self) -> AnyLedger:
-        ledger = self._dataset.ledger()
+    def _look(self) -> tuple[AnyLedger, Any]:
+        has_just_read, self._has_just_read = self._has_just_read, False
+        return self._checked(self._dataset.known() if has_just_read else self._dataset.glance())
+
+    def _checked(self, found: tuple[AnyLedger | None, Any]) -> tuple[AnyLedger, Any]:
+        """A ledger and a snapshot that were read, once the ledger is known to be this coordinator's."""
+        ledger, snapshot = found
+        return self._own(ledger), snapshot
+
+    def _own(self, ledger: AnyLedger | None) -> AnyLedger:
         if ledger is None:
             raise Fenced("the ledger this coordinator created is gone; another party rebuilt the dataset")
         transitions.check_epoch(ledger, self.epoch)
         return ledger
 
-    def _commit(self, ledger: AnyLedger) -> _Commits:
+    def _commit(self, ledger: AnyLedger, snapshot: object) -> _Commits:
         waiting = [c for c in ledger.compactions if c.state in (State.COMPACTED, State.SUBMITTED)]
-        if not waiting:
-            return _Commits()
-        snapshot = self._dataset.snapshot()
         under_way = replace(
             ledger, compactions=tuple(c for c in ledger.active() if c.state is not State.SUBMITTED)
         )
@@ -347,6 +362,10 @@ class _Commits:
     committed: tuple[Ulid, ...] = ()
     refused: tuple[tuple[AnyCompaction, str], ...] = ()
     dropped: tuple[tuple[Ulid, str], ...] = ()
+
+    @property
+    def are_any(self) -> bool:
+        return bool(self.committed or self.refused)
 
 
 @dataclass(frozen=True, slots=True)

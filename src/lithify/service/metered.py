@@ -37,27 +37,39 @@ class _Metered:
 
     def snapshot(self) -> Any:
         snapshot = self._dataset.snapshot()
-        with self._lock:
-            if snapshot is not self._snapshot:
-                self._snapshot, self._costs = snapshot, {}
-        self._metrics.saw_backlog(self._dataset.url, self._dataset.backlog(snapshot, self._clock.now_ms()))
+        self._saw_snapshot(snapshot)
         return snapshot
 
     def ledger(self) -> AnyLedger | None:
         ledger = self._dataset.ledger()
-        if ledger is not None:
-            self._metrics.saw_ledger(self._dataset.url, ledger, self._running_bytes(ledger))
+        self._saw_ledger(ledger)
         return ledger
+
+    def glance(self) -> tuple[AnyLedger | None, Any]:
+        ledger, snapshot = self._dataset.glance()
+        self._saw_snapshot(snapshot)
+        self._saw_ledger(ledger)
+        return ledger, snapshot
 
     def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:
         ledger = self._dataset.update_ledger(change)
-        self._metrics.saw_ledger(self._dataset.url, ledger, self._running_bytes(ledger))
+        self._saw_ledger(ledger)
         return ledger
 
     def propose(self, snapshot: Any, ledger: AnyLedger, held: Held = NOTHING_HELD) -> Plan:
         plan = self._dataset.propose(snapshot, ledger, held)
         self._metrics.saw_plan(self._dataset.url, plan)
         return plan
+
+    def _saw_snapshot(self, snapshot: Any) -> None:
+        with self._lock:
+            if snapshot is not self._snapshot:
+                self._snapshot, self._costs = snapshot, {}
+        self._metrics.saw_backlog(self._dataset.url, self._dataset.backlog(snapshot, self._clock.now_ms()))
+
+    def _saw_ledger(self, ledger: AnyLedger | None) -> None:
+        if ledger is not None:
+            self._metrics.saw_ledger(self._dataset.url, ledger, self._running_bytes(ledger))
 
     def _running_bytes(self, ledger: AnyLedger) -> int | None:
         with self._lock:

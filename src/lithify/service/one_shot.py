@@ -64,12 +64,12 @@ def run(
 ) -> RunSummary:
     """Compact `dataset` until nothing is left to do; see the module's steps.
 
-    Raises `CoordinatorAlive` before anything but a question is written, `Fenced` when another coordinator takes
-    over meanwhile, and `StoreError` when the store cannot be reached.
+    Raises `CoordinatorAlive` before anything but a question is written, `Fenced` when another coordinator
+    takes over meanwhile, and `StoreError` when the store cannot be reached.
     """
     plan_now = planner if planner is not None else dataset.propose
-    ledger = dataset.ledger()
-    plan = plan_now(dataset.snapshot(), ledger if ledger is not None else Ledger(), NOTHING_HELD)
+    ledger, snapshot = dataset.glance()
+    plan = plan_now(snapshot, ledger if ledger is not None else Ledger(), NOTHING_HELD)
     if not plan.proposals and not (ledger is not None and ledger.active()):
         return RunSummary(started=False, plan=plan)
 

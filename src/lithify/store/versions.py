@@ -22,11 +22,21 @@ result; that is also what it meets after a crash.
 
 Finding the latest version:
 
-1. Cold: list the folder and read the highest. If that has been deleted since, list again.
+1. Cold: list the folder and read the highest. If that has been deleted since, list again. What was found
+   must lie above the boundary, else begin again.
 2. Warm: the last one seen is remembered; read its successors until one is missing. After
-   `MAX_PROBES` hits the list is quicker.
-3. Read the boundary. What was found must lie above it, else forget it and begin again. This is what
-   saves a process that slept while its version, and the ones after it, were collected.
+   `MAX_PROBES` hits the list is quicker. If there were any, read the boundary: the last of them must lie
+   above it, else forget it and begin again. For who slept while the one it had seen, and the ones after it,
+   were collected, a "successor" can be what another sleeper has just created behind the boundary.
+3. If there is no successor, the one seen is the latest, or it has been collected with all that came up to
+   the latest (never the latest itself). Then it is as if it had been read before a long sleep: everything
+   that is published on top of it is refused, by step 3 of publishing. So for who publishes what it makes of
+   it the boundary need not be read (`latest`); only each `MAX_TRUSTED_LOOKS`th such search in a row reads it,
+   so that who finds nothing to publish notices too. Who does something else with it, who deletes by it or
+   refuses something in another place, has to know (`confirmed`).
+
+What was just published is the last one seen, and is not read back. `update` starts with the one seen, without
+a search: if that is not the latest any more, publishing on it is a conflict like any other.
 
 A version never changes, so what was read is not read again, unless it cannot be decoded (`decode`): then
 the next search is cold. So a process notices that a damaged version was restored, or taken away.
@@ -44,8 +54,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from lithify.clock import Clock
@@ -60,6 +71,7 @@ from lithify.errors import (
 )
 from lithify.ids import Ids, RandomIds
 from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.together import both
 
 __all__ = ["Version", "VersionConflict", "VersionedFiles"]
 
@@ -67,6 +79,8 @@ ValueT = TypeVar("ValueT")
 
 MAX_PROBES = 4
 """Successors read one by one before listing is quicker."""
+MAX_TRUSTED_LOOKS = 8
+"""One in so many searches without news reads the boundary."""
 MAX_LOOKUPS = 20
 """Times the search for the latest version begins again."""
 MAX_BOUNDARY_TRIES = 20
@@ -90,6 +104,20 @@ class Version:
 
     id: int
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The version that was found or published last."""
+
+    version: Version
+    """With number 0: there was none."""
+    trusted_looks: int
+    """How many searches may find no successor of it before the boundary has to be read; none: it may itself
+    lie behind the boundary."""
+
+
+_NONE = Version(0, b"")
 
 
 def format_id(version_id: int) -> str:
@@ -133,7 +161,7 @@ class VersionedFiles:
         self._suffix = suffix
         self._boundary_key = boundary_key
         self._ids: Ids = ids if ids is not None else RandomIds()
-        self._seen: Version | None = None
+        self._seen: _Seen | None = None
 
     def key(self, version_id: int) -> str:
         """The object key of a version."""
@@ -162,25 +190,53 @@ class VersionedFiles:
             return False
 
     def latest(self) -> Version | None:
-        """The latest version; `None` when there is none at all."""
+        """The latest version; `None` when there is none at all. Who has not looked for so long that the one
+        it had seen was collected meanwhile may be given that one a few times more; nothing can be published
+        on it."""
+        return self._search(is_trusting=True)
+
+    def confirmed(self) -> Version | None:
+        """The latest version, for who does something else with it than publish the next."""
+        return self._search(is_trusting=False)
+
+    def known(self) -> Version | None:
+        """The version seen or published last, without a request; what `latest` says where there is none."""
+        seen = self._seen
+        if seen is None or not seen.trusted_looks or seen.version is _NONE:
+            return self.latest()
+        return seen.version
+
+    def _search(self, *, is_trusting: bool) -> Version | None:
         for _ in range(MAX_LOOKUPS):
             seen = self._seen
             try:
-                found = self._highest_listed() if seen is None else self._follow(seen)
+                if seen is None:
+                    found, boundary = self._find()
+                elif is_trusting and seen.trusted_looks:
+                    found = self._follow(seen.version)
+                    if found is seen.version:
+                        self._seen = _Seen(found, seen.trusted_looks - 1)
+                        return _none_as_none(found)
+                    boundary = self.boundary()
+                else:
+                    found, boundary = both(partial(self._follow, seen.version), self.boundary)
+                    if found is not seen.version:
+                        boundary = self.boundary()  # it may have been raised before that one was created
             except ObjectNotFound:  # deleted since it was listed
                 self._seen = None
                 continue
-            boundary = self.boundary()
-            if found is None and boundary == 0:
-                return None
-            if found is not None and found.id > boundary:
-                self._seen = found
-                return found
+            if found.id > boundary or (found is _NONE and boundary == 0):
+                self._see(found)
+                return _none_as_none(found)
             self._seen = None
         raise StoreError(
             f"{self.folder}: {MAX_LOOKUPS} searches found no version above the boundary in "
             f"{self._boundary_key}; versions are deleted faster than they can be read, or the latest is lost"
         )
+
+    def _see(self, version: Version) -> None:
+        """It counts, and is the latest known."""
+        self._seen = _Seen(version, MAX_TRUSTED_LOOKS - 1)
 
     def decode(self, version: Version, decode: Callable[[bytes, str], ValueT]) -> ValueT:
         """The value of a version, of its bytes and its key. What cannot be decoded is not remembered."""
@@ -207,23 +263,27 @@ class VersionedFiles:
             self._store.create(self.key(version.id), data, put_id)
         except StoreError as error:
             self._settle(version, put_id, error)
+        self._check_counts(version)
+        self._see(version)
+        return version
+
+    def _check_counts(self, version: Version) -> None:
         if version.id <= self.boundary():
             self._seen = None
             raise VersionConflict(
                 f"{self.key(version.id)}: later versions exist and this one had been collected already"
             )
-        self._seen = version
-        return version
 
     def update(
         self, change: Callable[[Version | None], bytes | None], clock: Clock, rng: random.Random
     ) -> Version | None:
-        """Publish what `change` makes of the latest version; again on each conflict, a finite number
-        of times and after pauses of random length. `None` from `change` means that nothing has to
-        change. The answer is the version that then is the latest known."""
+        """Publish what `change` makes of the version seen last, and on each conflict of the latest, a finite
+        number of times and after pauses of random length. `None` from `change` means that nothing has to
+        change: who has to know that of the latest version looks for it before. The answer is the version
+        that then is the latest known."""
         pause_s = FIRST_PAUSE_S
+        base = self.known()
         for attempt in range(1, MAX_UPDATE_TRIES + 1):
-            base = self.latest()
             data = change(base)
             if data is None:
                 return base
@@ -234,6 +294,7 @@ class VersionedFiles:
                     raise
             clock.sleep_s(rng.uniform(0, pause_s))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
+            base = self.latest()
         raise AssertionError("the last try returns or raises")
 
     def boundary(self) -> int:
@@ -246,7 +307,7 @@ class VersionedFiles:
     def advance_boundary(self, to: int) -> int:
         """Raise the boundary to `to`, never lower it, and say where it is. To be done before any
         version up to `to` is deleted."""
-        latest = self.latest()
+        latest = self.confirmed()
         if to >= (latest.id if latest is not None else 1):
             raise Refused(f"{self._boundary_key}: advancing it to {to} would discard the latest version")
         for _ in range(MAX_BOUNDARY_TRIES):
@@ -269,18 +330,24 @@ class VersionedFiles:
             return to
         raise StoreError(f"{self._boundary_key}: changed by others {MAX_BOUNDARY_TRIES} times in a row")
 
-    def _highest_listed(self) -> Version | None:
-        ids = self.ids()
-        return Version(ids[-1], self.read(ids[-1])) if ids else None
+    def _find(self) -> tuple[Version, int]:
+        """The highest version there is, whatever was seen before, and the boundary. The highest of a listing
+        cannot have been created behind the boundary, unless the latest was lost: so it does not matter which
+        of the two is read first."""
+        ids, boundary = both(self.ids, self.boundary)
+        return self._highest_of(ids), boundary
 
-    def _follow(self, seen: Version) -> Version | None:
+    def _follow(self, seen: Version) -> Version:
         """The last of the successors of `seen` that follow each other."""
         for version_id in range(seen.id + 1, seen.id + 1 + MAX_PROBES):
             try:
                 seen = Version(version_id, self.read(version_id))
             except ObjectNotFound:
                 return seen
-        return self._highest_listed()
+        return self._highest_of(self.ids())
+
+    def _highest_of(self, ids: Sequence[int]) -> Version:
+        return Version(ids[-1], self.read(ids[-1])) if ids else _NONE
 
     def _settle(self, version: Version, put_id: str, failure: StoreError) -> None:
         """Return if `version` is there and was written by the attempt `put_id`, else raise."""
@@ -294,8 +361,12 @@ class VersionedFiles:
             raise StoreError(f"publish {key}: whether it was published is unknown: {failure}") from failure
         if meta.put_id == put_id and data == version.data:
             return
-        self._seen = Version(version.id, data)
+        self._seen = _Seen(Version(version.id, data), trusted_looks=0)
         _conflict(key, failure)
+
+
+def _none_as_none(version: Version) -> Version | None:
+    return version if version.id else None
 
 
 def _conflict(key: str, cause: StoreError) -> NoReturn:

@@ -16,7 +16,7 @@ from lithify.datasets.slatedb.model import Manifest, TieredSpec
 from lithify.datasets.slatedb.retention import without_expired_checkpoints
 from lithify.datasets.slatedb.transform import apply_compaction
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import Fenced, StoreError
+from lithify.errors import Fenced
 from lithify.ids import RandomIds
 from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from tests.datasets.slatedb.trees import FIRST_MS, Mint, drain, manifest_of, tiered
@@ -65,9 +65,19 @@ class Commit:
             self.memory.create(MANIFEST.format(number + 1), encode_manifest(left))
 
 
-@pytest.mark.parametrize("collects", [False, True])
+def pinned(commit: Commit, manifest: Manifest) -> list[Manifest]:
+    """What is pinned for at least half of a checkpoint's life."""
+    now_s = commit.clock.now_ms() // 1000
+    return [
+        commit.dataset.manifest(checkpoint.manifest_id)
+        for checkpoint in manifest.checkpoints
+        if checkpoint.expire_time_s - now_s >= LIFETIME_S // 2
+    ]
+
+
 @pytest.mark.parametrize("pause_s", [0, LIFETIME_S // 3, LIFETIME_S - 10, 2 * LIFETIME_S])
-def test_a_pause_before_the_outputs_are_published(pause_s: int, collects: bool) -> None:
+def test_a_publication_that_takes_long(pause_s: int) -> None:
+    """The checkpoint is lengthened afterwards, where readers would have less than half of its life."""
     commit = Commit()
     paused: list[str] = []
 
@@ -75,55 +85,61 @@ def test_a_pause_before_the_outputs_are_published(pause_s: int, collects: bool) 
         if not paused:
             paused.append(key)
             commit.clock.advance_s(pause_s)
-            if collects:
-                commit.collect_checkpoints()
 
     commit.store.after = pause
     assert commit.dataset.commit([commit.compaction], epoch=1) == {commit.compaction.id: None}
 
     _, manifest = commit.open(commit.memory).latest_manifest()
     assert [run.id for run in manifest.root.runs] == [0]
-    now_s = commit.clock.now_ms() // 1000
-    pinned = [
-        commit.dataset.manifest(checkpoint.manifest_id)
-        for checkpoint in manifest.checkpoints
-        if checkpoint.expire_time_s - now_s >= LIFETIME_S // 2
-    ]
-    assert any(commit.inputs <= {view.sst.id for view in m.root.views()} for m in pinned)
+    assert len(manifest.checkpoints) == 1
+    assert any(commit.inputs <= {view.sst.id for view in m.root.views()} for m in pinned(commit, manifest))
 
 
-def between_the_writes(commit: Commit, change: Callable[[Manifest], Manifest]) -> None:
-    """Somebody publishes a manifest after the inputs are pinned, and before the outputs are published."""
-
-    def publish(_: str) -> None:
-        commit.store.after = lambda _: None
-        number, manifest = commit.open(commit.memory).latest_manifest()
-        commit.memory.create(MANIFEST.format(number + 1), encode_manifest(change(manifest)))
-
-    commit.store.after = publish
-
-
-def test_a_checkpoint_that_somebody_deletes_is_made_again() -> None:
+def test_a_checkpoint_that_was_collected_before_it_is_lengthened_stays_away() -> None:
     commit = Commit()
-    between_the_writes(commit, lambda manifest: replace(manifest, checkpoints=()))
+
+    def collected(_: str) -> None:
+        commit.store.after = lambda _: None
+        commit.clock.advance_s(2 * LIFETIME_S)
+        commit.collect_checkpoints()
+
+    commit.store.after = collected
     assert commit.dataset.commit([commit.compaction], epoch=1) == {commit.compaction.id: None}
     _, manifest = commit.open(commit.memory).latest_manifest()
-    pinned = [commit.dataset.manifest(checkpoint.manifest_id) for checkpoint in manifest.checkpoints]
-    assert any(commit.inputs <= {view.sst.id for view in m.root.views()} for m in pinned)
+    assert [run.id for run in manifest.root.runs] == [0]
+    assert manifest.checkpoints == ()
 
 
-def test_who_is_fenced_between_the_writes_publishes_no_outputs() -> None:
+def before_the_write(commit: Commit, change: Callable[[Manifest], Manifest]) -> None:
+    """Somebody publishes a manifest after the commit has looked at the latest, and before it publishes."""
+    commit.dataset.snapshot()
+    number, manifest = commit.open(commit.memory).latest_manifest()
+    commit.memory.create(MANIFEST.format(number + 1), encode_manifest(change(manifest)))
+
+
+def test_a_commit_that_meets_another_pins_the_version_that_it_replaces() -> None:
     commit = Commit()
-    between_the_writes(commit, lambda manifest: replace(manifest, compactor_epoch=2))
+    newer = commit.mint.tree(1).l0
+    before_the_write(commit, lambda m: replace(m, root=replace(m.root, l0=(*newer, *m.root.l0))))
+    assert commit.dataset.commit([commit.compaction], epoch=1) == {commit.compaction.id: None}
+    number, manifest = commit.open(commit.memory).latest_manifest()
+    assert number == 3
+    assert [checkpoint.manifest_id for checkpoint in manifest.checkpoints] == [2]
+    assert manifest.root.l0 == newer
+
+
+def test_who_is_fenced_before_the_write_publishes_no_outputs() -> None:
+    commit = Commit()
+    before_the_write(commit, lambda manifest: replace(manifest, compactor_epoch=2))
     with pytest.raises(Fenced):
         commit.dataset.commit([commit.compaction], epoch=1)
     _, manifest = commit.open(commit.memory).latest_manifest()
     assert (manifest.compactor_epoch, manifest.root.runs) == (2, ())
 
 
-def test_what_is_invalid_between_the_writes_is_refused() -> None:
+def test_what_is_invalid_before_the_write_is_refused() -> None:
     commit = Commit()
-    between_the_writes(
+    before_the_write(
         commit, lambda manifest: replace(manifest, root=replace(manifest.root, l0=manifest.root.l0[1:]))
     )
     (refusal,) = commit.dataset.commit([commit.compaction], epoch=1).values()
@@ -131,6 +147,17 @@ def test_what_is_invalid_between_the_writes_is_refused() -> None:
     assert "is not in" in refusal
     _, manifest = commit.open(commit.memory).latest_manifest()
     assert manifest.root.runs == ()
+
+
+def test_nothing_is_refused_by_a_manifest_that_is_not_the_latest() -> None:
+    """What was seen last lacks an input that the writer has published since."""
+    commit = Commit()
+    number, whole = commit.open(commit.memory).latest_manifest()
+    short = replace(whole, root=replace(whole.root, l0=whole.root.l0[1:]))
+    commit.memory.create(MANIFEST.format(number + 1), encode_manifest(short))
+    commit.dataset.snapshot()
+    commit.memory.create(MANIFEST.format(number + 2), encode_manifest(whole))
+    assert commit.dataset.commit([commit.compaction], epoch=1) == {commit.compaction.id: None}
 
 
 def test_of_two_with_the_same_sources_one_is_committed() -> None:
@@ -147,21 +174,21 @@ def test_of_two_with_the_same_sources_one_is_committed() -> None:
 def test_a_store_that_is_always_too_slow() -> None:
     commit = Commit()
     commit.store.after = lambda _: commit.clock.advance_s(LIFETIME_S)
-    with pytest.raises(StoreError, match="too old"):
-        commit.dataset.commit([commit.compaction], epoch=1)
+    assert commit.dataset.commit([commit.compaction], epoch=1) == {commit.compaction.id: None}
     _, manifest = commit.open(commit.memory).latest_manifest()
-    assert {view.sst.id for view in manifest.root.l0} == commit.inputs
+    assert [run.id for run in manifest.root.runs] == [0]
 
 
 def test_calls_of_a_commit() -> None:
-    """Pinning and publishing: two manifests, each created once. The first pins itself."""
+    """One manifest, with the outputs and with a checkpoint of the manifest before it."""
     commit = Commit()
     created: list[str] = []
     commit.store.after = created.append
     commit.dataset.commit([commit.compaction], epoch=1)
-    assert created == [MANIFEST.format(2), MANIFEST.format(3)]
+    assert created == [MANIFEST.format(2)]
     _, manifest = commit.open(commit.memory).latest_manifest()
-    assert [checkpoint.manifest_id for checkpoint in manifest.checkpoints] == [2]
+    assert [checkpoint.manifest_id for checkpoint in manifest.checkpoints] == [1]
+    assert commit.inputs <= {view.sst.id for view in commit.dataset.manifest(1).root.views()}
 
 
 M = Mint()

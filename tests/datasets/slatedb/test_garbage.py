@@ -238,7 +238,7 @@ def test_one_who_slept_through_a_collection_takes_no_collected_number(path: Path
         with pytest.raises(VersionConflict):
             sleeper.publish(slept_at, slept_at.data)
         (path / f"manifest/{slept_at.id + 1:020d}.manifest").unlink()
-        seen = sleeper.latest()
+        seen = sleeper.confirmed()
         assert seen is not None
         assert seen.id == slept_at.id + 16
 

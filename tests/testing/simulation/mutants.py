@@ -30,6 +30,7 @@ from lithify.datasets.slatedb.retention import Cutoff
 from lithify.datasets.slatedb.task import MergeTask, RowRules
 from lithify.errors import LostOwnership
 from lithify.ids import Ulid, ulid_ms
+from lithify.store import versions
 from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation import rules
 from lithify.testing.simulation.scenario import RENEW_AFTER_MS
@@ -83,6 +84,13 @@ def _judge_by_a_remembered_manifest(compactions: Sequence[AnyCompaction], manife
     """Commits on the manifest that the first look showed, whatever was published since."""
     ids = tuple(c.id for c in compactions)
     return _honest_judge(compactions, _remembered.setdefault(ids, manifest))
+
+
+_honest_checkpoint = Commit._new_checkpoint
+
+
+def _pin_of_itself(self: Commit, manifest_id: int, *old: Any) -> Any:
+    return _honest_checkpoint(self, manifest_id + 1, *old)
 
 
 _honest_without_sources = transform._without_sources
@@ -211,6 +219,16 @@ MUTANTS = (
         ((VersionedFiles, "boundary", lambda self: 0),),
     ),
     Mutant(
+        "who publishes does not look at the boundary",
+        tuple(rules.ALL),
+        ((VersionedFiles, "_check_counts", _accept),),
+    ),
+    Mutant(
+        "who only looks never looks at the boundary",
+        (rules.DRAINED, rules.CLEAN),
+        ((versions, "MAX_TRUSTED_LOOKS", 1 << 30),),
+    ),
+    Mutant(
         "numbered files are deleted above the boundary",
         (rules.NUMBERS,),
         ((VersionedFiles, "advance_boundary", lambda self, to: to),),
@@ -268,10 +286,12 @@ MUTANTS = (
     Mutant(
         "a commit does not pin its inputs",
         (rules.KEPT,),
-        (
-            (commit, "with_checkpoint", lambda manifest, _: manifest),
-            (Commit, "_is_fresh", lambda *_: True),
-        ),
+        ((commit, "with_checkpoint", lambda manifest, _: manifest),),
+    ),
+    Mutant(
+        "a commit pins the version that it makes",
+        (rules.KEPT,),
+        ((Commit, "_new_checkpoint", _pin_of_itself),),
     ),
     Mutant(
         "garbage collection does not look at the ledger",

@@ -95,10 +95,10 @@ def _all_are_quarantined(self: WorkerPool, member: Any) -> bool:
 _honest_commit = Coordinator._commit
 
 
-def _commit_two(self: Coordinator, ledger: AnyLedger) -> Any:
+def _commit_two(self: Coordinator, ledger: AnyLedger, snapshot: object) -> Any:
     """What is done waits for another that is."""
     done = [c for c in ledger.compactions if c.state.name == "COMPACTED"]
-    return _honest_commit(self, ledger) if len(done) > 1 else _honest_commit(self, type(ledger)(ledger.epoch))
+    return _honest_commit(self, ledger if len(done) > 1 else type(ledger)(ledger.epoch), snapshot)
 
 
 def _never(*_: object, **__: object) -> bool:

@@ -204,7 +204,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             self.lineage.check(table, self.load)
             return self._branch(table)
 
-        check_epoch = partial(self._ledger.check_epoch, epoch)
+        check_epoch = partial(self.check_epoch, epoch)
         verdicts = self._committer.commit(compactions, branch_of, check_epoch)
         for compaction in compactions:
             verdict = verdicts[compaction.id]

@@ -260,6 +260,8 @@ class _Collection:
     # What is this table's alone
 
     def _active(self) -> frozenset[Ulid]:
+        ledger_files, _ = self._dataset.numbered_files
+        ledger_files.confirmed()  # what it does not name is deleted
         ledger = self._dataset.ledger()
         return frozenset(c.id for c in ledger.active()) if ledger is not None else frozenset()
 

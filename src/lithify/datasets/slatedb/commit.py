@@ -1,24 +1,27 @@
 """Publishing the outputs of compactions in the manifest, as one atomic step for any number of them.
 
-Commit (SlateDB format: manifest commit):
+1. Take the manifest seen last; stop if its compactor epoch is not ours.
+2. Validate every compaction against it; refused ones are left out. Nothing is refused before the latest
+   manifest has been read.
+3. Publish the transformed manifest as the next version, with a checkpoint that pins the version it replaces:
+   that one lists the inputs, so readers and iterators keep those they are using until it expires.
+4. If the publication took more than half of the checkpoint's life, because the store was away, lengthen it.
 
-1. Read the latest manifest; stop if its compactor epoch is not ours.
-2. Validate every compaction against it; refused ones are left out.
-3. Publish the unmodified manifest plus a checkpoint that pins exactly this version, so that readers
-   and iterators keep the inputs they are using until it expires.
-4. Publish the transformed manifest.
+On a conflict, all starts again from the latest manifest: what is pinned is always the version that is
+replaced. SlateDB's own coordinator pins with a version of its own, unmodified but for the checkpoint, before
+it publishes the outputs. One version does as well: collectors keep the latest manifest, so the one that is
+replaced cannot go before the checkpoint is there, and a client reads what a checkpoint pins under its number,
+whatever that is.
 
-On a conflict, step 3 or 4 starts again from the latest manifest, with the checks of 1 and 2. A version
-that another party slips in between 3 and 4 needs no second checkpoint: the inputs are pinned already,
-unless so much time has passed that the checkpoint has expired or soon will; then 3 is done again.
-
-The new manifest is always a function of the latest one and the compactions, never of an older one we
-remember, so whatever the writer, readers or garbage collectors published meanwhile stays.
+The new manifest is always a function of the version before it and the compactions, so whatever the writer,
+readers or garbage collectors published meanwhile stays.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lithify.clock import Clock
 from lithify.compaction.model import Ledger, State
@@ -28,13 +31,15 @@ from lithify.datasets.slatedb.manifest import manifest_problem
 from lithify.datasets.slatedb.model import Checkpoint, Manifest, TieredSpec
 from lithify.datasets.slatedb.transform import apply_compaction, apply_trivial_move, with_checkpoint
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import Fenced, StoreError
+from lithify.errors import Fenced
 from lithify.ids import Ids, Ulid
+
+_log = logging.getLogger("lithify")
 
 MAX_CHECKPOINT_TIME_S = (1 << 32) - 1
 """The format's last second, in the year 2106."""
-MAX_PINS = 5
-"""Times the inputs of a commit are pinned anew because it took too long."""
+MAX_RENEWALS = 5
+"""Times the checkpoint of a commit is lengthened because publishing it took too long."""
 
 
 class Commit:
@@ -50,51 +55,56 @@ class Commit:
         self._lifetime_s = checkpoint_lifetime_s
         self._verdicts: Mapping[Ulid, str | None] = {}
         self._pin: Checkpoint | None = None
-        self._is_done = False
 
     def publish(self, compactions: Sequence[SlateCompaction]) -> Mapping[Ulid, str | None]:
         """Publish the outputs of all `compactions` that are still valid. For each: why it was refused, `None`
         when it is in."""
 
-        def pin_inputs(manifest_id: int, manifest: Manifest) -> Manifest | None:
-            if self._judge(compactions, manifest) is None:
-                return None
-            self._pin = self._new_checkpoint(manifest_id + 1)
-            return with_checkpoint(manifest, self._pin)
+        def publish_outputs(manifest_id: int, manifest: Manifest) -> Manifest | None:
+            _check_epoch(manifest, self._epoch, self._files.url)
+            self._verdicts, result = _judge(compactions, manifest)
+            self._pin = None if result is None else self._new_checkpoint(manifest_id)
+            return None if result is None or self._pin is None else with_checkpoint(result, self._pin)
 
-        def publish_outputs(_: int, manifest: Manifest) -> Manifest | None:
-            result = self._judge(compactions, manifest)
-            self._is_done = result is None or self._is_fresh(self._pin, manifest)
-            return result if self._is_done else None
+        verdicts, _ = _judge(compactions, self._files.known()[1])
+        if any(refusal is not None for refusal in verdicts.values()):
+            self._files.latest_manifest()
+        self._files.update_manifest(publish_outputs)
+        self._lengthen()
+        return self._verdicts
 
-        for _ in range(MAX_PINS):
-            self._files.update_manifest(pin_inputs)
-            self._files.update_manifest(publish_outputs)
-            if self._is_done:
-                return self._verdicts
-        raise StoreError(
-            f"{self._files.url}: {MAX_PINS} times a checkpoint of the inputs was too old before the outputs "
-            f"could be published; is the store very slow, or a checkpoint_lifetime of "
-            f"{self._lifetime_s} s too short?"
+    def _lengthen(self) -> None:
+        """Give the checkpoint its life again, while more than half of it went by before it was published."""
+        for _ in range(MAX_RENEWALS):
+            if self._pin is None or self._is_fresh(self._pin):
+                return
+            self._files.update_manifest(self._renewed)
+        _log.warning(
+            "%s: publishing takes so long that readers may lose the inputs of a commit before "
+            "checkpoint_lifetime (%d s) is over; is the store very slow?",
+            self._files.url,
+            self._lifetime_s,
         )
 
-    def _judge(self, compactions: Sequence[SlateCompaction], manifest: Manifest) -> Manifest | None:
-        """The manifest with all outputs that may be in it; `None` when nothing is to be published."""
-        _check_epoch(manifest, self._epoch, self._files.url)
-        self._verdicts, result = _judge(compactions, manifest)
-        return result
+    def _renewed(self, _: int, manifest: Manifest) -> Manifest | None:
+        """The manifest with the checkpoint renewed; `None` where somebody has taken it out: what it pinned
+        may be gone."""
+        assert self._pin is not None
+        pin = self._new_checkpoint(self._pin.manifest_id, self._pin)
+        left = tuple(c for c in manifest.checkpoints if c.id != pin.id)
+        is_there = len(left) < len(manifest.checkpoints)
+        self._pin = pin
+        return with_checkpoint(replace(manifest, checkpoints=left), pin) if is_there else None
 
-    def _is_fresh(self, pin: Checkpoint | None, manifest: Manifest) -> bool:
-        """Whether the checkpoint is still there, with at least half of its life before it."""
-        if pin is None or pin not in manifest.checkpoints:
-            return False
+    def _is_fresh(self, pin: Checkpoint) -> bool:
+        """Whether it has at least half of its life before it."""
         age_s = self._clock.now_ms() // 1000 - pin.create_time_s
         return 2 * age_s <= self._lifetime_s
 
-    def _new_checkpoint(self, manifest_id: int) -> Checkpoint:
+    def _new_checkpoint(self, manifest_id: int, old: Checkpoint | None = None) -> Checkpoint:
         now_s = self._clock.now_ms() // 1000
         expires_s = min(now_s + self._lifetime_s, MAX_CHECKPOINT_TIME_S)
-        return Checkpoint(self._ids.uuid(), manifest_id, expires_s, now_s)
+        return Checkpoint(self._ids.uuid() if old is None else old.id, manifest_id, expires_s, now_s)
 
 
 def _check_epoch(manifest: Manifest, epoch: int, url: str) -> None:

@@ -11,6 +11,7 @@ import random
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from math import inf
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
@@ -50,7 +51,11 @@ from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
+from lithify.store.together import both
 
+MOMENT_S = 1.0
+"""For so long what was read need not be read again before an epoch is taken: whatever was published meanwhile
+makes taking it a conflict."""
 MAX_MANIFESTS = 64
 """How many of the newest manifests are searched for outputs."""
 
@@ -84,6 +89,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         )
         self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids)
         self._lease = ObjectLease(store, self.paths.own_folder)
+        self._glanced_s = -inf
 
     @property
     def url(self) -> str:
@@ -123,6 +129,13 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         """The latest ledger; `None` when no coordinator ever ran."""
         return self._files.ledger()
 
+    def glance(self) -> tuple[SlateLedger | None, Manifest]:
+        self._glanced_s = self._clock.monotonic_s()
+        return self._files.glance()
+
+    def known(self) -> tuple[SlateLedger | None, Manifest]:
+        return self._files.known()
+
     # Publishing
 
     def update_ledger(self, change: Callable[[SlateLedger], SlateLedger]) -> SlateLedger:
@@ -143,11 +156,21 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
 
     def epoch(self) -> int:
         """The compactor epoch of the manifest."""
-        ledger, manifest = self.ledger(), self.snapshot()
-        self._next_epoch(manifest, ledger)
-        return manifest.compactor_epoch
+        return self._next_epoch(*self._looked_at()) - 1
 
-    def _next_epoch(self, manifest: Manifest, ledger: SlateLedger | None) -> int:
+    def _looked_at(self) -> tuple[SlateLedger | None, Manifest]:
+        """Ledger and manifest, as they were a moment ago if somebody looked then. The ledger is not ahead of
+        the manifest unless that was lost."""
+        if self._clock.monotonic_s() - self._glanced_s < MOMENT_S:
+            ledger, manifest = self.known()
+        else:
+            self._glanced_s = self._clock.monotonic_s()
+            ledger, manifest = both(self.ledger, self.snapshot)
+        if ledger is not None and ledger.epoch > manifest.compactor_epoch:
+            manifest = self.snapshot()
+        return ledger, manifest
+
+    def _next_epoch(self, ledger: SlateLedger | None, manifest: Manifest) -> int:
         """The epoch behind the manifest's; refuses a database on which no coordinator may start."""
         if not manifest.initialized:
             raise Refused(
@@ -196,14 +219,14 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
     ) -> int:
         """Fence every older coordinator, and make sure there is a ledger."""
-        ledger = self.ledger()
+        ledger, _ = self._looked_at()  # anew, if the lease was watched since
         mark = self._ids.uuid().bytes
         tries: list[Taking] = []
 
         def raise_epoch(manifest_id: int, manifest: Manifest) -> Manifest | None:
             if tries and self.has_taken(tries[-1]):
                 return None  # only the answer was lost
-            taking = Taking(self._next_epoch(manifest, ledger), manifest_id + 1, mark.hex())
+            taking = Taking(self._next_epoch(ledger, manifest), manifest_id + 1, mark.hex())
             permit(taking)
             tries.append(taking)
             return replace(manifest, compactor_epoch=taking.epoch)

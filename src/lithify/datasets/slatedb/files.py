@@ -1,9 +1,9 @@
 """The manifest and the ledger of one SlateDB database: numbered files, decoded.
 
 Reading gives the latest version as a value; a version that was decoded last is not decoded again. Changing
-applies a function to the latest version and publishes what it gives as the next, again on each conflict
-(`lithify.store.versions`). So a change is always a function of the latest version, never of an older one
-somebody remembers, and what the writer, readers or garbage collectors published meanwhile stays.
+applies a function to the version seen last and publishes what it gives as the next, on each conflict anew to
+the latest (`lithify.store.versions`). So what is published is always made of the version before it, and what
+the writer, readers or garbage collectors published meanwhile stays.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, 
 from lithify.errors import Refused
 from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
+from lithify.store.together import both
 from lithify.store.versions import Version, VersionedFiles
 
 
@@ -43,7 +44,19 @@ class DatabaseFiles:
 
     def latest_manifest(self) -> tuple[int, Manifest]:
         """The latest manifest and its id; `Refused` when there is no database."""
-        return self._manifest_of(self._manifests.latest())
+        return self._manifest_of(self._manifests.confirmed())
+
+    def glance(self) -> tuple[SlateLedger | None, Manifest]:
+        """Ledger and manifest in the time of one request; see the contract of datasets."""
+        ledger, manifest = both(self.ledger, self._manifests.latest)
+        return ledger, self._manifest_of(manifest)[1]
+
+    def known(self) -> tuple[SlateLedger | None, Manifest]:
+        """Ledger and manifest as they were last read or published here."""
+        ledger = self._ledgers.known()
+        return None if ledger is None else self._ledger_of(ledger), self._manifest_of(
+            self._manifests.known()
+        )[1]
 
     def manifest(self, manifest_id: int) -> Manifest:
         """One version of the manifest, as a checkpoint pins it."""
@@ -62,13 +75,14 @@ class DatabaseFiles:
         return self._ledgers.ids()
 
     def ledger(self) -> SlateLedger | None:
-        """The latest ledger; `None` when no coordinator ever ran."""
+        """The latest ledger, or an older one on which nothing can be published; `None` when no coordinator
+        ever ran."""
         version = self._ledgers.latest()
         return None if version is None else self._ledger_of(version)
 
     def update_manifest(self, change: Callable[[int, Manifest], Manifest | None], mark: bytes = b"") -> None:
-        """Publish what `change` makes of the latest manifest, which it gets with its id, with `mark`; nothing
-        if it gives `None`."""
+        """Publish what `change` makes of the manifest seen last, which it gets with its id, with `mark`; on
+        each conflict of the latest. Nothing if it gives `None`."""
 
         def apply(version: Version | None) -> bytes | None:
             changed = change(*self._manifest_of(version))
@@ -77,7 +91,8 @@ class DatabaseFiles:
         self._manifests.update(apply, self._clock, self._rng)
 
     def update_ledger(self, change: Callable[[SlateLedger], SlateLedger]) -> SlateLedger:
-        """Apply `change` to the latest ledger and publish it, unless it is the same; gives what it gave."""
+        """Apply `change` to the ledger seen last, on each conflict to the latest, and publish it, unless it
+        is the same; gives what it gave."""
         changed: SlateLedger = Ledger()
 
         def apply(version: Version | None) -> bytes | None:

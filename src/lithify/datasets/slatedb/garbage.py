@@ -212,7 +212,7 @@ class _Collection:
     # Reading
 
     def _read_state(self) -> _State:
-        ledger_version = self._ledgers.latest()
+        ledger_version = self._ledgers.confirmed()
         ledger = None
         if ledger_version is not None:
             ledger = decode_ledger(ledger_version.data, self._ledgers.key(ledger_version.id))
@@ -229,7 +229,7 @@ class _Collection:
     def _latest_manifest(self) -> tuple[int, Manifest]:
         """The latest manifest without expired checkpoints, and its number; in a dry run the number
         that it would have."""
-        version = self._manifests.latest()
+        version = self._manifests.confirmed()
         manifest = self._decode_manifest(version)
         assert version is not None
         if not self._options.dry_run:

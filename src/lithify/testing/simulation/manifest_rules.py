@@ -8,8 +8,10 @@ Each version is compared with the one before it:
 2. L0 SSTs are added in front by the writer, with ids not older than any before. Everything else that
    changes in a tree is explained by Compacted compactions of the ledger, taken whole: their sources go,
    their outputs come at their destination, the marker moves to their newest L0 SST. Each of them is
-   committed once, and the version before it is pinned by a checkpoint.
-3. Checkpoints go when they have expired, or by who made them.
+   committed once.
+3. Checkpoints go when they have expired, or by who made them. A reader's pins the version that has it, a
+   coordinator's the version before it, which lists the inputs of the commit. A coordinator may let one end
+   later.
 
 Each version is read, key by key, as a point read and as a scan, at its newest sequence number, at its
 horizon and at every open snapshot, and compared with the model.
@@ -23,7 +25,7 @@ from typing import NoReturn
 
 from lithify.compaction.model import State
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
-from lithify.datasets.slatedb.model import Manifest, SortedRun, TieredSpec, Tree, View
+from lithify.datasets.slatedb.model import Checkpoint, Manifest, SortedRun, TieredSpec, Tree, View
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.errors import ObjectNotFound
 from lithify.ids import Ulid, ulid_ms
@@ -99,7 +101,9 @@ class ManifestRules:
         after = {c.id: c for c in new.checkpoints}
         for checkpoint in old.checkpoints:
             if checkpoint.id in after:
-                if after[checkpoint.id] != checkpoint:
+                if after[checkpoint.id] != checkpoint and not _is_lengthened(
+                    process, checkpoint, after[checkpoint.id]
+                ):
                     self._fail(rules.OWNERS, process, f"changes the checkpoint {checkpoint}")
                 continue
             expires_ms = checkpoint.expire_time_s * 1000
@@ -107,8 +111,9 @@ class ManifestRules:
             if not is_expired and checkpoint.name != process.name and process.kind != "keeper":
                 self._fail(rules.KEPT, process, f"removes the checkpoint {checkpoint}")
         before = {c.id for c in old.checkpoints}
+        pinned = number - 1 if process.kind == "coordinator" else number
         for checkpoint in new.checkpoints:
-            if checkpoint.id not in before and checkpoint.manifest_id != number:
+            if checkpoint.id not in before and checkpoint.manifest_id != pinned:
                 self._fail(
                     rules.KEPT, process, f"manifest {number} has a checkpoint of another: {checkpoint}"
                 )
@@ -201,6 +206,13 @@ class ManifestRules:
 
     def _fail(self, rule: str, process: Process, text: str) -> NoReturn:
         raise self._world.fail(rule, f"{process.name}: {text}")
+
+
+def _is_lengthened(process: Process, before: Checkpoint, after: Checkpoint) -> bool:
+    """Whether a coordinator lets a checkpoint end later."""
+    times = {"create_time_s": after.create_time_s, "expire_time_s": after.expire_time_s}
+    is_longer = before.expire_time_s < after.expire_time_s
+    return process.kind == "coordinator" and is_longer and replace(before, **times) == after
 
 
 def changes_nothing(compaction: SlateCompaction) -> bool:

@@ -54,6 +54,14 @@ class SameThread:
     def __exit__(self, *error: object) -> None:
         pass
 
+    def submit(self, function: Callable[[], ResultT]) -> Future[ResultT]:
+        future: Future[ResultT] = Future()
+        try:
+            future.set_result(function())
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
     def map(self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
         return map(function, items)
 

@@ -1,0 +1,99 @@
+"""What a run asks of the store besides data: all of it is time that the user waits for a far store."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from lithify.store.metered import VERBS
+from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import Call, WrappedStore
+from tests.compacting import compact, dataset_at
+from tests.oneshot.test_crash import make_database
+
+ResultT = TypeVar("ResultT")
+
+
+class ControlRequests(WrappedStore):
+    """Counts requests for everything but SSTs, by verb and by what they are about. (Tasks have a store of
+    their own.)"""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.requests: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        verb = VERBS.get(call.method)
+        parts = call.key.partition("/db/")[2].split("/")
+        if verb is not None and parts[0] != "compacted":
+            what = parts[1] if parts[0] in ("lithify", "gc") else parts[0]
+            with self._lock:
+                self.requests[f"{verb} {what}"] += 1
+        return action()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    make_database(tmp_path / "db")
+    return tmp_path / "db"
+
+
+def requests_of(database: Path) -> Counter[str]:
+    stores: list[ControlRequests] = []
+
+    def counting(store: ObjectStore) -> ObjectStore:
+        stores.append(ControlRequests(store))
+        return stores[0]
+
+    dataset = dataset_at(database, wrap=counting)
+    summary = compact(dataset)
+    assert len(summary.committed) == 1
+    assert not summary.failures
+    return stores[0].requests
+
+
+LEASE = "coordinator.json"
+
+
+def besides_the_lease(requests: Counter[str]) -> dict[str, int]:
+    return {what: count for what, count in requests.items() if LEASE not in what}
+
+
+def test_control_requests_of_a_first_run(database: Path) -> None:
+    assert besides_the_lease(requests_of(database)) == {
+        "GET compactions": 8,
+        "GET compactions.boundary": 7,
+        "GET manifest": 4,
+        "GET manifest.boundary": 4,
+        "LIST attempts": 2,
+        "LIST compactions": 1,
+        "LIST failures": 1,
+        "LIST manifest": 1,
+        "LIST progress": 1,
+        "PUT compactions": 6,
+        "PUT manifest": 2,
+    }
+
+
+def test_control_requests_of_a_later_run(database: Path) -> None:
+    compact(dataset_at(database))
+    make_database(database)
+    assert besides_the_lease(requests_of(database)) == {
+        "GET compactions": 6,
+        "GET compactions.boundary": 6,
+        "GET manifest": 4,
+        "GET manifest.boundary": 4,
+        "LIST attempts": 2,
+        "LIST compactions": 1,
+        "LIST failures": 1,
+        "LIST manifest": 1,
+        "LIST progress": 1,
+        "PUT compactions": 5,
+        "PUT manifest": 2,
+    }
