@@ -254,6 +254,12 @@ def calls_of_renewals(is_asked: bool) -> list[Call]:
     return calls
 
 
+def after_the_announcement(calls: list[Call]) -> int:
+    """The number of the first call after the epoch was taken."""
+    announced = next(n for n, call in enumerate(calls) if lease_write(call))
+    return next(n for n, call in enumerate(calls, 1) if n > announced + 1 and call.key.endswith(".compactions"))
+
+
 def rounds(world: Database, wrap: Callable[[ObjectStore], ObjectStore], is_asked: bool) -> None:
     leadership = world.leadership(wrap)
     with leadership.acquire():
@@ -277,7 +283,7 @@ def test_whatever_is_written_at_any_moment_a_holder_keeps_what_is_its_own(
 ) -> None:
     """One who only announces gets no epoch; the holder's lease is there again, and the next run knows it."""
     calls = calls_of_renewals(is_asked)
-    first = next(n for n, call in enumerate(calls, 1) if call.key.endswith(".compactions"))
+    first = after_the_announcement(calls)
     for number in range(first, len(calls)):  # up to the one that ends the lease
         world = Database()
         rounds(world, at_call(number, lambda: comes(world)), is_asked)  # noqa: B023
@@ -290,7 +296,7 @@ def test_whatever_is_written_at_any_moment_a_holder_keeps_what_is_its_own(
 @pytest.mark.parametrize("is_asked", [False, True])
 def test_a_successor_at_any_moment_ends_the_holder_and_keeps_its_lease(is_asked: bool) -> None:
     calls = calls_of_renewals(is_asked)
-    first = next(n for n, call in enumerate(calls, 1) if call.key.endswith(".compactions"))
+    first = after_the_announcement(calls)
     for number in range(first, len(calls) + 1):
         world = Database()
         successor = world.leadership()
