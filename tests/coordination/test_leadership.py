@@ -222,6 +222,20 @@ def test_a_proof_that_was_collected_is_missing() -> None:
     lead(world.leadership())
 
 
+def test_after_its_first_look_a_coordinator_needs_no_mark() -> None:
+    world = untouched()
+    leadership = world.leadership()
+    with leadership.acquire():
+        world.clock.advance_s(LOOK_AFTER_MS / 1000)
+        leadership.renew()
+        copy = world.copy()  # as if it died now
+    copy.flush()
+    copy.memory.put("db/gc/manifest.boundary", b"%d" % (copy.numbers[-1] - 1))
+    for old in copy.numbers[:-1]:
+        copy.memory.delete(f"db/manifest/{old:020}.manifest")
+    assert lead(copy.leadership()) == 2
+
+
 def clone(world: Database) -> None:
     """As SlateDB makes one of a database whose epoch is 5."""
     parent = ExternalDb("parent", uuid4(), uuid4(), ())
