@@ -21,7 +21,7 @@ from enum import Enum
 
 DEFAULT_WAIT_S = 300.0
 MAX_DOUBTFUL_S = 10.0
-FIRST_PAUSE_S = 0.01
+FIRST_PAUSE_S = 0.005
 MAX_PAUSE_S = 5.0
 
 
