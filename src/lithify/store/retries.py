@@ -21,6 +21,8 @@ from enum import Enum
 
 DEFAULT_WAIT_S = 300.0
 MAX_DOUBTFUL_S = 10.0
+FIRST_PAUSE_S = 0.005
+MAX_PAUSE_S = 5.0
 
 
 class Failure(Enum):
@@ -43,8 +45,9 @@ class RetryPolicy:
     """From the first failure on; may be infinite."""
     max_retries: int | None = None
     """Besides; without a bound by default."""
-    first_pause_s: float = 0.1
-    max_pause_s: float = 5.0
+    first_pause_s: float = FIRST_PAUSE_S
+    """A single failure costs about as much as another round trip, so that a busy store costs little."""
+    max_pause_s: float = MAX_PAUSE_S
     """Also the longest that the end of an outage goes unnoticed."""
 
     def pause_s(self, tries: int, waited_s: float, failure: Failure, rng: random.Random) -> float | None:

@@ -40,6 +40,7 @@ from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
 from lithify.store.remote import ObstoreStore, probe
 from lithify.store.requests import Requests
+from lithify.store.retries import FIRST_PAUSE_S, MAX_PAUSE_S
 from lithify.store.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -207,7 +208,10 @@ def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiti
         patiently: RetryConfig = {
             "max_retries": _UPLOADS_RETRIES if max_retries is None else max_retries,
             "retry_timeout": timedelta(seconds=min(waiting.max_s, _MAX_UPLOADS_WAIT_S)),
-            "backoff": {"max_backoff": timedelta(seconds=5)},
+            "backoff": {
+                "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
+                "max_backoff": timedelta(seconds=MAX_PAUSE_S),
+            },
         }
         quick = backend(once, {"read_timeout": SILENT_READ, **client})
         requests = Requests(root, waiting, max_retries=max_retries, probe=lambda: probe(quick))
