@@ -259,8 +259,6 @@ def print_tables(console: Console, results: S3Results) -> None:
         )
     console.print(table)
     for idle in results.idle:
-        console.print(
-            f"{IDLE}, {idle.latency_ms} ms, in a minute: official {idle.official}, {idle.official_cpu_s:.1f}
-            CPU s; " f"Lithify {idle.lithify}, {idle.lithify_cpu_s:.1f} CPU s",
-            highlight=False,
-        )
+        official = f"official {idle.official} and {idle.official_cpu_s:.1f} CPU s"
+        ours = f"Lithify {idle.lithify} and {idle.lithify_cpu_s:.1f} CPU s"
+        console.print(f"{IDLE}, {idle.latency_ms} ms, a minute: {official}; {ours}", highlight=False)
