@@ -259,6 +259,6 @@ def print_tables(console: Console, results: S3Results) -> None:
         )
     console.print(table)
     for idle in results.idle:
-        official = f"official {idle.official} and {idle.official_cpu_s:.1f} CPU s"
-        ours = f"Lithify {idle.lithify} and {idle.lithify_cpu_s:.1f} CPU s"
-        console.print(f"{IDLE}, {idle.latency_ms} ms, a minute: {official}; {ours}", highlight=False)
+        others = f"official {idle.official} and {idle.official_cpu_s:.1f} CPU s"
+        mine = f"Lithify {idle.lithify} and {idle.lithify_cpu_s:.1f} CPU s"
+        console.print(f"{IDLE}, {idle.latency_ms} ms, a minute: {others}; {mine}", highlight=False)
