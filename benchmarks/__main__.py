@@ -121,7 +121,8 @@ def main() -> None:
     tables = None
     if arguments.only is None or iceberg.NAME in arguments.only:
         tables = iceberg.measure(arguments.cache.absolute(), arguments.scale, arguments.repetitions, console)
-    report.print_tables(console, kernel, end_to_end)
+    if kernel:
+        report.print_tables(console, kernel, end_to_end)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     results = report.document(kernel, end_to_end, arguments.repetitions, arguments.scale)
     if service is not None:
