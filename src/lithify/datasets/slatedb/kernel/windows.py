@@ -39,7 +39,7 @@ LOCAL_WINDOW_BYTES = 1 << 20
 REMOTE_WINDOW_BYTES = 4 << 20
 """A round trip costs as much as some megabytes, and each request money."""
 MIN_WINDOW_BYTES = 64 << 10
-FIRST_AHEAD = 3
+FIRST_AHEAD = 4
 """Windows of a source that are requested ahead at first."""
 MAX_READERS = 64
 
