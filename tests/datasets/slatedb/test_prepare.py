@@ -30,12 +30,12 @@ from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.prepare import Preparation, Sources, narrowed
 from lithify.datasets.slatedb.split import ranges_between
-from lithify.datasets.slatedb.task import RowRules, SourceSst
+from lithify.datasets.slatedb.task import RowRules, SourceSst, SstOptions, sst_key
 from lithify.engine.task import Limits, encode_request
 from lithify.errors import EngineError, Refused
 from lithify.store.objects import ObjectStore
 from lithify.testing import CountingStore, Verb, WrappedStore
-from tests.datasets.slatedb.merging import CONCATENATE, KEEP_ALL, Bench, merge
+from tests.datasets.slatedb.merging import CONCATENATE, FOLDER, KEEP_ALL, Bench, merge
 from tests.judge.sst import Row
 
 MANY_SSTS = 15_000
@@ -165,10 +165,15 @@ def prepared(bench: Bench, store: ObjectStore, max_sst_size: int) -> Job:
 
 
 def three_l0s() -> Bench:
+    """Written by Lithify, so they have stats."""
     bench = Bench()
+    made: list[tuple[SourceSst, ...]] = []
     for source in range(3):
-        keys = range(source, 3000, 3)
-        bench.add([merge(b"%06d" % key, 9 - source, b"v" * 90) for key in keys], block_size=1024)
+        bench.sources.clear()
+        bench.add([merge(b"%06d" % key, 9 - source, b"v" * 90) for key in range(source, 3000, 3)])
+        (sst,) = bench.run(bench.task(KEEP_ALL, SstOptions(1024))).outputs
+        made.append((SourceSst(sst_key(FOLDER, sst.id), sst),))
+    bench.sources = made
     return bench
 
 
