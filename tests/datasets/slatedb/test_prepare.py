@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from lithify.compaction.model import Compaction, Progress, RangeProgress, State
 from lithify.compaction.work import Job
-from lithify.datasets.slatedb.execute import execute_merge
+from lithify.datasets.slatedb import prepare, split
+from lithify.datasets.slatedb.execute import execute_merge, run_merge
 from lithify.datasets.slatedb.kernel.spans import bounds_of
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import (
@@ -29,10 +30,12 @@ from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.prepare import Preparation, Sources, narrowed
 from lithify.datasets.slatedb.split import ranges_between
-from lithify.datasets.slatedb.task import RowRules, SourceSst
+from lithify.datasets.slatedb.task import RowRules, SourceSst, SstOptions, sst_key
 from lithify.engine.task import Limits, encode_request
 from lithify.errors import EngineError, Refused
-from tests.datasets.slatedb.merging import CONCATENATE, Bench, merge
+from lithify.store.objects import ObjectStore
+from lithify.testing import CountingStore, Verb, WrappedStore
+from tests.datasets.slatedb.merging import CONCATENATE, FOLDER, KEEP_ALL, Bench, merge
 from tests.judge.sst import Row
 
 MANY_SSTS = 15_000
@@ -149,6 +152,91 @@ def large_compaction(ranges: Sequence[KeyRange], ssts: int) -> Job:
     )
     preparation = Preparation(bench.store, DatabasePaths("db"), {}, SlateOptions())
     return preparation.prepare(compaction, manifest, lambda index: None, 0)
+
+
+def prepared(bench: Bench, store: ObjectStore, max_sst_size: int) -> Job:
+    """The compaction of all sources of the bench, each an L0 SST."""
+    l0 = tuple(View(bench.ids.ulid(1), part.sst) for (part,) in bench.sources)
+    compaction: SlateCompaction = Compaction(
+        bench.ids.ulid(1), TieredSpec(b"", tuple(view.id for view in l0), (), 0), State.RUNNING
+    )
+    preparation = Preparation(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=max_sst_size))
+    return preparation.prepare(compaction, Manifest(True, 1, 1, Tree(l0=l0)), lambda index: None, 2)
+
+
+def three_l0s() -> Bench:
+    """Written by Lithify, so they have stats."""
+    bench = Bench()
+    made: list[tuple[SourceSst, ...]] = []
+    for source in range(3):
+        bench.sources.clear()
+        bench.add([merge(b"%06d" % key, 9 - source, b"v" * 90) for key in range(source, 3000, 3)])
+        (sst,) = bench.run(bench.task(KEEP_ALL, SstOptions(1024))).outputs
+        made.append((SourceSst(sst_key(FOLDER, sst.id), sst),))
+    bench.sources = made
+    return bench
+
+
+def test_a_task_asks_for_nothing_but_rows() -> None:
+    """The driver has read the indexes, and sends what a range needs of them along."""
+    bench = three_l0s()
+    expected = bench.rows(bench.run(bench.task(KEEP_ALL)))
+    ends = {part.key: part.sst.info.data_end for (part,) in bench.sources}
+    job = prepared(bench, bench.store, 50_000)
+    assert len(job.works) > 3
+    found = []
+    for work in job.works:
+        store = RangesStore(bench.store)
+        result = run_merge(work.argument, store, bench.ids, bench.clock)
+        assert store.asked
+        assert all(end <= ends[key] for key, end in store.asked)
+        found += bench.rows(result)
+    assert found == expected
+
+
+class RangesStore(WrappedStore):
+    """Notes the key and the end of each range that was asked for."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.asked: list[tuple[str, int]] = []
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        self.asked.append((key, offset + length))
+        return super().get_range(key, offset, length)
+
+    def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
+        self.asked.append((key, offset + target.nbytes))
+        super().get_range_into(key, offset, target)
+
+
+def test_nothing_is_read_to_prepare_a_small_compaction() -> None:
+    bench = three_l0s()
+    store = CountingStore(bench.store)
+    (work,) = prepared(bench, store, 1 << 20).works
+    assert not store.requests
+    assert bench.rows(bench.run(work.argument)) == bench.rows(bench.run(bench.task(KEEP_ALL)))
+
+
+def test_to_cut_a_compaction_each_index_is_read_once_and_one_block_of_stats() -> None:
+    bench = three_l0s()
+    store = CountingStore(bench.store)
+    prepared(bench, store, 50_000)
+    assert store.requests == {Verb.GET: 3 + 1}
+
+
+@pytest.mark.parametrize("limit", ["MAX_SENT_BLOCKS_BYTES", "MAX_KEPT_INDEX_BYTES"])
+def test_where_blocks_are_too_many_to_be_sent_the_task_reads_the_index(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = three_l0s()
+    for module in (prepare, split):
+        monkeypatch.setattr(module, limit, 10, raising=False)
+    job = prepared(bench, bench.store, 50_000)
+    parts = [part for work in job.works for source in work.argument.sources for part in source]
+    assert not any(part.blocks for part in parts)
+    found = [row for work in job.works for row in bench.rows(bench.run(work.argument))]
+    assert found == bench.rows(bench.run(bench.task(KEEP_ALL)))
 
 
 def test_the_request_of_a_range_stays_small_however_many_ssts_there_are() -> None:

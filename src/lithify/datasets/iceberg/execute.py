@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 from lithify.clock import SystemClock
+from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.iceberg.reader import RangeReader
 from lithify.datasets.iceberg.sorting import RowOrder, row_order, sort_rows
@@ -45,7 +46,8 @@ def execute_rewrite(task: RewriteTask) -> TaskResult:
     if task.reporting is None:
         return run_rewrite(task, ids, _no_report)
     store, _ = open_store(task.store_url, task.store_options)
-    reporter = MovementReporter(task.reporting, store, SystemClock(), ids)
+    clock = SystemClock()
+    reporter = BackgroundReporter(MovementReporter(task.reporting, store, clock, ids), clock)
 
     def report(bytes_read: float, bytes_written: int) -> None:
         if reporter.is_due():

@@ -1,11 +1,11 @@
 """Windows over the data blocks of a source, read one after another into memory.
 
-1. A window is the next blocks up to the window size, at least one, read with one request. What would be left
-   over behind it is taken along if it is less than half a window, so a small SST is one request.
-2. On a store behind a network, windows are requested ahead of their use, over the ends of SSTs too, each
-   source's in order, by a pool of threads. How many of a source are ahead is found out while running: a few
-   at first; when the merge has to wait for one, twice as many. So as much is in flight as latency times the
-   speed of the merge, and no more than the network can bring is held.
+1. A window is the next blocks up to the window size, at least one, read with one request.
+2. On a store behind a network, what would be left over behind a window is taken along if it is less than half
+   of one, so a small SST is one request. And windows are requested ahead of their use, over the ends of SSTs
+   too, each source's in order, by a pool of threads. How many of a source are ahead is found out while
+   running: a few at first; when the merge has to wait for one, twice as many. So as much is in flight as
+   latency times the speed of the merge.
 3. All windows of a task together stay within a fixed budget, those in flight and those in use included. A
    source may always have one window. When nothing is left of the budget, who waits for a window takes from
    the source that has most ahead, so all sources get what they need of it.
@@ -39,7 +39,7 @@ LOCAL_WINDOW_BYTES = 1 << 20
 REMOTE_WINDOW_BYTES = 4 << 20
 """A round trip costs as much as some megabytes, and each request money."""
 MIN_WINDOW_BYTES = 64 << 10
-FIRST_AHEAD = 3
+FIRST_AHEAD = 4
 """Windows of a source that are requested ahead at first."""
 MAX_READERS = 64
 
@@ -244,7 +244,8 @@ class Windows:
         """Where the window ends that starts with block `first`."""
         offsets, size = span.offsets, self._reader.window_bytes
         start = int(offsets[first])
-        if int(offsets[-1]) - start <= size + size // 2:
+        most = size if self._reader.threads is None else size + size // 2
+        if int(offsets[-1]) - start <= most:
             return max(len(span), first + 1)
         return max(int(np.searchsorted(offsets, start + size, "right")) - 1, first + 1)
 
