@@ -25,6 +25,7 @@ from lithify.defects import contained
 from lithify.errors import Fenced, LithifyError
 from lithify.service.coordinator import Coordinator
 from lithify.service.garbage_loop import Collector, collecting
+from lithify.service.seen import Seen
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool, release
 
@@ -114,6 +115,7 @@ def _coordinate(
     workers_trouble = _Trouble("the embedded worker could not finish a round and tries again")
     while not stop.is_set():
         wait_s = options.poll_interval_s
+        seen: Seen | None = None
         try:
             with contained("a round of the coordinator"):
                 leadership.renew()
@@ -124,21 +126,22 @@ def _coordinate(
             trouble.say(error)
         else:
             trouble.is_over()
+            seen = tick.seen
             if tick.ledger.active() or tick.refused:
                 wait_s = options.commit_compacted_interval_s
         if worker is not None:
             worker.room.check_engine()
-        changed = worker is not None and _tick_worker(worker, workers_trouble)
+        changed = worker is not None and _tick_worker(worker, workers_trouble, seen)
         if worker is not None and worker.is_busy:
             worker.wait(wait_s)
         elif not changed:
             stop.wait(wait_s * (1 + rng.uniform(0, options.jitter)))
 
 
-def _tick_worker(worker: Worker, trouble: _Trouble) -> bool:
+def _tick_worker(worker: Worker, trouble: _Trouble, seen: Seen | None) -> bool:
     try:
         with contained(f"a round over {worker.url}"):
-            changed = worker.tick()
+            changed = worker.tick(seen)
     except LithifyError as error:
         trouble.say(error)
         return False
