@@ -25,6 +25,7 @@ from lithify.service.coordinator import TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.options import WorkerOptions
 from lithify.service.room import Room
+from lithify.service.seen import Seen
 from lithify.testing.engine import InlineEngine
 from tests.pools import pool_of
 
@@ -95,7 +96,7 @@ class SomeWorker:
     def has_work(self) -> bool:
         return False
 
-    def look(self) -> bool:
+    def look(self, seen: Seen | None = None) -> bool:
         self.notes.calls.append(f"{self.id} ticks")
         if self.error is not None:
             raise self.error
@@ -134,7 +135,7 @@ class SomeCoordinator:
         if self.error is not None and self.notes.calls.count("tick") % 2:
             raise self.error
         compaction: AnyCompaction = Compaction(RandomIds().ulid(1), "spec")
-        return TickResult(Ledger(3, (compaction,) * self.active.pop(0)), Plan())
+        return TickResult(Seen(Ledger(3, (compaction,) * self.active.pop(0)), None), Plan())
 
 
 @dataclass

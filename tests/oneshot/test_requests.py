@@ -67,15 +67,12 @@ def besides_the_lease(requests: Counter[str]) -> dict[str, int]:
 
 def test_control_requests_of_a_first_run(database: Path) -> None:
     assert besides_the_lease(requests_of(database)) == {
-        "GET compactions": 8,
+        "GET compactions": 5,
         "GET compactions.boundary": 7,
-        "GET manifest": 4,
-        "GET manifest.boundary": 4,
-        "LIST attempts": 2,
+        "GET manifest": 3,
+        "GET manifest.boundary": 3,
         "LIST compactions": 1,
-        "LIST failures": 1,
         "LIST manifest": 1,
-        "LIST progress": 1,
         "PUT compactions": 6,
         "PUT manifest": 2,
     }
@@ -85,15 +82,12 @@ def test_control_requests_of_a_later_run(database: Path) -> None:
     compact(dataset_at(database))
     make_database(database)
     assert besides_the_lease(requests_of(database)) == {
-        "GET compactions": 6,
+        "GET compactions": 3,
         "GET compactions.boundary": 6,
-        "GET manifest": 4,
-        "GET manifest.boundary": 4,
-        "LIST attempts": 2,
+        "GET manifest": 3,
+        "GET manifest.boundary": 3,
         "LIST compactions": 1,
-        "LIST failures": 1,
         "LIST manifest": 1,
-        "LIST progress": 1,
         "PUT compactions": 5,
         "PUT manifest": 2,
     }

@@ -49,6 +49,8 @@ class Claim:
     attempt: Attempt | None = None
     """What is to be noted of that, and the same however often noting it is tried."""
     is_attempt_noted: bool = False
+    is_noted: bool = True
+    """Whether the journal may have notes about it, besides what tasks that have ended remove themselves."""
 
     @property
     def works(self) -> tuple[RangeWork, ...]:

@@ -49,13 +49,14 @@ from lithify.ids import Ids, Ulid
 from lithify.service.admission import Admission, Choice
 from lithify.service.failures import Failures
 from lithify.service.options import CoordinatorOptions
+from lithify.service.seen import Seen
 
 
 @dataclass(frozen=True, slots=True)
 class TickResult:
-    """What the ledger looks like after a tick."""
+    """What the dataset looks like after a tick."""
 
-    ledger: AnyLedger
+    seen: Seen
     plan: Plan
     committed: tuple[Ulid, ...] = ()
     dropped: tuple[tuple[Ulid, str], ...] = ()
@@ -64,6 +65,10 @@ class TickResult:
     """Compactions found invalid in this tick, with the reason."""
     failed: tuple[tuple[AnyCompaction, str], ...] = ()
     """Compactions given up in this tick after too many attempts, as they were, with the reason."""
+
+    @property
+    def ledger(self) -> AnyLedger:
+        return self.seen.ledger
 
     @property
     def is_idle(self) -> bool:
@@ -93,6 +98,7 @@ class Coordinator:
         self._clock = clock
         self._ids = ids
         self._failures = Failures(dataset, clock)
+        self._heeds_failures = plan is None
         self._plan = plan if plan is not None else self._failures.held_back(dataset.propose)
         self.options = options if options is not None else CoordinatorOptions()
         self._admission = Admission(dataset, clock)
@@ -107,6 +113,8 @@ class Coordinator:
         """The ledger with which attempts were counted last."""
         self._has_just_read = False
         """Whether nothing need be read again in this tick."""
+        self._untried: tuple[AnyLedger | None, frozenset[Ulid]] = None, frozenset()
+        """The ledger of the last tick, and what came into it then: nobody has tried that yet."""
 
     @property
     def epoch(self) -> int:
@@ -146,7 +154,8 @@ class Coordinator:
         if commits.are_any:
             ledger, snapshot = self._checked(self._dataset.known())
         exhausted = self._exhausted(ledger)
-        self._failures.refresh(ledger)
+        if self._heeds_failures:
+            self._failures.refresh(ledger)
         is_latest = False
         outcome: _Outcome | None = None
 
@@ -182,7 +191,10 @@ class Coordinator:
         failed = self._settle(exhausted, outcome.failed)
         self._note_refused(outcome.refused)
         refused = (*commits.refused, *outcome.refused)
-        return TickResult(ledger, choice.plan, commits.committed, commits.dropped, refused, failed)
+        added = frozenset(compaction_id for compaction_id, _ in outcome.added)
+        self._untried = ledger, added
+        seen = Seen(ledger, snapshot, added)
+        return TickResult(seen, choice.plan, commits.committed, commits.dropped, refused, failed)
 
     def fail(self, compaction_id: Ulid, reason: str) -> None:
         """Give a compaction up for good."""
@@ -280,7 +292,10 @@ class Coordinator:
         put on record before anything is Failed."""
         waiting = transitions.claimable(ledger)
         # An attempt is noted before the compaction is free again: with the same ledger there is no new one.
+        known, untried = self._untried
         if not waiting or ledger is self._looked_at:
+            return []
+        if ledger == known and untried.issuperset(c.id for c in waiting):
             return []
         attempts = self._dataset.journal.attempts()
         found = [c for c in waiting if len(attempts.get(c.id, ())) >= self.options.max_attempts]

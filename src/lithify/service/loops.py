@@ -32,6 +32,7 @@ from lithify.defects import contained
 from lithify.errors import Fenced, LithifyError, StoreUnavailable
 from lithify.service.coordinator import Coordinator
 from lithify.service.garbage_loop import Collector, collecting
+from lithify.service.seen import Seen
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool, release
 
@@ -145,6 +146,7 @@ def _coordinate(
     workers_trouble = _Trouble("the embedded worker could not finish a round and tries again")
     while not stop.is_set():
         wait_s = options.poll_interval_s
+        seen: Seen | None = None
         try:
             with contained("a round of the coordinator"):
                 leadership.renew()
@@ -155,11 +157,12 @@ def _coordinate(
             trouble.say(error)
         else:
             trouble.is_over()
+            seen = tick.seen
             if tick.ledger.active() or tick.refused:
                 wait_s = options.commit_compacted_interval_s
         if worker is not None:
             worker.room.check_engine()
-        changed = worker is not None and _tick_worker(worker, workers_trouble)
+        changed = worker is not None and _tick_worker(worker, workers_trouble, seen)
         if worker is not None and worker.is_busy:
             worker.wait(min(wait_s, MAX_REST_S))
         elif not changed:
@@ -181,10 +184,10 @@ def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: _Trouble)
         stop.wait(wait_s)
 
 
-def _tick_worker(worker: Worker, trouble: _Trouble) -> bool:
+def _tick_worker(worker: Worker, trouble: _Trouble, seen: Seen | None) -> bool:
     try:
         with contained(f"a round over {worker.url}"):
-            changed = worker.tick()
+            changed = worker.tick(seen)
     except LithifyError as error:
         trouble.say(error)
         return False

@@ -135,7 +135,7 @@ def _turn(
         for compaction, reason in tick.failed:
             shunned.add(compaction)
             failures.append(Ended(compaction.id, reason))
-        changed = worker.tick()
+        changed = worker.tick(tick.seen)
         worker.room.check_engine()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1

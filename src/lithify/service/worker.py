@@ -14,6 +14,8 @@ Each `tick`:
    After a failed attempt a compaction is left alone by all workers for a pause that grows with each, and
    then stands behind those that failed less often.
 
+What the coordinator in the same process has just read (`Seen`) is not read again.
+
 `look` does steps 1 to 4; `offer` and `claim` are step 5, for one compaction at a time, so that workers of
 several datasets can take turns (`lithify.service.worker_pool`).
 
@@ -50,6 +52,7 @@ from lithify.ids import Ulid
 from lithify.planning.turns import Turns
 from lithify.service.options import WorkerOptions
 from lithify.service.room import Room
+from lithify.service.seen import Seen
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -63,6 +66,8 @@ class _Free:
     """What may be claimed, as the last look at the ledger showed it; the rest is read when asked for."""
 
     compactions: dict[Ulid, AnyCompaction] = field(default_factory=dict)
+    seen: Seen | None = None
+    """What somebody else's look has shown."""
     attempts: Mapping[Ulid, tuple[Attempt, ...]] | None = None
     priorities: dict[Ulid, float] | None = None
 
@@ -125,19 +130,20 @@ class Worker:
         """How many compactions are running here."""
         return len(self._running)
 
-    def tick(self) -> bool:
-        """One round of the algorithm above; whether any compaction changed hands or was finished."""
-        changed = self.look()
+    def tick(self, seen: Seen | None = None) -> bool:
+        """One round of the algorithm above; whether any compaction changed hands or was finished. `seen` is
+        what the coordinator beside it has just read."""
+        changed = self.look(seen)
         while self.offer() is not None:
             changed = self.claim() or changed
         return changed
 
-    def look(self) -> bool:
+    def look(self, seen: Seen | None = None) -> bool:
         """Steps 1 to 4, and what may be claimed; whether any compaction was lost, finished or given back."""
         for running in self._running.values():
             self._take_in(running)
         self._free = _Free()
-        ledger = self._dataset.ledger()
+        ledger = self._dataset.ledger() if seen is None else seen.ledger
         if ledger is None:
             return False
         before = set(self._running)
@@ -146,7 +152,7 @@ class Worker:
         self._give_back_failed()
         # What was known when the ledger was read may have been finished or given back since.
         self._adopt(ledger, before)
-        self._see_free(ledger)
+        self._see_free(ledger, seen)
         return set(self._running) != before
 
     @property
@@ -311,6 +317,7 @@ class Worker:
 
     def _note_finished(self, running: Claim) -> None:
         """Note which of the ranges that are about to be recorded are finished."""
+        running.is_noted = True
         last = [outcome.outputs[-1] for outcome in running.outcomes.values() if outcome.outputs]
         if not last:
             return
@@ -332,8 +339,9 @@ class Worker:
         self._room.succeeded(self.url)
         self._observe(events.Compacted(self._dataset.url, compaction_id, len(running.outputs())))
         # What is left there is garbage.
-        with suppress(StoreError):
-            self._dataset.journal.clear(compaction_id)
+        if running.is_noted:
+            with suppress(StoreError):
+                self._dataset.journal.clear(compaction_id)
 
     def _give_back_failed(self) -> None:
         for running in [r for r in self._running.values() if r.error is not None]:
@@ -380,11 +388,11 @@ class Worker:
             if compaction.id not in known and transitions.owns(ledger, compaction.id, self._id):
                 self._start(compaction)
 
-    def _see_free(self, ledger: AnyLedger) -> None:
+    def _see_free(self, ledger: AnyLedger, seen: Seen | None) -> None:
         free = transitions.claimable(ledger)
         now_ms = self._clock.now_ms()
         self._free_since_ms = {c.id: self._free_since_ms.get(c.id, now_ms) for c in free}
-        self._free = _Free({c.id: c for c in free})
+        self._free = _Free({c.id: c for c in free}, seen)
         self._turns.keep(self._free_since_ms.keys())
 
     def _candidates(self) -> tuple[Ulid, ...]:
@@ -396,9 +404,14 @@ class Worker:
         if not found:
             return ()
         if self._free.attempts is None:
-            self._free.attempts = self._dataset.journal.attempts()
+            is_known = all(map(self._is_new, found))
+            self._free.attempts = {} if is_known else self._dataset.journal.attempts()
         attempts = self._free.attempts
         return tuple(i for i in found if not self._is_paused(attempts.get(i, ()), now_ms))
+
+    def _is_new(self, compaction_id: Ulid) -> bool:
+        """Whether nobody can have claimed it before."""
+        return self._free.seen is not None and compaction_id in self._free.seen.new
 
     def _ranks(self, candidates: tuple[Ulid, ...], *, is_contested: bool = False) -> dict[Ulid, float]:
         """The priorities of these as things are. What has failed does not stand before what has not been
@@ -427,21 +440,22 @@ class Worker:
         compaction = ledger.get(compaction_id)
         assert compaction is not None
         self._observe(events.Claimed(self._dataset.url, compaction_id, self._id))
-        self._start(compaction)
+        self._start(compaction, self._free.seen if self._is_new(compaction_id) else None)
         return True
 
-    def _start(self, compaction: AnyCompaction) -> None:
-        """Find out what is left of a compaction that this worker has claimed, and run that."""
+    def _start(self, compaction: AnyCompaction, seen: Seen | None = None) -> None:
+        """Find out what is left of a compaction that this worker has claimed, and run that. `seen` if it was
+        new there."""
         now_ms = self._clock.now_ms()
         owner = compaction.worker
         claimed_at_ms = now_ms if owner is None else owner.last_heartbeat_ms
-        running = Claim(compaction, claimed_at_ms, now_ms, now_ms, Pulse(now_ms))
+        running = Claim(compaction, claimed_at_ms, now_ms, now_ms, Pulse(now_ms), is_noted=seen is None)
         self._running[compaction.id] = running
         self._room.take(self.url, compaction.id)
         try:
             # Read after the claim, so that the snapshot is at least as new as the compaction.
             with contained(f"reading {self.url}"):
-                snapshot = self._dataset.snapshot()
+                snapshot = self._dataset.snapshot() if seen is None else seen.snapshot
         except LithifyError as error:
             running.error = error
             return

@@ -210,9 +210,9 @@ class ManifestRules:
 
 def _is_lengthened(process: Process, before: Checkpoint, after: Checkpoint) -> bool:
     """Whether a coordinator lets a checkpoint end later."""
-    times = {"create_time_s": after.create_time_s, "expire_time_s": after.expire_time_s}
     is_longer = before.expire_time_s < after.expire_time_s
-    return process.kind == "coordinator" and is_longer and replace(before, **times) == after
+    lengthened = replace(before, create_time_s=after.create_time_s, expire_time_s=after.expire_time_s)
+    return process.kind == "coordinator" and is_longer and after == lengthened
 
 
 def changes_nothing(compaction: SlateCompaction) -> bool:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from lithify import events
 from lithify.coordination.leadership import Leadership
+from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, collect
 from lithify.errors import CorruptObject, EngineError, Fenced, LithifyError, StoreError, Unexpected
 from lithify.ids import Ulid
@@ -18,6 +19,7 @@ from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.room import Room
+from lithify.service.seen import Seen
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.testing.simulation import rules
@@ -84,9 +86,9 @@ class _SoundWorker(Worker):
 
     process: Process
 
-    def look(self) -> bool:
+    def look(self, seen: Seen | None = None) -> bool:
         with _sound(self.process, StoreError, EngineError):
-            return super().look()
+            return super().look(seen)
 
     def offer(self, *, is_contested: bool = False) -> float | None:
         with _sound(self.process, StoreError):
@@ -114,8 +116,9 @@ class _SoundCoordinator(Coordinator):
             return super().tick()
 
 
-def _worker(process: Process, engine: SimulatedEngine, room: Room | None = None) -> Worker:
-    dataset = simulated_dataset(process)
+def _worker(
+    process: Process, engine: SimulatedEngine, dataset: SlateDataset, room: Room | None = None
+) -> Worker:
     process.worker_ids.add(engine.worker_id)
     worker = _SoundWorker(
         dataset,
@@ -136,7 +139,7 @@ def run_worker_process(process: Process) -> None:
     process.on_death = engine.kill
     pool = WorkerPool(
         UrlList(["the database"]),
-        lambda _, room: _worker(process, engine, room),
+        lambda _, room: _worker(process, engine, simulated_dataset(process), room),
         Room(engine, _WORKER),
         process.clock,
         heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
@@ -163,7 +166,7 @@ def run_coordinator_process(process: Process, *, take_over: bool) -> None:
         engine = SimulatedEngine(process.world, process)
         engine.worker_id = leadership.holder
         process.on_death = engine.kill
-        worker = _worker(process, engine)
+        worker = _worker(process, engine, dataset)
     process.coordinator = coordinator
     run_coordinator(
         coordinator, leadership, _stop(process), process.rng, _LOOPS, take_over=take_over, worker=worker

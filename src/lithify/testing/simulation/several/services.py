@@ -8,6 +8,7 @@ from lithify.service.coordinator import Coordinator
 from lithify.service.loops import run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions
 from lithify.service.room import Room
+from lithify.service.seen import Seen
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import UrlList, WorkerPool
 from lithify.testing.simulation.core.fibers import Killed
@@ -49,10 +50,10 @@ class _JudgedWorker(Worker):
     pool: Pool
     place: str
 
-    def look(self) -> bool:
+    def look(self, seen: Seen | None = None) -> bool:
         self.judge.looks(self.pool, self.place)
         try:
-            changed = super().look()
+            changed = super().look(seen)
         except Exception:
             self.judge.look_failed(self.pool, self.place)
             raise
