@@ -256,8 +256,9 @@ def calls_of_renewals(is_asked: bool) -> list[Call]:
 
 def after_the_announcement(calls: list[Call]) -> int:
     """The number of the first call after the epoch was taken."""
-    announced = next(n for n, call in enumerate(calls) if lease_write(call))
-    return next(n for n, call in enumerate(calls, 1) if n > announced + 1 and call.key.endswith(".compactions"))
+    announced = next(n for n, call in enumerate(calls, 1) if lease_write(call))
+    ledger = (n for n, call in enumerate(calls, 1) if call.key.endswith(".compactions"))
+    return next(n for n in ledger if n > announced)
 
 
 def rounds(world: Database, wrap: Callable[[ObjectStore], ObjectStore], is_asked: bool) -> None:
