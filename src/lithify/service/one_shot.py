@@ -64,8 +64,8 @@ def run(
 ) -> RunSummary:
     """Compact `dataset` until nothing is left to do; see the module's steps.
 
-    Raises `CoordinatorAlive` before anything but a question is written, `Fenced` when another coordinator takes
-    over meanwhile, and `StoreError` when the store cannot be reached.
+    Raises `CoordinatorAlive` before anything but a question is written, `Fenced` when another coordinator
+    takes over meanwhile, and `StoreError` when the store cannot be reached.
     """
     plan_now = planner if planner is not None else dataset.propose
     ledger = dataset.ledger()
