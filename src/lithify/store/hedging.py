@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -111,8 +112,13 @@ class _Threads:
             mailbox.get()()
             self._idle.append(mailbox)
 
+    def forget(self) -> None:
+        """In a process that was forked: none of them is there."""
+        self._idle = []
+
 
 _threads = _Threads()
+os.register_at_fork(after_in_child=_threads.forget)
 
 
 def start_thread(work: Callable[[], None]) -> None:
