@@ -135,7 +135,8 @@ def test_waiting_for_a_store_is_counted_once(metrics: Metrics) -> None:
         metrics(events.WaitingForStore(URL, "s3://b", since_s, "connection refused"))
     metrics(events.WaitingForStore(URL, "s3://other", 7.0, "503"))
     assert of_db(metrics, "lithify_store_waited_seconds_total") == 17
-    metrics(events.StoreBack(URL, "s3://b", 12.0))
+    for _ in ("the coordinator", "a worker"):
+        metrics(events.StoreBack(URL, "s3://b", 12.0))
     assert of_db(metrics, "lithify_store_waiting") == 1
     metrics(events.StoreBack(URL, "s3://other", 7.5))
     assert of_db(metrics, "lithify_store_waited_seconds_total") == 19.5

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -296,6 +298,24 @@ def test_a_write_that_hangs_is_not_made_again_beside_itself_and_its_silence_is_t
     assert hedged(hang, _Real(), patience_s=None, silent=silent) == "done"
     assert len(calls) == 1
     assert silences
+
+
+FORKING = """
+import os, time
+from lithify.store.requests import Requests
+requests = Requests("s3://b")
+assert requests.read(lambda: 1) == 1
+time.sleep(0.2)  # for the thread to wait for the next request
+child = os.fork()
+if not child:
+    os._exit(requests.read(lambda: 7))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+
+def test_a_process_that_was_forked_has_threads_of_its_own() -> None:
+    """As the workers of Spark's daemon are."""
+    subprocess.run([sys.executable, "-c", FORKING], check=True, timeout=30)
 
 
 def test_patience_follows_what_the_store_usually_takes() -> None:

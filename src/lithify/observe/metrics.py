@@ -221,6 +221,8 @@ class Metrics:
                 self._gc_versions.labels(url, resource).set(left[resource])
 
     def _take_in_waiting(self, url: str, store: str, since_s: float, *, is_over: bool) -> None:
+        if is_over and (url, store) not in self._waited_s:
+            return  # coordinator and workers of this process wait for the same store, and both tell
         counted_s = self._waited_s.pop((url, store), 0.0)
         self._waited.labels(url).inc(max(0.0, since_s - counted_s))
         if not is_over:

@@ -22,7 +22,8 @@ from lithify.store.retries import Failure
 _STATUS = re.compile(r"status code: (\d{3})([^:]*)")
 _PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
 _PASSING_CODES = ("RequestTimeout", "RequestTimeTooSkewed")
-_METADATA_SERVICES = ("://169.254.", "://metadata.google.internal", "/oauth2/", "://sts.")
+_METADATA_SERVICES = ("://169.254.", "://metadata.google.internal")
+"""Where a client looks for credentials that nobody has given."""
 _MESSAGE = re.compile(r'(?:message|error): "([^"]+)"')
 
 
@@ -37,7 +38,7 @@ def failure_of(error: BaseException) -> tuple[Failure, str]:
         return Failure.LASTING, type(error).__name__
     if "HTTP error" in text:
         return _connection_failure(text, debug)
-    if "invalid list response" in text or "Getting list response" in text:
+    if "invalid list response" in text:
         return Failure.DOUBTFUL, "a listing that is no XML"
     return Failure.LASTING, text.strip()[:100]
 

@@ -116,6 +116,10 @@ class _Threads:
             mailbox.get()()
             self._idle.append(mailbox)
 
+    def forget(self) -> None:
+        """In a process that was forked: none of them is there."""
+        self._idle = []
+
 
 _threads = _Threads()
 os.register_at_fork(after_in_child=_threads.forget)
