@@ -249,8 +249,8 @@ def print_tables(console: Console, results: S3Results) -> None:
         console.print(times)
         console.print(requests)
     for idle in results.idle:
-        others = f"official {idle.official} and {idle.official_cpu_s:.1f} CPU s"
-        mine = f"Lithify {idle.lithify} and {idle.lithify_cpu_s:.1f} CPU s"
+        others = f"official {idle.official} and {idle.official_cpu_s:.2f} CPU s"
+        mine = f"Lithify {idle.lithify} and {idle.lithify_cpu_s:.2f} CPU s"
         console.print(f"{IDLE}, {idle.latency_ms} ms, a minute: {others}; {mine}", highlight=False)
 
 
