@@ -69,6 +69,8 @@ class Side:
     bytes_read: int
     bytes_written: int
     chain: int
+    chain_requests: list[str]
+    """One by one, for who wants to make it shorter."""
     most_in_flight: int
 
 
@@ -178,6 +180,7 @@ def side_of(side: str, run: SideRun, log: Sequence[LoggedRequest]) -> Side:
     requests = [r for r in during if r.requester == side and r.end_s >= began_s]
     last_s = max(r.end_s for r in requests if r.operation is Operation.PUT and not is_data(r.key))
     requests = [r for r in requests if r.start_s <= last_s]
+    chain = longest_chain(requests)
     return Side(
         wall_s=last_s - began_s,
         cpu_s=run.cpu_s,
@@ -185,7 +188,10 @@ def side_of(side: str, run: SideRun, log: Sequence[LoggedRequest]) -> Side:
         requests=dict(by_class(requests, is_data)),
         bytes_read=sum(r.bytes_out for r in requests),
         bytes_written=sum(r.bytes_in for r in requests),
-        chain=len(longest_chain(requests)),
+        chain=len(chain),
+        chain_requests=[
+            f"{r.start_s - began_s:.3f} s: {r.operation} {r.key} {r.range}".strip() for r in chain
+        ],
         most_in_flight=most_in_flight(requests),
     )
 
@@ -249,8 +255,8 @@ def print_tables(console: Console, results: S3Results) -> None:
         console.print(times)
         console.print(requests)
     for idle in results.idle:
-        others = f"official {idle.official} and {idle.official_cpu_s:.1f} CPU s"
-        mine = f"Lithify {idle.lithify} and {idle.lithify_cpu_s:.1f} CPU s"
+        others = f"official {idle.official} and {idle.official_cpu_s:.2f} CPU s"
+        mine = f"Lithify {idle.lithify} and {idle.lithify_cpu_s:.2f} CPU s"
         console.print(f"{IDLE}, {idle.latency_ms} ms, a minute: {others}; {mine}", highlight=False)
 
 

@@ -50,6 +50,13 @@ def test_of_a_side_counts_what_it_asked_for_between_submission_and_completion() 
         bytes_read=200,
         bytes_written=155,
         chain=5,
+        chain_requests=[
+            "0.000 s: ListObjectsV2 db/compactions/",
+            f"1.000 s: GetObject {STATE}",
+            f"2.000 s: GetObject {SST}",
+            f"4.000 s: PutObject {SST}",
+            f"5.000 s: PutObject {STATE}",
+        ],
         most_in_flight=2,
     )
 
@@ -62,8 +69,8 @@ def test_what_needs_much_memory_has_to_be_named() -> None:
 
 
 def test_the_report_has_both_sides_and_their_ratios() -> None:
-    theirs = Side(4.0, 2.0, 1.0, {"data GET": 30, "PUT": 10}, 100, 50, 20, 8)
-    ours = Side(2.0, 0.5, 9.0, {"data GET": 8, "control GET": 2, "PUT": 10}, 100, 50, 10, 4)
+    theirs = Side(4.0, 2.0, 1.0, {"data GET": 30, "PUT": 10}, 100, 50, 20, [], 8)
+    ours = Side(2.0, 0.5, 9.0, {"data GET": 8, "control GET": 2, "PUT": 10}, 100, 50, 10, [], 4)
     idle = IdleResult(20, {"control GET": 24}, {"control GET": 20, "PUT": 2}, 0.5, 0.25)
     results = S3Results([S3Result("S3 2 MB", 20, 2_000_000, theirs, ours)], [idle])
     (compaction,) = results.to_json()["compactions"]

@@ -27,12 +27,14 @@ from lithify.testing.s3.objects import Buffer
 from lithify.testing.s3.pipes import Pipe
 from lithify.testing.s3.requests import Operation, Request
 from lithify.testing.s3.site import Site
-from lithify.testing.s3.weather import Fate
+from lithify.testing.s3.weather import Fate, Weather
 
 MAX_HEAD_BYTES = 64 * 1024
 SMALL_BYTES = 64 * 1024
 """Up to this, head and body of an answer are joined and sent by one call of the system."""
-PIECE_BYTES = 256 * 1024
+PIECE_S = 0.003
+MIN_PIECE_BYTES, MAX_PIECE_BYTES = 4 * 1024, 256 * 1024
+"""Where bandwidth is limited, a piece of an answer is what passes in `PIECE_S`, within these bounds."""
 UNSENT_BYTES = 1024 * 1024
 """Of an answer that wait in memory for the client to read."""
 SHORTEST_WAIT_S = 0.0005
@@ -242,8 +244,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._fate is Fate.CUT_ANSWER:
             size //= 2
             pieces = _first(pieces, size)
-        is_limited = weather.bandwidth is not None or weather.total_bandwidth is not None
-        self._unsent.extend(_cut(pieces, PIECE_BYTES if is_limited else UNSENT_BYTES))
+        self._unsent.extend(_cut(pieces, _piece_bytes(weather)))
         self._unsent_bytes = size
         self._start_s = self._loop.time()
         self._due_s = self._due(self._start_s)
@@ -263,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         now = self._loop.time()
         while self._unsent:
-            if self._is_paused:
+            if self._is_paused or self._transport.is_closing():
                 return
             if self._due_s > now + SHORTEST_WAIT_S:
                 self._timer = self._loop.call_at(self._due_s, self._send_on)
@@ -273,6 +274,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(piece)
             if self._unsent:
                 self._due_s = self._due(now)
+        if self._transport.is_closing():  # the client has gone, which `connection_lost` will note
+            return
         if self._fate is Fate.CUT_ANSWER:
             self._end_by_reset(CUT_AFTER_S)
         else:
@@ -329,6 +332,13 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(seconds, action)
         else:
             action()
+
+
+def _piece_bytes(weather: Weather) -> int:
+    rates = [rate for rate in (weather.bandwidth, weather.total_bandwidth) if rate is not None]
+    if not rates:
+        return UNSENT_BYTES
+    return max(MIN_PIECE_BYTES, min(MAX_PIECE_BYTES, int(min(rates) * PIECE_S)))
 
 
 def _unchunk(request: Request) -> None:
