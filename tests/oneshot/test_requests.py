@@ -67,13 +67,13 @@ def besides_the_lease(requests: Counter[str]) -> dict[str, int]:
 
 def test_control_requests_of_a_first_run(database: Path) -> None:
     assert besides_the_lease(requests_of(database)) == {
-        "GET compactions": 5,
-        "GET compactions.boundary": 7,
+        "GET compactions": 2,
+        "GET compactions.boundary": 6,
         "GET manifest": 3,
         "GET manifest.boundary": 3,
         "LIST compactions": 1,
         "LIST manifest": 1,
-        "PUT compactions": 6,
+        "PUT compactions": 5,
         "PUT manifest": 2,
     }
 

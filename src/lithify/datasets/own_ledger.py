@@ -64,6 +64,8 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
     def update_ledger(
         self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
     ) -> Ledger[SpecT, RangeT, OutputT]:
+        if self._ledger.files.known() is None:
+            self._ledger.read()  # somebody may have made one since
         return self._ledger.update(change)
 
     def history(self) -> LedgerHistory:

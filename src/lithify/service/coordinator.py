@@ -113,8 +113,6 @@ class Coordinator:
         """The ledger with which attempts were counted last."""
         self._has_just_read = False
         """Whether nothing need be read again in this tick."""
-        self._untried: tuple[AnyLedger | None, frozenset[Ulid]] = None, frozenset()
-        """The ledger of the last tick, and what came into it then: nobody has tried that yet."""
 
     @property
     def epoch(self) -> int:
@@ -191,9 +189,7 @@ class Coordinator:
         failed = self._settle(exhausted, outcome.failed)
         self._note_refused(outcome.refused)
         refused = (*commits.refused, *outcome.refused)
-        added = frozenset(compaction_id for compaction_id, _ in outcome.added)
-        self._untried = ledger, added
-        seen = Seen(ledger, snapshot, added)
+        seen = Seen(ledger, snapshot, frozenset(compaction_id for compaction_id, _ in outcome.added))
         return TickResult(seen, choice.plan, commits.committed, commits.dropped, refused, failed)
 
     def fail(self, compaction_id: Ulid, reason: str) -> None:
@@ -292,10 +288,7 @@ class Coordinator:
         put on record before anything is Failed."""
         waiting = transitions.claimable(ledger)
         # An attempt is noted before the compaction is free again: with the same ledger there is no new one.
-        known, untried = self._untried
         if not waiting or ledger is self._looked_at:
-            return []
-        if ledger == known and untried.issuperset(c.id for c in waiting):
             return []
         attempts = self._dataset.journal.attempts()
         found = [c for c in waiting if len(attempts.get(c.id, ())) >= self.options.max_attempts]

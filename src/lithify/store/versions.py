@@ -200,11 +200,12 @@ class VersionedFiles:
         return self._search(is_trusting=False)
 
     def known(self) -> Version | None:
-        """The version seen or published last, without a request; what `latest` says where there is none."""
+        """The version seen or published last, or `None` if there was none then, without a request; what
+        `latest` says where nobody has looked yet."""
         seen = self._seen
-        if seen is None or not seen.trusted_looks or seen.version is _NONE:
+        if seen is None or not seen.trusted_looks:
             return self.latest()
-        return seen.version
+        return _none_as_none(seen.version)
 
     def _search(self, *, is_trusting: bool) -> Version | None:
         for _ in range(MAX_LOOKUPS):

@@ -233,8 +233,8 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
 
         self._files.update_manifest(raise_epoch, mark)
         epoch = tries[-1].epoch
-        confirm(epoch)
-        self._files.ensure_ledger()
+        # Both can be done again after a crash, each without the other.
+        both(lambda: confirm(epoch), lambda: self._files.ensure_ledger(epoch))
         return epoch
 
     def has_taken(self, taking: Taking) -> bool:

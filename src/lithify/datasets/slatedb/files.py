@@ -94,6 +94,8 @@ class DatabaseFiles:
         """Apply `change` to the ledger seen last, on each conflict to the latest, and publish it, unless it
         is the same; gives what it gave."""
         changed: SlateLedger = Ledger()
+        if self._ledgers.known() is None:
+            self._ledgers.latest()  # somebody may have made one since
 
         def apply(version: Version | None) -> bytes | None:
             nonlocal changed
@@ -106,10 +108,10 @@ class DatabaseFiles:
         self._ledgers.update(apply, self._clock, self._rng)
         return changed
 
-    def ensure_ledger(self) -> None:
-        """Make sure that there is a ledger."""
+    def ensure_ledger(self, epoch: int) -> None:
+        """Make sure that there is a ledger. A new one carries `epoch`."""
         self._ledgers.update(
-            lambda version: encode_ledger(Ledger()) if version is None else None, self._clock, self._rng
+            lambda version: encode_ledger(Ledger(epoch)) if version is None else None, self._clock, self._rng
         )
 
     def _manifest_of(self, version: Version | None) -> tuple[int, Manifest]:
