@@ -27,6 +27,7 @@ from lithify.config.sections import OwnSection, PositiveInt
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.kind import Kind, Run, ShownPlan
+from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked, CommandOptions
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import CorruptObject, LithifyError, Refused
@@ -267,6 +268,9 @@ class TextKind:
     ) -> Shown:
         gone = 0 if dry_run else delete_unnamed(self.open(url, config, clock, ids, lambda store: store))
         return Shown({"deleted": gone}, (Line(f"{gone} deleted"),))
+
+    def maintenance(self, dataset: TextDataset, clock: Clock, ids: Ids) -> Maintenance:
+        raise Refused("texts have no history")
 
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
         raise AssertionError
