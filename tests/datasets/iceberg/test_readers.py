@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, parse_offsets, read_checkpoint
 from lithify.datasets.iceberg.maintenance import TableMaintenance
-from lithify.datasets.iceberg.needs import collect_needs
+from lithify.datasets.iceberg.needs import and_descendants, collect_needs
 from lithify.datasets.iceberg.readers import Reader, stands
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import CorruptObject, HoldLapsed, Refused
@@ -234,7 +234,7 @@ def test_everybody_who_needs_something(table: Table, checkpoint: SparkCheckpoint
         metadata = fresh(table).metadata
         found = collect_needs(metadata, maintenance._holds.list(), [standing], dataset.ledger(), at_ms)
         assert found.collected.least == Needed(times[1], "reader r")
-        kept = found.keeps(metadata)
+        kept = and_descendants(metadata, found.snapshots)
         assert kept == set(ids[1:])
         return [one.by.split()[0] for one in found.by]
 
@@ -252,7 +252,11 @@ def test_what_descends_from_a_needed_snapshot_stays_though_a_clock_went_back(tab
     maintenance = maintenance_of(table)
     placed = maintenance.hold(Wanted(version=second.snapshot_id), LEASE_MS, "h", "me")
     needs = collect_needs(changed, [placed], [], None, a_clock().now_ms())
-    assert needs.keeps(changed) == {second.snapshot_id, third.snapshot_id, fourth.snapshot_id}
+    assert and_descendants(changed, needs.snapshots) == {
+        second.snapshot_id,
+        third.snapshot_id,
+        fourth.snapshot_id,
+    }
 
 
 def test_a_time_is_read_as_people_write_it() -> None:

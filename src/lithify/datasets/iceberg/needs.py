@@ -8,12 +8,12 @@
 | a branch, a tag                | what `retention` says; they are in the table itself                      |
 
 Positions are the times of snapshots. A table's clock may go back a little between two commits, so what came
-after a snapshot is told by ancestry as well (`Needs.keeps`).
+after a snapshot is told by ancestry as well (`and_descendants`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from pyiceberg.table.metadata import TableMetadata
@@ -41,21 +41,23 @@ class Needs:
     why: str = ""
     """Of a reader whose position is not known, why."""
 
-    def keeps(self, metadata: TableMetadata) -> frozenset[int]:
-        """The snapshots of the table that must stay: the needed ones, and what descends from them."""
-        parents = {s.snapshot_id: s.parent_snapshot_id for s in metadata.snapshots}
-        kept = set(self.snapshots & parents.keys())
-        dropped: set[int] = set()
-        for snapshot_id in parents:
-            path, now = [], snapshot_id
-            while now in parents and now not in kept and now not in dropped:
-                path.append(now)
-                parent = parents[now]
-                if parent is None:
-                    break
-                now = parent
-            (kept if now in kept else dropped).update(path)
-        return frozenset(kept)
+
+def and_descendants(metadata: TableMetadata, snapshots: Set[int]) -> frozenset[int]:
+    """These snapshots, and all of the table that descend from one of them (pure)."""
+    parents = {s.snapshot_id: s.parent_snapshot_id for s in metadata.snapshots}
+    kept = set(snapshots & parents.keys())
+    others: set[int] = set()
+    for snapshot_id in parents:
+        path: list[int] = []
+        now: int | None = snapshot_id
+        while now is not None and now in parents and now not in kept and now not in others:
+            path.append(now)
+            others.add(now)
+            now = parents[now]
+        if now in kept:
+            kept.update(path)
+            others.difference_update(path)
+    return frozenset(kept)
 
 
 def collect_needs(
