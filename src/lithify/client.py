@@ -35,7 +35,7 @@ from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.datasets import kind as kinds
 from lithify.datasets.holding import Held
-from lithify.datasets.maintenance import Maintenance, Wanted
+from lithify.datasets.maintenance import Expired, ExpiryAsked, Maintenance, Wanted
 from lithify.datasets.options import Asked
 from lithify.datasets.registry import config_type, registered_for
 from lithify.engine.ports import Engine
@@ -294,7 +294,7 @@ class Dataset:
         began_s = self._clock.monotonic_s()
         maintenance = self._maintenance()
         wanted = Wanted(snapshot, None if at is None else round(at.timestamp() * 1000))
-        placed = maintenance.hold(wanted, _lease_ms(lease_s), name, _owner())
+        placed = maintenance.hold(wanted, _milliseconds("lease", lease_s), name, _owner())
         return Held(maintenance, placed, self._clock, began_s)
 
     def put_hold(
@@ -312,7 +312,7 @@ class Dataset:
     def renew_hold(self, name: str, *, lease_s: float | None = None) -> Shown:
         """Begin the lease of a hold anew. `HoldLapsed` when that is too late."""
         maintenance = self._maintenance()
-        lease_ms = None if lease_s is None else _lease_ms(lease_s)
+        lease_ms = None if lease_s is None else _milliseconds("lease", lease_s)
         return maintenance.show_hold(maintenance.renew(name, lease_ms))
 
     def release_hold(self, name: str) -> None:
@@ -339,6 +339,20 @@ class Dataset:
     def show_readers(self) -> Shown:
         """All readers, and where they stand."""
         return self._maintenance().show_readers()
+
+    def expire(
+        self,
+        *,
+        older_than: datetime | None = None,
+        retain_last: int | None = None,
+        grace_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Expired:
+        """Let go what the table's policy lets go and nobody needs, and delete files of which that was done a
+        grace period ago. Its `outcome` says what came of it, in a word."""
+        older_than_ms = None if older_than is None else round(older_than.timestamp() * 1000)
+        grace_ms = None if grace_s is None else _milliseconds("grace", grace_s)
+        return self._maintenance().expire(ExpiryAsked(older_than_ms, retain_last, grace_ms, dry_run))
 
     def _maintenance(self) -> Maintenance:
         found: Maintenance = self._kind.maintenance(self._dataset, self._clock, self._ids)
@@ -403,11 +417,11 @@ def _observer(*observers: Observer | None) -> Observer:
     return each(*given) if given else ignore
 
 
-def _lease_ms(lease_s: float) -> int:
+def _milliseconds(what: str, seconds: float) -> int:
     try:
-        return milliseconds_of(lease_s)
+        return milliseconds_of(seconds)
     except ValueError as error:
-        raise Refused(f"lease: {error}") from None
+        raise Refused(f"{what}: {error}") from None
 
 
 def _owner() -> str:

@@ -102,3 +102,39 @@ def test_the_commands(settings: dict[str, str], tmp_path: Path) -> None:
 def test_what_is_refused(settings: dict[str, str], words: list[str], says: str) -> None:
     result = invoke(*words, "--store-option", f"uri={settings['store_options.uri']}")
     assert (result.exit_code, says in " ".join(result.stderr.split())) == (2, True), result.stderr
+
+
+def test_expire(settings: dict[str, str]) -> None:
+    asked(settings, "hold", URL, "--name", "mine")
+    options = ("--older-than", "2100-01-01", "--grace", "0s")
+    dry = asked(settings, "expire", URL, "--dry-run", *options)
+    done = asked(settings, "expire", URL, *options)
+    assert (dry["outcome"], done["outcome"]) == ("expired", "expired")
+    assert dry["expired_snapshots"] == done["expired_snapshots"]
+    assert len(done["expired_snapshots"]) == 2
+    assert dry["would_delete_files"] == done["deleted_manifest_lists_count"] == 2
+    assert done["deleted_data_files_count"] == done["pending_files"] == 0
+    assert [needed["by"].split(" of ")[0] for needed in done["needed"]] == ["hold mine"]
+    again = asked(settings, "expire", URL, *options)
+    assert (again["outcome"], again["snapshots"]) == ("nothing_to_do", 1)
+
+
+def test_expire_says_what_stands_in_the_way(settings: dict[str, str], tmp_path: Path) -> None:
+    store = ("--store-option", f"uri={settings['store_options.uri']}")
+    asked(settings, "readers", "add", URL, (tmp_path / "new").as_uri(), "--name", "r")
+    result = invoke("expire", URL, "--older-than", "2100-01-01", *store)
+    assert result.exit_code == 1
+    assert "reader r: it has not begun" in " ".join(result.stdout.split())
+    asked(settings, "readers", "drop", URL, "r")
+    result = invoke("expire", URL, "--older-than", "2100-01-01", *store)
+    assert result.exit_code == 0
+    assert "2 snapshots expired; 1 are left." in result.stdout
+    assert "wait for 1h" in result.stdout
+
+
+def test_programs_expire(settings: dict[str, str]) -> None:
+    with lithify.open(URL, settings=settings) as table:
+        assert table.expire().outcome == "nothing_to_do"
+        assert table.expire(retain_last=2, dry_run=True).is_done
+        with pytest.raises(lithify.Refused, match="retain-last"):
+            table.expire(retain_last=0)

@@ -18,6 +18,7 @@ from lithify.cli.compact import compact, plan
 from lithify.cli.config import config_app
 from lithify.cli.control import cancel, retry, submit, wait
 from lithify.cli.doctor import doctor
+from lithify.cli.expire import expire
 from lithify.cli.gc import gc
 from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
@@ -47,6 +48,7 @@ app.command(rich_help_panel=SINGLE)(submit)
 app.command(rich_help_panel=SINGLE)(wait)
 app.command(rich_help_panel=SINGLE)(cancel)
 app.command(rich_help_panel=SINGLE)(retry)
+app.command(rich_help_panel=HISTORY)(expire)
 app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)
 app.command(rich_help_panel=LOOK)(status)

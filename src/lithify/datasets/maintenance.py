@@ -23,6 +23,30 @@ class Wanted:
     """What was current then; wall-clock milliseconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExpiryAsked:
+    """What of a history may be let go."""
+
+    older_than_ms: int | None = None
+    """Wall-clock milliseconds; `None`: as the dataset says itself."""
+    retain_last: int | None = None
+    """So many of the newest versions stay; `None`: as the dataset says itself."""
+    grace_ms: int | None = None
+    """How long files stay that nothing names any more; `None`: the kind's own default."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What came of an expiry."""
+
+    outcome: str
+    """In one word of the kind's."""
+    is_done: bool
+    """Whether all was done that there was to do; else something stands in the way."""
+    shown: Shown
+
+
 class Maintenance(Protocol):
     """The history of one dataset."""
 
@@ -61,4 +85,8 @@ class Maintenance(Protocol):
 
     def show_readers(self) -> Shown:
         """All readers, and where they stand."""
+        ...
+
+    def expire(self, asked: ExpiryAsked) -> Expired:
+        """Let go what the dataset's policy lets go and nobody needs."""
         ...

@@ -100,6 +100,8 @@ class Outcome(StrEnum):
     LOST_RACE = "lost_race"
 
 
+DONE = frozenset({Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD})
+"""All was done that there was to do."""
 _OUTCOMES = {
     Reason.MISSING_MEMBER: Outcome.MISSING_READER,
     Reason.UNPUBLISHED: Outcome.UNPUBLISHED,

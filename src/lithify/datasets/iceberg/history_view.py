@@ -1,4 +1,4 @@
-"""What there is to show of a table's history: holds and readers."""
+"""What there is to show of a table's history: holds, readers, and what expired."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.holds import Placed
+from lithify.datasets.iceberg.expire import DONE, Expiry, Outcome
 from lithify.datasets.iceberg.needs import SNAPSHOT
+from lithify.datasets.iceberg.reachable import FileKind
 from lithify.datasets.iceberg.readers import Reader, Standing, time_of
-from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns
+from lithify.views import text
+from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns, notes
 
 
 def at(time_ms: int | None) -> str:
@@ -107,3 +110,62 @@ def show_dropped(url: str, reader: Reader) -> Shown:
     """A reader that is not waited for any more."""
     text = f"Reader {reader.name} ({reader.checkpoint}) is not waited for any more."
     return Shown({"url": url, "dropped": reader.name}, (Line(text),))
+
+
+def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
+    """What a run expired and deleted, or would; what stands in the way; what waits."""
+    files, size_bytes = found.would_delete
+    document = {
+        "url": url,
+        "dry_run": found.dry_run,
+        "outcome": found.outcome.value,
+        "why": found.why,
+        "snapshots": found.snapshots,
+        "expired_snapshots": list(found.expired),
+        "expired_refs": list(found.refs),
+        "kept_snapshots": found.kept,
+        "needed": [{"by": n.by, "since_ms": n.since_ms, "from_ms": n.position} for n in found.needed],
+        "low_watermark_ms": found.watermark_ms,
+        **{f"deleted_{kind.value}_count": found.deleted[kind] for kind in FileKind},
+        "deleted_bytes": found.deleted_bytes,
+        "would_delete_files": files,
+        "would_delete_bytes": size_bytes,
+        "pending_files": sum(entry.files for entry in found.pending),
+        "pending_bytes": sum(entry.size_bytes for entry in found.pending),
+        "notes": list(found.notes),
+    }
+    blocks: list[Block] = [_outcome(found)]
+    if found.kept:
+        holders = ", ".join(f"{needed.by} from {at(needed.position)}" for needed in found.needed[:5])
+        blocks.append(Line(f"{found.kept} that the policy lets go stay: needed by {holders or 'others'}."))
+    if found.dry_run:
+        blocks.append(Line(f"{files:,} files ({text.size(size_bytes)}) would be needed by nothing any more."))
+    deleted = sum(found.deleted.values())
+    if deleted:
+        counts = ", ".join(
+            f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in sorted(found.deleted.items())
+        )
+        blocks.append(Line(f"Deleted {deleted:,} files ({text.size(found.deleted_bytes)}): {counts}."))
+    if found.pending:
+        waiting = sum(entry.files for entry in found.pending)
+        waiting_bytes = sum(entry.size_bytes for entry in found.pending)
+        blocks.append(
+            Line(
+                f"{waiting:,} files ({text.size(waiting_bytes)}) wait for {text.duration(grace_ms)} in case "
+                "somebody reads them; run this again after that."
+            )
+        )
+    return Shown(document, (*blocks, notes(found.notes)))
+
+
+def _outcome(found: Expiry) -> Line:
+    done = f"{len(found.expired)} snapshots"
+    if found.refs:
+        done += f" and {len(found.refs)} branches or tags"
+    if found.outcome is Outcome.EXPIRED:
+        verb = "would be expired" if found.dry_run else "expired"
+        return Line(f"{done} {verb}; {found.snapshots} are left.")
+    if found.outcome is Outcome.NOTHING_TO_DO:
+        return Line(f"Nothing to expire; the table has {found.snapshots} snapshots.")
+    lead = found.outcome.value.replace("_", " ").capitalize()
+    return Line(f": {found.why}. Nothing was expired.", lead, is_bad=found.outcome not in DONE)

@@ -13,9 +13,10 @@ from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg import history_view as view
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
 from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
 from lithify.datasets.iceberg.readers import Readers
-from lithify.datasets.maintenance import Wanted
+from lithify.datasets.maintenance import Expired, ExpiryAsked, Wanted
 from lithify.errors import HoldLapsed, Refused
 from lithify.ids import Ids
 from lithify.views.blocks import Shown
@@ -27,6 +28,7 @@ class TableMaintenance:
     def __init__(self, dataset: IcebergDataset, clock: Clock, ids: Ids) -> None:
         self._dataset = dataset
         self._clock = clock
+        self._ids = ids
         store, folder = dataset.store, dataset.own_folder
         self.thresholds = ThresholdFiles(store, folder, clock, ids)
         self._holds = ObjectHolds(store, folder, self.thresholds, clock, ids)
@@ -102,3 +104,16 @@ class TableMaintenance:
         table = self._dataset.load()
         standings = [self._readers.standing(reader, table) for reader in self._readers.list()]
         return view.show_readers(self._dataset.url, table.metadata, standings)
+
+    # Expiry
+
+    def expire(self, asked: ExpiryAsked) -> Expired:
+        options = ExpireOptions(
+            older_than_ms=asked.older_than_ms,
+            retain_last=asked.retain_last,
+            grace_ms=DEFAULT_GRACE_MS if asked.grace_ms is None else asked.grace_ms,
+            dry_run=asked.dry_run,
+        )
+        found = Expirer(self._dataset, self._clock, self._ids).run(options)
+        shown = view.show_expiry(self._dataset.url, found, options.grace_ms)
+        return Expired(found.outcome.value, found.outcome in DONE, shown)
