@@ -14,10 +14,13 @@ the first write.
 
 from __future__ import annotations
 
+import getpass
+import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,6 +34,8 @@ from lithify.config.durations import milliseconds_of
 from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.datasets import kind as kinds
+from lithify.datasets.holding import Held
+from lithify.datasets.maintenance import Expired, ExpiryAsked, Maintenance, Wanted
 from lithify.datasets.options import Asked
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.waiting import command_waiting
@@ -282,6 +287,85 @@ class Dataset:
             min_age_ms=min_age_ms,
         )
 
+    # History
+
+    def hold(
+        self,
+        *,
+        snapshot: int | None = None,
+        at: datetime | None = None,
+        lease_s: float = 3600,
+        name: str | None = None,
+    ) -> Held:
+        """Keep a snapshot, by default the newest, and all that came after it, until the lease ends or it is
+        released. As a context it renews itself. `Refused` when it may be gone already."""
+        began_s = self._clock.monotonic_s()
+        maintenance = self._maintenance()
+        wanted = Wanted(snapshot, None if at is None else round(at.timestamp() * 1000))
+        placed = maintenance.hold(wanted, _milliseconds("lease", lease_s), name, _owner())
+        return Held(maintenance, placed, self._clock, began_s)
+
+    def put_hold(
+        self,
+        *,
+        snapshot: int | None = None,
+        at: datetime | None = None,
+        lease_s: float = 3600,
+        name: str | None = None,
+    ) -> Shown:
+        """The same, to be renewed by name. Its `document` is what `lithify hold --json` prints."""
+        held = self.hold(snapshot=snapshot, at=at, lease_s=lease_s, name=name)
+        return self._maintenance().show_hold(held.placed)
+
+    def renew_hold(self, name: str, *, lease_s: float | None = None) -> Shown:
+        """Begin the lease of a hold anew. `HoldLapsed` when that is too late."""
+        maintenance = self._maintenance()
+        lease_ms = None if lease_s is None else _milliseconds("lease", lease_s)
+        return maintenance.show_hold(maintenance.renew(name, lease_ms))
+
+    def release_hold(self, name: str) -> None:
+        """Give a hold up; no error when there is none."""
+        self._maintenance().release(name)
+
+    def holds(self) -> tuple[str, ...]:
+        """The names of all holds that have not lapsed."""
+        return tuple(placed.name for placed in self._maintenance().holds())
+
+    def show_holds(self) -> Shown:
+        """All of them. Its `document` is what `lithify hold --list --json` prints."""
+        return self._maintenance().show_holds()
+
+    def add_reader(self, checkpoint: str, *, name: str | None = None, **options: Any) -> Shown:
+        """Register a reader, from which nothing is taken that it has not read (`lithify readers add`)."""
+        asked = self._asked("readers add", False, options)
+        return self._maintenance().add_reader(checkpoint, name, asked.given)
+
+    def drop_reader(self, name: str) -> Shown:
+        """Wait for a reader no more: by its name or its checkpoint folder."""
+        return self._maintenance().drop_reader(name)
+
+    def show_readers(self) -> Shown:
+        """All readers, and where they stand."""
+        return self._maintenance().show_readers()
+
+    def expire(
+        self,
+        *,
+        older_than: datetime | None = None,
+        retain_last: int | None = None,
+        grace_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Expired:
+        """Let go what the table's policy lets go and nobody needs, and delete files of which that was done a
+        grace period ago. Its `outcome` says what came of it, in a word."""
+        older_than_ms = None if older_than is None else round(older_than.timestamp() * 1000)
+        grace_ms = None if grace_s is None else _milliseconds("grace", grace_s)
+        return self._maintenance().expire(ExpiryAsked(older_than_ms, retain_last, grace_ms, dry_run))
+
+    def _maintenance(self) -> Maintenance:
+        found: Maintenance = self._kind.maintenance(self._dataset, self._clock, self._ids)
+        return found
+
     def _asked(self, command: str, full: bool, options: Mapping[str, Any]) -> Asked:
         registered = registered_for(self.url)
         known = [o for o in registered.load_options().options if command in o.commands and o.setting is None]
@@ -351,6 +435,21 @@ def settled(settings: Settings | None) -> Config:
 def _observer(*observers: Observer | None) -> Observer:
     given = [observer for observer in observers if observer is not None]
     return each(*given) if given else ignore
+
+
+def _milliseconds(what: str, seconds: float) -> int:
+    try:
+        return milliseconds_of(seconds)
+    except ValueError as error:
+        raise Refused(f"{what}: {error}") from None
+
+
+def _owner() -> str:
+    """Who puts a hold, for people."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a container may have no name for its user
+        return socket.gethostname()
 
 
 def _result(summary: RunSummary, totals: Totals, seconds: float, shown: Shown) -> Result:

@@ -8,6 +8,7 @@ act:
 - `CorruptObject`: bytes in the store do not decode. Nothing is written.
 - `StoreError`: the object store answered with a failure, or (`StoreUnavailable`) not at all.
 - `Fenced`, `LostOwnership`: another process took over; this one must stop.
+- `HoldLapsed`: what was held may be gone; whoever relied on it must stop.
 - `EngineError`, `Cancelled`: the data engine could not finish.
 - `DeadlineExceeded`: waiting ended, the work goes on.
 - `Unexpected`: what nobody foresaw, a defect of Lithify.
@@ -120,6 +121,10 @@ class Fenced(LithifyError):
 
 class LostOwnership(LithifyError):
     """The compaction is no longer owned by this worker."""
+
+
+class HoldLapsed(LithifyError):
+    """A hold ended before its holder did: what it kept may be gone."""
 
 
 class EngineError(LithifyError):

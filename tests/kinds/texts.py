@@ -27,6 +27,7 @@ from lithify.config.sections import OwnSection, PositiveInt
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.kind import Kind, Run, ShownPlan
+from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked, CommandOptions
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.datasets.waiting import command_waiting
@@ -277,6 +278,9 @@ class TextKind:
         dataset = self.open(url, config, clock, ids, lambda store: store, waiting)
         gone = 0 if dry_run else delete_unnamed(dataset)
         return Shown({"deleted": gone}, (Line(f"{gone} deleted"),))
+
+    def maintenance(self, dataset: TextDataset, clock: Clock, ids: Ids) -> Maintenance:
+        raise Refused("texts have no history")
 
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
         raise AssertionError

@@ -18,8 +18,11 @@ from lithify.cli.compact import compact, plan
 from lithify.cli.config import config_app
 from lithify.cli.control import cancel, retry, submit, wait
 from lithify.cli.doctor import doctor
+from lithify.cli.expire import expire
 from lithify.cli.gc import gc
+from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
+from lithify.cli.readers import readers_app
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
 from lithify.observe.logs import set_up_logs
@@ -34,6 +37,7 @@ app = typer.Typer(
 ONCE = "Compact once"
 SERVICE = "Compact continuously"
 SINGLE = "Single compactions"
+HISTORY = "History of tables"
 LOOK = "Look and repair"
 app.command(rich_help_panel=ONCE)(plan)
 app.command(rich_help_panel=ONCE)(compact)
@@ -44,6 +48,9 @@ app.command(rich_help_panel=SINGLE)(submit)
 app.command(rich_help_panel=SINGLE)(wait)
 app.command(rich_help_panel=SINGLE)(cancel)
 app.command(rich_help_panel=SINGLE)(retry)
+app.command(rich_help_panel=HISTORY)(expire)
+app.command(rich_help_panel=HISTORY)(hold)
+app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(gc)

@@ -27,6 +27,7 @@ from lithify.compaction.work import Job, RangeOutcome
 from lithify.config.model import Config
 from lithify.coordination.leadership import Led
 from lithify.datasets.collecting import PeriodicCollector
+from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
 from lithify.events import Observer
 from lithify.ids import Ids, Ulid
@@ -299,6 +300,11 @@ class Kind(Protocol[DatasetT]):
         min_age_ms: int | None,
     ) -> Shown:
         """Collect the garbage of the dataset at `url` once. Without a minimum age, that of the kind."""
+        ...
+
+    def maintenance(self, dataset: DatasetT, clock: Clock, ids: Ids) -> Maintenance:
+        """Its history: what it is kept for. `Refused` where datasets of the kind have none that Lithify
+        could let go."""
         ...
 
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:

@@ -21,6 +21,12 @@ OPTIONS = CommandOptions(
             type=int,
             metavar="PERCENT",
         ),
+        KindOption(
+            "continuous",
+            frozenset({"readers add"}),
+            "Of a table: the reader never runs with Trigger.AvailableNow, which needs all since it began.",
+            type=bool,
+        ),
     ),
     environment=("PYICEBERG_",),
 )

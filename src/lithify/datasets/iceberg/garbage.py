@@ -8,13 +8,13 @@
    after it.
 4. Load the table. Stop (`Refused`) if it does not continue what was known of it (`lineage`), or if it may not
    know all its snapshots. Read the manifests of every snapshot it has; a candidate that any of them names is
-   needed.
+   needed. One that an expiry has written down (`pending`) is left to it, which waits for readers.
 5. Stop if more than a share of all that was listed would go: that much garbage is more likely a mistake.
 6. Before every batch of deletions, load the table again. Stop if a snapshot that was not there before names
    one of the candidates.
-7. In the folder that is this table's alone, old versions of the ledger and of the memory of chunks are
-   garbage, the newest `KEPT_VERSIONS` apart, notes about compactions that have ended, and what killed writers
-   left half written.
+7. In the folder that is this table's alone, old versions of the ledger, of the memory of chunks, of the
+   watermark and of what is pending are garbage, the newest `KEPT_VERSIONS` apart, notes about compactions
+   that have ended, and what killed writers left half written.
 
 Where the table says that its files are not to be deleted (`gc.enabled`), steps 3 to 6 find nothing: data
 files and manifests stay.
@@ -38,6 +38,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lithify import events
 from lithify.clock import Clock
+from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -46,10 +47,11 @@ from lithify.datasets.iceberg.lineage import Known, continues
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of
 from lithify.datasets.iceberg.ownership import OwnName, mark_of, parse_name
+from lithify.datasets.iceberg.pending import Pending
 from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import Refused
 from lithify.events import GarbageCollected, Observer
-from lithify.ids import Ulid
+from lithify.ids import RandomIds, Ulid
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
@@ -154,6 +156,8 @@ class _Collection:
         self._dataset = dataset
         self._options = options
         self._store = dataset.store
+        self._pending = Pending(dataset.store, dataset.own_folder, clock, RandomIds())
+        self._watermark = ThresholdFiles(dataset.store, dataset.own_folder, clock, RandomIds())
         self._now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
         self._before_ms = self._now_ms - options.min_age_ms
         self._garbage: list[Garbage] = []
@@ -165,7 +169,7 @@ class _Collection:
         if kinds & {Kind.DATA, Kind.MANIFEST}:
             self._collect_files()
         if Kind.VERSION in kinds:
-            for files in self._dataset.numbered_files:
+            for files in (*self._dataset.numbered_files, self._watermark.files, self._pending.files):
                 self._collect_versions(files)
         if Kind.NOTE in kinds:
             self._collect_notes()
@@ -198,6 +202,8 @@ class _Collection:
     def _remove_unnamed(self, known: Known | None, candidates: Sequence[_Listed], all_files: int) -> None:
         named = _Named()
         self._read_named(known, named)
+        # After the table: what was expired meanwhile had been written down before.
+        named.names |= self._pending_names()
         garbage = [one for one in candidates if one.own.name not in named.names]
         self._check_share(len(garbage), all_files)
         for batch in _batches(garbage):
@@ -235,10 +241,14 @@ class _Collection:
     def _read_named(self, known: Known | None, named: _Named) -> None:
         """Add the names in all snapshots that were not read before."""
         table = self._dataset.load()
-        _check_whole(table, known, self._dataset)
+        check_whole(table, known, self._dataset)
         new = [s for s in table.metadata.snapshots if s.snapshot_id not in named.snapshots]
         with translated(f"reading the snapshots of {self._dataset.url}"):
             _add_names(table, new, named)
+
+    def _pending_names(self) -> set[str]:
+        paths = (file.path for entry in self._pending.read() for file in self._pending.paths(entry))
+        return {own.name for path in paths if (own := parse_name(path)) is not None}
 
     def _check_share(self, deletable: int, listed: int) -> None:
         if deletable > ALWAYS_FEW and deletable * 100 > listed * self._options.max_percent:
@@ -341,7 +351,7 @@ def _places(table: Table) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def _check_whole(table: Table, known: Known | None, dataset: IcebergDataset) -> None:
+def check_whole(table: Table, known: Known | None, dataset: IcebergDataset) -> None:
     """`Refused` unless the table surely knows everything that is its own."""
     mode = table.catalog.properties.get("snapshot-loading-mode", "all")
     if mode.lower() != "all":

@@ -17,6 +17,7 @@ from lithify.datasets.iceberg import garbage, view
 from lithify.datasets.iceberg.catalogs import open_catalog, parse_url, store_of
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.request import everything, request
@@ -144,6 +145,11 @@ class IcebergKind:
         )
         dataset = self.open(url, config, clock, ids, lambda store: store, command_waiting(url, config))
         return view.show_garbage(dataset.url, garbage.collect(dataset, clock, options))
+
+    # History
+
+    def maintenance(self, dataset: IcebergDataset, clock: Clock, ids: Ids) -> TableMaintenance:
+        return TableMaintenance(dataset, clock, ids)
 
 
 KIND: Kind[IcebergDataset] = IcebergKind()

@@ -12,6 +12,7 @@ from lithify.compaction.status import Status
 from lithify.config.model import Config
 from lithify.datasets.collecting import PeriodicCollector
 from lithify.datasets.kind import Kind, Run, ShownPlan
+from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
 from lithify.datasets.slatedb import garbage, view
 from lithify.datasets.slatedb.checks import check_database
@@ -161,6 +162,14 @@ class SlateKind:
         options = garbage.GarbageOptions(min_age_ms=age_ms, dry_run=dry_run, kinds=kinds)
         store, root = open_store(url, config.store_options, command_waiting(url, config))
         return view.show_garbage(url, garbage.collect(store, DatabasePaths(root), clock, options, ids=ids))
+
+    # History
+
+    def maintenance(self, dataset: SlateDataset, clock: Clock, ids: Ids) -> Maintenance:
+        raise Refused(
+            f"{dataset.url}: this is a database, whose history is held by SlateDB's own checkpoints; only "
+            "that of tables is held and expired by Lithify"
+        )
 
 
 KIND: Kind[SlateDataset] = SlateKind()

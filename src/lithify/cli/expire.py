@@ -1,0 +1,78 @@
+"""`lithify expire`: lets go the history of a dataset that nobody needs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from lithify.cli.hold import seconds_of, time_of
+from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.running import errors, print_json
+from lithify.cli.settings import settings
+
+
+def expire(
+    url: Url,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Expire what is older, such as 2025-01-31T12:00:00Z; default: as the table's properties "
+            "say, else 5 days.",
+            show_default=False,
+        ),
+    ] = None,
+    retain_last: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Keep so many of the newest; default: as the table's properties say, else 1.",
+            show_default=False,
+        ),
+    ] = None,
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long files stay that nothing names any more; default: 1h.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Expire snapshots of a table that its policy lets go and nobody needs, and delete their files.
+
+    Nothing is taken from holds, from registered readers, from branches and tags, or from compactions under
+    way. Files go a grace period after their snapshots, by a later run. Options and counts are those of
+    Iceberg's procedure expire_snapshots. Exit code 1 when something stands in the way, such as a reader whose
+    checkpoint cannot be read.
+
+    Examples:
+
+        lithify expire --dry-run iceberg://catalog/namespace.table
+
+        lithify expire --retain-last 10 iceberg://catalog/namespace.table
+    """
+    with errors(as_json):
+        before = None if older_than is None else time_of(older_than)
+        grace_s = None if grace is None else seconds_of(grace)
+        effective = settings(config, sets, store_option=store_option)
+        from lithify import client
+        from lithify.views.drawing import draw
+
+        with client.open(url, settings=effective) as dataset:
+            found = dataset.expire(
+                older_than=before, retain_last=retain_last, grace_s=grace_s, dry_run=dry_run
+            )
+        if as_json:
+            print_json(found.shown.document)
+        else:
+            draw(Console(), found.shown.blocks)
+        if not found.is_done:
+            raise typer.Exit(1)

@@ -1,0 +1,108 @@
+"""`lithify hold`: keeps a version of a dataset, and all that came after it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.running import errors, print_json
+from lithify.cli.settings import settings
+from lithify.errors import Refused
+
+DEFAULT_LEASE = "1h"
+
+
+def hold(
+    url: Url,
+    snapshot: Annotated[
+        int | None,
+        typer.Option(metavar="ID", help="Hold this one; default: the newest.", show_default=False),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Hold what was current then: 2025-01-31T12:00:00Z."),
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help=f"Until it lapses; default: {DEFAULT_LEASE}.", show_default=False
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What to call it; default: random.", show_default=False)
+    ] = None,
+    renew: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Begin the lease of this hold anew.")
+    ] = None,
+    release: Annotated[str | None, typer.Option(metavar="NAME", help="Give this hold up.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show all holds.")] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Keep a snapshot of a table, and all that came after it, from being expired.
+
+    A hold is a lease: it lapses unless it is renewed in time, so what crashes holds nothing for ever. What
+    may be gone already is refused.
+
+    Examples:
+
+        lithify hold --lease 6h --name training iceberg://catalog/namespace.table
+
+        lithify hold --renew training iceberg://catalog/namespace.table
+
+        lithify hold --release training iceberg://catalog/namespace.table
+    """
+    with errors(as_json):
+        given = [
+            flag for flag, value in (("--renew", renew), ("--release", release), ("--list", show)) if value
+        ]
+        taking = [f for f, v in (("--snapshot", snapshot), ("--at", at), ("--name", name)) if v is not None]
+        if len(given) > 1 or (given and taking):
+            raise Refused(f"{' and '.join([*given, *taking])} cannot be given together")
+        at_time = None if at is None else time_of(at)
+        lease_s = None if lease is None else seconds_of(lease)
+        effective = settings(config, sets, store_option=store_option)
+        from lithify import client
+        from lithify.views.drawing import draw
+
+        with client.open(url, settings=effective) as dataset:
+            if show:
+                shown = dataset.show_holds()
+            elif renew is not None:
+                shown = dataset.renew_hold(renew, lease_s=lease_s)
+            elif release is not None:
+                dataset.release_hold(release)
+                shown = dataset.show_holds()
+            else:
+                shown = dataset.put_hold(
+                    snapshot=snapshot, at=at_time, name=name, lease_s=lease_s or seconds_of(DEFAULT_LEASE)
+                )
+        if as_json:
+            print_json(shown.document)
+        else:
+            draw(Console(), shown.blocks)
+
+
+def time_of(text: str) -> datetime:
+    """A time as people write it; without a zone, in UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Refused(f"{text[:40]!r} is no time; write it like 2025-01-31T12:00:00Z") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def seconds_of(text: str) -> float:
+    """A duration as settings write it."""
+    from lithify.config.durations import parse_duration
+
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        raise Refused(str(error)) from None

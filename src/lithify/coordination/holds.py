@@ -1,0 +1,203 @@
+"""Holds as objects beside a dataset: `holds/<name>.json` (`lithify.watermarks`).
+
+1. A hold is put, created only if there is none of its name. Then the published threshold is read: where it is
+   past the hold's position the hold is deleted and refused, because what it wants to keep may be gone.
+2. A hold is a lease. It lapses when it was not written again for so long, by the store's clock. Renewing is
+   writing it again, on condition that nobody else has, and reading the threshold again.
+3. A lapsed hold stays until the threshold is past it, since its holder may still renew it; then a leader
+   deletes it.
+4. Whoever crashes between the two steps leaves a hold that lapses.
+
+An object that is no hold is an error, not nothing: it may have been one, and then somebody counts on it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lithify.clock import Clock
+from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
+from lithify.errors import (
+    CorruptObject,
+    HoldLapsed,
+    ObjectExists,
+    ObjectNotFound,
+    PreconditionFailed,
+    Refused,
+    StoreError,
+)
+from lithify.ids import Ids
+from lithify.jsonvalues import text, whole_number
+from lithify.store.keys import join
+from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.watermarks.model import Hold, Threshold
+from lithify.watermarks.rules import admits, is_over
+
+MIN_LEASE_MS = 10_000
+"""A few renewals must fit in, over a slow network."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SUFFIX = ".json"
+_MAX_TRIES = 5
+
+
+def checked_name(name: str) -> str:
+    """`Refused` when nothing beside a dataset can have this name."""
+    if not _NAME.fullmatch(name):
+        raise Refused(f"{name[:120]!r} is no name: take up to 100 letters, digits, '.', '_' or '-'")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A hold as it lies in the store."""
+
+    hold: Hold
+    lease_ms: int
+    about: Mapping[str, Any]
+    """What of the dataset it keeps, in the dataset's own words."""
+    token: str
+    """Its holder's alone, so that a hold of the same name is not taken for it."""
+    etag: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.hold.name
+
+
+class ObjectHolds:
+    """The holds of the dataset whose own folder is `folder` of `store`."""
+
+    def __init__(
+        self, store: ObjectStore, folder: str, thresholds: ThresholdFiles, clock: Clock, ids: Ids
+    ) -> None:
+        self._store = store
+        self._folder = join(folder, "holds")
+        self._thresholds = thresholds
+        self._clock = clock
+        self._ids = ids
+
+    def list(self) -> tuple[Placed, ...]:
+        """All there are, lapsed ones too, by name."""
+        found = (self._read(meta.key) for meta in self._store.list(self._folder) if _is_hold(meta))
+        return tuple(placed for placed in found if placed is not None)
+
+    def find(self, name: str) -> Placed:
+        """`HoldLapsed` when there is none of that name."""
+        placed = self._read(self._key(checked_name(name)))
+        if placed is None:
+            raise HoldLapsed(f"there is no hold {name}: it was released, or it lapsed and was removed")
+        return placed
+
+    def take(
+        self, name: str | None, owner: str, position: int, lease_ms: int, about: Mapping[str, Any]
+    ) -> Placed:
+        """Put a hold; see the module. `Refused` when the name is taken, or when it comes too late."""
+        _check_lease(lease_ms)
+        name = checked_name(name) if name is not None else self._ids.uuid().hex[:12]
+        now_ms = self._clock.now_ms()
+        hold = Hold(name, owner, position, now_ms)
+        placed = Placed(hold, lease_ms, about, self._ids.uuid().hex)
+        key = self._key(name)
+        try:
+            self._store.create(key, _encode(placed))
+        except ObjectExists:
+            there = self._read(key)
+            if there is None or there.token != placed.token:
+                raise Refused(
+                    f"there is a hold {name} already; renew it with --renew, release it, or take another name"
+                ) from None
+        if not admits(self._thresholds.read(), position):
+            self._store.delete(key)
+            raise Refused(_too_late(f"hold {name}"))
+        return self.find(name)
+
+    def renew(self, placed: Placed, lease_ms: int | None = None) -> Placed:
+        """Write it again, so that its lease begins anew. `HoldLapsed` when that came too late."""
+        if lease_ms is not None:
+            _check_lease(lease_ms)
+            placed = Placed(placed.hold, lease_ms, placed.about, placed.token, placed.etag)
+        for _ in range(_MAX_TRIES):
+            try:
+                self._store.replace(self._key(placed.name), _encode(placed), placed.etag or "")
+            except (PreconditionFailed, ObjectNotFound):
+                # An earlier renewal whose answer was lost changed it too, and so did who took the name.
+                there = self._read(self._key(placed.name))
+                if there is None or there.token != placed.token:
+                    raise HoldLapsed(
+                        f"hold {placed.name} lapsed and was removed; what it kept may be gone"
+                    ) from None
+                placed = Placed(placed.hold, placed.lease_ms, placed.about, placed.token, there.etag)
+                continue
+            if not admits(self._thresholds.read(), placed.hold.position):
+                raise HoldLapsed(_too_late(f"hold {placed.name} had lapsed, and"))
+            return self.find(placed.name)
+        raise StoreError(f"hold {placed.name}: changed by others {_MAX_TRIES} times in a row")
+
+    def release(self, name: str) -> None:
+        """Give a hold up; no error when there is none."""
+        self._store.delete(self._key(checked_name(name)))
+
+    def remove_over(self, placed: Iterable[Placed], threshold: Threshold | None, now_ms: int) -> None:
+        """Delete those that have lapsed and cannot be renewed."""
+        for one in placed:
+            if is_over(one.hold, threshold, now_ms):
+                self._store.delete(self._key(one.name))
+
+    def _key(self, name: str) -> str:
+        return join(self._folder, f"{name}{_SUFFIX}")
+
+    def _read(self, key: str) -> Placed | None:
+        try:
+            data, meta = self._store.get_with_meta(key)
+        except ObjectNotFound:
+            return None
+        return _decode(data, meta)
+
+
+def _is_hold(meta: ObjectMeta) -> bool:
+    return meta.key.endswith(_SUFFIX)
+
+
+def _check_lease(lease_ms: int) -> None:
+    if lease_ms < MIN_LEASE_MS:
+        raise Refused(f"a lease of {lease_ms} ms is too short; take at least {MIN_LEASE_MS // 1000} s")
+
+
+def _too_late(what: str) -> str:
+    return f"{what} came too late: history up to there may be gone; take a newer version"
+
+
+def _encode(placed: Placed) -> bytes:
+    hold = placed.hold
+    return json.dumps(
+        {
+            "owner": hold.owner,
+            "position": hold.position,
+            "since_ms": hold.since_ms,
+            "lease_ms": placed.lease_ms,
+            "about": dict(placed.about),
+            "token": placed.token,
+        }
+    ).encode()
+
+
+def _decode(data: bytes, meta: ObjectMeta) -> Placed:
+    try:
+        fields = json.loads(data)
+        name = checked_name(meta.key.rpartition("/")[2].removesuffix(_SUFFIX))
+        lease_ms = whole_number(fields["lease_ms"], most=MAX_POSITION)
+        hold = Hold(
+            name=name,
+            owner=text(fields["owner"]),
+            position=whole_number(fields["position"], most=MAX_POSITION),
+            since_ms=whole_number(fields["since_ms"], most=MAX_POSITION),
+            until_ms=meta.last_modified_ms + lease_ms,
+        )
+        return Placed(hold, lease_ms, dict(fields["about"]), text(fields["token"]), meta.etag)
+    except (ValueError, TypeError, KeyError, RecursionError, Refused) as error:
+        reason = f"is no hold: {error}; find out who wrote it, and delete it if nobody needs it"
+        raise CorruptObject(meta.key, reason) from error

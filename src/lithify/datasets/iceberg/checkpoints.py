@@ -1,0 +1,117 @@
+"""Where a reader with Spark Structured Streaming stands in a table, by its checkpoint folder.
+
+1. `commits/N` exists once batch N is done for good; `offsets/N` says up to where batch N was to read, one
+   line for each source after `v1` and a line of Spark's own. A position counts when it is committed: that of
+   the highest N in `commits`, not one that was only planned.
+2. Iceberg's source writes its first position once, before the first batch, as `sources/K/offsets/0`. A reader
+   that has committed nothing stands there. With `Trigger.AvailableNow` a restarted reader walks from there to
+   the newest snapshot, however far it has come (apache/iceberg #18000), so it needs all of that.
+3. A position is `{"version": 1, "snapshot_id": …, "position": …, "scan_all_files": …}`. The snapshot -1
+   stands for the beginning of the table.
+4. A checkpoint may have several sources. Those of this table are the ones whose snapshots it has.
+
+What does not decode is an error: nobody knows then what the reader needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from lithify.errors import CorruptObject, ObjectNotFound
+from lithify.jsonvalues import whole_number
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+
+BEGINNING = -1
+"""A position before the first snapshot."""
+_VERSION = "v1"
+_MAX_ID = (1 << 63) - 1
+_NO_OFFSET = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source of a checkpoint that reads an Iceberg table: snapshots by id."""
+
+    initial: int | None
+    """Where it began; `None` when that is not written yet."""
+    committed: int | None
+    """Where it stands after what it has committed; `None` when it has committed nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a checkpoint folder says."""
+
+    sources: tuple[Source, ...]
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it says anything at all."""
+        return bool(self.sources)
+
+
+def read_checkpoint(store: ObjectStore, folder: str) -> Checkpoint:
+    """The checkpoint in a folder of a store. `CorruptObject` when it does not decode; without sources when
+    nothing is there yet."""
+    batch = _highest(store, join(folder, "commits"))
+    committed: dict[int, int] = {}
+    if batch is not None:
+        key = join(folder, "offsets", str(batch))
+        try:
+            committed = parse_offsets(store.get(key), key)
+        except ObjectNotFound:
+            raise CorruptObject(key, f"batch {batch} was committed, and its offsets are missing") from None
+    initial = dict(_initial(store, join(folder, "sources")))
+    numbers = sorted(committed.keys() | initial.keys())
+    return Checkpoint(tuple(Source(initial.get(n), committed.get(n)) for n in numbers))
+
+
+def parse_offsets(data: bytes, key: str) -> dict[int, int]:
+    """Snapshots by number of the source, of all sources that read Iceberg tables (pure)."""
+    try:
+        version, _, *lines = data.decode().splitlines()
+        if version != _VERSION:
+            raise ValueError(f"its format is {version[:20]!r}, not {_VERSION!r}")
+        found = {n: _snapshot_of(line) for n, line in enumerate(lines) if line != _NO_OFFSET}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptObject(key, f"does not decode as offsets of Spark: {error}") from error
+    return {n: snapshot for n, snapshot in found.items() if snapshot is not None}
+
+
+def parse_offset(data: bytes, key: str) -> int | None:
+    """The snapshot of one position; `None` when another kind of source wrote it (pure)."""
+    try:
+        lines = data.decode().splitlines()
+        return _snapshot_of(lines[-1]) if lines else None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptObject(key, f"does not decode as an offset of Iceberg: {error}") from error
+
+
+def _snapshot_of(line: str) -> int | None:
+    fields: Any = json.loads(line)
+    if not isinstance(fields, dict) or "snapshot_id" not in fields:
+        return None
+    if fields["version"] != 1:
+        raise ValueError(f"a position has the version {fields['version']!r}; Lithify knows 1")
+    return whole_number(fields["snapshot_id"], least=BEGINNING, most=_MAX_ID)
+
+
+def _highest(store: ObjectStore, folder: str) -> int | None:
+    names = (meta.key.removeprefix(f"{folder}/") for meta in store.list(folder))
+    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=None)
+
+
+def _initial(store: ObjectStore, folder: str) -> Iterable[tuple[int, int]]:
+    for meta in store.list(folder):
+        number, _, rest = meta.key.removeprefix(f"{folder}/").partition("/")
+        if rest == "offsets/0" and number.isascii() and number.isdigit():
+            try:
+                snapshot = parse_offset(store.get(meta.key), meta.key)
+            except ObjectNotFound:
+                continue
+            if snapshot is not None:
+                yield int(number), snapshot

@@ -1,0 +1,427 @@
+"""Expiring the snapshots of a table that nobody needs, and deleting their files. One run.
+
+Stage 1. Collect what everybody needs (`needs`) and what the policy lets go (`retention`). Publish the low
+   watermark: the oldest time that is needed, or just past all that the policy lets go where that is older;
+   never lower than before, and where it was when somebody's need is not known. This happens whatever comes of
+   stage 2.
+Stage 2. Collect again: who put a hold meanwhile either is found now, or finds the watermark past it and gives
+   up. Expire what the policy lets go, what is below the watermark, and what nobody needs. The files that only
+   these snapshots name are written down before (`pending`). The commit asserts the table's UUID and every ref
+   that was seen, and, where the catalog checks requirements in this process, that there are no others. After
+   a conflict both stages are repeated, a few times.
+Files. What was written down by any run, and whose snapshots are gone for longer than the grace period, is
+   deleted in batches: each only if no snapshot, as the table is then, names it (`reachable`).
+
+| outcome        | when                                                                     |
+|----------------|--------------------------------------------------------------------------|
+| EXPIRED        | snapshots or refs were expired                                           |
+| NOTHING_TO_DO  | the policy lets nothing go that is still there                           |
+| HELD           | all that the policy lets go is needed by somebody                        |
+| MISSING_READER | a registered reader's checkpoint cannot be read, or names what is gone   |
+| UNPUBLISHED    | a registered reader has not begun                                        |
+| NO_WATERMARK   | the policy lets nothing go at all: `gc.enabled` is false, no snapshots   |
+| REF_CHANGED    | a branch or tag was changed or created meanwhile, again and again        |
+| LOST_RACE      | another commit came first, again and again                               |
+
+Invariants: of the outcomes only EXPIRED changes the table. A snapshot that somebody holds, or reads from, or
+that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever dies anywhere,
+the next run finds all that is left to do. Any number of runs may go on at once. A dry run writes nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, cast
+
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemovePartitionStatisticsUpdate,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    RemoveStatisticsUpdate,
+    TableRequirement,
+    TableUpdate,
+    ValidatableTableRequirement,
+)
+
+from lithify.clock import Clock
+from lithify.coordination.holds import ObjectHolds
+from lithify.coordination.thresholds import ThresholdFiles
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.garbage import BATCH_FILES, MAX_DELETES_IN_FLIGHT, check_whole
+from lithify.datasets.iceberg.needs import Needs, and_descendants, collect_needs
+from lithify.datasets.iceberg.pending import Entry, Pending
+from lithify.datasets.iceberg.reachable import (
+    FileKind,
+    NamedFile,
+    Reached,
+    is_deletable,
+    key_of,
+    only_named_by,
+)
+from lithify.datasets.iceberg.readers import Readers
+from lithify.datasets.iceberg.retention import Expirable, expirable, low_watermark, may_expire, retention_of
+from lithify.errors import Refused, StoreError, VersionConflict
+from lithify.ids import Ids
+from lithify.store.times import store_now_ms
+from lithify.watermarks.model import Needed, Reason, Threshold
+from lithify.watermarks.rules import cut, next_threshold
+
+DEFAULT_GRACE_MS = 3_600_000
+MAX_TRIES = 5
+"""Times a run begins again after somebody else was faster."""
+FIRST_PAUSE_S = 0.1
+"""Longest pause after the first conflict; doubles with each further one."""
+MAX_PAUSE_S = 3.0
+
+
+class Outcome(StrEnum):
+    """What came of a run; see the module."""
+
+    EXPIRED = "expired"
+    NOTHING_TO_DO = "nothing_to_do"
+    HELD = "held"
+    MISSING_READER = "missing_reader"
+    UNPUBLISHED = "unpublished"
+    NO_WATERMARK = "no_watermark"
+    REF_CHANGED = "ref_changed"
+    LOST_RACE = "lost_race"
+
+
+DONE = frozenset({Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD})
+"""All was done that there was to do."""
+_OUTCOMES = {
+    Reason.MISSING_MEMBER: Outcome.MISSING_READER,
+    Reason.UNPUBLISHED: Outcome.UNPUBLISHED,
+    Reason.NO_WATERMARK: Outcome.NO_WATERMARK,
+    Reason.NOTHING_TO_DO: Outcome.NOTHING_TO_DO,
+    Reason.HELD: Outcome.HELD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireOptions:
+    """What one run does."""
+
+    older_than_ms: int | None = None
+    """Wall-clock milliseconds; `None`: as the table's properties say."""
+    retain_last: int | None = None
+    grace_ms: int = DEFAULT_GRACE_MS
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.grace_ms < 0:
+            raise Refused(f"the grace period is {self.grace_ms} ms; it cannot be negative")
+
+
+@dataclass(slots=True)
+class Expiry:
+    """What a run did, or would do."""
+
+    dry_run: bool
+    outcome: Outcome = Outcome.NOTHING_TO_DO
+    why: str = ""
+    snapshots: int = 0
+    """That are left."""
+    expired: tuple[int, ...] = ()
+    refs: tuple[str, ...] = ()
+    """Branches and tags that were too old."""
+    kept: int = 0
+    """Snapshots that the policy lets go and somebody needs."""
+    needed: tuple[Needed, ...] = ()
+    """Who needs what, the oldest first."""
+    watermark_ms: int | None = None
+    """The published one."""
+    deleted: Counter[FileKind] = field(default_factory=Counter)
+    deleted_bytes: int = 0
+    pending: tuple[Entry, ...] = ()
+    """Files that wait for their grace period to end."""
+    would_delete: tuple[int, int] = (0, 0)
+    """Of a dry run: how many files only the expired snapshots name, and their bytes."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What can be expired, as things were when they were looked at."""
+
+    table: Table
+    policy: Expirable
+    needs: Needs
+    low_watermark: int | None
+
+
+class AssertSameRefs(ValidatableTableRequirement):
+    """The table has exactly these refs, and still these snapshots. Not part of Iceberg's protocol: for
+    catalogs that check requirements in this process, on the very metadata that they replace."""
+
+    type: Literal["lithify-assert-same-refs"] = "lithify-assert-same-refs"
+    refs: dict[str, int]
+    snapshots: list[int]
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        if base_metadata is None or refs_of(base_metadata) != self.refs:
+            raise CommitFailedException("Requirement failed: branches or tags were changed meanwhile")
+        if not set(self.snapshots) <= {s.snapshot_id for s in base_metadata.snapshots}:
+            raise CommitFailedException("Requirement failed: snapshots were expired meanwhile")
+
+
+class Expirer:
+    """Expires snapshots of one table."""
+
+    def __init__(
+        self, dataset: IcebergDataset, clock: Clock, ids: Ids, rng: random.Random | None = None
+    ) -> None:
+        self._dataset = dataset
+        self._clock = clock
+        self._rng = rng if rng is not None else random.Random()
+        store, folder = dataset.store, dataset.own_folder
+        self._thresholds = ThresholdFiles(store, folder, clock, ids, self._rng)
+        self._holds = ObjectHolds(store, folder, self._thresholds, clock, ids)
+        self._readers = Readers(store, folder, self._thresholds)
+        self._pending = Pending(store, folder, clock, ids, self._rng)
+
+    def run(self, options: ExpireOptions | None = None) -> Expiry:
+        """One run. `Refused` for a table that must not be touched."""
+        options = options if options is not None else ExpireOptions()
+        done = Expiry(options.dry_run)
+        self._checked(self._dataset.load())
+        pause_s = FIRST_PAUSE_S
+        for attempt in range(1, MAX_TRIES + 1):
+            done.outcome, done.why = self._try(options, done)
+            if done.outcome not in (Outcome.REF_CHANGED, Outcome.LOST_RACE) or attempt == MAX_TRIES:
+                break
+            self._clock.sleep_s(self._rng.uniform(0, pause_s))
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+        self._delete_files(options, done)
+        return done
+
+    # Stages 1 and 2
+
+    def _try(self, options: ExpireOptions, done: Expiry) -> tuple[Outcome, str]:
+        seen = self._look(options)
+        done.notes = []
+        done.snapshots = len(seen.table.metadata.snapshots)
+        if not may_expire(seen.table.metadata.properties):
+            return Outcome.NO_WATERMARK, "the table's property gc.enabled is not true"
+        if not seen.table.metadata.snapshots:
+            return Outcome.NO_WATERMARK, "the table has no snapshots"
+        published = self._publish(seen, options)
+        plan = self._look(options)
+        done.watermark_ms = None if published is None else published.position
+        done.needed = plan.needs.by
+        done.snapshots = len(plan.table.metadata.snapshots)
+        if not options.dry_run:
+            self._holds.remove_over(self._holds.list(), published, self._now_ms(options))
+        going, reason = _decide(plan, published)
+        done.kept = len(plan.policy.snapshots) - len(going)
+        if reason is not None:
+            return _OUTCOMES[reason], _why(reason, plan.needs)
+        if options.dry_run:
+            self._foresee(plan, going, done)
+            return Outcome.EXPIRED, ""
+        return self._expire(plan, going, done, self._now_ms(options))
+
+    def _look(self, options: ExpireOptions) -> _Plan:
+        """Who needs what, then the table."""
+        ledger = self._dataset.ledger()
+        holds, readers = self._holds.list(), self._readers.list()
+        now_ms = self._now_ms(options)
+        table = self._dataset.load()
+        standings = [self._readers.standing(reader, table) for reader in readers]
+        needs = collect_needs(table.metadata, holds, standings, ledger, now_ms)
+        properties = table.metadata.properties
+        policy = expirable(
+            table.metadata, retention_of(properties, now_ms, options.older_than_ms, options.retain_last)
+        )
+        return _Plan(table, policy, needs, low_watermark(table.metadata, policy))
+
+    def _publish(self, plan: _Plan, options: ExpireOptions) -> Threshold | None:
+        def change(old: Threshold | None) -> Threshold | None:
+            return next_threshold(old, plan.low_watermark, plan.needs.collected)
+
+        return change(self._thresholds.read()) if options.dry_run else self._thresholds.publish(change)
+
+    def _expire(self, plan: _Plan, going: frozenset[int], done: Expiry, now_ms: int) -> tuple[Outcome, str]:
+        table = plan.table
+        what = f"expiring snapshots of {self._dataset.url}"
+        entry = None
+        if going:
+            with translated(what):
+                files = only_named_by(table, going)
+            entry = self._pending.write(_own(files, table.metadata, done), going, now_ms)
+        try:
+            with translated(what):
+                table._do_commit(
+                    updates_of(table.metadata, plan.policy.refs, going), requirements_of(table, going)
+                )
+        except (VersionConflict, StoreError) as error:
+            now = self._dataset.load()
+            if not self._has_landed(now, plan, going):
+                if not isinstance(error, VersionConflict):
+                    raise
+                if entry is not None:
+                    self._pending.drop(entry)
+                if refs_of(now.metadata) != refs_of(table.metadata):
+                    return Outcome.REF_CHANGED, "branches or tags were changed while snapshots were expired"
+                return Outcome.LOST_RACE, "another commit came first"
+        self._dataset.lineage.advance(self._dataset.load())
+        done.expired, done.refs = tuple(sorted(going)), plan.policy.refs
+        done.snapshots -= len(going)
+        return Outcome.EXPIRED, ""
+
+    def _has_landed(self, now: Table, plan: _Plan, going: frozenset[int]) -> bool:
+        """Whether the table looks as if the commit had been made. Where another run expired the same, it has
+        written down the same files."""
+        there = {snapshot.snapshot_id for snapshot in now.metadata.snapshots}
+        return there.isdisjoint(going) and now.metadata.refs.keys().isdisjoint(plan.policy.refs)
+
+    def _foresee(self, plan: _Plan, going: frozenset[int], done: Expiry) -> None:
+        with translated(f"reading the snapshots of {self._dataset.url}"):
+            files = _own(only_named_by(plan.table, going), plan.table.metadata, done) if going else []
+        done.would_delete = len(files), sum(file.size_bytes for file in files)
+        done.expired, done.refs = tuple(sorted(going)), plan.policy.refs
+        done.snapshots -= len(going)
+
+    # Files
+
+    def _delete_files(self, options: ExpireOptions, done: Expiry) -> None:
+        if options.dry_run:
+            done.pending = self._pending.read()
+            return
+        table = self._dataset.load()
+        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        now_ms = self._now_ms(options)
+        if not self._pending.read():
+            return
+        entries = self._pending.confirm(there, now_ms)
+        due = [e for e in entries if e.since_ms is not None and now_ms >= e.since_ms + options.grace_ms]
+        if due and may_expire(table.metadata.properties):
+            reached = Reached()
+            for entry in due:
+                self._carry_out(entry, reached, done)
+        done.pending = self._pending.read()
+
+    def _carry_out(self, entry: Entry, reached: Reached, done: Expiry) -> None:
+        """Delete the files of an entry that nothing names, looking at the table again before each batch."""
+        files = self._pending.paths(entry)
+        for start in range(0, len(files), BATCH_FILES):
+            table = self._checked(self._dataset.load())
+            with translated(f"reading the snapshots of {self._dataset.url}"):
+                reached.add(table)
+            batch = [
+                file
+                for file in files[start : start + BATCH_FILES]
+                if key_of(file.path) not in reached.keys and is_deletable(file.path, table.metadata)
+            ]
+            _delete(table, batch)
+            done.deleted.update(file.kind for file in batch)
+            done.deleted_bytes += sum(file.size_bytes for file in batch)
+        self._pending.drop(entry)
+
+    def _checked(self, table: Table) -> Table:
+        """`Refused` for a table that is not surely whole, or of another format than the tested one."""
+        version = table.metadata.format_version
+        if version != 2:
+            raise Refused(
+                f"{self._dataset.url}: has format version {version}; snapshots of version 2 are expired"
+            )
+        check_whole(table, self._dataset.lineage.read(), self._dataset)
+        return table
+
+    def _now_ms(self, options: ExpireOptions) -> int:
+        if options.dry_run:
+            return self._clock.now_ms()
+        return store_now_ms(self._dataset.store, self._dataset.time_key)
+
+
+def _decide(plan: _Plan, published: Threshold | None) -> tuple[frozenset[int], Reason | None]:
+    """Which snapshots go, or why nothing does (pure)."""
+    below = cut(published, plan.low_watermark, plan.needs.collected)
+    if plan.needs.collected.reason is not None:
+        return frozenset(), plan.needs.collected.reason
+    going: frozenset[int] = frozenset()
+    if isinstance(below, int):
+        metadata = plan.table.metadata
+        stay = {s.snapshot_id for s in metadata.snapshots if s.timestamp_ms >= below}
+        going = plan.policy.snapshots - and_descendants(metadata, plan.needs.snapshots | stay)
+    if going or plan.policy.refs:
+        return going, None
+    return going, below if isinstance(below, Reason) else Reason.HELD
+
+
+def _why(reason: Reason, needs: Needs) -> str:
+    match reason:
+        case Reason.MISSING_MEMBER | Reason.UNPUBLISHED:
+            return f"{needs.why}; nothing is expired until that is known: see `lithify readers list`"
+        case Reason.HELD:
+            return f"needed by {needs.by[0].by}" if needs.by else "needed"
+        case _:
+            return str(reason)
+
+
+def requirements_of(table: Table, going: Iterable[int]) -> tuple[TableRequirement, ...]:
+    """What must be so for the commit to be made."""
+    metadata = table.metadata
+    refs = [
+        AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
+        for name, ref in metadata.refs.items()
+    ]
+    exact: list[Any] = []
+    if isinstance(table.catalog, MetastoreCatalog):
+        exact = [
+            AssertSameRefs(type="lithify-assert-same-refs", refs=refs_of(metadata), snapshots=list(going))
+        ]
+    return cast("tuple[TableRequirement, ...]", (AssertTableUUID(uuid=metadata.table_uuid), *refs, *exact))
+
+
+def updates_of(
+    metadata: TableMetadata, refs: Sequence[str], going: frozenset[int]
+) -> tuple[TableUpdate, ...]:
+    """The commit: refs that are too old, statistics of the snapshots, and the snapshots."""
+    found: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in refs]
+    for update, files in (
+        (RemoveStatisticsUpdate, metadata.statistics),
+        (RemovePartitionStatisticsUpdate, metadata.partition_statistics),
+    ):
+        described = sorted({file.snapshot_id for file in files} & going)
+        found += [update.model_validate({"snapshot-id": snapshot_id}) for snapshot_id in described]
+    if going:
+        found.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(going)}))
+    return tuple(found)
+
+
+def refs_of(metadata: TableMetadata) -> dict[str, int]:
+    """Where the branches and tags are."""
+    return {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+
+
+def _own(files: Sequence[NamedFile], metadata: TableMetadata, done: Expiry) -> list[NamedFile]:
+    own = [file for file in files if is_deletable(file.path, metadata)]
+    if len(own) < len(files):
+        done.notes.append(
+            f"{len(files) - len(own)} files outside the table's location stay: other tables may use them"
+        )
+    return own
+
+
+def _delete(table: Table, files: Sequence[NamedFile]) -> None:
+    def delete(file: NamedFile) -> None:
+        with translated(f"deleting {file.path}"), suppress(FileNotFoundError):
+            table.io.delete(file.path)
+
+    with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-history") as pool:
+        for _ in pool.map(delete, files):
+            pass  # the first failure is raised here

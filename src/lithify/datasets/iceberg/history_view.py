@@ -1,0 +1,171 @@
+"""What there is to show of a table's history: holds, readers, and what expired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pyiceberg.table.metadata import TableMetadata
+
+from lithify.coordination.holds import Placed
+from lithify.datasets.iceberg.expire import DONE, Expiry, Outcome
+from lithify.datasets.iceberg.needs import SNAPSHOT
+from lithify.datasets.iceberg.reachable import FileKind
+from lithify.datasets.iceberg.readers import Reader, Standing, time_of
+from lithify.views import text
+from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns, notes
+
+
+def at(time_ms: int | None) -> str:
+    """A time for people."""
+    if time_ms is None:
+        return "–"
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+
+
+def hold_json(placed: Placed) -> dict[str, Any]:
+    """A hold as a JSON value."""
+    hold = placed.hold
+    return {
+        "name": hold.name,
+        "owner": hold.owner,
+        SNAPSHOT: placed.about.get(SNAPSHOT),
+        "position_ms": hold.position,
+        "since_ms": hold.since_ms,
+        "lease_ms": placed.lease_ms,
+        "until_ms": hold.until_ms,
+    }
+
+
+def show_hold(url: str, placed: Placed) -> Shown:
+    """A hold that was put or renewed."""
+    snapshot, until = placed.about.get(SNAPSHOT), at(placed.hold.until_ms)
+    lines = (
+        Line(f"Snapshot {snapshot} of {at(placed.hold.position)}, and all after it, stay until {until}."),
+        Line(f"Renew it: lithify hold --renew {placed.name} {url}"),
+        Line(f"Give it up: lithify hold --release {placed.name} {url}"),
+    )
+    return Shown({"url": url, "hold": hold_json(placed)}, (Line("", f"Hold {placed.name}"), *lines))
+
+
+def show_holds(url: str, holds: Sequence[Placed]) -> Shown:
+    """All holds, the oldest first."""
+    found = sorted(holds, key=lambda placed: (placed.hold.position, placed.name))
+    block: Block = Line("Nothing is held.")
+    if found:
+        rows = [
+            (
+                placed.name,
+                placed.hold.owner,
+                str(placed.about.get(SNAPSHOT)),
+                at(placed.hold.position),
+                at(placed.hold.since_ms),
+                at(placed.hold.until_ms),
+            )
+            for placed in found
+        ]
+        block = Table("Holds", columns("name", "owner", "snapshot", "of", "since", "until"), rows, of="holds")
+    return Shown({"url": url, "holds": [hold_json(placed) for placed in found]}, (block,))
+
+
+def show_readers(url: str, metadata: TableMetadata, standings: Sequence[Standing]) -> Shown:
+    """Readers, and where they stand."""
+    documents, rows = [], []
+    for standing in standings:
+        reader = standing.reader
+        oldest = min(standing.snapshots, key=lambda s: time_of(metadata, s), default=None)
+        time_ms = None if oldest is None else time_of(metadata, oldest)
+        documents.append(
+            {
+                "name": reader.name,
+                "checkpoint": reader.checkpoint,
+                "continuous": reader.continuous,
+                "needs_snapshot_id": oldest,
+                "needs_ms": time_ms,
+                "problem": None if standing.reason is None else standing.why,
+            }
+        )
+        stands = f"{oldest} of {at(time_ms)}" if oldest is not None else "the beginning"
+        rows.append(
+            (
+                reader.name,
+                reader.checkpoint,
+                "continuous" if reader.continuous else "any",
+                stands if standing.reason is None else Alarm(standing.why),
+            )
+        )
+    block: Block = Line("No readers are registered.")
+    if rows:
+        block = Table(
+            "Readers", columns("name", "~checkpoint", "runs", "~needs snapshot"), rows, of="readers"
+        )
+    return Shown({"url": url, "readers": documents}, (block,))
+
+
+def show_dropped(url: str, reader: Reader) -> Shown:
+    """A reader that is not waited for any more."""
+    text = f"Reader {reader.name} ({reader.checkpoint}) is not waited for any more."
+    return Shown({"url": url, "dropped": reader.name}, (Line(text),))
+
+
+def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
+    """What a run expired and deleted, or would; what stands in the way; what waits."""
+    files, size_bytes = found.would_delete
+    document = {
+        "url": url,
+        "dry_run": found.dry_run,
+        "outcome": found.outcome.value,
+        "why": found.why,
+        "snapshots": found.snapshots,
+        "expired_snapshots": list(found.expired),
+        "expired_refs": list(found.refs),
+        "kept_snapshots": found.kept,
+        "needed": [{"by": n.by, "since_ms": n.since_ms, "from_ms": n.position} for n in found.needed],
+        "low_watermark_ms": found.watermark_ms,
+        **{f"deleted_{kind.value}_count": found.deleted[kind] for kind in FileKind},
+        "deleted_bytes": found.deleted_bytes,
+        "would_delete_files": files,
+        "would_delete_bytes": size_bytes,
+        "pending_files": sum(entry.files for entry in found.pending),
+        "pending_bytes": sum(entry.size_bytes for entry in found.pending),
+        "notes": list(found.notes),
+    }
+    blocks: list[Block] = [_outcome(found)]
+    if found.kept:
+        holders = ", ".join(f"{needed.by} from {at(needed.position)}" for needed in found.needed[:5])
+        blocks.append(Line(f"{found.kept} that the policy lets go stay: needed by {holders or 'others'}."))
+    if found.dry_run:
+        blocks.append(Line(f"{files:,} files ({text.size(size_bytes)}) would be needed by nothing any more."))
+    deleted = sum(found.deleted.values())
+    if deleted:
+        counts = ", ".join(
+            f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in sorted(found.deleted.items())
+        )
+        blocks.append(Line(f"Deleted {deleted:,} files ({text.size(found.deleted_bytes)}): {counts}."))
+    if found.pending:
+        waiting = sum(entry.files for entry in found.pending)
+        waiting_bytes = sum(entry.size_bytes for entry in found.pending)
+        blocks.append(
+            Line(
+                f"{waiting:,} files ({text.size(waiting_bytes)}) wait for {text.duration(grace_ms)} in case "
+                "somebody reads them; run this again after that."
+            )
+        )
+    return Shown(document, (*blocks, notes(found.notes)))
+
+
+def _outcome(found: Expiry) -> Line:
+    done = f"{len(found.expired)} snapshots"
+    if found.refs:
+        done += f" and {len(found.refs)} branches or tags"
+    if found.outcome is Outcome.EXPIRED:
+        verb = "would be expired" if found.dry_run else "expired"
+        return Line(f"{done} {verb}; {found.snapshots} are left.")
+    if found.outcome is Outcome.NOTHING_TO_DO:
+        return Line(f"Nothing to expire; the table has {found.snapshots} snapshots.")
+    lead = found.outcome.value.replace("_", " ").capitalize()
+    return Line(f": {found.why}. Nothing was expired.", lead, is_bad=found.outcome not in DONE)

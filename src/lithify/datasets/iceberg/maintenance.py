@@ -1,0 +1,119 @@
+"""The history of a table: holds and readers, as commands and programs ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+
+from lithify.clock import Clock
+from lithify.coordination.holds import ObjectHolds, Placed
+from lithify.coordination.thresholds import ThresholdFiles
+from lithify.datasets.iceberg import history_view as view
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
+from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
+from lithify.datasets.iceberg.readers import Readers
+from lithify.datasets.maintenance import Expired, ExpiryAsked, Wanted
+from lithify.errors import HoldLapsed, Refused
+from lithify.ids import Ids
+from lithify.views.blocks import Shown
+
+
+class TableMaintenance:
+    """See `lithify.datasets.maintenance.Maintenance`."""
+
+    def __init__(self, dataset: IcebergDataset, clock: Clock, ids: Ids) -> None:
+        self._dataset = dataset
+        self._clock = clock
+        self._ids = ids
+        store, folder = dataset.store, dataset.own_folder
+        self.thresholds = ThresholdFiles(store, folder, clock, ids)
+        self._holds = ObjectHolds(store, folder, self.thresholds, clock, ids)
+        self._readers = Readers(store, folder, self.thresholds)
+
+    # Holds
+
+    def hold(self, wanted: Wanted, lease_ms: int, name: str | None, owner: str) -> Placed:
+        snapshot = self._wanted(self._dataset.load(), wanted)
+        about = {SNAPSHOT: snapshot.snapshot_id}
+        placed = self._holds.take(name, owner, snapshot.timestamp_ms, lease_ms, about)
+        # An older expiry, or another program's, may have come between: what is not there is not held.
+        if self._dataset.load().metadata.snapshot_by_id(snapshot.snapshot_id) is None:
+            self._holds.release(placed.name)
+            raise Refused(f"{self._dataset.url}: snapshot {snapshot.snapshot_id} was expired meanwhile")
+        return placed
+
+    def renew(self, placed: Placed | str, lease_ms: int | None = None) -> Placed:
+        found = self._holds.find(placed) if isinstance(placed, str) else placed
+        renewed = self._holds.renew(found, lease_ms)
+        snapshot_id = renewed.about.get(SNAPSHOT)
+        if not any(s.snapshot_id == snapshot_id for s in self._dataset.load().metadata.snapshots):
+            raise HoldLapsed(
+                f"hold {renewed.name}: its snapshot {snapshot_id} is gone; another program expired it"
+            )
+        return renewed
+
+    def release(self, name: str) -> None:
+        self._holds.release(name)
+
+    def holds(self) -> tuple[Placed, ...]:
+        now_ms = self._clock.now_ms()
+        return tuple(placed for placed in self._holds.list() if not placed.hold.has_lapsed(now_ms))
+
+    def show_hold(self, placed: Placed) -> Shown:
+        return view.show_hold(self._dataset.url, placed)
+
+    def show_holds(self) -> Shown:
+        return view.show_holds(self._dataset.url, self.holds())
+
+    def _wanted(self, table: Table, wanted: Wanted) -> Snapshot:
+        metadata = table.metadata
+        if wanted.version is not None and wanted.at_ms is not None:
+            raise Refused("name a snapshot or a time, not both")
+        if wanted.version is not None:
+            snapshot = metadata.snapshot_by_id(wanted.version)
+            if snapshot is None:
+                raise Refused(f"{self._dataset.url}: there is no snapshot {wanted.version}")
+            return snapshot
+        newest = metadata.current_snapshot()
+        if newest is None:
+            raise Refused(f"{self._dataset.url}: the table has no snapshot that could be held")
+        if wanted.at_ms is None:
+            return newest
+        found = snapshot_at(ancestors_of(newest, metadata), wanted.at_ms)
+        if found is None:
+            raise Refused(f"{self._dataset.url}: the table's history does not go back that far")
+        return found
+
+    # Readers
+
+    def add_reader(self, reader: str, name: str | None, options: Mapping[str, Any]) -> Shown:
+        table = self._dataset.load()
+        continuous = bool(options.get("continuous", False))
+        now_ms = self._clock.now_ms()
+        standing = self._readers.add(table, reader, name, continuous, now_ms)
+        return view.show_readers(self._dataset.url, table.metadata, [standing])
+
+    def drop_reader(self, name: str) -> Shown:
+        return view.show_dropped(self._dataset.url, self._readers.drop(name))
+
+    def show_readers(self) -> Shown:
+        table = self._dataset.load()
+        standings = [self._readers.standing(reader, table) for reader in self._readers.list()]
+        return view.show_readers(self._dataset.url, table.metadata, standings)
+
+    # Expiry
+
+    def expire(self, asked: ExpiryAsked) -> Expired:
+        options = ExpireOptions(
+            older_than_ms=asked.older_than_ms,
+            retain_last=asked.retain_last,
+            grace_ms=DEFAULT_GRACE_MS if asked.grace_ms is None else asked.grace_ms,
+            dry_run=asked.dry_run,
+        )
+        found = Expirer(self._dataset, self._clock, self._ids).run(options)
+        shown = view.show_expiry(self._dataset.url, found, options.grace_ms)
+        return Expired(found.outcome.value, found.outcome in DONE, shown)

@@ -1,0 +1,116 @@
+"""What of a table's history is needed, by whom: one collection of all that pins snapshots.
+
+| who                            | needs                                                                    |
+|--------------------------------|--------------------------------------------------------------------------|
+| a hold                         | its snapshot, and all that came after                                    |
+| a registered reader            | where it stands, and all that came after (`readers`)                     |
+| an active compaction of ours   | the snapshot it was planned on: it is read, and compared when it commits |
+| a branch, a tag                | what `retention` says; they are in the table itself                      |
+
+Positions are the times of snapshots. A table's clock may go back a little between two commits, so what came
+after a snapshot is told by ancestry as well (`and_descendants`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from lithify.coordination.holds import Placed
+from lithify.datasets.iceberg.model import IcebergLedger
+from lithify.datasets.iceberg.readers import Standing, time_of
+from lithify.watermarks.model import Hold, Mark, Member, Needed, Reason
+from lithify.watermarks.rules import Collected, collect, live
+
+SNAPSHOT = "snapshot_id"
+"""What a hold says it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What is needed, as it was collected."""
+
+    collected: Collected
+    snapshots: frozenset[int]
+    """Needed by somebody, each with all that came after."""
+    by: tuple[Needed, ...]
+    """Everybody who needs something, who needs the oldest first."""
+    why: str = ""
+    """Of a reader whose position is not known, why."""
+
+
+def and_descendants(metadata: TableMetadata, snapshots: Set[int]) -> frozenset[int]:
+    """These snapshots, and all of the table that descend from one of them (pure)."""
+    parents = {s.snapshot_id: s.parent_snapshot_id for s in metadata.snapshots}
+    kept = set(snapshots & parents.keys())
+    others: set[int] = set()
+    for snapshot_id in parents:
+        path: list[int] = []
+        now: int | None = snapshot_id
+        while now is not None and now in parents and now not in kept and now not in others:
+            path.append(now)
+            others.add(now)
+            now = parents[now]
+        if now in kept:
+            kept.update(path)
+            others.difference_update(path)
+    return frozenset(kept)
+
+
+def collect_needs(
+    metadata: TableMetadata,
+    holds: Sequence[Placed],
+    standings: Sequence[Standing],
+    ledger: IcebergLedger | None,
+    now_ms: int,
+) -> Needs:
+    """What is needed (pure); `now_ms` by the clock of the store that has the holds."""
+    marks = [_mark(standing, metadata) for standing in standings]
+    required = [mark.member for mark in marks if mark is not None]
+    required += [Member(_reader(standing)) for standing in standings if standing.reason is not None]
+    said = [mark for mark in marks if mark is not None]
+    said += [Mark(Member(_reader(s)), None) for s in standings if s.reason is Reason.UNPUBLISHED]
+    active = _active(metadata, ledger)
+    all_holds = [*(replace(p.hold, name=f"hold {p.name} of {p.hold.owner}") for p in holds), *active.values()]
+    collected = collect(required, said, all_holds, now_ms)
+    by = [Needed(m.position, m.member.name) for m in said if m.position is not None]
+    by += [Needed(hold.position, hold.name, hold.since_ms) for hold in live(all_holds, now_ms)]
+    snapshots = {p.about.get(SNAPSHOT) for p in holds if not p.hold.has_lapsed(now_ms)}
+    snapshots |= {snapshot for standing in standings for snapshot in standing.snapshots}
+    return Needs(
+        collected,
+        frozenset(s for s in snapshots if isinstance(s, int)) | active.keys(),
+        tuple(sorted(by, key=lambda one: (one.position, one.by))),
+        next((f"{_reader(s)}: {s.why}" for s in standings if _reader(s) == collected.by), ""),
+    )
+
+
+def _reader(standing: Standing) -> str:
+    return f"reader {standing.reader.name}"
+
+
+def _mark(standing: Standing, metadata: TableMetadata) -> Mark | None:
+    if standing.reason is not None:
+        return None
+    times = [time_of(metadata, snapshot) for snapshot in standing.snapshots]
+    # A reader at the beginning of an empty table needs all there will be.
+    return Mark(Member(_reader(standing)), min(times, default=0))
+
+
+def _active(metadata: TableMetadata, ledger: IcebergLedger | None) -> dict[int, Hold]:
+    """Holds of our own compactions, by the snapshot they were planned on."""
+    found: dict[int, Hold] = {}
+    for compaction in ledger.active() if ledger is not None else ():
+        snapshot = metadata.snapshot_by_id(compaction.spec.snapshot_id)
+        if snapshot is not None:
+            name = f"compaction {compaction.id}"
+            found[snapshot.snapshot_id] = Hold(name, "", snapshot.timestamp_ms, snapshot.timestamp_ms)
+    return found
+
+
+def snapshot_at(ancestors: Iterable[Snapshot], at_ms: int) -> Snapshot | None:
+    """The snapshot that was current at a time, of the ancestors of the newest one, that one first."""
+    return next((snapshot for snapshot in ancestors if snapshot.timestamp_ms <= at_ms), None)

@@ -1,0 +1,164 @@
+"""Files that are to be deleted once a grace period is over: the second phase of an expiry.
+
+1. *Before* snapshots are expired, the files that only they name are written down: their paths as an object of
+   its own, `pending-files/<id>.json`, then an entry for it in the next version of the numbered file
+   `pending/`. So whenever the process dies, what the commit leaves behind is known.
+2. The grace period of an entry begins when a run finds that none of its snapshots is in the table any more
+   (`confirm`). An entry whose snapshots are still there after a day never was committed, and is dropped.
+3. An entry whose grace is over is carried out (`lithify.datasets.iceberg.expire`), and then dropped. Carrying
+   it out twice does no harm.
+4. Paths without an entry are left by a crash between the two writes of step 1, and swept after a day.
+
+Times are those of the object store.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence, Set
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from lithify.clock import Clock
+from lithify.coordination.thresholds import MAX_POSITION
+from lithify.datasets.iceberg.reachable import FileKind, NamedFile
+from lithify.errors import CorruptObject, ObjectNotFound
+from lithify.ids import Ids, Ulid, parse_ulid
+from lithify.jsonvalues import text, whole_number
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+from lithify.store.versions import VersionedFiles
+
+ABANDONED_MS = 24 * 3_600_000
+"""After so long no commit is under way any more."""
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Files that wait."""
+
+    id: Ulid
+    snapshots: tuple[int, ...]
+    """That alone name them."""
+    files: int
+    size_bytes: int
+    written_ms: int
+    since_ms: int | None = None
+    """When the snapshots were found to be gone; `None` while they are there."""
+
+
+class Pending:
+    """What waits beside the table whose own folder is `folder` of `store`."""
+
+    def __init__(
+        self, store: ObjectStore, folder: str, clock: Clock, ids: Ids, rng: random.Random | None = None
+    ) -> None:
+        self._store = store
+        self._lists = join(folder, "pending-files")
+        self.files = VersionedFiles(
+            store, join(folder, "pending"), _SUFFIX, join(folder, "pending.boundary"), ids
+        )
+        self._clock = clock
+        self._ids = ids
+        self._rng = rng if rng is not None else random.Random()
+
+    def read(self) -> tuple[Entry, ...]:
+        """All entries, the oldest first."""
+        version = self.files.latest()
+        return () if version is None else self.files.decode(version, _decode)
+
+    def write(self, files: Sequence[NamedFile], snapshots: Set[int], now_ms: int) -> Entry:
+        """Write down what these snapshots alone name, before they go."""
+        entry = Entry(
+            id=self._ids.ulid(max(now_ms, 0)),
+            snapshots=tuple(sorted(snapshots)),
+            files=len(files),
+            size_bytes=sum(file.size_bytes for file in files),
+            written_ms=now_ms,
+        )
+        self._store.put(self._key(entry.id), json.dumps([asdict(file) for file in files]).encode())
+        self._change(lambda entries: (*(e for e in entries if e.id != entry.id), entry))
+        return entry
+
+    def confirm(self, there: Set[int], now_ms: int) -> tuple[Entry, ...]:
+        """Begin the grace period of what was expired, and drop what never was; `there` are the snapshots of
+        the table. What is there then."""
+
+        def confirmed(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+            found = []
+            for entry in entries:
+                if entry.since_ms is None and there.isdisjoint(entry.snapshots):
+                    found.append(replace(entry, since_ms=now_ms))
+                elif entry.since_ms is not None or now_ms < entry.written_ms + ABANDONED_MS:
+                    found.append(entry)
+            return tuple(found)
+
+        entries = self._change(confirmed)
+        self._sweep(entries, now_ms)
+        return entries
+
+    def paths(self, entry: Entry) -> list[NamedFile]:
+        """The files of an entry; none when another process carries it out and is done."""
+        key = self._key(entry.id)
+        try:
+            found = json.loads(self._store.get(key))
+            return [_named(fields) for fields in found]
+        except ObjectNotFound:
+            return []
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise CorruptObject(key, f"does not decode as a list of files: {error}") from error
+
+    def drop(self, entry: Entry) -> None:
+        """Forget an entry: it was carried out, or never will be."""
+        self._change(lambda entries: tuple(one for one in entries if one.id != entry.id))
+        self._store.delete(self._key(entry.id))
+
+    def _sweep(self, entries: Sequence[Entry], now_ms: int) -> None:
+        known = {self._key(entry.id) for entry in entries}
+        for meta in list(self._store.list(self._lists)):
+            if meta.key not in known and meta.last_modified_ms < now_ms - ABANDONED_MS:
+                self._store.delete(meta.key)
+
+    def _change(self, change: Callable[[tuple[Entry, ...]], tuple[Entry, ...]]) -> tuple[Entry, ...]:
+        def changed(version: Any) -> bytes | None:
+            now = () if version is None else self.files.decode(version, _decode)
+            new = change(now)
+            return None if new == now else _encode(new)
+
+        version = self.files.update(changed, self._clock, self._rng)
+        return () if version is None else self.files.decode(version, _decode)
+
+    def _key(self, entry_id: Ulid) -> str:
+        return join(self._lists, f"{entry_id}{_SUFFIX}")
+
+
+def _named(fields: Any) -> NamedFile:
+    size_bytes = whole_number(fields["size_bytes"], most=MAX_POSITION)
+    return NamedFile(text(fields["path"]), FileKind(fields["kind"]), size_bytes)
+
+
+def _encode(entries: Sequence[Entry]) -> bytes:
+    return json.dumps({"entries": [asdict(entry) for entry in entries]}).encode()
+
+
+def _decode(data: bytes, key: str) -> tuple[Entry, ...]:
+    try:
+        return tuple(_entry(fields) for fields in json.loads(data)["entries"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptObject(key, f"does not decode as what is to be deleted: {error}") from error
+
+
+def _entry(fields: Any) -> Entry:
+    since = fields["since_ms"]
+    return Entry(
+        id=parse_ulid(text(fields["id"])),
+        snapshots=tuple(
+            whole_number(s, least=-MAX_POSITION * 2, most=MAX_POSITION * 2) for s in fields["snapshots"]
+        ),
+        files=whole_number(fields["files"], most=MAX_POSITION),
+        size_bytes=whole_number(fields["size_bytes"], most=MAX_POSITION),
+        written_ms=whole_number(fields["written_ms"], most=MAX_POSITION),
+        since_ms=None if since is None else whole_number(since, most=MAX_POSITION),
+    )

@@ -1,0 +1,209 @@
+"""Readers of a table that are known to Lithify: checkpoint folders of Spark Structured Streaming.
+
+Each is an object `readers/<name>.json` in Lithify's own folder of the table, written once. A reader is
+required: as long as nobody can tell what it needs, nothing is expired. It is added like a hold is put: first
+the object, then the published watermark is read, and where that is past what the reader needs, the object is
+deleted again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from lithify.coordination.holds import checked_name
+from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
+from lithify.datasets.iceberg.catalogs import open_place
+from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, read_checkpoint
+from lithify.errors import CorruptObject, LithifyError, ObjectExists, ObjectNotFound, Refused
+from lithify.jsonvalues import text, whole_number
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+from lithify.watermarks.model import Reason
+from lithify.watermarks.rules import admits
+
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A registered reader."""
+
+    name: str
+    checkpoint: str
+    """The URL of its checkpoint folder."""
+    continuous: bool
+    """Whether it never runs with `Trigger.AvailableNow`, so that it does not need where it began."""
+    added_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a reader needs."""
+
+    reader: Reader
+    snapshots: tuple[int, ...] = ()
+    """It needs each of these, and all that came after."""
+    reason: Reason | None = None
+    """Why nobody can tell; `None` when it can be told."""
+    why: str = ""
+    """The same for people."""
+
+
+class Readers:
+    """The readers of the table whose own folder is `folder` of `store`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        thresholds: ThresholdFiles,
+        open_checkpoint: Callable[[str, Table], tuple[ObjectStore, str]] | None = None,
+    ) -> None:
+        """`open_checkpoint` gives the store and the key of a checkpoint folder."""
+        self._store = store
+        self._folder = join(folder, "readers")
+        self._thresholds = thresholds
+        self._open = open_checkpoint if open_checkpoint is not None else _open_like_the_table
+
+    def list(self) -> tuple[Reader, ...]:
+        """All there are, by name."""
+        found = []
+        for meta in self._store.list(self._folder):
+            if meta.key.endswith(_SUFFIX):
+                try:
+                    found.append(_decode(self._store.get(meta.key), meta.key))
+                except ObjectNotFound:
+                    continue
+        return tuple(found)
+
+    def add(self, table: Table, checkpoint: str, name: str | None, continuous: bool, now_ms: int) -> Standing:
+        """Register a checkpoint folder; where its reader stands. `Refused` when what it needs may be gone, or
+        when the name is taken."""
+        store, folder = self._open(checkpoint, table)
+        name = checked_name(name if name is not None else default_name(store.url, folder))
+        reader = Reader(name, checkpoint, continuous, now_ms)
+        before = self.standing(reader, table)
+        if before.reason is Reason.MISSING_MEMBER:
+            raise Refused(f"{checkpoint}: {before.why}")
+        key = self._key(name)
+        try:
+            self._store.create(key, _encode(reader))
+        except ObjectExists:
+            there = _decode(self._store.get(key), key)
+            if (there.checkpoint, there.continuous) != (checkpoint, continuous):
+                raise Refused(
+                    f"a reader {name} is registered already, for {there.checkpoint}; drop it or take another "
+                    "name"
+                ) from None
+            return before
+        standing = self.standing(reader, table)
+        times = [time_of(table.metadata, snapshot) for snapshot in standing.snapshots]
+        if times and not admits(self._thresholds.read(), min(times)):
+            self._store.delete(key)
+            raise Refused(
+                f"reader {name} stands on a snapshot that may be expired at any moment; let it catch up first"
+            )
+        return standing
+
+    def drop(self, name_or_checkpoint: str) -> Reader:
+        """Forget a reader. `Refused` when there is none."""
+        for reader in self.list():
+            if name_or_checkpoint in (reader.name, reader.checkpoint):
+                self._store.delete(self._key(reader.name))
+                return reader
+        raise Refused(f"no reader {name_or_checkpoint} is registered; `lithify readers list` shows all")
+
+    def standing(self, reader: Reader, table: Table) -> Standing:
+        """What the reader needs of the table, by its checkpoint as it is now."""
+        try:
+            store, folder = self._open(reader.checkpoint, table)
+            found = read_checkpoint(store, folder)
+        except LithifyError as error:
+            return Standing(reader, (), Reason.MISSING_MEMBER, f"its checkpoint cannot be read: {error}")
+        return stands(reader, found, table.metadata)
+
+    def _key(self, name: str) -> str:
+        return join(self._folder, f"{name}{_SUFFIX}")
+
+
+def stands(reader: Reader, found: Checkpoint, metadata: TableMetadata) -> Standing:
+    """What a reader needs, by its checkpoint (pure)."""
+    if not found.is_begun:
+        why = "it has not begun: its checkpoint has no position yet"
+        return Standing(reader, (), Reason.UNPUBLISHED, why)
+    there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    needed: set[int] = set()
+    gone: set[int] = set()
+    for source in found.sources:
+        known = [s for s in (source.committed, source.initial) if s is not None and s != BEGINNING]
+        if known and there.isdisjoint(known):
+            gone |= set(known)  # lost, or a source that reads another table
+            continue
+        for snapshot in _wanted(source, reader.continuous):
+            if snapshot == BEGINNING:
+                needed |= _oldest(metadata)
+            elif snapshot in there:
+                needed.add(snapshot)
+            elif snapshot == source.committed:
+                gone.add(snapshot)
+    if gone and not needed:
+        why = f"it stands on snapshot {min(gone)}, which the table does not have (any more)"
+        return Standing(reader, (), Reason.MISSING_MEMBER, f"{why}; drop it, or let it begin anew")
+    return Standing(reader, tuple(sorted(needed)))
+
+
+def _wanted(source: Source, continuous: bool) -> tuple[int, ...]:
+    first = source.committed if source.committed is not None else source.initial
+    wanted = (first,) if continuous else (first, source.initial)
+    return tuple(dict.fromkeys(snapshot for snapshot in wanted if snapshot is not None))
+
+
+def _oldest(metadata: TableMetadata) -> set[int]:
+    """Where a reader begins that begins at the beginning."""
+    oldest = min(metadata.snapshots, key=lambda s: (s.timestamp_ms, s.sequence_number or 0), default=None)
+    return set() if oldest is None else {oldest.snapshot_id}
+
+
+def time_of(metadata: TableMetadata, snapshot_id: int) -> int:
+    """The position of a snapshot in the history of its table: wall-clock milliseconds."""
+    snapshot = metadata.snapshot_by_id(snapshot_id)
+    assert snapshot is not None
+    return snapshot.timestamp_ms
+
+
+def default_name(store_url: str, folder: str) -> str:
+    """The name of a reader that was given none: always the same for the same folder."""
+    return f"reader-{sha256(f'{store_url}/{folder}'.encode()).hexdigest()[:12]}"
+
+
+def _open_like_the_table(checkpoint: str, table: Table) -> tuple[ObjectStore, str]:
+    return open_place(checkpoint, table.io.properties)
+
+
+def _encode(reader: Reader) -> bytes:
+    fields = {
+        "name": reader.name,
+        "checkpoint": reader.checkpoint,
+        "continuous": reader.continuous,
+        "added_ms": reader.added_ms,
+    }
+    return json.dumps(fields).encode()
+
+
+def _decode(data: bytes, key: str) -> Reader:
+    try:
+        fields = json.loads(data)
+        if type(fields["continuous"]) is not bool:
+            raise ValueError(f"continuous is {fields['continuous']!r}")
+        name = checked_name(text(fields["name"]))
+        added_ms = whole_number(fields["added_ms"], most=MAX_POSITION)
+        return Reader(name, text(fields["checkpoint"]), fields["continuous"], added_ms)
+    except (ValueError, TypeError, KeyError, RecursionError, Refused) as error:
+        reason = f"is no reader: {error}; find out who wrote it, and delete it if nobody needs it"
+        raise CorruptObject(key, reason) from error

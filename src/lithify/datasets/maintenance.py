@@ -1,0 +1,92 @@
+"""What a dataset's history is kept for and let go by, as commands and programs ask for it.
+
+A kind whose datasets have no history of their own to expire has none of this (`Kind.maintenance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lithify.coordination.holds import Placed
+from lithify.views.blocks import Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to hold: by default, what is newest."""
+
+    version: int | None = None
+    """By its number."""
+    at_ms: int | None = None
+    """What was current then; wall-clock milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryAsked:
+    """What of a history may be let go."""
+
+    older_than_ms: int | None = None
+    """Wall-clock milliseconds; `None`: as the dataset says itself."""
+    retain_last: int | None = None
+    """So many of the newest versions stay; `None`: as the dataset says itself."""
+    grace_ms: int | None = None
+    """How long files stay that nothing names any more; `None`: the kind's own default."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What came of an expiry."""
+
+    outcome: str
+    """In one word of the kind's."""
+    is_done: bool
+    """Whether all was done that there was to do; else something stands in the way."""
+    shown: Shown
+
+
+class Maintenance(Protocol):
+    """The history of one dataset."""
+
+    def hold(self, wanted: Wanted, lease_ms: int, name: str | None, owner: str) -> Placed:
+        """Keep a version and all that came after it, until the lease ends. `Refused` when it may be gone."""
+        ...
+
+    def renew(self, placed: Placed | str, lease_ms: int | None = None) -> Placed:
+        """Begin the lease of a hold anew, found by its name or as it was put. `HoldLapsed` when it is too
+        late."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Give a hold up."""
+        ...
+
+    def holds(self) -> tuple[Placed, ...]:
+        """All holds that have not lapsed."""
+        ...
+
+    def show_hold(self, placed: Placed) -> Shown:
+        """One hold."""
+        ...
+
+    def show_holds(self) -> Shown:
+        """All holds."""
+        ...
+
+    def add_reader(self, reader: str, name: str | None, options: Mapping[str, Any]) -> Shown:
+        """Register a reader that nothing may be taken from. `Refused` when what it needs may be gone."""
+        ...
+
+    def drop_reader(self, name: str) -> Shown:
+        """Forget a reader."""
+        ...
+
+    def show_readers(self) -> Shown:
+        """All readers, and where they stand."""
+        ...
+
+    def expire(self, asked: ExpiryAsked) -> Expired:
+        """Let go what the dataset's policy lets go and nobody needs."""
+        ...

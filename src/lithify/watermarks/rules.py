@@ -1,0 +1,92 @@
+"""The rules of `model`, as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from lithify.watermarks.model import Hold, Mark, Member, Needed, Reason, Threshold
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What all that was asked need."""
+
+    least: Needed | None = None
+    """The oldest; `None` when nobody needs anything."""
+    reason: Reason | None = None
+    """Why the oldest is not known; then `least` is of those that are known."""
+    by: str = ""
+    """Whose mark is missing."""
+
+
+def raised(old: Mark | None, new: Mark) -> Mark:
+    """The mark of a member after it said something. Within an incarnation it never goes down."""
+    if old is None or old.member != new.member or old.position is None:
+        return new
+    return old if new.position is None or new.position < old.position else new
+
+
+def live(holds: Iterable[Hold], now_ms: int) -> tuple[Hold, ...]:
+    """The holds that have not lapsed."""
+    return tuple(hold for hold in holds if not hold.has_lapsed(now_ms))
+
+
+def admits(threshold: Threshold | None, position: int) -> bool:
+    """Whether a hold at a position is good, told from the threshold as it was read after the hold was put."""
+    return threshold is None or threshold.position <= position
+
+
+def is_over(hold: Hold, threshold: Threshold | None, now_ms: int) -> bool:
+    """Whether a hold may be removed: it has lapsed, and cannot be renewed any more."""
+    return hold.has_lapsed(now_ms) and not admits(threshold, hold.position)
+
+
+def collect(
+    required: Collection[Member], marks: Iterable[Mark], holds: Iterable[Hold], now_ms: int
+) -> Collected:
+    """The oldest that required members and live holds need. Marks of others do not count."""
+    known: dict[Member, Mark] = {}
+    for mark in marks:
+        if mark.member in required:
+            known[mark.member] = raised(known.get(mark.member), mark)
+    needed = [Needed(m.position, m.member.name) for m in known.values() if m.position is not None]
+    needed += [Needed(hold.position, hold.name, hold.since_ms) for hold in live(holds, now_ms)]
+    least = min(needed, key=lambda one: (one.position, one.by), default=None)
+    return Collected(least, *_missing(required, known))
+
+
+def _missing(required: Collection[Member], known: Mapping[Member, Mark]) -> tuple[Reason | None, str]:
+    for member in sorted(required, key=lambda member: member.name):
+        if member not in known:
+            return Reason.MISSING_MEMBER, member.name
+    for member in sorted(required, key=lambda member: member.name):
+        if known[member].position is None:
+            return Reason.UNPUBLISHED, member.name
+    return None, ""
+
+
+def next_threshold(
+    published: Threshold | None, low_watermark: int | None, collected: Collected
+) -> Threshold | None:
+    """The threshold to publish: the low watermark of the policy, or the oldest that is needed where that is
+    older; where it was if that is not known, and never lower. `None` when there is none so far either."""
+    position = None if published is None else published.position
+    if collected.reason is None and low_watermark is not None:
+        free = low_watermark if collected.least is None else min(low_watermark, collected.least.position)
+        position = free if position is None else max(position, free)
+    return None if position is None else Threshold(position, collected.least)
+
+
+def cut(published: Threshold | None, low_watermark: int | None, collected: Collected) -> int | Reason:
+    """Below which position a leader may cut off, or why it may not. `collected` is what was found after
+    `published` was published; `low_watermark` lies just past all that the policy lets go, `None` when that is
+    nothing."""
+    if collected.reason is not None:
+        return collected.reason
+    if low_watermark is None:
+        return Reason.NOTHING_TO_DO
+    if published is None:
+        return Reason.NO_WATERMARK
+    free = min(published.position, low_watermark)
+    return free if collected.least is None else min(free, collected.least.position)
