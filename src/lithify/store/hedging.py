@@ -107,10 +107,6 @@ class _Threads:
             threading.Thread(target=self._serve, args=(mailbox,), name="lithify-store", daemon=True).start()
         mailbox.put(work)
 
-    def forget(self) -> None:
-        """None of them has come along into a forked process."""
-        self._idle = []
-
     def _serve(self, mailbox: SimpleQueue[Callable[[], None]]) -> None:
         while True:
             mailbox.get()()
