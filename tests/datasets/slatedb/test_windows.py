@@ -134,5 +134,13 @@ def test_blocks_that_travel_with_the_task_are_those_that_it_would_find(key_range
     found = open_span(bench.store, part, bounds)
     sent = sent_blocks(part, read_index(bench.store, part), bounds)
     again = open_span(bench.store, replace(part, blocks=sent), bounds)
+    assert sent is not None
     assert again.first_block == found.first_block
     assert again.offsets.tolist() == found.offsets.tolist()
+
+
+def test_blocks_of_another_range_are_not_taken_for_all() -> None:
+    bench = bench_of(2, 400)
+    expected = bench.rows(bench.run(bench.task(KEEP_ALL)))
+    part_of_it = with_blocks(bench.task(KEEP_ALL, key_range=KeyRange(b"000100", b"000150")), bench.store)
+    assert bench.rows(bench.run(replace(part_of_it, range=EVERYTHING))) == expected

@@ -55,8 +55,11 @@ class RowRules:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Consecutive data blocks of an SST (`kernel.spans` packs and unpacks them)."""
+    """Consecutive data blocks of an SST: those that may hold keys from `from_key` (inclusive) to `to_key`
+    (exclusive). `kernel.spans` packs and unpacks them."""
 
+    from_key: bytes | None
+    to_key: bytes | None
     first: int
     """Number of the first in the SST."""
     start: int

@@ -115,12 +115,19 @@ class Span:
 def open_span(store: ObjectStore, part: SourceSst, bounds: Bounds) -> Span:
     """The blocks of `part` inside the bounds; there may turn out to be none. Reads the index if they did
     not come with the task."""
-    if part.blocks is not None:
+    if knows_blocks(part, bounds):
+        assert part.blocks is not None
         return Span(part, bounds, part.blocks.first, _unpacked(part.blocks))
     number, index = read_blocks(store, part, bounds)
     first, offsets = _inside(index, bounds)
     _check_sizes(part, offsets)
     return Span(part, bounds, number + first, offsets)
+
+
+def knows_blocks(part: SourceSst, bounds: Bounds) -> bool:
+    """Whether the blocks inside exactly these bounds came with the task. A task of other bounds than its
+    driver had in mind, because it resumes or for whatever reason, must not miss any."""
+    return part.blocks is not None and Bounds(part.blocks.from_key, part.blocks.to_key) == bounds
 
 
 def sent_blocks(part: SourceSst, index: BlockIndex, bounds: Bounds) -> Blocks | None:
@@ -130,7 +137,13 @@ def sent_blocks(part: SourceSst, index: BlockIndex, bounds: Bounds) -> Blocks | 
     sizes = np.diff(offsets)
     if len(sizes) and int(sizes.max()) > np.iinfo(_SIZE).max:
         return None
-    return Blocks(first, int(offsets[0]), zlib.compress(sizes.astype(_SIZE).tobytes(), _FASTEST))
+    return Blocks(
+        bounds.start,
+        bounds.end,
+        first,
+        int(offsets[0]),
+        zlib.compress(sizes.astype(_SIZE).tobytes(), _FASTEST),
+    )
 
 
 def _unpacked(blocks: Blocks) -> npt.NDArray[np.int64]:

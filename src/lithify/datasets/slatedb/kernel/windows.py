@@ -27,7 +27,7 @@ import numpy as np
 
 from lithify.datasets.slatedb.kernel.buffers import Bytes, new_bytes
 from lithify.datasets.slatedb.kernel.memory import SLACK
-from lithify.datasets.slatedb.kernel.spans import Bounds, Span, open_span
+from lithify.datasets.slatedb.kernel.spans import Bounds, Span, knows_blocks, open_span
 from lithify.datasets.slatedb.task import SourceSst
 from lithify.errors import CorruptObject
 from lithify.store.objects import ObjectStore
@@ -227,7 +227,7 @@ class Windows:
         if not self._parts:
             return False
         reader, (part, bounds) = self._reader, self._parts[0]
-        if self._opening is None and reader.threads is not None and part.blocks is None:
+        if self._opening is None and reader.threads is not None and not knows_blocks(part, bounds):
             self._opening = reader.threads.submit(open_span, reader.store, part, bounds)
         if self._opening is None:
             span = open_span(reader.store, part, bounds)
