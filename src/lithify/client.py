@@ -182,7 +182,6 @@ class Dataset:
         """Compact until nothing is left to do. `CoordinatorAlive`, before anything is written, when a
         coordinator may be at work and this is not to `take_over`."""
         asked, totals = self._asked("compact", full, options), Totals()
-        before = self._kind.look(self._dataset.snapshot())
         started_s = self._clock.monotonic_s()
         summary = one_shot.run(
             self._dataset,
@@ -197,7 +196,7 @@ class Dataset:
             observer=_observer(totals, on_event),
         )
         seconds = self._clock.monotonic_s() - started_s
-        after = self._kind.look(self._dataset.snapshot())
+        before, after = self._kind.look(summary.before), self._kind.look(summary.after)
         shown = self._kind.show_run(kinds.Run(self.url, before, after, summary, totals, seconds))
         return _result(summary, totals, seconds, shown)
 

@@ -71,10 +71,13 @@ def run(
     ledger, snapshot = dataset.glance()
     plan = plan_now(snapshot, ledger if ledger is not None else Ledger(), NOTHING_HELD)
     if not plan.proposals and not (ledger is not None and ledger.active()):
-        return RunSummary(started=False, plan=plan)
+        return RunSummary(started=False, plan=plan, before=snapshot, after=snapshot)
 
     engine.check()
     shunned = _Shunned(dataset)
+    # Nobody else is there to leave work to.
+    alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)
+    worker = Worker(dataset, engine, clock, leadership.holder, options=alone, observer=observer)
     coordinator = Coordinator(
         dataset,
         clock,
@@ -83,15 +86,14 @@ def run(
             plan_now(snapshot, latest, shunned.held), shunned.held, dataset
         ),
         options=coordinator_options,
+        companion=worker,
         observer=observer,
     )
-    # Nobody else is there to leave work to.
-    alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)
-    worker = Worker(dataset, engine, clock, leadership.holder, options=alone, observer=observer)
     with leadership.acquire(take_over=take_over) as term:
         try:
             coordinator.start(term)
-            return _turn(dataset, coordinator, worker, clock, leadership, shunned)
+            summary = _turn(dataset, coordinator, worker, clock, leadership, shunned)
+            return replace(summary, before=snapshot)
         except BaseException as error:
             _release(worker, error)
             raise
@@ -120,8 +122,9 @@ def _turn(
     failures: list[Ended] = []
     attempts: Counter[Ulid] = Counter()
     refusals: Counter[str] = Counter()  # by unit
+    changed = False
     while True:
-        tick = coordinator.tick()
+        tick = coordinator.tick(is_known=changed)
         committed.extend(tick.committed)
         dropped.extend(Ended(compaction_id, reason) for compaction_id, reason in tick.dropped)
         for compaction, reason in tick.refused:
@@ -145,10 +148,11 @@ def _turn(
                 failures.append(Ended(compaction_id, str(error)))
         leadership.renew()
         if worker.is_busy:
+            changed = False
             worker.wait(WAIT_S)
         elif tick.is_idle:
             ended = tuple(dropped), tuple(refused), tuple(failures)
-            return RunSummary(True, tick.plan, tuple(committed), *ended)
+            return RunSummary(True, tick.plan, tuple(committed), *ended, after=tick.seen.snapshot)
         elif not (changed or tick.committed or tick.refused):
             clock.sleep_s(WAIT_S)
 
