@@ -148,7 +148,7 @@ class Coordinator:
 
     def tick(self, *, is_known: bool = False) -> TickResult:
         """One round of the algorithm above. `Fenced` ends this coordinator for good. With `is_known` the
-        dataset need not be read, since the worker beside it has published something just now."""
+        dataset need not be read: the worker beside it has just published something, or is about to."""
         ledger, snapshot = self._look(is_known=is_known)
         self._validated.intersection_update(c.id for c in ledger.compactions)
         silent = self._silence.silent(ledger, self._clock.monotonic_s())

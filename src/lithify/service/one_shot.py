@@ -122,9 +122,9 @@ def _turn(
     failures: list[Ended] = []
     attempts: Counter[Ulid] = Counter()
     refusals: Counter[str] = Counter()  # by unit
-    changed = False
+    is_known = False
     while True:
-        tick = coordinator.tick(is_known=changed)
+        tick = coordinator.tick(is_known=is_known)
         committed.extend(tick.committed)
         dropped.extend(Ended(compaction_id, reason) for compaction_id, reason in tick.dropped)
         for compaction, reason in tick.refused:
@@ -138,7 +138,7 @@ def _turn(
         for compaction, reason in tick.failed:
             shunned.add(compaction)
             failures.append(Ended(compaction.id, reason))
-        changed = worker.tick(tick.seen)
+        changed = is_known = worker.tick(tick.seen)
         worker.room.check_engine()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1
@@ -148,8 +148,9 @@ def _turn(
                 failures.append(Ended(compaction_id, str(error)))
         leadership.renew()
         if worker.is_busy:
-            changed = False
             worker.wait(WAIT_S)
+            # What has ended is published next, and that shows whether anything is new.
+            is_known = all(future.done() for future in worker.pending)
         elif tick.is_idle:
             ended = tuple(dropped), tuple(refused), tuple(failures)
             return RunSummary(True, tick.plan, tuple(committed), *ended, after=tick.seen.snapshot)
