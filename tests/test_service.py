@@ -160,8 +160,8 @@ class CountingCoordinator(Coordinator):
 
     rounds = 0
 
-    def tick(self) -> TickResult:
-        result = super().tick()
+    def tick(self, *, is_known: bool = False) -> TickResult:
+        result = super().tick(is_known=is_known)
         self.rounds += 1
         return result
 

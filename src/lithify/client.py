@@ -195,7 +195,6 @@ class Dataset:
             return self._compact(asked, totals, take_over, on_event)
 
     def _compact(self, asked: Asked, totals: Totals, take_over: bool, on_event: Observer | None) -> Result:
-        before = self._kind.look(self._dataset.snapshot())
         started_s = self._clock.monotonic_s()
         summary = one_shot.run(
             self._dataset,
@@ -210,7 +209,7 @@ class Dataset:
             observer=_observer(totals, on_event),
         )
         seconds = self._clock.monotonic_s() - started_s
-        after = self._kind.look(self._dataset.snapshot())
+        before, after = self._kind.look(summary.before), self._kind.look(summary.after)
         shown = self._kind.show_run(kinds.Run(self.url, before, after, summary, totals, seconds))
         return _result(summary, totals, seconds, shown)
 

@@ -168,7 +168,7 @@ class Service:
         self, dataset: Dataset, leadership: Leadership, stop: threading.Event, worker: Worker | None
     ) -> None:
         run_coordinator(
-            wiring.coordinator(dataset, self._config, self._observe),
+            wiring.coordinator(dataset, self._config, self._observe, worker),
             leadership,
             stop,
             random.Random(),

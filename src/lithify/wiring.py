@@ -88,8 +88,10 @@ def leadership(dataset: Dataset) -> Leadership:
     return Leadership(dataset, SystemClock(), RandomIds())
 
 
-def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordinator:
-    """The coordinator of `dataset`."""
+def coordinator(
+    dataset: Dataset, config: Config, observer: Observer, companion: Worker | None = None
+) -> Coordinator:
+    """The coordinator of `dataset`; `companion` is a worker whose ticks take turns with its own."""
     from lithify.clock import SystemClock
     from lithify.ids import RandomIds
     from lithify.service.coordinator import Coordinator
@@ -99,6 +101,7 @@ def coordinator(dataset: Dataset, config: Config, observer: Observer) -> Coordin
         SystemClock(),
         RandomIds(),
         options=coordinator_options(config),
+        companion=companion,
         observer=observer,
     )
 

@@ -290,3 +290,36 @@ def test_polls_are_spread_by_up_to_a_tenth(rig: Rig) -> None:
     assert all(5.0 <= wait_s <= 5.5 for wait_s in stop.waits_s)
     assert max(stop.waits_s) - min(stop.waits_s) > 0.3
     assert len(set(stop.waits_s)) > 90
+
+
+def test_what_is_scheduled_is_claimed_for_the_worker_beside_the_coordinator_in_the_same_version(
+    rig: Rig,
+) -> None:
+    worker = rig.worker()
+    coordinator = rig.coordinator(companion=worker)
+    versions = rig.versions()
+    tick = coordinator.tick()
+    assert rig.owner() == worker.id
+    assert rig.versions() == versions + 1
+    assert worker.tick(tick.seen)
+    assert worker.is_busy
+    assert rig.versions() == versions + 1
+    assert len(rig.seen(events.Claimed)) == 1
+    rig.finish(coordinator, worker)
+    rig.check()
+
+
+def test_what_was_claimed_for_a_worker_that_ends_before_it_looks_is_given_back(rig: Rig) -> None:
+    worker = rig.worker()
+    rig.coordinator(companion=worker).tick()
+    assert rig.owner() == worker.id
+    worker.release()
+    assert rig.owner() is None
+    assert rig.only.state is State.SCHEDULED
+
+
+def test_a_worker_without_idle_slots_is_given_nothing(segmented: Rig) -> None:
+    worker = segmented.worker(max_concurrent_compactions=1)
+    segmented.coordinator(companion=worker).tick()
+    owners = [c.worker.id for c in segmented.ledger.compactions if c.worker is not None]
+    assert owners == [worker.id]

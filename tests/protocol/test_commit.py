@@ -12,6 +12,7 @@ from lithify.compaction import transitions
 from lithify.compaction.model import State
 from lithify.errors import Fenced
 from lithify.service.coordinator import Coordinator
+from lithify.service.loops import LoopOptions
 from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
 from lithify.testing import Call, CountingStore, Crash, Fault, FaultyStore, Verb
@@ -44,16 +45,19 @@ def test_all_that_is_ready_is_committed_at_once(segmented: Rig) -> None:
     segmented.check()
 
 
-def test_an_idle_coordinator_costs_reads_only(rig: Rig) -> None:
+def test_a_minute_of_an_idle_coordinator_and_its_worker_costs_thirty_reads(rig: Rig) -> None:
     store = CountingStore(rig.dataset().store)
     coordinator, worker = rig.coordinator(wrap=lambda _: store), rig.worker()
+    beside = rig.worker("beside", wrap=lambda _: store)
     rig.finish(coordinator, worker)
-    store.reset()
-    for _ in range(10):
-        rig.clock.advance_s(5)
-        assert coordinator.tick().is_idle
-    assert store.requests[Verb.PUT] == store.requests[Verb.LIST] == 0
-    assert sum(store.requests.values()) <= 10 * 2 + 4
+    store.requests.clear()
+    for _ in range(round(60 / LoopOptions().poll_interval_s)):
+        rig.clock.advance_s(LoopOptions().poll_interval_s)
+        tick = coordinator.tick()
+        assert tick.is_idle
+        assert not beside.tick(tick.seen)
+    assert set(store.requests) <= {Verb.GET}
+    assert store.requests[Verb.GET] <= 30
 
 
 def die_at(matches: Callable[[Call], bool], number: int, after: bool) -> Callable[[ObjectStore], ObjectStore]:

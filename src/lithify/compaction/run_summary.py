@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lithify.compaction.proposal import Plan
 from lithify.ids import Ulid
@@ -31,3 +32,7 @@ class RunSummary:
     """Compactions found invalid: submitted by somebody, or left by an earlier coordinator."""
     failures: tuple[Ended, ...] = ()
     """Compactions of this run that could not be carried out."""
+    before: Any = None
+    """The snapshot that was planned on."""
+    after: Any = None
+    """The snapshot in the end."""

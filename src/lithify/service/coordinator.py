@@ -14,8 +14,10 @@ ledger. Then each `tick`:
    is Scheduled, and was not by itself: found at the start, taken back, or written by whoever can write the
    ledger. Workers would claim each of a thousand such entries in vain, with several versions of the ledger
    for each.
+8. claims for the worker beside it (`Companion`) what is new and what that one has idle slots for, unless
+   something has waited longer: that goes in turns.
 
-Steps 3 and 5 to 7 are one publication of the ledger, and none at all when nothing changed, so an idle
+Steps 3 and 5 to 8 are one publication of the ledger, and none at all when nothing changed, so an idle
 dataset costs reads only. What is published is refused where a glance was not at the latest versions, and the
 next tick sees them; but nothing is called invalid before the latest snapshot has been read. What the planner
 found out is kept after that (`Dataset.remember`). The snapshot is always published before the ledger that
@@ -49,7 +51,7 @@ from lithify.ids import Ids, Ulid
 from lithify.service.admission import Admission, Choice
 from lithify.service.failures import Failures
 from lithify.service.options import CoordinatorOptions
-from lithify.service.seen import Seen
+from lithify.service.seen import Companion, Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Coordinator:
     """Schedules, reclaims and commits the compactions of one dataset.
 
     `plan` replaces the dataset's own planner, for runs that compact what a person asked for; then
-    earlier failures hold nothing back.
+    earlier failures hold nothing back. `companion` is the worker whose ticks take turns with this one's.
     """
 
     def __init__(
@@ -92,9 +94,11 @@ class Coordinator:
         *,
         plan: Callable[[object, AnyLedger], Plan] | None = None,
         options: CoordinatorOptions | None = None,
+        companion: Companion | None = None,
         observer: Observer = events.ignore,
     ) -> None:
         self._dataset = dataset
+        self._companion = companion
         self._clock = clock
         self._ids = ids
         self._failures = Failures(dataset, clock)
@@ -142,9 +146,10 @@ class Coordinator:
         ]
         self._observe(events.EpochTaken(self._dataset.url, epoch))
 
-    def tick(self) -> TickResult:
-        """One round of the algorithm above. `Fenced` ends this coordinator for good."""
-        ledger, snapshot = self._look()
+    def tick(self, *, is_known: bool = False) -> TickResult:
+        """One round of the algorithm above. `Fenced` ends this coordinator for good. With `is_known` the
+        dataset need not be read: the worker beside it has just published something, or is about to."""
+        ledger, snapshot = self._look(is_known=is_known)
         self._validated.intersection_update(c.id for c in ledger.compactions)
         silent = self._silence.silent(ledger, self._clock.monotonic_s())
         self._note_attempts()
@@ -170,6 +175,7 @@ class Coordinator:
             if outcome.refused and not is_latest:
                 snapshot, is_latest = self._dataset.snapshot(), True
                 scheduled, outcome = self._schedule(latest, snapshot)
+            scheduled = self._claim(scheduled, outcome, snapshot)
             outcome = replace(outcome, reclaimed=tuple(reclaimed), failed=tuple(failed))
             return transitions.trim(scheduled) if failed or outcome.refused else scheduled
 
@@ -206,9 +212,9 @@ class Coordinator:
         self._dataset.update_ledger(change)
         self._dataset.journal.clear(compaction_id)
 
-    def _look(self) -> tuple[AnyLedger, Any]:
-        has_just_read, self._has_just_read = self._has_just_read, False
-        return self._checked(self._dataset.known() if has_just_read else self._dataset.glance())
+    def _look(self, *, is_known: bool) -> tuple[AnyLedger, Any]:
+        is_known, self._has_just_read = is_known or self._has_just_read, False
+        return self._checked(self._dataset.known() if is_known else self._dataset.glance())
 
     def _checked(self, found: tuple[AnyLedger | None, Any]) -> tuple[AnyLedger, Any]:
         """A ledger and a snapshot that were read, once the ledger is known to be this coordinator's."""
@@ -325,6 +331,16 @@ class Coordinator:
         ledger = transitions.submit(ledger, *(Compaction(new_id, p.spec) for new_id, p in added))
         ledger, refused = self._validate(ledger, snapshot)
         return ledger, _Outcome(choice, tuple(added), tuple(refused))
+
+    def _claim(self, ledger: AnyLedger, outcome: _Outcome, snapshot: object) -> AnyLedger:
+        """Claim for the companion what is new."""
+        free = transitions.claimable(ledger)
+        new = {compaction_id for compaction_id, _ in outcome.added}
+        if self._companion is None or not new.issuperset(c.id for c in free):
+            return ledger
+        for compaction_id in self._companion.chooses(free, snapshot):
+            ledger = transitions.claim(ledger, compaction_id, self._companion.id, self._clock.now_ms())
+        return ledger
 
     def _validate(
         self, ledger: AnyLedger, snapshot: object

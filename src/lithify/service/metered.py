@@ -46,10 +46,11 @@ class _Metered:
         return ledger
 
     def glance(self) -> tuple[AnyLedger | None, Any]:
-        ledger, snapshot = self._dataset.glance()
-        self._saw_snapshot(snapshot)
-        self._saw_ledger(ledger)
-        return ledger, snapshot
+        return self._saw_both(*self._dataset.glance())
+
+    def known(self) -> tuple[AnyLedger | None, Any]:
+        """Also what was published here, and not read since."""
+        return self._saw_both(*self._dataset.known())
 
     def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:
         ledger = self._dataset.update_ledger(change)
@@ -60,6 +61,11 @@ class _Metered:
         plan = self._dataset.propose(snapshot, ledger, held)
         self._metrics.saw_plan(self._dataset.url, plan)
         return plan
+
+    def _saw_both(self, ledger: AnyLedger | None, snapshot: Any) -> tuple[AnyLedger | None, Any]:
+        self._saw_snapshot(snapshot)
+        self._saw_ledger(ledger)
+        return ledger, snapshot
 
     def _saw_snapshot(self, snapshot: Any) -> None:
         with self._lock:

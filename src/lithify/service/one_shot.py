@@ -71,10 +71,13 @@ def run(
     ledger, snapshot = dataset.glance()
     plan = plan_now(snapshot, ledger if ledger is not None else Ledger(), NOTHING_HELD)
     if not plan.proposals and not (ledger is not None and ledger.active()):
-        return RunSummary(started=False, plan=plan)
+        return RunSummary(started=False, plan=plan, before=snapshot, after=snapshot)
 
     engine.check()
     shunned = _Shunned(dataset)
+    # Nobody else is there to leave work to.
+    alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)
+    worker = Worker(dataset, engine, clock, leadership.holder, options=alone, observer=observer)
     coordinator = Coordinator(
         dataset,
         clock,
@@ -83,15 +86,14 @@ def run(
             plan_now(snapshot, latest, shunned.held), shunned.held, dataset
         ),
         options=coordinator_options,
+        companion=worker,
         observer=observer,
     )
-    # Nobody else is there to leave work to.
-    alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)
-    worker = Worker(dataset, engine, clock, leadership.holder, options=alone, observer=observer)
     with leadership.acquire(take_over=take_over) as term:
         try:
             coordinator.start(term)
-            return _turn(dataset, coordinator, worker, clock, leadership, shunned)
+            summary = _turn(dataset, coordinator, worker, clock, leadership, shunned)
+            return replace(summary, before=snapshot)
         except BaseException as error:
             _release(worker, error)
             raise
@@ -120,8 +122,9 @@ def _turn(
     failures: list[Ended] = []
     attempts: Counter[Ulid] = Counter()
     refusals: Counter[str] = Counter()  # by unit
+    is_known = False
     while True:
-        tick = coordinator.tick()
+        tick = coordinator.tick(is_known=is_known)
         committed.extend(tick.committed)
         dropped.extend(Ended(compaction_id, reason) for compaction_id, reason in tick.dropped)
         for compaction, reason in tick.refused:
@@ -135,7 +138,7 @@ def _turn(
         for compaction, reason in tick.failed:
             shunned.add(compaction)
             failures.append(Ended(compaction.id, reason))
-        changed = worker.tick(tick.seen)
+        changed = is_known = worker.tick(tick.seen)
         worker.room.check_engine()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1
@@ -146,9 +149,11 @@ def _turn(
         leadership.renew()
         if worker.is_busy:
             worker.wait(WAIT_S)
+            # What has ended is published next, and that shows whether anything is new.
+            is_known = all(future.done() for future in worker.pending)
         elif tick.is_idle:
             ended = tuple(dropped), tuple(refused), tuple(failures)
-            return RunSummary(True, tick.plan, tuple(committed), *ended)
+            return RunSummary(True, tick.plan, tuple(committed), *ended, after=tick.seen.snapshot)
         elif not (changed or tick.committed or tick.refused):
             clock.sleep_s(WAIT_S)
 

@@ -54,6 +54,11 @@ class Room:
         is_spare = held > 0 and held >= self._engine.slots
         return not is_spare or free_ms >= options.spare_claim_delay_ms
 
+    @property
+    def idle_slots(self) -> int:
+        """How many compactions can be taken that are no spare ones."""
+        return max(0, min(self.options.max_concurrent_compactions, max(1, self._engine.slots)) - self.held)
+
     def check_engine(self) -> None:
         """Raises when nothing will ever run here again."""
         if self._engine.failure is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from lithify.compaction.transitions import AnyLedger
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.ids import Ulid
 
 
@@ -17,5 +18,19 @@ class Seen:
     snapshot: Any
     """With all that `new` reads."""
     new: frozenset[Ulid] = frozenset()
-    """Compactions that came into the ledger in that tick: nobody has claimed one, and the journal has nothing
-    about them."""
+    """Compactions that came into the ledger in that tick: nobody has claimed one but the worker beside the
+    coordinator, and the journal has nothing about them."""
+
+
+class Companion(Protocol):
+    """The worker in the process of a coordinator, as that one sees it: what it schedules it can claim for
+    this worker in the same version of the ledger, which then takes it up in its next look."""
+
+    @property
+    def id(self) -> str:
+        """Its name in the ledger."""
+        ...
+
+    def chooses(self, new: Sequence[AnyCompaction], snapshot: Any) -> tuple[Ulid, ...]:
+        """Which of these it has idle slots for, the most urgent first."""
+        ...

@@ -30,7 +30,7 @@ ledger is all that tells an owner from a zombie.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -151,7 +151,7 @@ class Worker:
         self._publish()
         self._give_back_failed()
         # What was known when the ledger was read may have been finished or given back since.
-        self._adopt(ledger, before)
+        self._adopt(ledger, before, seen)
         self._see_free(ledger, seen)
         return set(self._running) != before
 
@@ -167,6 +167,13 @@ class Worker:
         if not candidates:
             return None
         return max(0.0, *self._ranks(candidates, is_contested=is_contested).values())
+
+    def chooses(self, new: Sequence[AnyCompaction], snapshot: Any) -> tuple[Ulid, ...]:
+        """Which of these, which nobody has waited for, it has idle slots for; the most urgent first."""
+        if self._room.rests(self.url, self._clock.now_ms()):
+            return ()
+        by_urgency = sorted(new, key=lambda c: (-self._dataset.priority(c.spec, snapshot), c.id))
+        return tuple(c.id for c in by_urgency[: self._room.idle_slots])
 
     def claim(self) -> bool:
         """Step 5 for one compaction, the one whose turn it is; whether this worker has it now."""
@@ -211,17 +218,21 @@ class Worker:
         mine = dict(self._running)
         for compaction_id in mine:
             self._let_go(compaction_id)
+        ledger = self._dataset.ledger()
+        # What a coordinator has claimed for this worker may not run yet.
+        owned = [c.id for c in ledger.active() if transitions.owns(ledger, c.id, self._id)] if ledger else []
 
         def change(latest: AnyLedger) -> AnyLedger:
-            for compaction_id, running in mine.items():
+            for compaction_id in owned:
                 if transitions.owns(latest, compaction_id, self._id):
-                    latest = self._beat(latest, running)
+                    if compaction_id in mine:
+                        latest = self._beat(latest, mine[compaction_id])
                     latest = transitions.release(latest, compaction_id, self._id)
             return latest
 
         for running in mine.values():
             self._note_finished(running)
-        if mine:
+        if owned:
             self._dataset.update_ledger(change)
 
     def _take_in(self, running: Claim) -> None:
@@ -382,10 +393,16 @@ class Worker:
         self._room.failed(self.url, now_ms)
         self._observe(events.AttemptFailed(self._dataset.url, compaction_id, str(error)))
 
-    def _adopt(self, ledger: AnyLedger, known: set[Ulid]) -> None:
-        """Run what is ours and does not run here: the publication of its claim had seemed to fail."""
+    def _adopt(self, ledger: AnyLedger, known: set[Ulid], seen: Seen | None) -> None:
+        """Run what is ours and does not run here: the coordinator has claimed it for this worker, or the
+        publication of its claim had seemed to fail."""
         for compaction in ledger.compactions:
-            if compaction.id not in known and transitions.owns(ledger, compaction.id, self._id):
+            if compaction.id in known or not transitions.owns(ledger, compaction.id, self._id):
+                continue
+            if seen is not None and compaction.id in seen.new:
+                self._observe(events.Claimed(self._dataset.url, compaction.id, self._id))
+                self._start(compaction, seen)
+            else:
                 self._start(compaction)
 
     def _see_free(self, ledger: AnyLedger, seen: Seen | None) -> None:

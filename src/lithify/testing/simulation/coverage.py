@@ -24,6 +24,7 @@ FAULTS = (
 STEPS = (
     "step: absent -> submitted by anyone",
     "step: absent -> scheduled by coordinator",
+    "step: absent -> running by a coordinator for the worker beside it",
     "step: submitted -> scheduled by coordinator",
     "step: submitted -> failed by coordinator",
     "step: scheduled -> running by any worker",

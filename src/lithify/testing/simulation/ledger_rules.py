@@ -29,9 +29,12 @@ from lithify.testing.simulation.world import COORDINATORS, Process, World
 _UNDER_WAY = (State.SCHEDULED, State.RUNNING, State.COMPACTED)
 _COORDINATOR, _OWNER, _FREE = "coordinator", "its worker", "any worker"
 _PERSON, _ANYONE = "a person", "anyone"
+_BESIDE = "a coordinator for the worker beside it"
 _STEPS: dict[tuple[State | None, State], tuple[str, ...]] = {
     (None, State.SUBMITTED): (_ANYONE,),
     (None, State.SCHEDULED): (_COORDINATOR,),
+    (None, State.RUNNING): (_BESIDE,),
+    (State.SUBMITTED, State.RUNNING): (_BESIDE,),
     (None, State.FAILED): (_COORDINATOR,),
     (State.SUBMITTED, State.SCHEDULED): (_COORDINATOR,),
     (State.SUBMITTED, State.COMPLETED): (_COORDINATOR,),
@@ -120,7 +123,7 @@ class LedgerRules:
         by = self._author(process, old, new, who)
         if by is None:
             self._fail(rules.OWNERS, process, f"{name}: only {' or '.join(who)} may do that")
-        if by == _COORDINATOR:
+        if by in (_COORDINATOR, _BESIDE):
             self._check_coordinator(process, old, new, ledger, name)
         if old is None:
             if ulid_ms(new.id) < self._newest_id_ms:
@@ -140,6 +143,8 @@ class LedgerRules:
             if role == _ANYONE or (role == _PERSON and process.kind == "person"):
                 return role
             if role == _COORDINATOR and process.kind in COORDINATORS and not _is_release(process, old):
+                return role
+            if role == _BESIDE and process.kind in COORDINATORS and _is_worker(process, new):
                 return role
             if role == _FREE and _is_worker(process, new) and old is not None and old.worker is None:
                 return role

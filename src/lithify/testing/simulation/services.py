@@ -111,9 +111,9 @@ class _SoundCoordinator(Coordinator):
 
     process: Process
 
-    def tick(self) -> TickResult:
+    def tick(self, *, is_known: bool = False) -> TickResult:
         with _sound(self.process, StoreError, Fenced):
-            return super().tick()
+            return super().tick(is_known=is_known)
 
 
 def _worker(
@@ -153,20 +153,21 @@ def run_coordinator_process(process: Process, *, take_over: bool) -> None:
     process.takes_over = take_over
     dataset = simulated_dataset(process)
     leadership = Leadership(dataset, process.clock, process.ids)
-    coordinator = _SoundCoordinator(
-        dataset,
-        process.clock,
-        process.ids,
-        options=CoordinatorOptions(HEARTBEAT_TIMEOUT_MS, _MAX_ATTEMPTS),
-        observer=_observer(process),
-    )
-    coordinator.process = process
     worker = None
     if process.world.scenario.embedded_worker:
         engine = SimulatedEngine(process.world, process)
         engine.worker_id = leadership.holder
         process.on_death = engine.kill
         worker = _worker(process, engine, dataset)
+    coordinator = _SoundCoordinator(
+        dataset,
+        process.clock,
+        process.ids,
+        options=CoordinatorOptions(HEARTBEAT_TIMEOUT_MS, _MAX_ATTEMPTS),
+        companion=worker,
+        observer=_observer(process),
+    )
+    coordinator.process = process
     process.coordinator = coordinator
     run_coordinator(
         coordinator, leadership, _stop(process), process.rng, _LOOPS, take_over=take_over, worker=worker
