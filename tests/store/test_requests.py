@@ -308,14 +308,14 @@ assert requests.read(lambda: 1) == 1
 time.sleep(0.2)  # for the thread to wait for the next request
 child = os.fork()
 if not child:
-    os._exit(requests.read(lambda: 7))
+    os._exit(requests.write(lambda: 7))
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 """
 
 
 def test_a_process_that_was_forked_has_threads_of_its_own() -> None:
     """As the workers of Spark's daemon are."""
-    subprocess.run([sys.executable, "-c", FORKING], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", FORKING], check=True, timeout=20)
 
 
 def test_patience_follows_what_the_store_usually_takes() -> None:
