@@ -18,6 +18,8 @@ Each is done once: what chance adds is small beside the latencies, and the count
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -29,8 +31,10 @@ from rich.console import Console
 from rich.table import Table
 from tests.processes.nodes import nodes_in
 
+from benchmarks.cases import Case
 from benchmarks.child import ChildFailed, cpu_s_of_tree
-from benchmarks.data import database_of
+from benchmarks.data import copy_for_a_run, database_of
+from benchmarks.ours import measure_kernel
 from benchmarks.s3_cases import BANDWIDTH, IDLE, S3_CASES, S3Case
 from benchmarks.s3_rows import contents_of, contents_of_kept
 from benchmarks.s3_run import JUDGE, LITHIFY, OFFICIAL, WATCHER, SideRun, Task, measure, options_of
@@ -51,7 +55,7 @@ BUCKET = "bench"
 IDLE_SETTLE_S = 20.0
 """Until everybody has started."""
 IDLE_S = 60.0
-_IDLE_FLUSHES, _IDLE_SCALE = 1, 0.0001
+_IDLE_FLUSHES, _FEW_ROWS_SCALE = 1, 0.0001
 _KINDS = ("data GET", "control GET", "PUT", "LIST", "HEAD", "DELETE")
 
 
@@ -134,6 +138,8 @@ def measure_s3(
 ) -> S3Results:
     """Measure the cases of these names."""
     compactions, idle = [], []
+    for data in {case.data.codec: case.data for case in S3_CASES if case.name in names}.values():
+        _compile_kernel(data, cache)
     with S3Process() as server:
         for latency_ms in latencies_ms:
             weather = Weather(latency=latency_of_all(latency_ms), bandwidth=BANDWIDTH)
@@ -144,6 +150,15 @@ def measure_s3(
                 console.print(f"{IDLE}, {latency_ms} ms …", highlight=False)
                 idle.append(_measure_idle(server, weather, latency_ms, cache))
     return S3Results(compactions, idle)
+
+
+def _compile_kernel(data: Case, cache: Path) -> None:
+    """Merge a few rows, so that what is compiled once for each codec of this machine is not measured."""
+    copy = copy_for_a_run(database_of(data, cache, _FEW_ROWS_SCALE), cache / f"compile-{os.getpid()}")
+    try:
+        measure_kernel(copy)
+    finally:
+        shutil.rmtree(copy)
 
 
 def _measure_case(
@@ -203,7 +218,7 @@ def is_data(key: str) -> bool:
 
 def _measure_idle(server: S3Process, weather: Weather, latency_ms: int, cache: Path) -> IdleResult:
     case = replace(S3_CASES[0].data, flushes=_IDLE_FLUSHES)
-    database = database_of(case, cache, _IDLE_SCALE)
+    database = database_of(case, cache, _FEW_ROWS_SCALE)
     urls = {side: f"s3://{BUCKET}/idle-{side}/db" for side in (OFFICIAL, LITHIFY)}
     for side in urls:
         server.load(database, BUCKET, f"idle-{side}/db")

@@ -204,6 +204,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._fate is Fate.LOST_REQUEST:
             self._end_by_reset()
             return
+        if not weather.is_limited:
+            self._take_effect()
+            return
         now = self._loop.time()
         arrived_s = max(
             self._up.take(size, weather.bandwidth, now),
@@ -241,6 +244,10 @@ class Connection(asyncio.BufferedProtocol):
         pieces: Iterable[Buffer] = (head, *answer.body)
         if size <= SMALL_BYTES:
             pieces = (b"".join(pieces),)
+            if self._fate is Fate.ANSWERED and not weather.is_limited and not self._transport.is_closing():
+                self._transport.write(*pieces)
+                self._end()
+                return
         if self._fate is Fate.CUT_ANSWER:
             size //= 2
             pieces = _first(pieces, size)

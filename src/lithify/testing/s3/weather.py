@@ -85,6 +85,11 @@ class Weather:
     outage: Outage | None = None
     """From when it is set until it is taken away."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether bytes take time."""
+        return self.bandwidth is not None or self.total_bandwidth is not None
+
     def fate(self, rng: random.Random) -> Fate:
         """Of one request."""
         if self.outage is not None:
