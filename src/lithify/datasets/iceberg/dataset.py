@@ -50,7 +50,7 @@ from lithify.datasets.iceberg.model import (
 )
 from lithify.datasets.iceberg.ownership import data_prefix, mark_of
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
-from lithify.datasets.iceberg.policy import parse_policy
+from lithify.datasets.iceberg.policy import TablePolicy, parse_policy
 from lithify.datasets.iceberg.refusals import check_table
 from lithify.datasets.iceberg.repeating import repeating_columns
 from lithify.datasets.iceberg.sorting import sort_fields
@@ -229,9 +229,12 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
                 states = committed(states, spec.chunks, added, timeline_policy(state.policy))
         self._keep(states, state.states)
 
+    def policy(self, table: Table) -> TablePolicy:
+        """How the table is to be looked after."""
+        return parse_policy(table.metadata.properties, self.url, self._options)
+
     def _branch(self, table: Table) -> str:
-        policy = parse_policy(table.metadata.properties, self.url, self._options)
-        return check_table(table.metadata, policy.branch, self.url)
+        return check_table(table.metadata, self.policy(table).branch, self.url)
 
     # Leadership
 

@@ -312,19 +312,20 @@ def table_collector(
     observer: Observer = events.ignore,
 ) -> PeriodicCollector[Kind]:
     """What collects the garbage of one table, again and again, each kind as its options say."""
+    return PeriodicCollector(options, lambda due: collect_due(dataset, clock, due), clock, observer)
 
-    def collect_due(due: Due[Kind]) -> GarbageCollected:
-        report = collect(dataset, clock, GarbageOptions(due.min_age_ms, due.dry_run, due.kinds))
-        counts = {kind: report.count(kind) for kind in report.found}
-        return GarbageCollected(
-            dataset.url,
-            report.dry_run,
-            {kind.value: count for kind, count in counts.items()},
-            {kind.value: report.found[kind] - count for kind, count in counts.items()},
-            sum(found.size_bytes for found in report.garbage),
-        )
 
-    return PeriodicCollector(options, collect_due, clock, observer)
+def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[Kind]) -> GarbageCollected:
+    """One collection of what is due."""
+    report = collect(dataset, clock, GarbageOptions(due.min_age_ms, due.dry_run, due.kinds))
+    counts = {kind: report.count(kind) for kind in report.found}
+    return GarbageCollected(
+        dataset.url,
+        report.dry_run,
+        {kind.value: count for kind, count in counts.items()},
+        {kind.value: report.found[kind] - count for kind, count in counts.items()},
+        sum(found.size_bytes for found in report.garbage),
+    )
 
 
 def collector_options(settings: TableGarbageSettings) -> Mapping[Kind, DirectoryOptions]:

@@ -17,6 +17,7 @@ from lithify.datasets.iceberg import garbage, view
 from lithify.datasets.iceberg.catalogs import open_catalog, parse_url, store_of
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import timeline_policy
@@ -122,9 +123,9 @@ class IcebergKind:
 
     def collector(
         self, dataset: IcebergDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
-    ) -> PeriodicCollector[garbage.Kind]:
+    ) -> PeriodicCollector[Any]:
         options = garbage.collector_options(config.of(IcebergSettings).garbage)
-        return garbage.table_collector(dataset, clock, options, observer)
+        return duties(dataset, clock, ids, options, observer)
 
     def collect(
         self,

@@ -18,6 +18,7 @@
 | `lithify.max-tasks` | 16: compactions active at once |
 | `lithify.max-active-bytes` | 100 GiB: bytes that active compactions read in all |
 | `lithify.max-queued-tasks` | 1000: more than these are deferred until the queue is empty |
+| `lithify.expire-snapshots` | 0; 1: coordinators expire snapshots that nobody needs, and their files |
 | `lithify.branch` | `main`; must be named when there are several |
 """
 
@@ -60,6 +61,7 @@ class TablePolicy:
     max_tasks: int = 16
     max_active_bytes: int = 100 * 1024 * MIB
     max_queued_tasks: int = 1000
+    expire_snapshots: int = 0
     branch: str | None = None
 
 
@@ -94,10 +96,10 @@ def parse_policy(
             raise Refused(f"{url}: the property {key} is not known; known are {', '.join(_NAMES)}")
         values[name] = text if name in _TEXTS else _number(key, text, int(name in _AT_LEAST_ONE), url)
     policy = TablePolicy(**values)  # type: ignore[arg-type]  # each name has its own type, checked above
-    for name in ("min_new_percent", "max_deleted_percent"):
-        if getattr(policy, name) > 100:
+    for name, most in (("min_new_percent", 100), ("max_deleted_percent", 100), ("expire_snapshots", 1)):
+        if getattr(policy, name) > most:
             key = PREFIX + name.replace("_", "-")
-            raise Refused(f"{url}: {key} is {getattr(policy, name)}, more than 100")
+            raise Refused(f"{url}: {key} is {getattr(policy, name)}, more than {most}")
     if policy.granularity not in GRANULARITIES:
         known = ", ".join(GRANULARITIES)
         raise Refused(f"{url}: lithify.granularity is {policy.granularity!r}; it must be one of {known}")

@@ -95,15 +95,36 @@ def _row(name: str, facts: Facts) -> tuple[str, ...]:
     )
 
 
+def history_of(state: TableState) -> Facts:
+    """How much history there is, as a JSON value, by the summaries of the snapshots alone."""
+    snapshots = [] if state.source is None else state.source.metadata.snapshots
+    there = {snapshot.snapshot_id for snapshot in snapshots}
+    removed = 0
+    for snapshot in snapshots:
+        # What it removed is still there for the one before it.
+        if snapshot.parent_snapshot_id in there and snapshot.summary is not None:
+            text_bytes = snapshot.summary.additional_properties.get("removed-files-size", "0")
+            removed += int(text_bytes) if text_bytes.isdecimal() else 0
+    return {
+        "snapshots": len(snapshots),
+        "oldest_ms": min((snapshot.timestamp_ms for snapshot in snapshots), default=None),
+        "only_history_bytes": removed,
+    }
+
+
 def show_status(found: Status) -> Shown:
-    """The size of the table, and the totals of its timeline."""
-    facts = facts_of(found.snapshot)
+    """The size of the table and of its history, and the totals of its timeline."""
+    facts, history = facts_of(found.snapshot), history_of(found.snapshot)
     totals = found.plan.totals
     blocks: list[Block] = [
         Line(
             f"{facts['files']:,} files, {text.size(facts['bytes'])}, {facts['rows']:,} rows, "
             f"{facts['delete_files']:,} delete files"
-        )
+        ),
+        Line(
+            f"{history['snapshots']:,} snapshots; {text.size(history['only_history_bytes'])} of files that "
+            "only older ones need"
+        ),
     ]
     if totals:
         rows = [
@@ -113,6 +134,7 @@ def show_status(found: Status) -> Shown:
         blocks.append(Table("Totals", columns("", ">chunks", ">files", ">bytes", ">rows"), rows))
     document = {
         "table": facts,
+        "history": history,
         "totals": {name: _total_json(total) for name, total in totals.items()},
     }
     return Shown(document, tuple(blocks))

@@ -1,0 +1,77 @@
+"""What a coordinator does for a table from time to time, beside compacting it.
+
+1. Garbage is collected, each kind as the settings say (`garbage`).
+2. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
+   that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise nothing
+   is ever expired.
+
+Expiry comes after the garbage, so that a table which it must not touch is collected all the same. A run that
+something stands in the way of says so in the log, and is tried again after the interval.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from lithify import events
+from lithify.clock import Clock
+from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
+from lithify.datasets.iceberg.garbage import Kind, collect_due
+from lithify.events import GarbageCollected, Observer
+from lithify.ids import Ids
+
+_log = logging.getLogger("lithify")
+
+
+class Duty(StrEnum):
+    """What is no garbage."""
+
+    SNAPSHOT = "snapshots that nobody needs"
+
+
+def duties(
+    dataset: IcebergDataset,
+    clock: Clock,
+    ids: Ids,
+    garbage: Mapping[Kind, DirectoryOptions],
+    observer: Observer = events.ignore,
+) -> PeriodicCollector[Any]:
+    """What is done for one table again and again."""
+
+    def carry_out(due: Due[Any]) -> GarbageCollected:
+        kinds = due.kinds - frozenset(Duty)
+        done = GarbageCollected(dataset.url, due.dry_run, {}, {}, 0)
+        if kinds:
+            done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
+        if Duty.SNAPSHOT in due.kinds and dataset.policy(dataset.load()).expire_snapshots:
+            done = _expire(dataset, clock, ids, due, done)
+        return done
+
+    options: dict[Any, DirectoryOptions] = dict(garbage)
+    options[Duty.SNAPSHOT] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
+    return PeriodicCollector(options, carry_out, clock, observer)
+
+
+def _expire(
+    dataset: IcebergDataset, clock: Clock, ids: Ids, due: Due[Any], done: GarbageCollected
+) -> GarbageCollected:
+    options = ExpireOptions(grace_ms=due.min_age_ms, dry_run=due.dry_run)
+    found = Expirer(dataset, clock, ids).run(options)
+    if found.outcome not in DONE:
+        _log.warning("%s: no snapshots were expired (%s): %s", dataset.url, found.outcome.value, found.why)
+    return GarbageCollected(
+        done.dataset,
+        done.dry_run,
+        {
+            **done.deleted,
+            Duty.SNAPSHOT.value: len(found.expired),
+            "files of expired snapshots": sum(found.deleted.values()),
+        },
+        {**done.left, Duty.SNAPSHOT.value: found.snapshots},
+        done.bytes_deleted + found.deleted_bytes,
+    )

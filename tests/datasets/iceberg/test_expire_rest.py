@@ -1,0 +1,80 @@
+"""Expiry through a REST catalog: what is asked and asserted goes over its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Expiry, Outcome
+from lithify.ids import RandomIds
+from tests.datasets.iceberg import test_expire
+from tests.datasets.iceberg.rest import serve_rest
+from tests.datasets.iceberg.running import a_clock, dataset_of
+from tests.datasets.iceberg.tables import append, fresh, make_rows, named_paths, new_table, read
+from tests.datasets.iceberg.test_expire import ALL, ids_of, meanwhile, on_disk, six_snapshots, statistics_of
+
+
+@pytest.fixture
+def table(catalog: SqlCatalog) -> Table:
+    return six_snapshots(new_table(catalog))
+
+
+@pytest.fixture
+def rest(catalog: SqlCatalog) -> Iterator[RestCatalog]:
+    with serve_rest(catalog) as client:
+        yield client
+
+
+def run(table: Table, rest: RestCatalog, options: ExpireOptions = ALL) -> Expiry:
+    return Expirer(dataset_of(table, catalog=rest), a_clock(), RandomIds()).run(options)
+
+
+def test_snapshots_statistics_and_refs_go(table: Table, rest: RestCatalog) -> None:
+    rows, ids = read(table), ids_of(table)
+    statistics_of(table, ids[0])
+    with fresh(table).manage_snapshots() as changes:
+        changes.create_tag(ids[1], "old", max_ref_age_ms=1)
+        changes.create_tag(ids[2], "kept")
+    found = run(table, rest)
+    assert (found.outcome, found.refs) == (Outcome.EXPIRED, ("old",))
+    assert ids_of(table) == [ids[2], ids[-1]]
+    assert not fresh(table).metadata.statistics
+    assert not fresh(table).metadata.partition_statistics
+    assert read(table) == rows
+    assert on_disk(table) == named_paths(table)
+
+
+def test_a_ref_that_moves_is_seen(table: Table, rest: RestCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = ids_of(table)
+    with fresh(table).manage_snapshots() as changes:
+        changes.create_tag(ids[3], "moving")
+
+    def move() -> None:
+        with fresh(table).manage_snapshots() as changes:
+            changes.remove_tag("moving").create_tag(ids[2], "moving")
+
+    meanwhile(monkeypatch, move)
+    assert run(table, rest).outcome is Outcome.EXPIRED
+    assert ids_of(table) == [ids[2], ids[-1]]
+
+
+def test_a_commit_that_comes_between_is_seen(
+    table: Table, rest: RestCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[Any] = list(read(table))
+    meanwhile(monkeypatch, lambda: rows.extend(append(table, make_rows(2))))
+    assert run(table, rest).outcome is Outcome.EXPIRED
+    assert sorted(row[1] for row in read(table)) == sorted(row[1] for row in rows)
+
+
+def test_another_run_comes_between(table: Table, rest: RestCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = ids_of(table)
+    meanwhile(monkeypatch, lambda: test_expire.run(table))
+    assert run(table, rest).outcome in (Outcome.EXPIRED, Outcome.NOTHING_TO_DO)
+    run(table, rest)
+    assert (ids_of(table), on_disk(table)) == (ids[-1:], named_paths(table))
