@@ -201,7 +201,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
     coordinator = cast("Coordinator", SomeCoordinator(notes, [False] * 9))
     leadership = cast("Leadership", AwayAtFirst(notes, 3))
     run_coordinator(coordinator, leadership, notes, random.Random(1), OPTIONS)
-    assert notes.waits_s[: min(waits, 3)] == [50.0] * min(waits, 3)
+    assert notes.waits_s[: min(waits, 3)] == [OPTIONS.poll_interval_s] * min(waits, 3)
     assert ("resigns" in notes.calls) == (waits > 3)
     assert len(caplog.records) == 1
 
