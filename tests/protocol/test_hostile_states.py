@@ -264,8 +264,9 @@ def test_an_old_ledger_that_is_damaged(rig: Rig) -> None:
     """It only tells since when things are as they are."""
     coordinator, dataset = rig.coordinator(), rig.dataset()
     coordinator.tick()
-    first = dataset.ledger_ids()[0]
-    for version, data in ((first, b"\0\2junk"), (first + 1, b"\0\x09")):
+    rig.worker().tick()
+    first, second, _ = dataset.ledger_ids()
+    for version, data in ((first, b"\0\2junk"), (second, b"\0\x09")):
         dataset.store.put(f"{dataset.paths.compactions_folder}/{version:020}.compactions", data)
     (shown,) = status.status(rig.dataset(), rig.clock.now_ms(), TIMEOUT_MS).compactions
     assert shown.id == rig.only.id
