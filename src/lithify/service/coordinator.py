@@ -3,7 +3,7 @@
 The epoch it is given fences older coordinators (`lithify.coordination.leadership`); `start` puts it into the
 ledger. Then each `tick`:
 
-1. glances at ledger and snapshot (`Dataset.glance`); right after its start it goes by what that has read;
+1. glances at ledger and snapshot (`Dataset.glance`), unless it is told that they are known;
 2. stops for good when the ledger carries another epoch than its own;
 3. takes Running compactions of silent workers back to Scheduled, and notes that as an attempt;
 4. commits all Compacted ones, and those that need no worker, in one atomic publication each batch;
@@ -115,8 +115,6 @@ class Coordinator:
         """What was found valid here, of what the ledger has."""
         self._looked_at: AnyLedger | None = None
         """The ledger with which attempts were counted last."""
-        self._has_just_read = False
-        """Whether nothing need be read again in this tick."""
 
     @property
     def epoch(self) -> int:
@@ -138,7 +136,6 @@ class Coordinator:
             return transitions.reclaim(latest, [c.id for c in held])
 
         self._dataset.update_ledger(change)
-        self._has_just_read = True
         now_ms = self._clock.now_ms()
         reason = f"the process of {predecessor} ended without giving it back"
         self._unnoted += [
@@ -148,7 +145,8 @@ class Coordinator:
 
     def tick(self, *, is_known: bool = False) -> TickResult:
         """One round of the algorithm above. `Fenced` ends this coordinator for good. With `is_known` the
-        dataset need not be read: the worker beside it has just published something, or is about to."""
+        dataset need not be read: it was just now, in the same thread, or something is about to be
+        published."""
         ledger, snapshot = self._look(is_known=is_known)
         self._validated.intersection_update(c.id for c in ledger.compactions)
         silent = self._silence.silent(ledger, self._clock.monotonic_s())
@@ -213,7 +211,6 @@ class Coordinator:
         self._dataset.journal.clear(compaction_id)
 
     def _look(self, *, is_known: bool) -> tuple[AnyLedger, Any]:
-        is_known, self._has_just_read = is_known or self._has_just_read, False
         return self._checked(self._dataset.known() if is_known else self._dataset.glance())
 
     def _checked(self, found: tuple[AnyLedger | None, Any]) -> tuple[AnyLedger, Any]:

@@ -122,7 +122,7 @@ def _turn(
     failures: list[Ended] = []
     attempts: Counter[Ulid] = Counter()
     refusals: Counter[str] = Counter()  # by unit
-    is_known = False
+    is_known = True  # by the start of the coordinator
     while True:
         tick = coordinator.tick(is_known=is_known)
         committed.extend(tick.committed)
