@@ -2,8 +2,8 @@
 
 1. Garbage is collected, each kind as the settings say (`garbage`).
 2. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
-   that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise nothing
-   is ever expired.
+   that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
+   nothing is ever expired.
 
 Expiry comes after the garbage, so that a table which it must not touch is collected all the same. A run that
 something stands in the way of says so in the log, and is tried again after the interval.
