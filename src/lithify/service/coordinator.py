@@ -149,7 +149,8 @@ class Coordinator:
         published."""
         ledger, snapshot = self._look(is_known=is_known)
         self._validated.intersection_update(c.id for c in ledger.compactions)
-        silent = self._silence.silent(ledger, self._clock.monotonic_s())
+        ids = self._silence.silent(ledger, self._clock.monotonic_s())
+        silent = [compaction for compaction in map(ledger.get, ids) if compaction is not None]
         self._note_attempts()
         commits = self._commit(ledger, snapshot)
         if commits.are_any:
@@ -164,7 +165,7 @@ class Coordinator:
             nonlocal outcome, snapshot, is_latest
             transitions.check_epoch(latest, self.epoch)
             # Only those that have not moved since this tick looked.
-            reclaimed = [c for c in map(ledger.get, silent) if c is not None and c == latest.get(c.id)]
+            reclaimed = [c for c in silent if c == latest.get(c.id)]
             latest = transitions.reclaim(latest, [c.id for c in reclaimed])
             failed = [c for c, _ in exhausted if latest.get(c.id) == c]
             for compaction in failed:
