@@ -87,6 +87,10 @@ def test_documents_are_as_documented(place: Path, kind: str) -> None:
     (found,) = run("status", *at)["compactions"]
     assert {"id", "unit", "state", "since_ms", "worker", "is_stale", "share_done", "waits_for"} <= set(found)
     said["doctor"] = run("doctor", *at, "--read-only")
+    if kind == TABLE:
+        said["expire"] = run("expire", *at, "--dry-run")
+        said["hold"] = run("hold", *at)
+        said["readers list"] = run("readers list", *at)
     fields = documented()
     for name, document in said.items():
         assert fields_of(document) == fields[name, kind], f"{name} of {kind}"

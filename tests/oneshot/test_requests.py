@@ -67,6 +67,7 @@ def besides_the_lease(requests: Counter[str]) -> dict[str, int]:
 
 def test_control_requests_of_a_first_run(database: Path) -> None:
     assert besides_the_lease(requests_of(database)) == {
+        "GET compactions": 1,
         "GET compactions.boundary": 5,
         "GET manifest": 1,
         "GET manifest.boundary": 3,
@@ -81,7 +82,7 @@ def test_control_requests_of_a_later_run(database: Path) -> None:
     compact(dataset_at(database))
     make_database(database)
     assert besides_the_lease(requests_of(database)) == {
-        "GET compactions": 1,
+        "GET compactions": 2,
         "GET compactions.boundary": 5,
         "GET manifest": 1,
         "GET manifest.boundary": 3,

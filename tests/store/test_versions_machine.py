@@ -18,7 +18,7 @@ from lithify.errors import StoreError
 from lithify.store import together
 from lithify.store.versions import MAX_TRUSTED_LOOKS, Version, VersionConflict, VersionedFiles
 from lithify.testing import Call, Fault, FaultyStore, MemoryStore, WrappedStore
-from lithify.testing.simulation.core.waiting import SameThread
+from lithify.testing.simulation.core.waiting import AtOnce
 
 PARTIES = st.integers(0, 1)
 VALUES = st.sampled_from([b"a", b"b"])
@@ -212,7 +212,7 @@ class ProtocolWithoutPutIds(Protocol):
 def test_two_parties_never_both_win_and_nothing_promised_is_lost(
     machine: type[Protocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(together, "ThreadPoolExecutor", SameThread)  # calls are numbered
+    monkeypatch.setattr(together, "beside", AtOnce())  # calls are numbered
     run_state_machine_as_test(
         machine, settings=settings(max_examples=150, stateful_step_count=25, deadline=None)
     )

@@ -36,7 +36,10 @@ Finding the latest version:
    refuses something in another place, has to know (`confirmed`).
 
 What was just published is the last one seen, and is not read back. `update` starts with the one seen, without
-a search: if that is not the latest any more, publishing on it is a conflict like any other.
+a search: if that is not the latest any more, publishing on it is a conflict like any other. Only where
+nothing is to be published on it, because nothing has to change or can, nobody would notice: then the latest
+is looked for, and what is newer is asked again. What is remembered never goes back to an older version
+because a search that began before it was slow.
 
 A version never changes, so what was read is not read again, unless it cannot be decoded (`decode`): then
 the next search is cold. So a process notices that a damaged version was restored, or taken away.
@@ -54,9 +57,9 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NoReturn, TypeVar
 
 from lithify.clock import Clock
@@ -162,6 +165,7 @@ class VersionedFiles:
         self._boundary_key = boundary_key
         self._ids: Ids = ids if ids is not None else RandomIds()
         self._seen: _Seen | None = None
+        self._remembering = threading.Lock()
 
     def key(self, version_id: int) -> str:
         """The object key of a version."""
@@ -213,31 +217,37 @@ class VersionedFiles:
             try:
                 if seen is None:
                     found, boundary = self._find()
-                elif is_trusting and seen.trusted_looks:
-                    found = self._follow(seen.version)
-                    if found is seen.version:
-                        self._seen = _Seen(found, seen.trusted_looks - 1)
-                        return _none_as_none(found)
-                    boundary = self.boundary()
                 else:
-                    found, boundary = both(partial(self._follow, seen.version), self.boundary)
-                    if found is not seen.version:
-                        boundary = self.boundary()  # it may have been raised before that one was created
+                    found = self._follow(seen.version)
+                    if found is seen.version and is_trusting and seen.trusted_looks:
+                        self._replace(seen, _Seen(found, seen.trusted_looks - 1))
+                        return _none_as_none(found)
+                    # Behind the successors: it may be raised while they are read.
+                    boundary = self.boundary()
             except ObjectNotFound:  # deleted since it was listed
-                self._seen = None
+                self._forget(seen)
                 continue
             if found.id > boundary or (found is _NONE and boundary == 0):
-                self._see(found)
+                self._replace(seen, _Seen(found, MAX_TRUSTED_LOOKS - 1))
                 return _none_as_none(found)
-            self._seen = None
+            self._forget(seen)
         raise StoreError(
             f"{self.folder}: {MAX_LOOKUPS} searches found no version above the boundary in "
             f"{self._boundary_key}; versions are deleted faster than they can be read, or the latest is lost"
         )
 
-    def _see(self, version: Version) -> None:
-        """It counts, and is the latest known."""
-        self._seen = _Seen(version, MAX_TRUSTED_LOOKS - 1)
+    def _replace(self, before: _Seen | None, seen: _Seen) -> None:
+        """Remember what a search has found, unless another thread has published or found a newer one."""
+        with self._remembering:
+            now = self._seen
+            if now is before or now is None or now.version.id <= seen.version.id:
+                self._seen = seen
+
+    def _forget(self, before: _Seen | None) -> None:
+        """Begin again, unless another thread has found something since."""
+        with self._remembering:
+            if self._seen is before:
+                self._seen = None
 
     def decode(self, version: Version, decode: Callable[[bytes, str], ValueT]) -> ValueT:
         """The value of a version, of its bytes and its key. What cannot be decoded is not remembered."""
@@ -265,7 +275,7 @@ class VersionedFiles:
         except StoreError as error:
             self._settle(version, put_id, error)
         self._check_counts(version)
-        self._see(version)
+        self._seen = _Seen(version, MAX_TRUSTED_LOOKS - 1)
         return version
 
     def _check_counts(self, version: Version) -> None:
@@ -280,23 +290,29 @@ class VersionedFiles:
     ) -> Version | None:
         """Publish what `change` makes of the version seen last, and on each conflict of the latest, a finite
         number of times and after pauses of random length. `None` from `change` means that nothing has to
-        change: who has to know that of the latest version looks for it before. The answer is the version
+        change, an error that nothing can: each counts of the latest version only. The answer is the version
         that then is the latest known."""
         pause_s = FIRST_PAUSE_S
-        base = self.known()
-        for attempt in range(1, MAX_UPDATE_TRIES + 1):
-            data = change(base)
+        base, is_latest, tries = self.known(), False, 0
+        while True:
+            data, failure = _tried(change, base)
             if data is None:
+                newest = base if is_latest else self.latest()
+                if newest != base:
+                    base, is_latest = newest, True
+                    continue
+                if failure is not None:
+                    raise failure
                 return base
             try:
                 return self.publish(base, data)
             except VersionConflict:
-                if attempt == MAX_UPDATE_TRIES:
+                tries += 1
+                if tries == MAX_UPDATE_TRIES:
                     raise
             clock.sleep_s(rng.uniform(0, pause_s))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
-            base = self.latest()
-        raise AssertionError("the last try returns or raises")
+            base, is_latest = self.latest(), True
 
     def boundary(self) -> int:
         """The highest number that does not count any more; 0 when nothing was ever collected."""
@@ -364,6 +380,15 @@ class VersionedFiles:
             return
         self._seen = _Seen(Version(version.id, data), trusted_looks=0)
         _conflict(key, failure)
+
+
+def _tried(
+    change: Callable[[Version | None], bytes | None], base: Version | None
+) -> tuple[bytes | None, Exception | None]:
+    try:
+        return change(base), None
+    except Exception as error:
+        return None, error
 
 
 def _none_as_none(version: Version) -> Version | None:

@@ -109,10 +109,10 @@ def test_a_lost_answer_is_no_failure(path: Path) -> None:
 
     def lose(_number: int, call: Call) -> Fault | None:
         is_manifest = call.method == "create" and call.key.endswith(".manifest")
-        return Fault.FAIL_AFTER if is_manifest and next(creates) == 3 else None
+        return Fault.FAIL_AFTER if is_manifest and next(creates) == 2 else None
 
     result = compact(moving(path, wrap=lambda store: FaultyStore(store, lose)), full=False)
-    assert next(creates) > 3
+    assert next(creates) > 2
     assert (len(result.committed), result.refused) == (1, ())
     check(path, model)
 

@@ -40,7 +40,7 @@ from lithify.datasets.slatedb.split import Cut
 from lithify.datasets.slatedb.task import DEFAULT_BLOCK_SIZE, SourceSst, SstOptions
 from lithify.store import together as together_module
 from lithify.store.objects import ObjectStore
-from lithify.testing.simulation.core.waiting import SameThread, wait_for_futures
+from lithify.testing.simulation.core.waiting import AtOnce, SameThread, wait_for_futures
 from lithify.testing.simulation.rows import ROW_BYTES, cut, decode_rows
 from lithify.testing.simulation.scenario import (
     CHECKPOINT_LIFETIME_S,
@@ -93,7 +93,7 @@ def replacements(world: World) -> Iterator[None]:
         put(garbage_module, "ThreadPoolExecutor", SameThread)
         for name, ms in _LEASE_TIMES.items():
             put(lithify.coordination.leadership, name, ms)
-        put(together_module, "ThreadPoolExecutor", SameThread)
+        put(together_module, "beside", AtOnce())
         for module in (garbage_module, retention_module):
             put(module, "parse_sst_key", _parse_sst_key)
         for module, name in users_of_codecs():

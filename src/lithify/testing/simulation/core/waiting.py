@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from lithify.store.together import Beside
 from lithify.testing.simulation.core.fibers import EPOCH_MS, Scheduler
 
 ItemT = TypeVar("ItemT")
@@ -54,16 +55,24 @@ class SameThread:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def submit(self, function: Callable[[], ResultT]) -> Future[ResultT]:
-        future: Future[ResultT] = Future()
-        try:
-            future.set_result(function())
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
     def map(self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
         return map(function, items)
+
+
+class AtOnce(Beside):
+    """What is to be done beside the caller is done at once, in the calling fiber."""
+
+    def start(self, action: Callable[[], ResultT]) -> Callable[[], ResultT]:
+        try:
+            found = action()
+        except Exception as error:
+            failure = error
+
+            def fail() -> ResultT:
+                raise failure
+
+            return fail
+        return lambda: found
 
 
 def told_at(now_ms: int, who: str, text: str) -> str:
