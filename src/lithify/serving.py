@@ -71,6 +71,11 @@ class Service:
         self._observe: Observer = each(*observers) if observers else ignore
         self._stop: threading.Event | None = None
         self._datasets = [self._open(url) for url in self._urls] if coordinates else []
+        # They work in threads of their own.
+        self._collectors = {
+            url: wiring.collector(self._open(url), self._config, self._observe)
+            for url in (dataset.url for dataset in self._datasets)
+        }
         self._closing = ExitStack()
         self._engine: Engine | None = engine
         if not self._works:
@@ -175,7 +180,7 @@ class Service:
             wiring.loop_options(self._config),
             take_over=self._take_over,
             worker=worker,
-            collector=wiring.collector(dataset, self._config, self._observe),
+            collector=self._collectors[dataset.url],
         )
 
     def _open(self, url: str) -> Dataset:

@@ -55,15 +55,16 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         return None if version is None else self._decode(version)
 
     def _decode(self, version: Version) -> Ledger[SpecT, RangeT, OutputT]:
-        if self._decoded is None or self._decoded[0] != version.id:
-            self._decoded = version.id, self.files.decode(version, self._format.decode)
-        return self._decoded[1]
+        decoded = self._decoded  # another thread may decode another version meanwhile
+        if decoded is None or decoded[0] != version.id:
+            self._decoded = decoded = version.id, self.files.decode(version, self._format.decode)
+        return decoded[1]
 
     def update(
         self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
     ) -> Ledger[SpecT, RangeT, OutputT]:
-        """Apply `change` to the latest ledger and publish the result as the next version, again on each
-        conflict. Publishes nothing when `change` returns its argument."""
+        """Apply `change` to the ledger seen last, on each conflict to the latest, and publish the result as
+        the next version. Publishes nothing when `change` returns the latest as it is."""
         changed: Ledger[SpecT, RangeT, OutputT] = Ledger()
 
         def apply(version: Version | None) -> bytes | None:

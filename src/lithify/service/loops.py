@@ -115,6 +115,8 @@ def run_coordinator(
             return
         try:
             _once_back(partial(coordinator.start, term), stop, options)
+            if stop.is_set():
+                return  # it may not have started
             with collecting(collector):
                 _coordinate(coordinator, leadership, stop, rng, options, worker)
         finally:

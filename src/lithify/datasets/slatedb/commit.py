@@ -31,7 +31,7 @@ from lithify.datasets.slatedb.manifest import manifest_problem
 from lithify.datasets.slatedb.model import Checkpoint, Manifest, TieredSpec
 from lithify.datasets.slatedb.transform import apply_compaction, apply_trivial_move, with_checkpoint
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import Fenced
+from lithify.errors import Fenced, StoreError
 from lithify.ids import Ids, Ulid
 
 _log = logging.getLogger("lithify")
@@ -74,11 +74,17 @@ class Commit:
         return self._verdicts
 
     def _lengthen(self) -> None:
-        """Give the checkpoint its life again, while more than half of it went by before it was published."""
+        """Give the checkpoint its life again, while more than half of it went by before it was published. The
+        outputs are in, whatever comes of that."""
         for _ in range(MAX_RENEWALS):
             if self._pin is None or self._is_fresh(self._pin):
                 return
-            self._files.update_manifest(self._renewed)
+            try:
+                self._files.update_manifest(self._renewed)
+            except StoreError as error:
+                url = self._files.url
+                _log.warning("%s: the checkpoint of a commit could not be lengthened: %s", url, error)
+                return
         _log.warning(
             "%s: publishing takes so long that readers may lose the inputs of a commit before "
             "checkpoint_lifetime (%d s) is over; is the store very slow?",
@@ -92,9 +98,10 @@ class Commit:
         assert self._pin is not None
         pin = self._new_checkpoint(self._pin.manifest_id, self._pin)
         left = tuple(c for c in manifest.checkpoints if c.id != pin.id)
-        is_there = len(left) < len(manifest.checkpoints)
+        if len(left) == len(manifest.checkpoints):
+            return None
         self._pin = pin
-        return with_checkpoint(replace(manifest, checkpoints=left), pin) if is_there else None
+        return with_checkpoint(replace(manifest, checkpoints=left), pin)
 
     def _is_fresh(self, pin: Checkpoint) -> bool:
         """Whether it has at least half of its life before it."""

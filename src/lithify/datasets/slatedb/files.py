@@ -92,7 +92,7 @@ class DatabaseFiles:
 
     def update_ledger(self, change: Callable[[SlateLedger], SlateLedger]) -> SlateLedger:
         """Apply `change` to the ledger seen last, on each conflict to the latest, and publish it, unless it
-        is the same; gives what it gave."""
+        is the latest as it is; gives what it gave."""
         changed: SlateLedger = Ledger()
         if self._ledgers.known() is None:
             self._ledgers.latest()  # somebody may have made one since
