@@ -5,6 +5,7 @@ and what becomes of files. P9 (one run at a time) is not asked for: any number o
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,17 @@ from tests.datasets.iceberg.tables import (
     DAY,
     NAME,
     START,
+    add_file,
     age_files,
     append,
+    as_arrow,
     check,
     delete_positions,
     files_of,
     fresh,
     make_rows,
     named_paths,
+    new_catalog,
     new_table,
     read,
     rewrite_without,
@@ -537,6 +541,35 @@ def test_a_file_that_came_back_stays(table: Table) -> None:
     assert read(table) == rows
 
 
+def test_a_path_that_is_read_as_another_one_is_kept(catalog: SqlCatalog) -> None:
+    """PyIceberg cuts `other.parquet#1` off at the `#`, when it reads and when it deletes."""
+    table = new_table(catalog)
+    append(table, make_rows(2))
+    base = files_of(table)[0].file_path
+    good = base.rsplit("/", 1)[0] + "/other.parquet"
+    shutil.copy(base.removeprefix("file://"), good.removeprefix("file://"))
+    add_file(fresh(table), f"{good}#1", 2)
+    fresh(table).overwrite(as_arrow(make_rows(1)))
+    add_file(fresh(table), good, 2)
+    rows = read(table)
+    found = run(table)
+    assert found.outcome is Outcome.EXPIRED
+    assert read(table) == rows
+
+
+def test_one_folder_of_two_names(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    table = new_table(new_catalog(tmp_path / "link"))
+    append(table, make_rows(2))
+    path = files_of(table)[0].file_path
+    fresh(table).overwrite(as_arrow(make_rows(1)))
+    add_file(fresh(table), path.replace("/link/", "/real/"), 2)
+    rows = read(table)
+    assert run(table).outcome is Outcome.EXPIRED
+    assert read(table) == rows
+
+
 def test_files_elsewhere_stay_for_other_tables(catalog: SqlCatalog, tmp_path: Path) -> None:
     shared = {"write.data.path": f"file://{tmp_path}/shared"}
     one, two = (six_snapshots(new_table(catalog, properties=shared, name=("db", n))) for n in ("one", "two"))
@@ -554,8 +587,6 @@ def test_files_elsewhere_stay_for_other_tables(catalog: SqlCatalog, tmp_path: Pa
 
 
 def test_a_table_in_two_catalogs_is_left_alone(table: Table, tmp_path: Path) -> None:
-    from tests.datasets.iceberg.tables import new_catalog
-
     second = new_catalog(tmp_path / "second").register_table(NAME, fresh(table).metadata_location)
     assert compact(dataset_of(fresh(table))) is not None
     append(second, make_rows(2))

@@ -68,7 +68,7 @@ from lithify.datasets.iceberg.reachable import (
     NamedFile,
     Reached,
     is_deletable,
-    key_of,
+    is_plain,
     only_named_by,
 )
 from lithify.datasets.iceberg.readers import Readers
@@ -309,7 +309,7 @@ class Expirer:
         entries = self._pending.confirm(there, now_ms)
         due = [e for e in entries if e.since_ms is not None and now_ms >= e.since_ms + options.grace_ms]
         if due and may_expire(table.metadata.properties):
-            reached = Reached()
+            reached = Reached(table.metadata.location)
             for entry in due:
                 self._carry_out(entry, reached, done)
         done.pending = self._pending.read()
@@ -324,7 +324,7 @@ class Expirer:
             batch = [
                 file
                 for file in files[start : start + BATCH_FILES]
-                if key_of(file.path) not in reached.keys and is_deletable(file.path, table.metadata)
+                if not reached.names.has(file.path) and is_deletable(file.path, table.metadata)
             ]
             _delete(table, batch)
             done.deleted.update(file.kind for file in batch)
@@ -410,9 +410,15 @@ def refs_of(metadata: TableMetadata) -> dict[str, int]:
 
 def _own(files: Sequence[NamedFile], metadata: TableMetadata, done: Expiry) -> list[NamedFile]:
     own = [file for file in files if is_deletable(file.path, metadata)]
-    if len(own) < len(files):
+    odd = sum(not is_plain(file.path) for file in files)
+    if odd:
         done.notes.append(
-            f"{len(files) - len(own)} files outside the table's location stay: other tables may use them"
+            f"{odd} files stay whose paths have a '#', '?', '*', '[' or control character: such a path can be "
+            "taken for another file's"
+        )
+    if len(own) + odd < len(files):
+        done.notes.append(
+            f"{len(files) - len(own) - odd} files outside the table's location stay: other tables may use them"
         )
     return own
 
