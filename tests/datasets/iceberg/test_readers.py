@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from lithify.testing import ManualClock
 from lithify.watermarks.model import Needed, Reason, Threshold
 from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
 from tests.datasets.iceberg.spark_checkpoint import OF_SPARK, SparkCheckpoint, position
-from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table
+from tests.datasets.iceberg.tables import append, as_arrow, fresh, make_rows, new_table
 
 LEASE_MS = 3_600_000
 
@@ -201,6 +202,31 @@ def test_what_is_held(table: Table) -> None:
         with pytest.raises(Refused):
             maintenance.hold(wanted, LEASE_MS, None, "me")
     assert len(maintenance.holds()) == 4
+
+
+def test_what_was_current_is_told_by_the_log_not_by_ancestry(table: Table) -> None:
+    """A branch may have a snapshot long before `main` takes it."""
+    first = ids_of(table)[-1]
+    with fresh(table).manage_snapshots() as changes:
+        changes.create_branch(first, "audit")
+    fresh(table).append(as_arrow(make_rows(2)), branch="audit")
+    second = ids_of(table)[-1]
+    at_ms = times_of(table)[-1] + 1
+    while time.time() * 1000 < at_ms + 2:
+        time.sleep(0.001)
+    with fresh(table).manage_snapshots() as changes:
+        changes.set_current_snapshot(snapshot_id=second)
+    held = maintenance_of(table).hold(Wanted(at_ms=at_ms), LEASE_MS, None, "me")
+    assert held.about["snapshot_id"] == first
+
+
+def test_what_was_current_and_is_expired_is_refused(table: Table) -> None:
+    ids, times = ids_of(table), times_of(table)
+    fresh(table).maintenance.expire_snapshots().by_id(ids[1]).commit()
+    with pytest.raises(Refused, match="what was current"):
+        maintenance_of(table).hold(Wanted(at_ms=times[1]), LEASE_MS, None, "me")
+    held = maintenance_of(table).hold(Wanted(at_ms=times[2]), LEASE_MS, None, "me")
+    assert held.about["snapshot_id"] == ids[2]
 
 
 def test_an_empty_table_has_nothing_to_hold(catalog: SqlCatalog) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Snapshot
 
 from lithify.clock import Clock
 from lithify.coordination.holds import ObjectHolds, Placed
@@ -83,9 +83,11 @@ class TableMaintenance:
             raise Refused(f"{self._dataset.url}: the table has no snapshot that could be held")
         if wanted.at_ms is None:
             return newest
-        found = snapshot_at(ancestors_of(newest, metadata), wanted.at_ms)
+        found = snapshot_at(metadata, wanted.at_ms)
         if found is None:
-            raise Refused(f"{self._dataset.url}: the table's history does not go back that far")
+            raise Refused(
+                f"{self._dataset.url}: the table does not know any more what was current then; name a snapshot"
+            )
         return found
 
     # Readers

@@ -13,7 +13,7 @@ after a snapshot is told by ancestry as well (`and_descendants`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 from pyiceberg.table.metadata import TableMetadata
@@ -22,6 +22,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lithify.coordination.holds import Placed
 from lithify.datasets.iceberg.model import IcebergLedger
 from lithify.datasets.iceberg.readers import Standing, time_of
+from lithify.datasets.iceberg.retention import ancestors
 from lithify.watermarks.model import Hold, Mark, Member, Needed, Reason
 from lithify.watermarks.rules import Collected, collect, live
 
@@ -111,6 +112,20 @@ def _active(metadata: TableMetadata, ledger: IcebergLedger | None) -> dict[int, 
     return found
 
 
-def snapshot_at(ancestors: Iterable[Snapshot], at_ms: int) -> Snapshot | None:
-    """The snapshot that was current at a time, of the ancestors of the newest one, that one first."""
-    return next((snapshot for snapshot in ancestors if snapshot.timestamp_ms <= at_ms), None)
+def snapshot_at(metadata: TableMetadata, at_ms: int) -> Snapshot | None:
+    """The snapshot that was current at a time, by the table's log of what was (pure); `None` when the log does
+    not say. Expired snapshots are taken out of that log, so it says what was current only up to a change that
+    surely was the next: one that made the next snapshot of it, or any as long as none was ever expired."""
+    log = metadata.snapshot_log
+    place = next((n for n in reversed(range(len(log))) if log[n].timestamp_ms <= at_ms), None)
+    if place is None:
+        return None
+    found, by_id = log[place].snapshot_id, {s.snapshot_id: s for s in metadata.snapshots}
+    if place + 1 == len(log):
+        is_whole = found == metadata.current_snapshot_id
+    else:
+        following = log[place + 1].snapshot_id
+        line = {s.snapshot_id for s in ancestors(by_id, following)}
+        is_whole = found != following and found in line
+    is_whole = is_whole or len({s.sequence_number for s in by_id.values()}) == metadata.last_sequence_number
+    return by_id.get(found) if is_whole else None
