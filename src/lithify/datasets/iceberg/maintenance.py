@@ -42,7 +42,7 @@ class TableMaintenance:
         placed = self._holds.take(name, owner, snapshot.timestamp_ms, lease_ms, about)
         # An older expiry, or another program's, may have come between: what is not there is not held.
         if self._dataset.load().metadata.snapshot_by_id(snapshot.snapshot_id) is None:
-            self._holds.release(placed.name)
+            self._holds.release(placed)
             raise Refused(f"{self._dataset.url}: snapshot {snapshot.snapshot_id} was expired meanwhile")
         return placed
 
@@ -51,13 +51,14 @@ class TableMaintenance:
         renewed = self._holds.renew(found, lease_ms)
         snapshot_id = renewed.about.get(SNAPSHOT)
         if not any(s.snapshot_id == snapshot_id for s in self._dataset.load().metadata.snapshots):
+            self._holds.release(renewed)
             raise HoldLapsed(
                 f"hold {renewed.name}: its snapshot {snapshot_id} is gone; another program expired it"
             )
         return renewed
 
-    def release(self, name: str) -> None:
-        self._holds.release(name)
+    def release(self, placed: Placed | str) -> None:
+        self._holds.release(placed)
 
     def holds(self) -> tuple[Placed, ...]:
         now_ms = self._clock.now_ms()
