@@ -15,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
+from pyiceberg.table.update import SetLocationUpdate
 
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, ExpireOptions, Expirer, Expiry, Outcome
@@ -596,6 +597,20 @@ def test_a_table_in_two_catalogs_is_left_alone(table: Table, tmp_path: Path) -> 
     with pytest.raises(Refused, match="second catalog"):
         run(second)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_table_that_was_moved_without_its_holds_is_left_alone(table: Table) -> None:
+    hold(table, ids_of(table)[0])
+    old = Path(table.location().removeprefix("file://"))
+    table._do_commit((SetLocationUpdate(location=f"{table.location()}_2"),), ())
+    files = on_disk(table)
+    with pytest.raises(Refused, match="the table was moved"):
+        run(fresh(table))
+    assert (len(ids_of(table)), on_disk(table)) == (6, files)
+    new = Path(f"{old}_2")
+    new.mkdir(exist_ok=True)
+    shutil.move(old / "_lithify", new / "_lithify")
+    assert run(fresh(table)).outcome is Outcome.HELD
 
 
 def test_the_garbage_collector_waits_with_expiry(catalog: SqlCatalog, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ class Expirer:
         """One run. `Refused` for a table that must not be touched."""
         options = options if options is not None else ExpireOptions()
         done = Expiry(options.dry_run)
-        self._checked(self._dataset.load())
+        self._dataset.check_not_moved(self._checked(self._dataset.load()))
         pause_s = FIRST_PAUSE_S
         for attempt in range(1, MAX_TRIES + 1):
             done.outcome, done.why = self._try(options, done)
