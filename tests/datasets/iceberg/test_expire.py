@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
-from pyiceberg.table.update import SetLocationUpdate
+from pyiceberg.table.update import SetLocationUpdate, SetSnapshotRefUpdate
 
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, ExpireOptions, Expirer, Expiry, Outcome
@@ -418,6 +418,74 @@ def test_a_ref_that_is_made_before_the_commit_keeps_its_snapshot_and_files(
     assert run(table).outcome is Outcome.EXPIRED
     assert ids_of(table) == [ids[2], ids[-1]]
     judge(table, before)
+
+
+def keep_more(table: Table) -> None:
+    head = fresh(table).metadata.refs["main"].snapshot_id
+    update = {"ref-name": "main", "type": "branch", "snapshot-id": head, "min-snapshots-to-keep": 100}
+    fresh(table)._do_commit((SetSnapshotRefUpdate.model_validate(update),), ())
+
+
+def keep_by_property(table: Table) -> None:
+    with fresh(table).transaction() as transaction:
+        transaction.set_properties({"history.expire.min-snapshots-to-keep": "100"})
+
+
+def keep_all(table: Table) -> None:
+    with fresh(table).transaction() as transaction:
+        transaction.set_properties({"gc.enabled": "false"})
+
+
+@pytest.mark.parametrize("keep", [keep_more, keep_by_property, keep_all])
+def test_rules_that_are_changed_before_the_commit_count(
+    table: Table, monkeypatch: pytest.MonkeyPatch, keep: Callable[[Table], None]
+) -> None:
+    before = ids_of(table)
+    meanwhile(monkeypatch, lambda: keep(table))
+    assert not run(table).expired
+    assert ids_of(table) == before
+
+
+def test_statistics_that_go_before_the_commit_are_a_conflict(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ids_of(table)
+    statistics_of(table, ids[0])
+
+    def remove() -> None:
+        with fresh(table).update_statistics() as update:
+            update.remove_statistics(ids[0])
+
+    meanwhile(monkeypatch, remove)
+    assert run(table).outcome is Outcome.EXPIRED
+    assert ids_of(table) == ids[-1:]
+
+
+def test_files_stay_while_the_table_says_so(table: Table) -> None:
+    run(table, ExpireOptions(FOR_EVER_MS))
+    before = on_disk(table)
+    keep_all(table)
+    assert run(table).pending
+    assert on_disk(table) == before
+
+
+def test_a_table_that_is_known_newer_while_it_is_loaded_is_the_same(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = dataset_of(table)
+    dataset.lineage.advance(dataset.load())
+    load, left = dataset.load, [1]
+
+    def load_slowly() -> Table:
+        found = load()
+        if left:
+            left.pop()
+            append(table, make_rows(1))
+            dataset.lineage.advance(load())
+        return found
+
+    monkeypatch.setattr(dataset, "load", load_slowly)
+    assert Expirer(dataset, a_clock(), RandomIds()).run(ALL).outcome is Outcome.EXPIRED
 
 
 def test_pyicebergs_own_expiry_loses_the_tag(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ Stage 1. Collect what everybody needs (`needs`) and what the policy lets go (`re
 Stage 2. Collect again: who put a hold meanwhile either is found now, or finds the watermark past it and gives
    up. Expire what the policy lets go, what is below the watermark, and what nobody needs. The files that only
    these snapshots name are written down before (`pending`). The commit asserts the table's UUID and every ref
-   that was seen, and, where the catalog checks requirements in this process, that there are no others. After
-   a conflict both stages are repeated, a few times.
+   that was seen, and, where the catalog checks requirements in this process, that there are no others, that
+   they and the properties say what they said, and that no snapshot is gone. After a conflict both stages are
+   repeated, a few times.
 Files. What was written down by any run, and whose snapshots are gone for longer than the grace period, is
    deleted in batches: each only if no snapshot, as the table is then, names it (`reachable`).
 
@@ -70,6 +71,7 @@ from lithify.datasets.iceberg.reachable import (
     is_deletable,
     is_plain,
     only_named_by,
+    statistics_in,
 )
 from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import Expirable, expirable, low_watermark, may_expire, retention_of
@@ -102,6 +104,7 @@ class Outcome(StrEnum):
 
 DONE = frozenset({Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD})
 """All was done that there was to do."""
+_NOT_ALLOWED = Outcome.NO_WATERMARK, "the table's property gc.enabled is not true"
 _OUTCOMES = {
     Reason.MISSING_MEMBER: Outcome.MISSING_READER,
     Reason.UNPUBLISHED: Outcome.UNPUBLISHED,
@@ -163,19 +166,23 @@ class _Plan:
     low_watermark: int | None
 
 
-class AssertSameRefs(ValidatableTableRequirement):
-    """The table has exactly these refs, and still these snapshots. Not part of Iceberg's protocol: for
-    catalogs that check requirements in this process, on the very metadata that they replace."""
+class AssertSameHistory(ValidatableTableRequirement):
+    """The table has exactly these refs, statistics and rules about its history, and all the snapshots that were
+    seen. Not part of Iceberg's protocol: for catalogs that check requirements in this process, on the very
+    metadata that they replace."""
 
-    type: Literal["lithify-assert-same-refs"] = "lithify-assert-same-refs"
-    refs: dict[str, int]
+    type: Literal["lithify-assert-same-history"] = "lithify-assert-same-history"
+    rules: dict[str, Any]
+    statistics: list[list[Any]]
     snapshots: list[int]
 
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
-        if base_metadata is None or refs_of(base_metadata) != self.refs:
-            raise CommitFailedException("Requirement failed: branches or tags were changed meanwhile")
+        if base_metadata is None or rules_of(base_metadata) != self.rules:
+            raise CommitFailedException("Requirement failed: branches, tags or rules were changed meanwhile")
         if not set(self.snapshots) <= {s.snapshot_id for s in base_metadata.snapshots}:
             raise CommitFailedException("Requirement failed: snapshots were expired meanwhile")
+        if _statistics_of(base_metadata) != self.statistics:
+            raise CommitFailedException("Requirement failed: statistics were changed meanwhile")
 
 
 class Expirer:
@@ -197,7 +204,7 @@ class Expirer:
         """One run. `Refused` for a table that must not be touched."""
         options = options if options is not None else ExpireOptions()
         done = Expiry(options.dry_run)
-        self._dataset.check_not_moved(self._checked(self._dataset.load()))
+        self._dataset.check_not_moved(self._load())
         pause_s = FIRST_PAUSE_S
         for attempt in range(1, MAX_TRIES + 1):
             done.outcome, done.why = self._try(options, done)
@@ -215,16 +222,19 @@ class Expirer:
         done.notes = []
         done.snapshots = len(seen.table.metadata.snapshots)
         if not may_expire(seen.table.metadata.properties):
-            return Outcome.NO_WATERMARK, "the table's property gc.enabled is not true"
+            return _NOT_ALLOWED
         if not seen.table.metadata.snapshots:
             return Outcome.NO_WATERMARK, "the table has no snapshots"
         published = self._publish(seen, options)
         plan = self._look(options)
+        if not may_expire(plan.table.metadata.properties):
+            return _NOT_ALLOWED
         done.watermark_ms = None if published is None else published.position
         done.needed = plan.needs.by
         done.snapshots = len(plan.table.metadata.snapshots)
         if not options.dry_run:
-            self._holds.remove_over(self._holds.list(), published, self._now_ms(options))
+            now_ms = self._now_ms(options)
+            self._holds.remove_over(self._holds.list(), published, now_ms)
         going, reason = _decide(plan, published)
         done.kept = len(plan.policy.snapshots) - len(going)
         if reason is not None:
@@ -235,11 +245,13 @@ class Expirer:
         return self._expire(plan, going, done, self._now_ms(options))
 
     def _look(self, options: ExpireOptions) -> _Plan:
-        """Who needs what, then the table."""
+        """Who needs what, then the table. The time comes first, so that what is renewed meanwhile counts."""
+        now_ms = self._now_ms(options)
+        ledger_files, _ = self._dataset.numbered_files
+        ledger_files.confirmed()  # what it does not name is not needed
         ledger = self._dataset.ledger()
         holds, readers = self._holds.list(), self._readers.list()
-        now_ms = self._now_ms(options)
-        table = self._dataset.load()
+        table = self._load()
         standings = [self._readers.standing(reader, table) for reader in readers]
         needs = collect_needs(table.metadata, holds, standings, ledger, now_ms)
         properties = table.metadata.properties
@@ -265,7 +277,7 @@ class Expirer:
         try:
             with translated(what):
                 table._do_commit(
-                    updates_of(table.metadata, plan.policy.refs, going), requirements_of(table, going)
+                    updates_of(table.metadata, plan.policy.refs, going), requirements_of(table)
                 )
         except (VersionConflict, StoreError) as error:
             now = self._dataset.load()
@@ -274,7 +286,7 @@ class Expirer:
                     raise
                 if entry is not None:
                     self._pending.drop(entry)
-                if refs_of(now.metadata) != refs_of(table.metadata):
+                if rules_of(now.metadata) != rules_of(table.metadata):
                     return Outcome.REF_CHANGED, "branches or tags were changed while snapshots were expired"
                 return Outcome.LOST_RACE, "another commit came first"
         self._dataset.lineage.advance(self._dataset.load())
@@ -301,7 +313,7 @@ class Expirer:
         if options.dry_run:
             done.pending = self._pending.read()
             return
-        table = self._dataset.load()
+        table = self._load()
         there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
         now_ms = self._now_ms(options)
         if not self._pending.read():
@@ -318,7 +330,9 @@ class Expirer:
         """Delete the files of an entry that nothing names, looking at the table again before each batch."""
         files = self._pending.paths(entry)
         for start in range(0, len(files), BATCH_FILES):
-            table = self._checked(self._dataset.load())
+            table = self._load()
+            if not may_expire(table.metadata.properties):
+                return
             with translated(f"reading the snapshots of {self._dataset.url}"):
                 reached.add(table)
             batch = [
@@ -331,14 +345,17 @@ class Expirer:
             done.deleted_bytes += sum(file.size_bytes for file in batch)
         self._pending.drop(entry)
 
-    def _checked(self, table: Table) -> Table:
-        """`Refused` for a table that is not surely whole, or of another format than the tested one."""
+    def _load(self) -> Table:
+        """The table as it is now. `Refused` for one that is not surely whole, or of another format than the
+        tested one. What is known of it is read before it, as `lineage` asks."""
+        known = self._dataset.lineage.read()
+        table = self._dataset.load()
         version = table.metadata.format_version
         if version != 2:
             raise Refused(
                 f"{self._dataset.url}: has format version {version}; snapshots of version 2 are expired"
             )
-        check_whole(table, self._dataset.lineage.read(), self._dataset)
+        check_whole(table, known, self._dataset)
         return table
 
     def _now_ms(self, options: ExpireOptions) -> int:
@@ -372,7 +389,7 @@ def _why(reason: Reason, needs: Needs) -> str:
             return str(reason)
 
 
-def requirements_of(table: Table, going: Iterable[int]) -> tuple[TableRequirement, ...]:
+def requirements_of(table: Table) -> tuple[TableRequirement, ...]:
     """What must be so for the commit to be made."""
     metadata = table.metadata
     refs = [
@@ -382,7 +399,11 @@ def requirements_of(table: Table, going: Iterable[int]) -> tuple[TableRequiremen
     exact: list[Any] = []
     if isinstance(table.catalog, MetastoreCatalog):
         exact = [
-            AssertSameRefs(type="lithify-assert-same-refs", refs=refs_of(metadata), snapshots=list(going))
+            AssertSameHistory(
+                rules=rules_of(metadata),
+                statistics=_statistics_of(metadata),
+                snapshots=[snapshot.snapshot_id for snapshot in metadata.snapshots],
+            )
         ]
     return cast("tuple[TableRequirement, ...]", (AssertTableUUID(uuid=metadata.table_uuid), *refs, *exact))
 
@@ -403,9 +424,17 @@ def updates_of(
     return tuple(found)
 
 
-def refs_of(metadata: TableMetadata) -> dict[str, int]:
-    """Where the branches and tags are."""
-    return {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+def rules_of(metadata: TableMetadata) -> dict[str, Any]:
+    """Whatever says what of the history is to be kept: all of each branch and tag, and the properties."""
+    properties = metadata.properties.items()
+    return {
+        "refs": {name: ref.model_dump(mode="json") for name, ref in metadata.refs.items()},
+        "properties": {k: v for k, v in properties if k == "gc.enabled" or k.startswith("history.expire.")},
+    }
+
+
+def _statistics_of(metadata: TableMetadata) -> list[list[Any]]:
+    return sorted([snapshot_id, file.path] for snapshot_id, file in statistics_in(metadata))
 
 
 def _own(files: Sequence[NamedFile], metadata: TableMetadata, done: Expiry) -> list[NamedFile]:

@@ -66,7 +66,7 @@ class Pending:
 
     def read(self) -> tuple[Entry, ...]:
         """All entries, the oldest first."""
-        version = self.files.latest()
+        version = self.files.confirmed()
         return () if version is None else self.files.decode(version, _decode)
 
     def write(self, files: Sequence[NamedFile], snapshots: Set[int], now_ms: int) -> Entry:
