@@ -26,6 +26,7 @@ from lithify.datasets.iceberg.reachable import FileKind
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import HoldLapsed, LithifyError, Refused
 from lithify.ids import RandomIds
+from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint
@@ -100,6 +101,11 @@ def on_disk(table: Table) -> set[str]:
     """Data files and manifests."""
     root = Path(table.location().removeprefix("file://"))
     return {path.as_uri() for path in root.rglob("*") if path.suffix in (".parquet", ".avro")}
+
+
+def wait(monkeypatch: pytest.MonkeyPatch, ms: int = DEFAULT_GRACE_MS) -> None:
+    """Let time pass at the store."""
+    monkeypatch.setattr("lithify.datasets.iceberg.expire.store_now_ms", lambda *of: store_now_ms(*of) + ms)
 
 
 def watermark_of(table: Table) -> int | None:
@@ -461,10 +467,11 @@ def test_statistics_that_go_before_the_commit_are_a_conflict(
     assert ids_of(table) == ids[-1:]
 
 
-def test_files_stay_while_the_table_says_so(table: Table) -> None:
+def test_files_stay_while_the_table_says_so(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     run(table, ExpireOptions(FOR_EVER_MS))
     before = on_disk(table)
     keep_all(table)
+    wait(monkeypatch)
     assert run(table).pending
     assert on_disk(table) == before
 
@@ -532,7 +539,7 @@ def test_an_active_compaction_keeps_what_it_was_planned_on(catalog: SqlCatalog) 
 # Files
 
 
-def test_files_go_only_after_their_grace_period(table: Table) -> None:
+def test_files_go_only_after_their_grace_period(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     before = on_disk(table)
     found = run(table, ExpireOptions(FOR_EVER_MS))
     assert (found.outcome, sum(found.deleted.values())) == (Outcome.EXPIRED, 0)
@@ -542,7 +549,10 @@ def test_files_go_only_after_their_grace_period(table: Table) -> None:
     assert entry.since_ms is not None
     again = run(table, ExpireOptions(FOR_EVER_MS))
     assert (again.outcome, again.pending, on_disk(table)) == (Outcome.NOTHING_TO_DO, (entry,), before)
-    later = run(table, ExpireOptions(FOR_EVER_MS, grace_ms=0))
+    sooner = run(table)
+    assert (sooner.pending, on_disk(table)) == ((entry,), before), "nor when a later run has a shorter one"
+    wait(monkeypatch)
+    later = run(table)
     assert (later.pending, sum(later.deleted.values())) == ((), entry.files)
     assert on_disk(table) == named_paths(table)
     assert DEFAULT_GRACE_MS > 0
@@ -594,7 +604,7 @@ def statistics_of(table: Table, snapshot_id: int) -> None:
     now._do_commit((SetPartitionStatisticsUpdate.model_validate(fields),), ())
 
 
-def test_a_file_that_came_back_stays(table: Table) -> None:
+def test_a_file_that_came_back_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody registers a file again that an expiry had written down."""
     old = files_of(table)
     gone = {file.file_path for file in old}
@@ -605,7 +615,8 @@ def test_a_file_that_came_back_stays(table: Table) -> None:
     with fresh(table).transaction() as transaction, transaction.update_snapshot().fast_append() as added:
         for file in old:
             added.append_data_file(file)
-    run(table)
+    wait(monkeypatch)
+    assert run(table).deleted
     assert gone <= on_disk(table)
     assert read(table) == rows
 
@@ -681,7 +692,9 @@ def test_a_table_that_was_moved_without_its_holds_is_left_alone(table: Table) ->
     assert run(fresh(table)).outcome is Outcome.HELD
 
 
-def test_the_garbage_collector_waits_with_expiry(catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_the_garbage_collector_waits_with_expiry(
+    catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A compacted file is Lithify's own; its age does not say since when nothing names it."""
     table = new_table(catalog, properties={"lithify.min-saved-files": "1"})
     rows = [row for n in range(2) for row in append(table, make_rows(3, START + n * DAY / 8))]
@@ -694,6 +707,7 @@ def test_the_garbage_collector_waits_with_expiry(catalog: SqlCatalog, tmp_path: 
     age_files(tmp_path)
     collect(dataset_of(table), a_clock(), GarbageOptions(dry_run=False))
     assert waiting <= on_disk(table)
+    wait(monkeypatch)
     run(table)
     assert on_disk(table) == named_paths(table)
     check(table, rows)

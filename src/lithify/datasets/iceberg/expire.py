@@ -23,8 +23,15 @@ Files. What was written down by any run, and whose snapshots are gone for longer
 | NO_WATERMARK   | the policy lets nothing go at all: `gc.enabled` is false, no snapshots   |
 | REF_CHANGED    | a branch or tag was changed or created meanwhile, again and again        |
 | LOST_RACE      | another commit came first, again and again                               |
+| REF_LOST       | a branch or tag, or a rule, was made while its snapshots were expired    |
 
-Invariants: of the outcomes only EXPIRED changes the table. A snapshot that somebody holds, or reads from, or
+REF_LOST is possible only with catalogs that know no requirement but Iceberg's (REST): none says that no other
+ref was made. So before any file goes the metadata files between the one that was planned on and the present
+one are read (`lost_between`). Where one of them says that more is to be kept, or where they cannot be read,
+the files of the expired snapshots stay for good, and a person can recover them. With such catalogs the grace
+period is at least `MIN_UNCHECKED_GRACE_MS`.
+
+Invariants: of the outcomes only EXPIRED and REF_LOST change the table. A snapshot that somebody holds, or reads from, or
 that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever dies anywhere,
 the next run finds all that is left to do. Any number of runs may go on at once. A dry run writes nothing.
 """
@@ -33,7 +40,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,8 +49,10 @@ from typing import Any, Literal, cast
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
@@ -82,6 +91,8 @@ from lithify.watermarks.model import Needed, Reason, Threshold
 from lithify.watermarks.rules import cut, next_threshold
 
 DEFAULT_GRACE_MS = 3_600_000
+MIN_UNCHECKED_GRACE_MS = 300_000
+"""Where the catalog does not promise that no branch or tag came between."""
 MAX_TRIES = 5
 """Times a run begins again after somebody else was faster."""
 FIRST_PAUSE_S = 0.1
@@ -100,6 +111,7 @@ class Outcome(StrEnum):
     NO_WATERMARK = "no_watermark"
     REF_CHANGED = "ref_changed"
     LOST_RACE = "lost_race"
+    REF_LOST = "ref_lost"
 
 
 DONE = frozenset({Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD})
@@ -242,7 +254,7 @@ class Expirer:
         if options.dry_run:
             self._foresee(plan, going, done)
             return Outcome.EXPIRED, ""
-        return self._expire(plan, going, done, self._now_ms(options))
+        return self._expire(plan, going, done, options.grace_ms)
 
     def _look(self, options: ExpireOptions) -> _Plan:
         """Who needs what, then the table. The time comes first, so that what is renewed meanwhile counts."""
@@ -266,14 +278,20 @@ class Expirer:
 
         return change(self._thresholds.read()) if options.dry_run else self._thresholds.publish(change)
 
-    def _expire(self, plan: _Plan, going: frozenset[int], done: Expiry, now_ms: int) -> tuple[Outcome, str]:
+    def _expire(
+        self, plan: _Plan, going: frozenset[int], done: Expiry, grace_ms: int
+    ) -> tuple[Outcome, str]:
         table = plan.table
         what = f"expiring snapshots of {self._dataset.url}"
         entry = None
         if going:
             with translated(what):
                 files = only_named_by(table, going)
-            entry = self._pending.write(_own(files, table.metadata, done), going, now_ms)
+            now_ms = store_now_ms(self._dataset.store, self._dataset.time_key)
+            own, base = _own(files, table.metadata, done), ""
+            if not _checks_here(table):
+                grace_ms, base = max(grace_ms, MIN_UNCHECKED_GRACE_MS), table.metadata_location
+            entry = self._pending.write(own, going, now_ms, grace_ms, base)
         try:
             with translated(what):
                 table._do_commit(
@@ -316,15 +334,26 @@ class Expirer:
         table = self._load()
         there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
         now_ms = self._now_ms(options)
-        if not self._pending.read():
+        waiting = self._pending.read()
+        if not waiting:
             return
-        entries = self._pending.confirm(there, now_ms)
-        due = [e for e in entries if e.since_ms is not None and now_ms >= e.since_ms + options.grace_ms]
+        checked = {e.id: self._lost(table, e) for e in waiting if _is_unchecked(e, there)}
+        entries = self._pending.confirm(there, now_ms, checked)
+        for entry in entries:
+            if entry.blocked:
+                done.notes.append(f"{entry.files} files of expired snapshots stay for good: {entry.blocked}")
+                if checked.get(entry.id):
+                    done.outcome, done.why = Outcome.REF_LOST, entry.blocked
+        due = [e for e in entries if _is_due(e, options.grace_ms, now_ms)]
         if due and may_expire(table.metadata.properties):
             reached = Reached(table.metadata.location)
             for entry in due:
                 self._carry_out(entry, reached, done)
         done.pending = self._pending.read()
+
+    def _lost(self, table: Table, entry: Entry) -> str:
+        with translated(f"reading former metadata of {self._dataset.url}"):
+            return lost_between(table, entry)
 
     def _carry_out(self, entry: Entry, reached: Reached, done: Expiry) -> None:
         """Delete the files of an entry that nothing names, looking at the table again before each batch."""
@@ -397,7 +426,7 @@ def requirements_of(table: Table) -> tuple[TableRequirement, ...]:
         for name, ref in metadata.refs.items()
     ]
     exact: list[Any] = []
-    if isinstance(table.catalog, MetastoreCatalog):
+    if _checks_here(table):
         exact = [
             AssertSameHistory(
                 rules=rules_of(metadata),
@@ -435,6 +464,57 @@ def rules_of(metadata: TableMetadata) -> dict[str, Any]:
 
 def _statistics_of(metadata: TableMetadata) -> list[list[Any]]:
     return sorted([snapshot_id, file.path] for snapshot_id, file in statistics_in(metadata))
+
+
+def lost_between(table: Table, entry: Entry) -> str:
+    """Why the files of an entry have to stay for good, by the metadata files between the one that was planned
+    on and the present one; empty when nothing came between that would have kept its snapshots."""
+    log = [*(e.metadata_file for e in table.metadata.metadata_log), table.metadata_location]
+    if entry.base not in log:
+        return f"nobody can tell whether a branch or tag was made meanwhile: {entry.base} is not in the log"
+    between = log[log.index(entry.base) + 1 :]
+    try:
+        rules = rules_of(_metadata_in(table, entry.base))
+        for path in between:
+            metadata = _metadata_in(table, path)
+            if not any(s.snapshot_id in entry.snapshots for s in metadata.snapshots):
+                break
+            found = rules_of(metadata)
+            new = sorted(
+                name
+                for name, ref in metadata.refs.items()
+                if found["refs"][name] != rules["refs"].get(name) and _may_keep(ref, entry)
+            )
+            if new or found["properties"] != rules["properties"]:
+                what = f"branches or tags ({', '.join(new)})" if new else "the table's properties"
+                return f"{what} were changed while snapshots were expired; recover them from {path}"
+    except FileNotFoundError as error:
+        return f"nobody can tell whether a branch or tag was made meanwhile: {error}"
+    return ""
+
+
+def _may_keep(ref: SnapshotRef, entry: Entry) -> bool:
+    """Whether a ref may have kept a snapshot of an entry: a tag keeps one, a branch what comes before as well."""
+    return ref.snapshot_ref_type != SnapshotRefType.TAG or ref.snapshot_id in entry.snapshots
+
+
+def _metadata_in(table: Table, path: str) -> TableMetadata:
+    return FromInputFile.table_metadata(table.io.new_input(path))
+
+
+def _checks_here(table: Table) -> bool:
+    """Whether requirements are checked in this process."""
+    return isinstance(table.catalog, MetastoreCatalog)
+
+
+def _is_unchecked(entry: Entry, there: Set[int]) -> bool:
+    return bool(entry.base) and entry.since_ms is None and there.isdisjoint(entry.snapshots)
+
+
+def _is_due(entry: Entry, grace_ms: int, now_ms: int) -> bool:
+    if entry.since_ms is None or entry.blocked:
+        return False
+    return now_ms >= entry.since_ms + max(grace_ms, entry.grace_ms)
 
 
 def _own(files: Sequence[NamedFile], metadata: TableMetadata, done: Expiry) -> list[NamedFile]:
