@@ -106,6 +106,34 @@ def test_what_does_not_decode_is_an_error(text: str) -> None:
         parse_offsets(text.encode(), "offsets/0")
 
 
+@pytest.mark.parametrize("text", ["", "v", "v1", "v1\n", "v1\n{", 'v1\n{"nextBatch'])
+def test_a_half_written_commit_does_not_count(checkpoint: SparkCheckpoint, text: str) -> None:
+    checkpoint.begin(1)
+    for n in (2, 3):
+        checkpoint.plan(n)
+        checkpoint.commit()
+    (checkpoint.folder / "commits/1").write_text(text)
+    assert found_in(checkpoint).sources == (Source(1, 2),)
+    (checkpoint.folder / "commits/0").write_text(text)
+    assert found_in(checkpoint).sources == (Source(1, None),)
+
+
+def test_a_commit_of_another_format_is_an_error(checkpoint: SparkCheckpoint) -> None:
+    checkpoint.begin(1)
+    checkpoint.plan(2)
+    checkpoint.commit()
+    (checkpoint.folder / "commits/0").write_text("v2\n{}")
+    with pytest.raises(CorruptObject, match="commit of Spark"):
+        found_in(checkpoint)
+
+
+def test_an_empty_position_is_an_error(checkpoint: SparkCheckpoint) -> None:
+    checkpoint.begin(1)
+    (checkpoint.folder / "sources/0/offsets/0").write_text("")
+    with pytest.raises(CorruptObject, match="offset of Iceberg"):
+        found_in(checkpoint)
+
+
 def test_a_committed_batch_without_offsets_is_an_error(checkpoint: SparkCheckpoint) -> None:
     checkpoint.plan(1)
     checkpoint.commit()
