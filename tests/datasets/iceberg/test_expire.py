@@ -376,6 +376,17 @@ def test_p16_a_hold_older_than_the_watermark_is_refused(table: Table) -> None:
     hold(table, ids[-1])
 
 
+def test_the_newest_of_main_can_be_held_whatever_was_newer_elsewhere(table: Table) -> None:
+    head = ids_of(table)[-1]
+    with fresh(table).manage_snapshots() as changes:
+        changes.create_branch(head, "audit")
+    fresh(table).append(as_arrow(make_rows(2)), branch="audit")
+    with fresh(table).manage_snapshots() as changes:
+        changes.remove_branch("audit")
+    assert run(table).outcome is Outcome.EXPIRED
+    hold(table, head)
+
+
 def test_a_hold_that_comes_after_the_watermark_is_refused(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,9 @@ from pyiceberg.table import Table
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, parse_offsets, read_checkpoint
 from lithify.datasets.iceberg.maintenance import TableMaintenance
-from lithify.datasets.iceberg.needs import and_descendants, collect_needs
+from lithify.datasets.iceberg.needs import collect_needs
 from lithify.datasets.iceberg.readers import Reader, stands
+from lithify.datasets.iceberg.retention import and_descendants, position_of
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import CorruptObject, HoldLapsed, Refused
 from lithify.ids import RandomIds
@@ -123,6 +124,8 @@ def test_a_commit_of_another_format_is_an_error(checkpoint: SparkCheckpoint) -> 
     checkpoint.plan(2)
     checkpoint.commit()
     (checkpoint.folder / "commits/0").write_text("v2\n{}")
+    assert found_in(checkpoint).sources == (Source(1, 2),)
+    (checkpoint.folder / "commits/0").write_text("w2\n{}")
     with pytest.raises(CorruptObject, match="commit of Spark"):
         found_in(checkpoint)
 
@@ -305,6 +308,7 @@ def test_what_descends_from_a_needed_snapshot_stays_though_a_clock_went_back(tab
     changed = metadata.model_copy(update={"snapshots": odd})
     maintenance = maintenance_of(table)
     placed = maintenance.hold(Wanted(version=second.snapshot_id), LEASE_MS, "h", "me")
+    assert position_of(changed, second.snapshot_id) == first.timestamp_ms - 30_000
     needs = collect_needs(changed, [placed], [], None, a_clock().now_ms())
     assert and_descendants(changed, needs.snapshots) == {
         second.snapshot_id,

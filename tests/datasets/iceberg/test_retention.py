@@ -117,8 +117,9 @@ def test_what_no_ref_reaches_goes_by_age(empty: TableMetadata) -> None:
 
 def test_the_low_watermark_is_just_past_what_goes(empty: TableMetadata) -> None:
     line = history(empty, LINE, main=ref(5))
-    assert low_watermark(line, Expirable()) is None
-    assert low_watermark(line, Expirable(frozenset({1, 3}))) == NOW - 7 * HOUR + 1
+    assert low_watermark(line, Expirable(), NOW) is None
+    assert low_watermark(line, Expirable(frozenset({1, 3})), NOW) == NOW - 7 * HOUR + 1
+    assert low_watermark(line, Expirable(frozenset({1, 3})), NOW - 9 * HOUR) == NOW - 9 * HOUR
 
 
 @pytest.mark.parametrize(

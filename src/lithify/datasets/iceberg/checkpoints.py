@@ -1,6 +1,6 @@
 """Where a reader with Spark Structured Streaming stands in a table, by its checkpoint folder.
 
-1. `commits/N` exists once batch N is done for good: the line `v1` and a line of JSON; while it is half written
+1. `commits/N` exists once batch N is done for good: a line `v1` (or `v2`, as Spark 4 can) and one of JSON; while it is half written
    it does not count. `offsets/N` says up to where batch N was to read, one line for each source after `v1` and
    a line of Spark's own. A position counts when it is committed: that of the highest N in `commits`, not one
    that was only planned.
@@ -17,6 +17,7 @@ What does not decode is an error: nobody knows then what the reader needs.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -116,7 +117,7 @@ def _committed(store: ObjectStore, folder: str) -> int | None:
 def is_done(data: bytes, key: str) -> bool:
     """Whether a commit of Spark is whole (pure). `CorruptObject` when it is one of another format."""
     version, _, rest = data.decode(errors="replace").partition("\n")
-    if version != _VERSION and not _VERSION.startswith(version):
+    if not re.fullmatch(r"(v\d{0,3})?", version):
         raise CorruptObject(key, f"does not decode as a commit of Spark: it begins with {version[:20]!r}")
     try:
         return isinstance(json.loads(rest), dict)

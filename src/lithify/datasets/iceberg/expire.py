@@ -71,7 +71,7 @@ from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.garbage import BATCH_FILES, MAX_DELETES_IN_FLIGHT, check_whole
-from lithify.datasets.iceberg.needs import Needs, and_descendants, collect_needs
+from lithify.datasets.iceberg.needs import Needs, collect_needs
 from lithify.datasets.iceberg.pending import Entry, Pending
 from lithify.datasets.iceberg.reachable import (
     FileKind,
@@ -83,7 +83,14 @@ from lithify.datasets.iceberg.reachable import (
     statistics_in,
 )
 from lithify.datasets.iceberg.readers import Readers
-from lithify.datasets.iceberg.retention import Expirable, expirable, low_watermark, may_expire, retention_of
+from lithify.datasets.iceberg.retention import (
+    Expirable,
+    and_descendants,
+    expirable,
+    low_watermark,
+    may_expire,
+    retention_of,
+)
 from lithify.errors import Refused, StoreError, VersionConflict
 from lithify.ids import Ids
 from lithify.store.times import store_now_ms
@@ -270,7 +277,7 @@ class Expirer:
         policy = expirable(
             table.metadata, retention_of(properties, now_ms, options.older_than_ms, options.retain_last)
         )
-        return _Plan(table, policy, needs, low_watermark(table.metadata, policy))
+        return _Plan(table, policy, needs, low_watermark(table.metadata, policy, now_ms))
 
     def _publish(self, plan: _Plan, options: ExpireOptions) -> Threshold | None:
         def change(old: Threshold | None) -> Threshold | None:
@@ -278,9 +285,7 @@ class Expirer:
 
         return change(self._thresholds.read()) if options.dry_run else self._thresholds.publish(change)
 
-    def _expire(
-        self, plan: _Plan, going: frozenset[int], done: Expiry, grace_ms: int
-    ) -> tuple[Outcome, str]:
+    def _expire(self, plan: _Plan, going: frozenset[int], done: Expiry, grace_ms: int) -> tuple[Outcome, str]:
         table = plan.table
         what = f"expiring snapshots of {self._dataset.url}"
         entry = None
@@ -294,9 +299,7 @@ class Expirer:
             entry = self._pending.write(own, going, now_ms, grace_ms, base)
         try:
             with translated(what):
-                table._do_commit(
-                    updates_of(table.metadata, plan.policy.refs, going), requirements_of(table)
-                )
+                table._do_commit(updates_of(table.metadata, plan.policy.refs, going), requirements_of(table))
         except (VersionConflict, StoreError) as error:
             now = self._dataset.load()
             if not self._has_landed(now, plan, going):

@@ -16,6 +16,7 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
 from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
 from lithify.datasets.iceberg.readers import Readers
+from lithify.datasets.iceberg.retention import position_of
 from lithify.datasets.maintenance import Expired, ExpiryAsked, Wanted
 from lithify.errors import HoldLapsed, Refused
 from lithify.ids import Ids
@@ -37,9 +38,11 @@ class TableMaintenance:
     # Holds
 
     def hold(self, wanted: Wanted, lease_ms: int, name: str | None, owner: str) -> Placed:
-        snapshot = self._wanted(self._dataset.load(), wanted)
+        table = self._dataset.load()
+        snapshot = self._wanted(table, wanted)
         about = {SNAPSHOT: snapshot.snapshot_id}
-        placed = self._holds.take(name, owner, snapshot.timestamp_ms, lease_ms, about)
+        position = position_of(table.metadata, snapshot.snapshot_id)
+        placed = self._holds.take(name, owner, position, lease_ms, about)
         # An older expiry, or another program's, may have come between: what is not there is not held.
         if self._dataset.load().metadata.snapshot_by_id(snapshot.snapshot_id) is None:
             self._holds.release(placed)
