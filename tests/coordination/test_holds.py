@@ -134,6 +134,35 @@ def test_somebody_elses_hold_of_the_name_is_not_renewed(world: World) -> None:
         world.holds.renew(placed)
 
 
+def test_who_ends_late_leaves_the_next_hold_of_the_name(world: World) -> None:
+    placed = world.take(5)
+    world.holds.release("x")
+    later = world.take(5)
+    world.holds.release(placed)
+    assert world.holds.list() == (later,)
+    world.holds.release("x")
+    assert world.holds.list() == ()
+
+
+def test_a_leader_that_is_late_leaves_the_next_hold_of_the_name(world: World) -> None:
+    world.take(5)
+    listed = world.holds.list()
+    world.clock.advance_s(4000)
+    world.publish(6)
+    world.holds.remove_over(listed, world.thresholds.read(), world.clock.now_ms())
+    later = world.take(50)
+    world.holds.remove_over(listed, world.thresholds.read(), world.clock.now_ms())
+    assert world.holds.list() == (later,)
+
+
+def test_a_hold_whose_renewal_came_too_late_leaves_nothing(world: World) -> None:
+    placed = world.take(5)
+    world.publish(6)
+    with pytest.raises(HoldLapsed):
+        world.holds.renew(placed)
+    assert world.holds.list() == ()
+
+
 def test_a_renewal_whose_answer_was_lost_is_ones_own() -> None:
     world = World()
     placed = world.take(5)
@@ -163,6 +192,14 @@ def test_dying_anywhere_leaves_a_hold_that_lapses_or_none() -> None:
         thresholds = ThresholdFiles(store, "own", clock, RandomIds())
         for placed in ObjectHolds(store, "own", thresholds, clock, RandomIds()).list():
             assert placed.hold.has_lapsed(clock.now_ms() + HOUR_MS), site
+
+
+def test_a_hold_in_anothers_object_is_an_error(world: World) -> None:
+    world.take(5)
+    (meta,) = world.store.list("own/holds")
+    world.store.put("own/holds/y~0.json", world.store.get(meta.key))
+    with pytest.raises(CorruptObject, match="no hold"):
+        world.holds.list()
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"lease_ms": 1e400}', b"\xff", b"[" * 100_000])

@@ -1,12 +1,15 @@
-"""Holds as objects beside a dataset: `holds/<name>.json` (`lithify.watermarks`).
+"""Holds as objects beside a dataset: `holds/<name>~<token>.json` (`lithify.watermarks`).
 
-1. A hold is put, created only if there is none of its name. Then the published threshold is read: where it is
-   past the hold's position the hold is deleted and refused, because what it wants to keep may be gone.
+1. A hold is put, and deleted and refused again where another one has its name; of two that are put at once
+   both may be. Then the published threshold is read: where it is past the hold's position the hold is deleted
+   and refused, because what it wants to keep may be gone.
 2. A hold is a lease. It lapses when it was not written again for so long, by the store's clock. Renewing is
    writing it again, on condition that nobody else has, and reading the threshold again.
 3. A lapsed hold stays until the threshold is past it, since its holder may still renew it; then a leader
    deletes it.
 4. Whoever crashes between the two steps leaves a hold that lapses.
+5. No two holds ever have the same object, since each has a token of its own. So whoever deletes one, however
+   late, deletes no other: stores cannot delete on condition. Only a person releases by name.
 
 An object that is no hold is an error, not nothing: it may have been one, and then somebody counts on it.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +44,8 @@ MIN_LEASE_MS = 10_000
 """A few renewals must fit in, over a slow network."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SUFFIX = ".json"
+_TOKEN = "~"
+"""Before the token; no name has it."""
 _MAX_TRIES = 5
 
 
@@ -87,10 +92,10 @@ class ObjectHolds:
 
     def find(self, name: str) -> Placed:
         """`HoldLapsed` when there is none of that name."""
-        placed = self._read(self._key(checked_name(name)))
-        if placed is None:
+        found = self._named(checked_name(name))
+        if not found:
             raise HoldLapsed(f"there is no hold {name}: it was released, or it lapsed and was removed")
-        return placed
+        return found[0]
 
     def take(
         self, name: str | None, owner: str, position: int, lease_ms: int, about: Mapping[str, Any]
@@ -101,54 +106,67 @@ class ObjectHolds:
         now_ms = self._clock.now_ms()
         hold = Hold(name, owner, position, now_ms)
         placed = Placed(hold, lease_ms, about, self._ids.uuid().hex)
-        key = self._key(name)
+        key = _key(self._folder, placed)
         try:
             self._store.create(key, _encode(placed))
         except ObjectExists:
-            there = self._read(key)
-            if there is None or there.token != placed.token:
-                raise Refused(
-                    f"there is a hold {name} already; renew it with --renew, release it, or take another name"
-                ) from None
+            pass  # an earlier request whose answer was lost: nobody else has the token
+        if any(other.token != placed.token for other in self._named(name)):
+            self._store.delete(key)
+            raise Refused(
+                f"there is a hold {name} already; renew it with --renew, release it, or take another name"
+            )
         if not admits(self._thresholds.read(), position):
             self._store.delete(key)
             raise Refused(_too_late(f"hold {name}"))
-        return self.find(name)
+        found = self._read(key)
+        if found is None:
+            raise HoldLapsed(f"hold {name} was released by somebody else")
+        return found
 
     def renew(self, placed: Placed, lease_ms: int | None = None) -> Placed:
         """Write it again, so that its lease begins anew. `HoldLapsed` when that came too late."""
         if lease_ms is not None:
             _check_lease(lease_ms)
             placed = Placed(placed.hold, lease_ms, placed.about, placed.token, placed.etag)
+        key = _key(self._folder, placed)
         for _ in range(_MAX_TRIES):
             try:
-                self._store.replace(self._key(placed.name), _encode(placed), placed.etag or "")
+                self._store.replace(key, _encode(placed), placed.etag or "")
             except (PreconditionFailed, ObjectNotFound):
-                # An earlier renewal whose answer was lost changed it too, and so did who took the name.
-                there = self._read(self._key(placed.name))
-                if there is None or there.token != placed.token:
+                # An earlier renewal whose answer was lost changed it too.
+                there = self._read(key)
+                if there is None:
                     raise HoldLapsed(
                         f"hold {placed.name} lapsed and was removed; what it kept may be gone"
                     ) from None
                 placed = Placed(placed.hold, placed.lease_ms, placed.about, placed.token, there.etag)
                 continue
             if not admits(self._thresholds.read(), placed.hold.position):
+                self._store.delete(key)
                 raise HoldLapsed(_too_late(f"hold {placed.name} had lapsed, and"))
-            return self.find(placed.name)
+            renewed = self._read(key)
+            if renewed is None:
+                raise HoldLapsed(f"hold {placed.name} was released by somebody else")
+            return renewed
         raise StoreError(f"hold {placed.name}: changed by others {_MAX_TRIES} times in a row")
 
-    def release(self, name: str) -> None:
-        """Give a hold up; no error when there is none."""
-        self._store.delete(self._key(checked_name(name)))
+    def release(self, placed: Placed | str) -> None:
+        """Give a hold up, this very one or whatever has a name; no error when there is none."""
+        found = self._named(checked_name(placed)) if isinstance(placed, str) else [placed]
+        for one in found:
+            self._store.delete(_key(self._folder, one))
 
     def remove_over(self, placed: Iterable[Placed], threshold: Threshold | None, now_ms: int) -> None:
         """Delete those that have lapsed and cannot be renewed."""
         for one in placed:
             if is_over(one.hold, threshold, now_ms):
-                self._store.delete(self._key(one.name))
+                self._store.delete(_key(self._folder, one))
 
-    def _key(self, name: str) -> str:
-        return join(self._folder, f"{name}{_SUFFIX}")
+    def _named(self, name: str) -> Sequence[Placed]:
+        mine = f"{join(self._folder, name)}{_TOKEN}"
+        keys = [meta.key for meta in self._store.list(self._folder) if meta.key.startswith(mine)]
+        return [placed for key in keys if (placed := self._read(key)) is not None]
 
     def _read(self, key: str) -> Placed | None:
         try:
@@ -156,6 +174,10 @@ class ObjectHolds:
         except ObjectNotFound:
             return None
         return _decode(data, meta)
+
+
+def _key(folder: str, placed: Placed) -> str:
+    return join(folder, f"{placed.name}{_TOKEN}{placed.token}{_SUFFIX}")
 
 
 def _is_hold(meta: ObjectMeta) -> bool:
@@ -188,10 +210,12 @@ def _encode(placed: Placed) -> bytes:
 def _decode(data: bytes, meta: ObjectMeta) -> Placed:
     try:
         fields = json.loads(data)
-        name = checked_name(meta.key.rpartition("/")[2].removesuffix(_SUFFIX))
+        name, _, token = meta.key.rpartition("/")[2].removesuffix(_SUFFIX).partition(_TOKEN)
+        if token != fields["token"]:
+            raise ValueError("its name has another token than it has")
         lease_ms = whole_number(fields["lease_ms"], most=MAX_POSITION)
         hold = Hold(
-            name=name,
+            name=checked_name(name),
             owner=text(fields["owner"]),
             position=whole_number(fields["position"], most=MAX_POSITION),
             since_ms=whole_number(fields["since_ms"], most=MAX_POSITION),

@@ -40,7 +40,7 @@ class ThresholdFiles:
 
     def read(self) -> Threshold | None:
         """The latest one; `None` when none was ever published."""
-        version = self.files.latest()
+        version = self.files.confirmed()
         return None if version is None else self.files.decode(version, decode)
 
     def publish(self, change: Callable[[Threshold | None], Threshold | None]) -> Threshold | None:

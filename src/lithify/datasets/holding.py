@@ -78,7 +78,7 @@ class Held:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        self._maintenance.release(self.name)
+        self._maintenance.release(self._placed)
 
     def __enter__(self) -> Held:
         self._thread = threading.Thread(target=self._keep, name=f"lithify hold {self.name}", daemon=True)

@@ -59,8 +59,8 @@ class Maintenance(Protocol):
         late."""
         ...
 
-    def release(self, name: str) -> None:
-        """Give a hold up."""
+    def release(self, placed: Placed | str) -> None:
+        """Give a hold up, this very one or whatever has a name."""
         ...
 
     def holds(self) -> tuple[Placed, ...]:

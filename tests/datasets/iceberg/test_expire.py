@@ -5,6 +5,7 @@ and what becomes of files. P9 (one run at a time) is not asked for: any number o
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
+from pyiceberg.table.update import SetLocationUpdate, SetSnapshotRefUpdate
 
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, ExpireOptions, Expirer, Expiry, Outcome
@@ -24,6 +26,7 @@ from lithify.datasets.iceberg.reachable import FileKind
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import HoldLapsed, LithifyError, Refused
 from lithify.ids import RandomIds
+from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint
@@ -31,14 +34,17 @@ from tests.datasets.iceberg.tables import (
     DAY,
     NAME,
     START,
+    add_file,
     age_files,
     append,
+    as_arrow,
     check,
     delete_positions,
     files_of,
     fresh,
     make_rows,
     named_paths,
+    new_catalog,
     new_table,
     read,
     rewrite_without,
@@ -95,6 +101,11 @@ def on_disk(table: Table) -> set[str]:
     """Data files and manifests."""
     root = Path(table.location().removeprefix("file://"))
     return {path.as_uri() for path in root.rglob("*") if path.suffix in (".parquet", ".avro")}
+
+
+def wait(monkeypatch: pytest.MonkeyPatch, ms: int = DEFAULT_GRACE_MS) -> None:
+    """Let time pass at the store."""
+    monkeypatch.setattr("lithify.datasets.iceberg.expire.store_now_ms", lambda *of: store_now_ms(*of) + ms)
 
 
 def watermark_of(table: Table) -> int | None:
@@ -365,6 +376,17 @@ def test_p16_a_hold_older_than_the_watermark_is_refused(table: Table) -> None:
     hold(table, ids[-1])
 
 
+def test_the_newest_of_main_can_be_held_whatever_was_newer_elsewhere(table: Table) -> None:
+    head = ids_of(table)[-1]
+    with fresh(table).manage_snapshots() as changes:
+        changes.create_branch(head, "audit")
+    fresh(table).append(as_arrow(make_rows(2)), branch="audit")
+    with fresh(table).manage_snapshots() as changes:
+        changes.remove_branch("audit")
+    assert run(table).outcome is Outcome.EXPIRED
+    hold(table, head)
+
+
 def test_a_hold_that_comes_after_the_watermark_is_refused(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +437,75 @@ def test_a_ref_that_is_made_before_the_commit_keeps_its_snapshot_and_files(
     judge(table, before)
 
 
+def keep_more(table: Table) -> None:
+    head = fresh(table).metadata.refs["main"].snapshot_id
+    update = {"ref-name": "main", "type": "branch", "snapshot-id": head, "min-snapshots-to-keep": 100}
+    fresh(table)._do_commit((SetSnapshotRefUpdate.model_validate(update),), ())
+
+
+def keep_by_property(table: Table) -> None:
+    with fresh(table).transaction() as transaction:
+        transaction.set_properties({"history.expire.min-snapshots-to-keep": "100"})
+
+
+def keep_all(table: Table) -> None:
+    with fresh(table).transaction() as transaction:
+        transaction.set_properties({"gc.enabled": "false"})
+
+
+@pytest.mark.parametrize("keep", [keep_more, keep_by_property, keep_all])
+def test_rules_that_are_changed_before_the_commit_count(
+    table: Table, monkeypatch: pytest.MonkeyPatch, keep: Callable[[Table], None]
+) -> None:
+    before = ids_of(table)
+    meanwhile(monkeypatch, lambda: keep(table))
+    assert not run(table).expired
+    assert ids_of(table) == before
+
+
+def test_statistics_that_go_before_the_commit_are_a_conflict(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ids_of(table)
+    statistics_of(table, ids[0])
+
+    def remove() -> None:
+        with fresh(table).update_statistics() as update:
+            update.remove_statistics(ids[0])
+
+    meanwhile(monkeypatch, remove)
+    assert run(table).outcome is Outcome.EXPIRED
+    assert ids_of(table) == ids[-1:]
+
+
+def test_files_stay_while_the_table_says_so(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(table, ExpireOptions(FOR_EVER_MS))
+    before = on_disk(table)
+    keep_all(table)
+    wait(monkeypatch)
+    assert run(table).pending
+    assert on_disk(table) == before
+
+
+def test_a_table_that_is_known_newer_while_it_is_loaded_is_the_same(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = dataset_of(table)
+    dataset.lineage.advance(dataset.load())
+    load, left = dataset.load, [1]
+
+    def load_slowly() -> Table:
+        found = load()
+        if left:
+            left.pop()
+            append(table, make_rows(1))
+            dataset.lineage.advance(load())
+        return found
+
+    monkeypatch.setattr(dataset, "load", load_slowly)
+    assert Expirer(dataset, a_clock(), RandomIds()).run(ALL).outcome is Outcome.EXPIRED
+
+
 def test_pyicebergs_own_expiry_loses_the_tag(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: it asserts nothing."""
     ids = ids_of(table)
@@ -459,7 +550,7 @@ def test_an_active_compaction_keeps_what_it_was_planned_on(catalog: SqlCatalog) 
 # Files
 
 
-def test_files_go_only_after_their_grace_period(table: Table) -> None:
+def test_files_go_only_after_their_grace_period(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     before = on_disk(table)
     found = run(table, ExpireOptions(FOR_EVER_MS))
     assert (found.outcome, sum(found.deleted.values())) == (Outcome.EXPIRED, 0)
@@ -469,7 +560,10 @@ def test_files_go_only_after_their_grace_period(table: Table) -> None:
     assert entry.since_ms is not None
     again = run(table, ExpireOptions(FOR_EVER_MS))
     assert (again.outcome, again.pending, on_disk(table)) == (Outcome.NOTHING_TO_DO, (entry,), before)
-    later = run(table, ExpireOptions(FOR_EVER_MS, grace_ms=0))
+    sooner = run(table)
+    assert (sooner.pending, on_disk(table)) == ((entry,), before), "nor when a later run has a shorter one"
+    wait(monkeypatch)
+    later = run(table)
     assert (later.pending, sum(later.deleted.values())) == ((), entry.files)
     assert on_disk(table) == named_paths(table)
     assert DEFAULT_GRACE_MS > 0
@@ -521,7 +615,7 @@ def statistics_of(table: Table, snapshot_id: int) -> None:
     now._do_commit((SetPartitionStatisticsUpdate.model_validate(fields),), ())
 
 
-def test_a_file_that_came_back_stays(table: Table) -> None:
+def test_a_file_that_came_back_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody registers a file again that an expiry had written down."""
     old = files_of(table)
     gone = {file.file_path for file in old}
@@ -532,8 +626,38 @@ def test_a_file_that_came_back_stays(table: Table) -> None:
     with fresh(table).transaction() as transaction, transaction.update_snapshot().fast_append() as added:
         for file in old:
             added.append_data_file(file)
-    run(table)
+    wait(monkeypatch)
+    assert run(table).deleted
     assert gone <= on_disk(table)
+    assert read(table) == rows
+
+
+def test_a_path_that_is_read_as_another_one_is_kept(catalog: SqlCatalog) -> None:
+    """PyIceberg cuts `other.parquet#1` off at the `#`, when it reads and when it deletes."""
+    table = new_table(catalog)
+    append(table, make_rows(2))
+    base = files_of(table)[0].file_path
+    good = base.rsplit("/", 1)[0] + "/other.parquet"
+    shutil.copy(base.removeprefix("file://"), good.removeprefix("file://"))
+    add_file(fresh(table), f"{good}#1", 2)
+    fresh(table).overwrite(as_arrow(make_rows(1)))
+    add_file(fresh(table), good, 2)
+    rows = read(table)
+    found = run(table)
+    assert found.outcome is Outcome.EXPIRED
+    assert read(table) == rows
+
+
+def test_one_folder_of_two_names(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    table = new_table(new_catalog(tmp_path / "link"))
+    append(table, make_rows(2))
+    path = files_of(table)[0].file_path
+    fresh(table).overwrite(as_arrow(make_rows(1)))
+    add_file(fresh(table), path.replace("/link/", "/real/"), 2)
+    rows = read(table)
+    assert run(table).outcome is Outcome.EXPIRED
     assert read(table) == rows
 
 
@@ -554,8 +678,6 @@ def test_files_elsewhere_stay_for_other_tables(catalog: SqlCatalog, tmp_path: Pa
 
 
 def test_a_table_in_two_catalogs_is_left_alone(table: Table, tmp_path: Path) -> None:
-    from tests.datasets.iceberg.tables import new_catalog
-
     second = new_catalog(tmp_path / "second").register_table(NAME, fresh(table).metadata_location)
     assert compact(dataset_of(fresh(table))) is not None
     append(second, make_rows(2))
@@ -567,7 +689,23 @@ def test_a_table_in_two_catalogs_is_left_alone(table: Table, tmp_path: Path) -> 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_garbage_collector_waits_with_expiry(catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_a_table_that_was_moved_without_its_holds_is_left_alone(table: Table) -> None:
+    hold(table, ids_of(table)[0])
+    old = Path(table.location().removeprefix("file://"))
+    table._do_commit((SetLocationUpdate(location=f"{table.location()}_2"),), ())
+    files = on_disk(table)
+    with pytest.raises(Refused, match="the table was moved"):
+        run(fresh(table))
+    assert (len(ids_of(table)), on_disk(table)) == (6, files)
+    new = Path(f"{old}_2")
+    new.mkdir(exist_ok=True)
+    shutil.move(old / "_lithify", new / "_lithify")
+    assert run(fresh(table)).outcome is Outcome.HELD
+
+
+def test_the_garbage_collector_waits_with_expiry(
+    catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A compacted file is Lithify's own; its age does not say since when nothing names it."""
     table = new_table(catalog, properties={"lithify.min-saved-files": "1"})
     rows = [row for n in range(2) for row in append(table, make_rows(3, START + n * DAY / 8))]
@@ -580,6 +718,7 @@ def test_the_garbage_collector_waits_with_expiry(catalog: SqlCatalog, tmp_path: 
     age_files(tmp_path)
     collect(dataset_of(table), a_clock(), GarbageOptions(dry_run=False))
     assert waiting <= on_disk(table)
+    wait(monkeypatch)
     run(table)
     assert on_disk(table) == named_paths(table)
     check(table, rows)

@@ -19,6 +19,11 @@ from tests.datasets.iceberg.tables import append, fresh, make_rows, named_paths,
 from tests.datasets.iceberg.test_expire import ALL, ids_of, meanwhile, on_disk, six_snapshots, statistics_of
 
 
+@pytest.fixture(autouse=True)
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lithify.datasets.iceberg.expire.MIN_UNCHECKED_GRACE_MS", 0)
+
+
 @pytest.fixture
 def table(catalog: SqlCatalog) -> Table:
     return six_snapshots(new_table(catalog))
@@ -70,6 +75,52 @@ def test_a_commit_that_comes_between_is_seen(
     meanwhile(monkeypatch, lambda: rows.extend(append(table, make_rows(2))))
     assert run(table, rest).outcome is Outcome.EXPIRED
     assert sorted(row[1] for row in read(table)) == sorted(row[1] for row in rows)
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_tag_that_is_lost_is_told_and_its_files_stay(
+    table: Table, rest: RestCatalog, monkeypatch: pytest.MonkeyPatch, is_logged: bool
+) -> None:
+    """No requirement of the protocol says that there is no other ref."""
+    ids, before = ids_of(table), on_disk(table)
+    if not is_logged:
+        with fresh(table).transaction() as transaction:
+            transaction.set_properties({"write.metadata.previous-versions-max": "1"})
+
+    def make() -> None:
+        with fresh(table).manage_snapshots() as changes:
+            changes.create_tag(ids[2], "precious")
+
+    meanwhile(monkeypatch, make)
+    found = run(table, rest)
+    assert found.outcome is Outcome.REF_LOST
+    assert ("precious" if is_logged else "nobody can tell") in found.why
+    again = run(table, rest)
+    assert again.outcome is Outcome.NOTHING_TO_DO
+    assert any("stay for good" in note for note in again.notes)
+    assert before <= on_disk(table)
+    assert again.pending
+
+
+def test_a_tag_of_what_stays_is_not_lost(
+    table: Table, rest: RestCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make() -> None:
+        with fresh(table).manage_snapshots() as changes:
+            changes.create_tag(ids_of(table)[-1], "daily")
+
+    meanwhile(monkeypatch, make)
+    assert run(table, rest).outcome is Outcome.EXPIRED
+    assert on_disk(table) == named_paths(table)
+
+
+def test_what_this_process_cannot_check_waits_a_few_minutes(
+    table: Table, rest: RestCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    before = on_disk(table)
+    assert run(table, rest).pending
+    assert before <= on_disk(table)
 
 
 def test_another_run_comes_between(table: Table, rest: RestCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from pyiceberg.table import Table
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, parse_offsets, read_checkpoint
 from lithify.datasets.iceberg.maintenance import TableMaintenance
-from lithify.datasets.iceberg.needs import and_descendants, collect_needs
+from lithify.datasets.iceberg.needs import collect_needs
 from lithify.datasets.iceberg.readers import Reader, stands
+from lithify.datasets.iceberg.retention import and_descendants, position_of
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import CorruptObject, HoldLapsed, Refused
 from lithify.ids import RandomIds
@@ -23,7 +25,7 @@ from lithify.testing import ManualClock
 from lithify.watermarks.model import Needed, Reason, Threshold
 from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
 from tests.datasets.iceberg.spark_checkpoint import OF_SPARK, SparkCheckpoint, position
-from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table
+from tests.datasets.iceberg.tables import append, as_arrow, fresh, make_rows, new_table
 
 LEASE_MS = 3_600_000
 
@@ -103,6 +105,36 @@ def test_sources_of_other_kinds_are_left_out() -> None:
 def test_what_does_not_decode_is_an_error(text: str) -> None:
     with pytest.raises(CorruptObject):
         parse_offsets(text.encode(), "offsets/0")
+
+
+@pytest.mark.parametrize("text", ["", "v", "v1", "v1\n", "v1\n{", 'v1\n{"nextBatch'])
+def test_a_half_written_commit_does_not_count(checkpoint: SparkCheckpoint, text: str) -> None:
+    checkpoint.begin(1)
+    for n in (2, 3):
+        checkpoint.plan(n)
+        checkpoint.commit()
+    (checkpoint.folder / "commits/1").write_text(text)
+    assert found_in(checkpoint).sources == (Source(1, 2),)
+    (checkpoint.folder / "commits/0").write_text(text)
+    assert found_in(checkpoint).sources == (Source(1, None),)
+
+
+def test_a_commit_of_another_format_is_an_error(checkpoint: SparkCheckpoint) -> None:
+    checkpoint.begin(1)
+    checkpoint.plan(2)
+    checkpoint.commit()
+    (checkpoint.folder / "commits/0").write_text("v2\n{}")
+    assert found_in(checkpoint).sources == (Source(1, 2),)
+    (checkpoint.folder / "commits/0").write_text("w2\n{}")
+    with pytest.raises(CorruptObject, match="commit of Spark"):
+        found_in(checkpoint)
+
+
+def test_an_empty_position_is_an_error(checkpoint: SparkCheckpoint) -> None:
+    checkpoint.begin(1)
+    (checkpoint.folder / "sources/0/offsets/0").write_text("")
+    with pytest.raises(CorruptObject, match="offset of Iceberg"):
+        found_in(checkpoint)
 
 
 def test_a_committed_batch_without_offsets_is_an_error(checkpoint: SparkCheckpoint) -> None:
@@ -203,6 +235,31 @@ def test_what_is_held(table: Table) -> None:
     assert len(maintenance.holds()) == 4
 
 
+def test_what_was_current_is_told_by_the_log_not_by_ancestry(table: Table) -> None:
+    """A branch may have a snapshot long before `main` takes it."""
+    first = ids_of(table)[-1]
+    with fresh(table).manage_snapshots() as changes:
+        changes.create_branch(first, "audit")
+    fresh(table).append(as_arrow(make_rows(2)), branch="audit")
+    second = ids_of(table)[-1]
+    at_ms = times_of(table)[-1] + 1
+    while time.time() * 1000 < at_ms + 2:
+        time.sleep(0.001)
+    with fresh(table).manage_snapshots() as changes:
+        changes.set_current_snapshot(snapshot_id=second)
+    held = maintenance_of(table).hold(Wanted(at_ms=at_ms), LEASE_MS, None, "me")
+    assert held.about["snapshot_id"] == first
+
+
+def test_what_was_current_and_is_expired_is_refused(table: Table) -> None:
+    ids, times = ids_of(table), times_of(table)
+    fresh(table).maintenance.expire_snapshots().by_id(ids[1]).commit()
+    with pytest.raises(Refused, match="what was current"):
+        maintenance_of(table).hold(Wanted(at_ms=times[1]), LEASE_MS, None, "me")
+    held = maintenance_of(table).hold(Wanted(at_ms=times[2]), LEASE_MS, None, "me")
+    assert held.about["snapshot_id"] == ids[2]
+
+
 def test_an_empty_table_has_nothing_to_hold(catalog: SqlCatalog) -> None:
     with pytest.raises(Refused, match="no snapshot"):
         maintenance_of(new_table(catalog)).hold(Wanted(), LEASE_MS, None, "me")
@@ -251,6 +308,7 @@ def test_what_descends_from_a_needed_snapshot_stays_though_a_clock_went_back(tab
     changed = metadata.model_copy(update={"snapshots": odd})
     maintenance = maintenance_of(table)
     placed = maintenance.hold(Wanted(version=second.snapshot_id), LEASE_MS, "h", "me")
+    assert position_of(changed, second.snapshot_id) == first.timestamp_ms - 30_000
     needs = collect_needs(changed, [placed], [], None, a_clock().now_ms())
     assert and_descendants(changed, needs.snapshots) == {
         second.snapshot_id,

@@ -11,7 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.datasets.iceberg.reachable import is_deletable, key_of
+from lithify.datasets.iceberg.reachable import Names, is_deletable, key_of
 from lithify.datasets.iceberg.retention import (
     DEFAULT_MAX_AGE_MS,
     Expirable,
@@ -117,8 +117,9 @@ def test_what_no_ref_reaches_goes_by_age(empty: TableMetadata) -> None:
 
 def test_the_low_watermark_is_just_past_what_goes(empty: TableMetadata) -> None:
     line = history(empty, LINE, main=ref(5))
-    assert low_watermark(line, Expirable()) is None
-    assert low_watermark(line, Expirable(frozenset({1, 3}))) == NOW - 7 * HOUR + 1
+    assert low_watermark(line, Expirable(), NOW) is None
+    assert low_watermark(line, Expirable(frozenset({1, 3})), NOW) == NOW - 7 * HOUR + 1
+    assert low_watermark(line, Expirable(frozenset({1, 3})), NOW - 9 * HOUR) == NOW - 9 * HOUR
 
 
 @pytest.mark.parametrize(
@@ -168,3 +169,24 @@ def test_what_is_the_tables_to_delete(empty: TableMetadata, tmp_path: Path) -> N
     assert not is_deletable(f"{root}/../other/data/a.parquet", empty)
     assert not is_deletable(f"{root}/_lithify/x/lineage.json", empty)
     assert not is_deletable(f"{tmp_path}/data/a.parquet", empty)
+
+
+@pytest.mark.parametrize("odd", ["a#1", "a?b", "a*", "a[b]", "a\tb", "a\rb", "a\nb"])
+def test_what_can_be_taken_for_another_file_is_not_deleted(empty: TableMetadata, odd: str) -> None:
+    assert not is_deletable(f"{empty.location}/data/{odd}.parquet", empty)
+
+
+def test_a_needed_path_keeps_what_pyiceberg_makes_of_it(tmp_path: Path) -> None:
+    names = Names("s3://b/t")
+    names.add("s3://b/t/data/a.parquet#1")
+    names.add("s3://b/t/data/c\td.parquet")
+    assert names.has("s3://b/t/data/a.parquet")
+    assert names.has("s3://b/t/data/cd.parquet")
+    assert not names.has("s3://b/t/data/b.parquet")
+    names.add("s3://other/t/data/far.parquet")
+    assert names.has("s3://b/t/elsewhere/far.parquet"), "a folder may have two names"
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    local = Names(tmp_path.as_uri())
+    local.add(f"{tmp_path.as_uri()}/real/a.parquet")
+    assert local.has(f"{tmp_path.as_uri()}/link/a.parquet")

@@ -1,8 +1,9 @@
 """Where a reader with Spark Structured Streaming stands in a table, by its checkpoint folder.
 
-1. `commits/N` exists once batch N is done for good; `offsets/N` says up to where batch N was to read, one
-   line for each source after `v1` and a line of Spark's own. A position counts when it is committed: that of
-   the highest N in `commits`, not one that was only planned.
+1. `commits/N` exists once batch N is done for good: a line `v1` (or `v2`, as Spark 4 can) and one of JSON; while it is half written
+   it does not count. `offsets/N` says up to where batch N was to read, one line for each source after `v1` and
+   a line of Spark's own. A position counts when it is committed: that of the highest N in `commits`, not one
+   that was only planned.
 2. Iceberg's source writes its first position once, before the first batch, as `sources/K/offsets/0`. A reader
    that has committed nothing stands there. With `Trigger.AvailableNow` a restarted reader walks from there to
    the newest snapshot, however far it has come (apache/iceberg #18000), so it needs all of that.
@@ -16,6 +17,7 @@ What does not decode is an error: nobody knows then what the reader needs.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +59,7 @@ class Checkpoint:
 def read_checkpoint(store: ObjectStore, folder: str) -> Checkpoint:
     """The checkpoint in a folder of a store. `CorruptObject` when it does not decode; without sources when
     nothing is there yet."""
-    batch = _highest(store, join(folder, "commits"))
+    batch = _committed(store, join(folder, "commits"))
     committed: dict[int, int] = {}
     if batch is not None:
         key = join(folder, "offsets", str(batch))
@@ -85,9 +87,8 @@ def parse_offsets(data: bytes, key: str) -> dict[int, int]:
 def parse_offset(data: bytes, key: str) -> int | None:
     """The snapshot of one position; `None` when another kind of source wrote it (pure)."""
     try:
-        lines = data.decode().splitlines()
-        return _snapshot_of(lines[-1]) if lines else None
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return _snapshot_of(data.decode().splitlines()[-1])
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise CorruptObject(key, f"does not decode as an offset of Iceberg: {error}") from error
 
 
@@ -100,9 +101,28 @@ def _snapshot_of(line: str) -> int | None:
     return whole_number(fields["snapshot_id"], least=BEGINNING, most=_MAX_ID)
 
 
-def _highest(store: ObjectStore, folder: str) -> int | None:
+def _committed(store: ObjectStore, folder: str) -> int | None:
+    """The highest batch that is done for good."""
     names = (meta.key.removeprefix(f"{folder}/") for meta in store.list(folder))
-    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=None)
+    for batch in sorted((int(name) for name in names if name.isascii() and name.isdigit()), reverse=True):
+        key = join(folder, str(batch))
+        try:
+            if is_done(store.get(key), key):
+                return batch
+        except ObjectNotFound:
+            continue
+    return None
+
+
+def is_done(data: bytes, key: str) -> bool:
+    """Whether a commit of Spark is whole (pure). `CorruptObject` when it is one of another format."""
+    version, _, rest = data.decode(errors="replace").partition("\n")
+    if not re.fullmatch(r"(v\d{0,3})?", version):
+        raise CorruptObject(key, f"does not decode as a commit of Spark: it begins with {version[:20]!r}")
+    try:
+        return isinstance(json.loads(rest), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _initial(store: ObjectStore, folder: str) -> Iterable[tuple[int, int]]:

@@ -33,12 +33,18 @@ from lithify.compaction.lease import Permit
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.datasets.iceberg import validate
-from lithify.datasets.iceberg.catalogs import TableUrl, load_table, store_of, task_options
+from lithify.datasets.iceberg.catalogs import (
+    TableUrl,
+    load_table,
+    open_place,
+    store_of,
+    task_options,
+)
 from lithify.datasets.iceberg.commit import Committer, committed_ids
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.execute import execute_rewrite
 from lithify.datasets.iceberg.footers import Footers
-from lithify.datasets.iceberg.lineage import Lineage
+from lithify.datasets.iceberg.lineage import Lineage, former_roots
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.model import (
     ChunkSpec,
@@ -67,7 +73,7 @@ from lithify.planning.timeline import state_codec
 from lithify.planning.timeline.model import ChunkKey, TimelinePlan
 from lithify.planning.timeline.plan import remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
-from lithify.store.keys import join
+from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 
@@ -144,6 +150,19 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         if table.metadata.table_uuid != self._uuid:
             raise Refused(f"{self.url}: the table was dropped and another has its name now; start again")
         return table
+
+    def check_not_moved(self, table: Table) -> None:
+        """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers and
+        what waits to be deleted are there."""
+        here = (self.store.url, self.own_folder)
+        for root in former_roots(table):
+            store, key = open_place(root, table.io.properties)
+            folder = join(key, OWN_FOLDER, str(self._uuid))
+            if (store.url, folder) != here and next(iter(store.list(folder)), None) is not None:
+                raise Refused(
+                    f"{self.url}: the table was moved, and its holds and readers were not: move what is in "
+                    f"{url_of(store.url, folder)} to {url_of(*here)}, or delete it if nobody needs it"
+                )
 
     def snapshot(self) -> TableState:
         """The head of the branch; `Refused` for a table that cannot be compacted."""

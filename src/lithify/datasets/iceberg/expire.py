@@ -7,8 +7,9 @@ Stage 1. Collect what everybody needs (`needs`) and what the policy lets go (`re
 Stage 2. Collect again: who put a hold meanwhile either is found now, or finds the watermark past it and gives
    up. Expire what the policy lets go, what is below the watermark, and what nobody needs. The files that only
    these snapshots name are written down before (`pending`). The commit asserts the table's UUID and every ref
-   that was seen, and, where the catalog checks requirements in this process, that there are no others. After
-   a conflict both stages are repeated, a few times.
+   that was seen, and, where the catalog checks requirements in this process, that there are no others, that
+   they and the properties say what they said, and that no snapshot is gone. After a conflict both stages are
+   repeated, a few times.
 Files. What was written down by any run, and whose snapshots are gone for longer than the grace period, is
    deleted in batches: each only if no snapshot, as the table is then, names it (`reachable`).
 
@@ -22,8 +23,15 @@ Files. What was written down by any run, and whose snapshots are gone for longer
 | NO_WATERMARK   | the policy lets nothing go at all: `gc.enabled` is false, no snapshots   |
 | REF_CHANGED    | a branch or tag was changed or created meanwhile, again and again        |
 | LOST_RACE      | another commit came first, again and again                               |
+| REF_LOST       | a branch or tag, or a rule, was made while its snapshots were expired    |
 
-Invariants: of the outcomes only EXPIRED changes the table. A snapshot that somebody holds, or reads from, or
+REF_LOST is possible only with catalogs that know no requirement but Iceberg's (REST): none says that no other
+ref was made. So before any file goes the metadata files between the one that was planned on and the present
+one are read (`lost_between`). Where one of them says that more is to be kept, or where they cannot be read,
+the files of the expired snapshots stay for good, and a person can recover them. With such catalogs the grace
+period is at least `MIN_UNCHECKED_GRACE_MS`.
+
+Invariants: of the outcomes only EXPIRED and REF_LOST change the table. A snapshot that somebody holds, or reads from, or
 that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever dies anywhere,
 the next run finds all that is left to do. Any number of runs may go on at once. A dry run writes nothing.
 """
@@ -32,7 +40,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,8 +49,10 @@ from typing import Any, Literal, cast
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
@@ -61,18 +71,26 @@ from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.garbage import BATCH_FILES, MAX_DELETES_IN_FLIGHT, check_whole
-from lithify.datasets.iceberg.needs import Needs, and_descendants, collect_needs
+from lithify.datasets.iceberg.needs import Needs, collect_needs
 from lithify.datasets.iceberg.pending import Entry, Pending
 from lithify.datasets.iceberg.reachable import (
     FileKind,
     NamedFile,
     Reached,
     is_deletable,
-    key_of,
+    is_plain,
     only_named_by,
+    statistics_in,
 )
 from lithify.datasets.iceberg.readers import Readers
-from lithify.datasets.iceberg.retention import Expirable, expirable, low_watermark, may_expire, retention_of
+from lithify.datasets.iceberg.retention import (
+    Expirable,
+    and_descendants,
+    expirable,
+    low_watermark,
+    may_expire,
+    retention_of,
+)
 from lithify.errors import Refused, StoreError, VersionConflict
 from lithify.ids import Ids
 from lithify.store.times import store_now_ms
@@ -80,6 +98,8 @@ from lithify.watermarks.model import Needed, Reason, Threshold
 from lithify.watermarks.rules import cut, next_threshold
 
 DEFAULT_GRACE_MS = 3_600_000
+MIN_UNCHECKED_GRACE_MS = 300_000
+"""Where the catalog does not promise that no branch or tag came between."""
 MAX_TRIES = 5
 """Times a run begins again after somebody else was faster."""
 FIRST_PAUSE_S = 0.1
@@ -98,10 +118,12 @@ class Outcome(StrEnum):
     NO_WATERMARK = "no_watermark"
     REF_CHANGED = "ref_changed"
     LOST_RACE = "lost_race"
+    REF_LOST = "ref_lost"
 
 
 DONE = frozenset({Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD})
 """All was done that there was to do."""
+_NOT_ALLOWED = Outcome.NO_WATERMARK, "the table's property gc.enabled is not true"
 _OUTCOMES = {
     Reason.MISSING_MEMBER: Outcome.MISSING_READER,
     Reason.UNPUBLISHED: Outcome.UNPUBLISHED,
@@ -163,19 +185,23 @@ class _Plan:
     low_watermark: int | None
 
 
-class AssertSameRefs(ValidatableTableRequirement):
-    """The table has exactly these refs, and still these snapshots. Not part of Iceberg's protocol: for
-    catalogs that check requirements in this process, on the very metadata that they replace."""
+class AssertSameHistory(ValidatableTableRequirement):
+    """The table has exactly these refs, statistics and rules about its history, and all the snapshots that were
+    seen. Not part of Iceberg's protocol: for catalogs that check requirements in this process, on the very
+    metadata that they replace."""
 
-    type: Literal["lithify-assert-same-refs"] = "lithify-assert-same-refs"
-    refs: dict[str, int]
+    type: Literal["lithify-assert-same-history"] = "lithify-assert-same-history"
+    rules: dict[str, Any]
+    statistics: list[list[Any]]
     snapshots: list[int]
 
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
-        if base_metadata is None or refs_of(base_metadata) != self.refs:
-            raise CommitFailedException("Requirement failed: branches or tags were changed meanwhile")
+        if base_metadata is None or rules_of(base_metadata) != self.rules:
+            raise CommitFailedException("Requirement failed: branches, tags or rules were changed meanwhile")
         if not set(self.snapshots) <= {s.snapshot_id for s in base_metadata.snapshots}:
             raise CommitFailedException("Requirement failed: snapshots were expired meanwhile")
+        if _statistics_of(base_metadata) != self.statistics:
+            raise CommitFailedException("Requirement failed: statistics were changed meanwhile")
 
 
 class Expirer:
@@ -197,7 +223,7 @@ class Expirer:
         """One run. `Refused` for a table that must not be touched."""
         options = options if options is not None else ExpireOptions()
         done = Expiry(options.dry_run)
-        self._checked(self._dataset.load())
+        self._dataset.check_not_moved(self._load())
         pause_s = FIRST_PAUSE_S
         for attempt in range(1, MAX_TRIES + 1):
             done.outcome, done.why = self._try(options, done)
@@ -215,16 +241,19 @@ class Expirer:
         done.notes = []
         done.snapshots = len(seen.table.metadata.snapshots)
         if not may_expire(seen.table.metadata.properties):
-            return Outcome.NO_WATERMARK, "the table's property gc.enabled is not true"
+            return _NOT_ALLOWED
         if not seen.table.metadata.snapshots:
             return Outcome.NO_WATERMARK, "the table has no snapshots"
         published = self._publish(seen, options)
         plan = self._look(options)
+        if not may_expire(plan.table.metadata.properties):
+            return _NOT_ALLOWED
         done.watermark_ms = None if published is None else published.position
         done.needed = plan.needs.by
         done.snapshots = len(plan.table.metadata.snapshots)
         if not options.dry_run:
-            self._holds.remove_over(self._holds.list(), published, self._now_ms(options))
+            now_ms = self._now_ms(options)
+            self._holds.remove_over(self._holds.list(), published, now_ms)
         going, reason = _decide(plan, published)
         done.kept = len(plan.policy.snapshots) - len(going)
         if reason is not None:
@@ -232,21 +261,23 @@ class Expirer:
         if options.dry_run:
             self._foresee(plan, going, done)
             return Outcome.EXPIRED, ""
-        return self._expire(plan, going, done, self._now_ms(options))
+        return self._expire(plan, going, done, options.grace_ms)
 
     def _look(self, options: ExpireOptions) -> _Plan:
-        """Who needs what, then the table."""
+        """Who needs what, then the table. The time comes first, so that what is renewed meanwhile counts."""
+        now_ms = self._now_ms(options)
+        ledger_files, _ = self._dataset.numbered_files
+        ledger_files.confirmed()  # what it does not name is not needed
         ledger = self._dataset.ledger()
         holds, readers = self._holds.list(), self._readers.list()
-        now_ms = self._now_ms(options)
-        table = self._dataset.load()
+        table = self._load()
         standings = [self._readers.standing(reader, table) for reader in readers]
         needs = collect_needs(table.metadata, holds, standings, ledger, now_ms)
         properties = table.metadata.properties
         policy = expirable(
             table.metadata, retention_of(properties, now_ms, options.older_than_ms, options.retain_last)
         )
-        return _Plan(table, policy, needs, low_watermark(table.metadata, policy))
+        return _Plan(table, policy, needs, low_watermark(table.metadata, policy, now_ms))
 
     def _publish(self, plan: _Plan, options: ExpireOptions) -> Threshold | None:
         def change(old: Threshold | None) -> Threshold | None:
@@ -254,19 +285,21 @@ class Expirer:
 
         return change(self._thresholds.read()) if options.dry_run else self._thresholds.publish(change)
 
-    def _expire(self, plan: _Plan, going: frozenset[int], done: Expiry, now_ms: int) -> tuple[Outcome, str]:
+    def _expire(self, plan: _Plan, going: frozenset[int], done: Expiry, grace_ms: int) -> tuple[Outcome, str]:
         table = plan.table
         what = f"expiring snapshots of {self._dataset.url}"
         entry = None
         if going:
             with translated(what):
                 files = only_named_by(table, going)
-            entry = self._pending.write(_own(files, table.metadata, done), going, now_ms)
+            now_ms = store_now_ms(self._dataset.store, self._dataset.time_key)
+            own, base = _own(files, table.metadata, done), ""
+            if not _checks_here(table):
+                grace_ms, base = max(grace_ms, MIN_UNCHECKED_GRACE_MS), table.metadata_location
+            entry = self._pending.write(own, going, now_ms, grace_ms, base)
         try:
             with translated(what):
-                table._do_commit(
-                    updates_of(table.metadata, plan.policy.refs, going), requirements_of(table, going)
-                )
+                table._do_commit(updates_of(table.metadata, plan.policy.refs, going), requirements_of(table))
         except (VersionConflict, StoreError) as error:
             now = self._dataset.load()
             if not self._has_landed(now, plan, going):
@@ -274,7 +307,7 @@ class Expirer:
                     raise
                 if entry is not None:
                     self._pending.drop(entry)
-                if refs_of(now.metadata) != refs_of(table.metadata):
+                if rules_of(now.metadata) != rules_of(table.metadata):
                     return Outcome.REF_CHANGED, "branches or tags were changed while snapshots were expired"
                 return Outcome.LOST_RACE, "another commit came first"
         self._dataset.lineage.advance(self._dataset.load())
@@ -301,44 +334,60 @@ class Expirer:
         if options.dry_run:
             done.pending = self._pending.read()
             return
-        table = self._dataset.load()
+        table = self._load()
         there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
         now_ms = self._now_ms(options)
-        if not self._pending.read():
+        waiting = self._pending.read()
+        if not waiting:
             return
-        entries = self._pending.confirm(there, now_ms)
-        due = [e for e in entries if e.since_ms is not None and now_ms >= e.since_ms + options.grace_ms]
+        checked = {e.id: self._lost(table, e) for e in waiting if _is_unchecked(e, there)}
+        entries = self._pending.confirm(there, now_ms, checked)
+        for entry in entries:
+            if entry.blocked:
+                done.notes.append(f"{entry.files} files of expired snapshots stay for good: {entry.blocked}")
+                if checked.get(entry.id):
+                    done.outcome, done.why = Outcome.REF_LOST, entry.blocked
+        due = [e for e in entries if _is_due(e, options.grace_ms, now_ms)]
         if due and may_expire(table.metadata.properties):
-            reached = Reached()
+            reached = Reached(table.metadata.location)
             for entry in due:
                 self._carry_out(entry, reached, done)
         done.pending = self._pending.read()
+
+    def _lost(self, table: Table, entry: Entry) -> str:
+        with translated(f"reading former metadata of {self._dataset.url}"):
+            return lost_between(table, entry)
 
     def _carry_out(self, entry: Entry, reached: Reached, done: Expiry) -> None:
         """Delete the files of an entry that nothing names, looking at the table again before each batch."""
         files = self._pending.paths(entry)
         for start in range(0, len(files), BATCH_FILES):
-            table = self._checked(self._dataset.load())
+            table = self._load()
+            if not may_expire(table.metadata.properties):
+                return
             with translated(f"reading the snapshots of {self._dataset.url}"):
                 reached.add(table)
             batch = [
                 file
                 for file in files[start : start + BATCH_FILES]
-                if key_of(file.path) not in reached.keys and is_deletable(file.path, table.metadata)
+                if not reached.names.has(file.path) and is_deletable(file.path, table.metadata)
             ]
             _delete(table, batch)
             done.deleted.update(file.kind for file in batch)
             done.deleted_bytes += sum(file.size_bytes for file in batch)
         self._pending.drop(entry)
 
-    def _checked(self, table: Table) -> Table:
-        """`Refused` for a table that is not surely whole, or of another format than the tested one."""
+    def _load(self) -> Table:
+        """The table as it is now. `Refused` for one that is not surely whole, or of another format than the
+        tested one. What is known of it is read before it, as `lineage` asks."""
+        known = self._dataset.lineage.read()
+        table = self._dataset.load()
         version = table.metadata.format_version
         if version != 2:
             raise Refused(
                 f"{self._dataset.url}: has format version {version}; snapshots of version 2 are expired"
             )
-        check_whole(table, self._dataset.lineage.read(), self._dataset)
+        check_whole(table, known, self._dataset)
         return table
 
     def _now_ms(self, options: ExpireOptions) -> int:
@@ -372,7 +421,7 @@ def _why(reason: Reason, needs: Needs) -> str:
             return str(reason)
 
 
-def requirements_of(table: Table, going: Iterable[int]) -> tuple[TableRequirement, ...]:
+def requirements_of(table: Table) -> tuple[TableRequirement, ...]:
     """What must be so for the commit to be made."""
     metadata = table.metadata
     refs = [
@@ -380,9 +429,13 @@ def requirements_of(table: Table, going: Iterable[int]) -> tuple[TableRequiremen
         for name, ref in metadata.refs.items()
     ]
     exact: list[Any] = []
-    if isinstance(table.catalog, MetastoreCatalog):
+    if _checks_here(table):
         exact = [
-            AssertSameRefs(type="lithify-assert-same-refs", refs=refs_of(metadata), snapshots=list(going))
+            AssertSameHistory(
+                rules=rules_of(metadata),
+                statistics=_statistics_of(metadata),
+                snapshots=[snapshot.snapshot_id for snapshot in metadata.snapshots],
+            )
         ]
     return cast("tuple[TableRequirement, ...]", (AssertTableUUID(uuid=metadata.table_uuid), *refs, *exact))
 
@@ -403,16 +456,81 @@ def updates_of(
     return tuple(found)
 
 
-def refs_of(metadata: TableMetadata) -> dict[str, int]:
-    """Where the branches and tags are."""
-    return {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+def rules_of(metadata: TableMetadata) -> dict[str, Any]:
+    """Whatever says what of the history is to be kept: all of each branch and tag, and the properties."""
+    properties = metadata.properties.items()
+    return {
+        "refs": {name: ref.model_dump(mode="json") for name, ref in metadata.refs.items()},
+        "properties": {k: v for k, v in properties if k == "gc.enabled" or k.startswith("history.expire.")},
+    }
+
+
+def _statistics_of(metadata: TableMetadata) -> list[list[Any]]:
+    return sorted([snapshot_id, file.path] for snapshot_id, file in statistics_in(metadata))
+
+
+def lost_between(table: Table, entry: Entry) -> str:
+    """Why the files of an entry have to stay for good, by the metadata files between the one that was planned
+    on and the present one; empty when nothing came between that would have kept its snapshots."""
+    log = [*(e.metadata_file for e in table.metadata.metadata_log), table.metadata_location]
+    if entry.base not in log:
+        return f"nobody can tell whether a branch or tag was made meanwhile: {entry.base} is not in the log"
+    between = log[log.index(entry.base) + 1 :]
+    try:
+        rules = rules_of(_metadata_in(table, entry.base))
+        for path in between:
+            metadata = _metadata_in(table, path)
+            if not any(s.snapshot_id in entry.snapshots for s in metadata.snapshots):
+                break
+            found = rules_of(metadata)
+            new = sorted(
+                name
+                for name, ref in metadata.refs.items()
+                if found["refs"][name] != rules["refs"].get(name) and _may_keep(ref, entry)
+            )
+            if new or found["properties"] != rules["properties"]:
+                what = f"branches or tags ({', '.join(new)})" if new else "the table's properties"
+                return f"{what} were changed while snapshots were expired; recover them from {path}"
+    except FileNotFoundError as error:
+        return f"nobody can tell whether a branch or tag was made meanwhile: {error}"
+    return ""
+
+
+def _may_keep(ref: SnapshotRef, entry: Entry) -> bool:
+    """Whether a ref may have kept a snapshot of an entry: a tag keeps one, a branch what comes before as well."""
+    return ref.snapshot_ref_type != SnapshotRefType.TAG or ref.snapshot_id in entry.snapshots
+
+
+def _metadata_in(table: Table, path: str) -> TableMetadata:
+    return FromInputFile.table_metadata(table.io.new_input(path))
+
+
+def _checks_here(table: Table) -> bool:
+    """Whether requirements are checked in this process."""
+    return isinstance(table.catalog, MetastoreCatalog)
+
+
+def _is_unchecked(entry: Entry, there: Set[int]) -> bool:
+    return bool(entry.base) and entry.since_ms is None and there.isdisjoint(entry.snapshots)
+
+
+def _is_due(entry: Entry, grace_ms: int, now_ms: int) -> bool:
+    if entry.since_ms is None or entry.blocked:
+        return False
+    return now_ms >= entry.since_ms + max(grace_ms, entry.grace_ms)
 
 
 def _own(files: Sequence[NamedFile], metadata: TableMetadata, done: Expiry) -> list[NamedFile]:
     own = [file for file in files if is_deletable(file.path, metadata)]
-    if len(own) < len(files):
+    odd = sum(not is_plain(file.path) for file in files)
+    if odd:
         done.notes.append(
-            f"{len(files) - len(own)} files outside the table's location stay: other tables may use them"
+            f"{odd} files stay whose paths have a '#', '?', '*', '[' or control character: such a path can be "
+            "taken for another file's"
+        )
+    if len(own) + odd < len(files):
+        done.notes.append(
+            f"{len(files) - len(own) - odd} files outside the table's location stay: other tables may use them"
         )
     return own
 

@@ -146,9 +146,11 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
             f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in sorted(found.deleted.items())
         )
         blocks.append(Line(f"Deleted {deleted:,} files ({text.size(found.deleted_bytes)}): {counts}."))
-    if found.pending:
-        waiting = sum(entry.files for entry in found.pending)
-        waiting_bytes = sum(entry.size_bytes for entry in found.pending)
+    going = [entry for entry in found.pending if not entry.blocked]
+    if going:
+        waiting = sum(entry.files for entry in going)
+        waiting_bytes = sum(entry.size_bytes for entry in going)
+        grace_ms = max(grace_ms, *(entry.grace_ms for entry in going))
         blocks.append(
             Line(
                 f"{waiting:,} files ({text.size(waiting_bytes)}) wait for {text.duration(grace_ms)} in case "
@@ -167,5 +169,7 @@ def _outcome(found: Expiry) -> Line:
         return Line(f"{done} {verb}; {found.snapshots} are left.")
     if found.outcome is Outcome.NOTHING_TO_DO:
         return Line(f"Nothing to expire; the table has {found.snapshots} snapshots.")
+    if found.outcome is Outcome.REF_LOST:
+        return Line(f"{done} expired, but {found.why}.", "Ref lost:", is_bad=True)
     lead = found.outcome.value.replace("_", " ").capitalize()
     return Line(f": {found.why}. Nothing was expired.", lead, is_bad=found.outcome not in DONE)

@@ -12,6 +12,9 @@ other.
    would be garbage to the collections of the other. Nor does it replace the record, and nothing beside it is
    collected, until a person says which self is in use, by deleting the record.
 
+A table can be given another location, and then everything beside it (this record too) is left behind at the old
+one, unless somebody moves it. Its log and its snapshots still tell where it was (`former_roots`).
+
 Invariant: the record is read before the table, so an honest table is at least as new.
 """
 
@@ -92,6 +95,15 @@ class Lineage:
 def state_of(table: Table) -> Known:
     """The state of a table as it was loaded."""
     return Known(table.metadata_location, table.metadata.last_updated_ms)
+
+
+def former_roots(table: Table) -> tuple[str, ...]:
+    """Folders that the table's metadata were in, as far as it knows, other than where it lies now (pure)."""
+    metadata = table.metadata
+    paths = [table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
+    paths += [snapshot.manifest_list for snapshot in metadata.snapshots]
+    roots = {path.rpartition("/")[0].removesuffix("/metadata") for path in paths if "/" in path}
+    return tuple(sorted(root for root in roots if root != metadata.location.rstrip("/")))
 
 
 def continues(known: Known | None, table: Table) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Snapshot
 
 from lithify.clock import Clock
 from lithify.coordination.holds import ObjectHolds, Placed
@@ -16,6 +16,7 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
 from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
 from lithify.datasets.iceberg.readers import Readers
+from lithify.datasets.iceberg.retention import position_of
 from lithify.datasets.maintenance import Expired, ExpiryAsked, Wanted
 from lithify.errors import HoldLapsed, Refused
 from lithify.ids import Ids
@@ -37,12 +38,14 @@ class TableMaintenance:
     # Holds
 
     def hold(self, wanted: Wanted, lease_ms: int, name: str | None, owner: str) -> Placed:
-        snapshot = self._wanted(self._dataset.load(), wanted)
+        table = self._dataset.load()
+        snapshot = self._wanted(table, wanted)
         about = {SNAPSHOT: snapshot.snapshot_id}
-        placed = self._holds.take(name, owner, snapshot.timestamp_ms, lease_ms, about)
+        position = position_of(table.metadata, snapshot.snapshot_id)
+        placed = self._holds.take(name, owner, position, lease_ms, about)
         # An older expiry, or another program's, may have come between: what is not there is not held.
         if self._dataset.load().metadata.snapshot_by_id(snapshot.snapshot_id) is None:
-            self._holds.release(placed.name)
+            self._holds.release(placed)
             raise Refused(f"{self._dataset.url}: snapshot {snapshot.snapshot_id} was expired meanwhile")
         return placed
 
@@ -51,13 +54,14 @@ class TableMaintenance:
         renewed = self._holds.renew(found, lease_ms)
         snapshot_id = renewed.about.get(SNAPSHOT)
         if not any(s.snapshot_id == snapshot_id for s in self._dataset.load().metadata.snapshots):
+            self._holds.release(renewed)
             raise HoldLapsed(
                 f"hold {renewed.name}: its snapshot {snapshot_id} is gone; another program expired it"
             )
         return renewed
 
-    def release(self, name: str) -> None:
-        self._holds.release(name)
+    def release(self, placed: Placed | str) -> None:
+        self._holds.release(placed)
 
     def holds(self) -> tuple[Placed, ...]:
         now_ms = self._clock.now_ms()
@@ -83,9 +87,11 @@ class TableMaintenance:
             raise Refused(f"{self._dataset.url}: the table has no snapshot that could be held")
         if wanted.at_ms is None:
             return newest
-        found = snapshot_at(ancestors_of(newest, metadata), wanted.at_ms)
+        found = snapshot_at(metadata, wanted.at_ms)
         if found is None:
-            raise Refused(f"{self._dataset.url}: the table's history does not go back that far")
+            raise Refused(
+                f"{self._dataset.url}: the table does not know any more what was current then; name a snapshot"
+            )
         return found
 
     # Readers

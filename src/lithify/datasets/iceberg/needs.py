@@ -13,7 +13,7 @@ after a snapshot is told by ancestry as well (`and_descendants`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.table.metadata import TableMetadata
@@ -21,7 +21,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lithify.coordination.holds import Placed
 from lithify.datasets.iceberg.model import IcebergLedger
-from lithify.datasets.iceberg.readers import Standing, time_of
+from lithify.datasets.iceberg.readers import Standing
+from lithify.datasets.iceberg.retention import ancestors, position_of
 from lithify.watermarks.model import Hold, Mark, Member, Needed, Reason
 from lithify.watermarks.rules import Collected, collect, live
 
@@ -40,24 +41,6 @@ class Needs:
     """Everybody who needs something, who needs the oldest first."""
     why: str = ""
     """Of a reader whose position is not known, why."""
-
-
-def and_descendants(metadata: TableMetadata, snapshots: Set[int]) -> frozenset[int]:
-    """These snapshots, and all of the table that descend from one of them (pure)."""
-    parents = {s.snapshot_id: s.parent_snapshot_id for s in metadata.snapshots}
-    kept = set(snapshots & parents.keys())
-    others: set[int] = set()
-    for snapshot_id in parents:
-        path: list[int] = []
-        now: int | None = snapshot_id
-        while now is not None and now in parents and now not in kept and now not in others:
-            path.append(now)
-            others.add(now)
-            now = parents[now]
-        if now in kept:
-            kept.update(path)
-            others.difference_update(path)
-    return frozenset(kept)
 
 
 def collect_needs(
@@ -95,7 +78,7 @@ def _reader(standing: Standing) -> str:
 def _mark(standing: Standing, metadata: TableMetadata) -> Mark | None:
     if standing.reason is not None:
         return None
-    times = [time_of(metadata, snapshot) for snapshot in standing.snapshots]
+    times = [position_of(metadata, snapshot) for snapshot in standing.snapshots]
     # A reader at the beginning of an empty table needs all there will be.
     return Mark(Member(_reader(standing)), min(times, default=0))
 
@@ -107,10 +90,25 @@ def _active(metadata: TableMetadata, ledger: IcebergLedger | None) -> dict[int, 
         snapshot = metadata.snapshot_by_id(compaction.spec.snapshot_id)
         if snapshot is not None:
             name = f"compaction {compaction.id}"
-            found[snapshot.snapshot_id] = Hold(name, "", snapshot.timestamp_ms, snapshot.timestamp_ms)
+            position = position_of(metadata, snapshot.snapshot_id)
+            found[snapshot.snapshot_id] = Hold(name, "", position, snapshot.timestamp_ms)
     return found
 
 
-def snapshot_at(ancestors: Iterable[Snapshot], at_ms: int) -> Snapshot | None:
-    """The snapshot that was current at a time, of the ancestors of the newest one, that one first."""
-    return next((snapshot for snapshot in ancestors if snapshot.timestamp_ms <= at_ms), None)
+def snapshot_at(metadata: TableMetadata, at_ms: int) -> Snapshot | None:
+    """The snapshot that was current at a time, by the table's log of what was (pure); `None` when the log does
+    not say. Expired snapshots are taken out of that log, so it says what was current only up to a change that
+    surely was the next: one that made the next snapshot of it, or any as long as none was ever expired."""
+    log = metadata.snapshot_log
+    place = next((n for n in reversed(range(len(log))) if log[n].timestamp_ms <= at_ms), None)
+    if place is None:
+        return None
+    found, by_id = log[place].snapshot_id, {s.snapshot_id: s for s in metadata.snapshots}
+    if place + 1 == len(log):
+        is_whole = found == metadata.current_snapshot_id
+    else:
+        following = log[place + 1].snapshot_id
+        line = {s.snapshot_id for s in ancestors(by_id, following)}
+        is_whole = found != following and found in line
+    is_whole = is_whole or len({s.sequence_number for s in by_id.values()}) == metadata.last_sequence_number
+    return by_id.get(found) if is_whole else None

@@ -4,7 +4,9 @@
    its own, `pending-files/<id>.json`, then an entry for it in the next version of the numbered file
    `pending/`. So whenever the process dies, what the commit leaves behind is known.
 2. The grace period of an entry begins when a run finds that none of its snapshots is in the table any more
-   (`confirm`). An entry whose snapshots are still there after a day never was committed, and is dropped.
+   (`confirm`), and it is as long as that of the run that wrote the entry, or longer. Where the catalog could
+   not promise that no branch or tag came between, the table's log is read first; an entry that may have met
+   one is `blocked`: its files stay for good, for a person to recover. An entry whose snapshots are still there after a day never was committed, and is dropped.
 3. An entry whose grace is over is carried out (`lithify.datasets.iceberg.expire`), and then dropped. Carrying
    it out twice does no harm.
 4. Paths without an entry are left by a crash between the two writes of step 1, and swept after a day.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -45,8 +47,14 @@ class Entry:
     files: int
     size_bytes: int
     written_ms: int
+    grace_ms: int = 0
+    """At least so long after the snapshots the files go."""
+    base: str = ""
+    """The metadata file that was to be replaced, where the catalog does not check for itself that it was."""
     since_ms: int | None = None
     """When the snapshots were found to be gone; `None` while they are there."""
+    blocked: str = ""
+    """Why the files stay for good; empty when they go."""
 
 
 class Pending:
@@ -66,10 +74,12 @@ class Pending:
 
     def read(self) -> tuple[Entry, ...]:
         """All entries, the oldest first."""
-        version = self.files.latest()
+        version = self.files.confirmed()
         return () if version is None else self.files.decode(version, _decode)
 
-    def write(self, files: Sequence[NamedFile], snapshots: Set[int], now_ms: int) -> Entry:
+    def write(
+        self, files: Sequence[NamedFile], snapshots: Set[int], now_ms: int, grace_ms: int, base: str = ""
+    ) -> Entry:
         """Write down what these snapshots alone name, before they go."""
         entry = Entry(
             id=self._ids.ulid(max(now_ms, 0)),
@@ -77,20 +87,25 @@ class Pending:
             files=len(files),
             size_bytes=sum(file.size_bytes for file in files),
             written_ms=now_ms,
+            grace_ms=grace_ms,
+            base=base,
         )
         self._store.put(self._key(entry.id), json.dumps([asdict(file) for file in files]).encode())
         self._change(lambda entries: (*(e for e in entries if e.id != entry.id), entry))
         return entry
 
-    def confirm(self, there: Set[int], now_ms: int) -> tuple[Entry, ...]:
+    def confirm(self, there: Set[int], now_ms: int, checked: Mapping[Ulid, str]) -> tuple[Entry, ...]:
         """Begin the grace period of what was expired, and drop what never was; `there` are the snapshots of
-        the table. What is there then."""
+        the table. What is there then. Of entries with a `base` only those begin that were `checked`, which
+        says why an entry is blocked, if it is."""
 
         def confirmed(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
             found = []
             for entry in entries:
                 if entry.since_ms is None and there.isdisjoint(entry.snapshots):
-                    found.append(replace(entry, since_ms=now_ms))
+                    is_checked = not entry.base or entry.id in checked
+                    why = checked.get(entry.id, "")
+                    found.append(replace(entry, since_ms=now_ms, blocked=why) if is_checked else entry)
                 elif entry.since_ms is not None or now_ms < entry.written_ms + ABANDONED_MS:
                     found.append(entry)
             return tuple(found)
@@ -160,5 +175,8 @@ def _entry(fields: Any) -> Entry:
         files=whole_number(fields["files"], most=MAX_POSITION),
         size_bytes=whole_number(fields["size_bytes"], most=MAX_POSITION),
         written_ms=whole_number(fields["written_ms"], most=MAX_POSITION),
+        grace_ms=whole_number(fields["grace_ms"], most=MAX_POSITION),
+        base=text(fields["base"]),
+        blocked=text(fields["blocked"]),
         since_ms=None if since is None else whole_number(since, most=MAX_POSITION),
     )

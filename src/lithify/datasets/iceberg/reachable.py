@@ -3,7 +3,10 @@
 1. A snapshot names its manifest list, that its manifests, those their live data and delete files. Statistics
    files are named by the table, for a snapshot.
 2. Two paths count as the same file when they are alike but for the scheme, the bucket, percent signs, `//`
-   and `..`: one file too many is kept rather than one too few.
+   and `..`, or when they are for the local file system and lead to the same place through links. A path also
+   counts as what PyIceberg makes of it: it cuts at `#` and `?` and leaves tabs and line ends out. What lies
+   outside the table's location under some name keeps every file of that last name, since a folder may have
+   two names. One file too many is kept rather than one too few.
 3. A file is the table's to delete when it lies under the table's location, outside Lithify's own folder, or
    when its name proves that Lithify wrote it for this table (`ownership`). What lies elsewhere may be another
    table's: a data path can be shared, and files can be added from anywhere.
@@ -11,7 +14,9 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,6 +47,7 @@ class FileKind(StrEnum):
     STATISTICS = "statistics_files"
 
 
+_NOT_PLAIN = re.compile(r"[#?*\[\x00-\x1f]")
 _KINDS = {
     DataFileContent.DATA: FileKind.DATA,
     DataFileContent.POSITION_DELETES: FileKind.POSITION_DELETES,
@@ -66,8 +72,16 @@ def key_of(path: str) -> str:
     return posixpath.normpath(f"/{unquote(rest)}").lstrip("/")
 
 
+def is_plain(path: str) -> bool:
+    """Whether a path names the one file that it seems to name (pure). PyIceberg takes paths for URLs, and
+    fsspec takes them for patterns."""
+    return _NOT_PLAIN.search(path) is None
+
+
 def is_deletable(path: str, metadata: TableMetadata) -> bool:
-    """Whether a file is surely the table's own (pure)."""
+    """Whether a file is surely the table's own, and can be deleted by its path (pure)."""
+    if not is_plain(path):
+        return False
     own = parse_name(path)
     if own is not None and own.mark == mark_of(metadata):
         return True
@@ -76,12 +90,44 @@ def is_deletable(path: str, metadata: TableMetadata) -> bool:
     return inside and not key.startswith(f"{root}/{OWN_FOLDER}/")
 
 
+class Names:
+    """The files that are needed, whatever other names they have."""
+
+    def __init__(self, location: str) -> None:
+        """`location` is the table's."""
+        self._root = f"{location.rstrip('/')}/"
+        self._keys: set[str] = set()
+        self._elsewhere: set[str] = set()
+        """The last parts of paths outside the location."""
+
+    def add(self, path: str) -> None:
+        self._keys |= _keys_of(path)
+        if not path.startswith(self._root):
+            self._elsewhere |= {posixpath.basename(key) for key in _keys_of(path)}
+
+    def has(self, path: str) -> bool:
+        keys = _keys_of(path)
+        return not keys.isdisjoint(self._keys) or any(posixpath.basename(k) in self._elsewhere for k in keys)
+
+
+def _keys_of(path: str) -> set[str]:
+    """All keys that a path may be of."""
+    shortened = re.sub(r"[\t\r\n]", "", re.split("[#?]", path, maxsplit=1)[0]).strip()
+    keys = {key_of(path), key_of(shortened)}
+    scheme, rest = split_scheme(path)
+    if scheme in (None, "file"):
+        for name in (rest, split_scheme(shortened)[1]):
+            keys.add(key_of(os.path.realpath(f"/{name.lstrip('/')}")))
+    return keys
+
+
 class Reached:
     """What snapshots of a table name, read once however often it is asked."""
 
-    def __init__(self) -> None:
-        self.keys: set[str] = set()
-        """Of all files that are named."""
+    def __init__(self, location: str) -> None:
+        """`location` is the table's."""
+        self.names = Names(location)
+        """All files that are named."""
         self._snapshots: set[int] = set()
         self._manifests: set[str] = set()
 
@@ -89,12 +135,13 @@ class Reached:
         """Read the snapshots that were not read before."""
         new = [s for s in table.metadata.snapshots if s.snapshot_id not in self._snapshots]
         manifests = {m.manifest_path: m for m in manifests_in(table.io, new)}
-        self.keys.update(key_of(path) for path in manifests)
-        self.keys.update(key_of(snapshot.manifest_list) for snapshot in new)
         unread = [manifest for path, manifest in manifests.items() if path not in self._manifests]
+        for path in (*manifests, *(snapshot.manifest_list for snapshot in new)):
+            self.names.add(path)
         for file in files_in(table.io, unread):
-            self.keys.add(key_of(file.path))
-        self.keys.update(key_of(file.path) for _, file in statistics_in(table.metadata))
+            self.names.add(file.path)
+        for _, file in statistics_in(table.metadata):
+            self.names.add(file.path)
         self._manifests.update(manifests)
         self._snapshots.update(snapshot.snapshot_id for snapshot in new)
 
@@ -113,12 +160,17 @@ def only_named_by(table: Table, going: Iterable[int]) -> list[NamedFile]:
     manifests = (NamedFile(m.manifest_path, FileKind.MANIFEST, m.manifest_length) for m in lost.values())
     of_lost = list(files_in(table.io, list(lost.values()), may_miss=True))
     statistics = [file for snapshot_id, file in statistics_in(metadata) if snapshot_id in gone]
-    named = {key_of(path) for path in (*kept, *(s.manifest_list for s in staying))}
-    named |= {key_of(file.path) for snapshot_id, file in statistics_in(metadata) if snapshot_id not in gone}
+    named = Names(metadata.location)
+    for path in (*kept, *(s.manifest_list for s in staying)):
+        named.add(path)
+    for snapshot_id, file in statistics_in(metadata):
+        if snapshot_id not in gone:
+            named.add(file.path)
     if of_lost:
-        named |= {key_of(file.path) for file in files_in(table.io, list(kept.values()))}
+        for file in files_in(table.io, list(kept.values())):
+            named.add(file.path)
     found = {file.path: file for file in (*of_lost, *manifests, *lists, *statistics)}
-    return [file for file in found.values() if key_of(file.path) not in named]
+    return [file for file in found.values() if not named.has(file.path)]
 
 
 def manifests_in(

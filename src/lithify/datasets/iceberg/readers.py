@@ -20,6 +20,7 @@ from lithify.coordination.holds import checked_name
 from lithify.coordination.thresholds import MAX_POSITION, ThresholdFiles
 from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, read_checkpoint
+from lithify.datasets.iceberg.retention import position_of
 from lithify.errors import CorruptObject, LithifyError, ObjectExists, ObjectNotFound, Refused
 from lithify.jsonvalues import text, whole_number
 from lithify.store.keys import join
@@ -103,7 +104,7 @@ class Readers:
                 ) from None
             return before
         standing = self.standing(reader, table)
-        times = [time_of(table.metadata, snapshot) for snapshot in standing.snapshots]
+        times = [position_of(table.metadata, snapshot) for snapshot in standing.snapshots]
         if times and not admits(self._thresholds.read(), min(times)):
             self._store.delete(key)
             raise Refused(

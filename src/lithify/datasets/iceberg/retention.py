@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
@@ -100,10 +100,40 @@ def expirable(metadata: TableMetadata, retention: Retention) -> Expirable:
     return Expirable(frozenset(by_id.keys() - kept), tuple(sorted(metadata.refs.keys() - refs.keys())))
 
 
-def low_watermark(metadata: TableMetadata, found: Expirable) -> int | None:
-    """The time just past all that the policy lets go; `None` when that is nothing."""
+def low_watermark(metadata: TableMetadata, found: Expirable, now_ms: int) -> int | None:
+    """The time just past all that the policy lets go; `None` when that is nothing. Never past the head of
+    `main`, nor in the future: what was newer on another branch would else be the end of all holds."""
     times = [s.timestamp_ms for s in metadata.snapshots if s.snapshot_id in found.snapshots]
-    return max(times) + 1 if times else None
+    if not times:
+        return None
+    head = metadata.current_snapshot()
+    return min(max(times) + 1, now_ms, *([] if head is None else [head.timestamp_ms]))
+
+
+def position_of(metadata: TableMetadata, snapshot_id: int) -> int:
+    """From where on who needs a snapshot, and all that came after it, needs the history (pure): its time, or
+    that of an older one that descends from it, where a clock went back."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    kept = and_descendants(metadata, {snapshot_id})
+    return min(by_id[one].timestamp_ms for one in kept)
+
+
+def and_descendants(metadata: TableMetadata, snapshots: Set[int]) -> frozenset[int]:
+    """These snapshots, and all of the table that descend from one of them (pure)."""
+    parents = {s.snapshot_id: s.parent_snapshot_id for s in metadata.snapshots}
+    kept = set(snapshots & parents.keys())
+    others: set[int] = set()
+    for snapshot_id in parents:
+        path: list[int] = []
+        now: int | None = snapshot_id
+        while now is not None and now in parents and now not in kept and now not in others:
+            path.append(now)
+            others.add(now)
+            now = parents[now]
+        if now in kept:
+            kept.update(path)
+            others.difference_update(path)
+    return frozenset(kept)
 
 
 def ancestors(by_id: Mapping[int, Snapshot], snapshot_id: int | None) -> list[Snapshot]:
