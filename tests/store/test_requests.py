@@ -15,7 +15,8 @@ import pytest
 
 from lithify.errors import ObjectNotFound, StoreError, StoreUnavailable
 from lithify.events import Event, StoreBack, WaitingForStore
-from lithify.store.hedging import Usual, hedged
+from lithify.store import hedging
+from lithify.store.hedging import Traffic, Usual, followed
 from lithify.store.requests import Requests
 from lithify.store.waiting import Waiting
 from lithify.testing import ManualClock
@@ -228,7 +229,8 @@ def in_turn(*calls: Callable[[], str]) -> Callable[[], str]:
 
 
 def impatient(call: Callable[[], str]) -> str:
-    return hedged(call, _Real(), patience_s=0.02, silent=lambda _: None)
+    clock = _Real()
+    return followed(lambda _: call(), clock, Traffic(clock), patience_s=0.02, silent=lambda _: None)
 
 
 class _Real(ManualClock):
@@ -295,9 +297,54 @@ def test_a_write_that_hangs_is_not_made_again_beside_itself_and_its_silence_is_t
         silences.append(for_s)
         over.set()
 
-    assert hedged(hang, _Real(), patience_s=None, silent=silent) == "done"
+    clock = _Real()
+    assert followed(lambda _: hang(), clock, Traffic(clock), patience_s=None, silent=silent) == "done"
     assert len(calls) == 1
     assert silences
+
+
+def test_a_store_that_answers_others_is_busy_and_not_asked_twice(over: threading.Event) -> None:
+    clock, calls = _Real(), list[int]()
+    traffic = Traffic(clock)
+
+    def slow() -> str:
+        calls.append(1)
+        over.wait(20)
+        return "done"
+
+    def silent(for_s: float) -> None:
+        traffic.got_on()
+        if for_s > 0.1:
+            over.set()
+
+    traffic.got_on()
+    assert followed(lambda _: slow(), clock, traffic, patience_s=0.05, silent=silent) == "done"
+    assert len(calls) == 1
+
+
+def test_few_requests_of_a_store_are_hedged_at_once() -> None:
+    traffic = Traffic(ManualClock())
+    begun = [traffic.begin_hedge(1.0) for _ in range(10)]
+    assert begun.count(True) == hedging.MAX_HEDGES
+    traffic.end_hedge()
+    assert traffic.begin_hedge(1.0)
+
+
+def test_an_answer_that_has_begun_is_not_asked_for_again(over: threading.Event) -> None:
+    clock, calls = _Real(), list[int]()
+
+    def slow(got_on: Callable[[], None]) -> str:
+        calls.append(1)
+        got_on()
+        over.wait(20)
+        return "done"
+
+    def silent(for_s: float) -> None:
+        if for_s > 0.2:
+            over.set()
+
+    assert followed(slow, clock, Traffic(clock), patience_s=0.02, silent=silent) == "done"
+    assert len(calls) == 1
 
 
 FORKING = """
@@ -328,6 +375,11 @@ def test_patience_follows_what_the_store_usually_takes() -> None:
     for _ in range(100):
         usual.note(0.02, 1 << 20)
     assert usual.patience_s(8 << 20) == 3.0
+    assert usual.patience_s(0) == pytest.approx(8.0), "others than ranges"
+    for _ in range(100):
+        usual.note_unfinished(4.0, 1 << 20)
+        usual.note_unfinished(0.01, 1 << 20)
+    assert usual.patience_s(1 << 20) == pytest.approx(16.0, rel=0.01)
 
 
 def test_what_nobody_foresaw_comes_out_as_it_is() -> None:

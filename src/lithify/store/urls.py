@@ -53,6 +53,10 @@ ignore it."""
 SILENT_READ = "10s"
 """How long a connection may be silent: a write that hangs is cut off then and counts as one whose answer was
 lost. Reads are asked for again long before that (`lithify.store.hedging`)."""
+_LONGEST_READ = "1h"
+"""An answer that goes on coming is not cut off before."""
+_LONGEST_PART = "120s"
+"""The same of a part of an upload, which shares the way with others; it tells nothing until it is over."""
 _UPLOADS_RETRIES = 1_000_000
 _MAX_UPLOADS_WAIT_S = 7 * 86_400.0
 
@@ -213,9 +217,10 @@ def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiti
                 "max_backoff": timedelta(seconds=MAX_PAUSE_S),
             },
         }
-        quick = backend(once, {"read_timeout": SILENT_READ, **client})
+        quick = backend(once, {"read_timeout": SILENT_READ, "timeout": _LONGEST_READ, **client})
         requests = Requests(root, waiting, max_retries=max_retries, probe=lambda: probe(quick))
-        return ObstoreStore(root, quick, requests, cache(lambda: backend(patiently, client)))
+        uploads = cache(lambda: backend(patiently, {"timeout": _LONGEST_PART, **client}))
+        return ObstoreStore(root, quick, requests, uploads)
     except Refused as error:
         raise Refused(f"{root}: {error}") from error
     except (BaseError, ValueError, OverflowError) as error:
