@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -18,7 +19,7 @@ from lithify.events import Event, StoreBack, WaitingForStore
 from lithify.store import hedging
 from lithify.store.hedging import Traffic, Usual, followed
 from lithify.store.requests import Requests
-from lithify.store.waiting import Waiting
+from lithify.store.waiting import Known, Waiting
 from lithify.testing import ManualClock
 
 REFUSED = "connection refused"
@@ -211,7 +212,83 @@ def test_an_answer_of_whatever_kind_shows_that_the_store_is_back() -> None:
     assert world.is_over.wait(20)
 
 
+def test_what_one_dataset_knows_of_a_store_another_need_not_find_out() -> None:
+    world, known = Probing(back_s=1000.0), Known()
+    waiting = Waiting(5.0, "db", world.told.append, comes_back=True)
+    one, other = (
+        Requests("s3://b", waiting, clock=world.clock, probe=lambda: world.may_probe.wait(20), known=known)
+        for _ in range(2)
+    )
+    with pytest.raises(StoreUnavailable, match="waited for the store"):
+        one.read(world.call)
+    calls = world.calls
+    with pytest.raises(StoreUnavailable, match=r"s3://b is away since \d+ s: connection refused"):
+        other.read(world.call)
+    assert world.calls == calls
+    world.clock.advance_s(1000)
+    world.may_probe.set()
+    while known.is_given_up:
+        time.sleep(0.01)
+    assert other.read(world.call) == "answer"
+
+
+def test_who_looks_for_the_stores_return_survives_whatever_comes() -> None:
+    world = Probing(back_s=1000.0)
+    errors = iter([ZeroDivisionError("unforeseen")])
+    call = world.call
+
+    def fail_once() -> str:
+        for error in errors:
+            raise error
+        return call()
+
+    with pytest.raises(StoreUnavailable):
+        world.requests.read(world.call)
+    world.call = fail_once  # type: ignore[method-assign]
+    world.may_probe.set()
+    assert world.is_over.wait(20)
+
+
+def test_what_may_be_a_mistake_in_the_settings_is_none_once_the_store_has_answered() -> None:
+    world = World(max_s=60.0)
+    assert world.requests.read(lambda: 1) == 1
+
+    def call() -> None:
+        raise StoreUnavailable("get x: dns error", "dns error", is_doubtful=True)
+
+    with pytest.raises(StoreUnavailable, match="waited for the store for 60 s"):
+        world.requests.read(call)
+
+
 # Requests that hang. These take real time, a little.
+
+
+@pytest.mark.parametrize("verb", ["read", "write"])
+def test_a_service_does_not_wait_within_a_try_for_longer_than_its_bound(
+    over: threading.Event, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hedging, "LOOK_S", 0.01)
+    clock = _Real(step_s=0.5)
+    waiting = Waiting(5.0, "db", lambda _: None, comes_back=True)
+    requests = Requests("s3://b", waiting, clock=clock, probe=lambda: over.wait(20))
+    with pytest.raises(StoreUnavailable, match=r"no answer for \d s"):
+        getattr(requests, verb)(lambda: over.wait(20))
+    with pytest.raises(StoreUnavailable, match="is away since"):
+        getattr(requests, verb)(lambda: over.wait(20))
+
+
+def test_the_bound_counts_from_the_first_failure_and_not_from_the_first_try() -> None:
+    world = World(max_s=5.0)
+    calls = []
+
+    def hang_once() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            world.clock.advance_s(10)
+            raise away("no answer in time")
+        return "answer"
+
+    assert world.requests.write(hang_once) == "answer"
 
 
 @pytest.fixture
@@ -236,8 +313,12 @@ def impatient(call: Callable[[], str]) -> str:
 class _Real(ManualClock):
     """Time passes with every look."""
 
+    def __init__(self, step_s: float = 0.01) -> None:
+        super().__init__()
+        self._step_s = step_s
+
     def monotonic_s(self) -> float:
-        self.advance_s(0.01)
+        self.advance_s(self._step_s)
         return super().monotonic_s()
 
 

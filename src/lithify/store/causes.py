@@ -8,7 +8,11 @@ status, or that the connection failed, with the causes of that below `Debug sour
 | no connection, a connection that broke, an answer that broke off, no answer in time | yes |
 | 408, 429, 5xx but for 501 and 505; 400 `RequestTimeout`; 400 and 403 for a clock that is off | yes |
 | credentials that are looked up on the network and not found; a listing that is no XML | a few seconds |
-| 401, 403 and other 4xx, redirections, certificates, what no request can be made of | no |
+| a name that is not found, a certificate that is not trusted | a few seconds |
+| 401, 403 and other 4xx, redirections, what no request can be made of | no |
+
+What is asked again for a few seconds may be a mistake in the settings; once the store has answered anything it
+is an outage like others (`lithify.store.requests`).
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ def failure_of(error: BaseException) -> tuple[Failure, str]:
 def _connection_failure(text: str, debug: str) -> tuple[Failure, str]:
     message = _MESSAGE.search(debug)
     if "Certificate" in debug or "certificate" in text:
-        return Failure.LASTING, "its certificate is not trusted"
+        return Failure.DOUBTFUL, "its certificate is not trusted"
     if "kind: Builder" in debug:
         return Failure.LASTING, "no request can be made of it"
     cause = "the connection failed"
@@ -59,4 +63,4 @@ def _connection_failure(text: str, debug: str) -> tuple[Failure, str]:
     elif "IncompleteMessage" in debug:
         cause = "the connection was closed"
     is_lookup = any(place in text for place in _METADATA_SERVICES)
-    return Failure.DOUBTFUL if is_lookup else Failure.PASSING, cause
+    return Failure.DOUBTFUL if is_lookup or "dns error" in debug else Failure.PASSING, cause

@@ -14,6 +14,7 @@ A write that is repeated may find its own first try: a create says `ObjectExists
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,13 +24,14 @@ from lithify.clock import Clock, SystemClock
 from lithify.errors import StoreError, StoreUnavailable
 from lithify.store.hedging import GotOn, Traffic, followed, least_patience_s, start_thread
 from lithify.store.retries import Failure, RetryPolicy
-from lithify.store.waiting import FIRST_AFTER_S, Outages, Waiting
+from lithify.store.waiting import FIRST_AFTER_S, Known, Outages, Waiting
 
 _SLICE_S = 1.0
 """Between two looks whether anybody still wants to wait."""
 SILENCE = "no answer"
 
 _T = TypeVar("_T")
+_log = logging.getLogger("lithify")
 
 
 class Direct:
@@ -58,8 +60,10 @@ class Requests(Direct):
         clock: Clock | None = None,
         rng: random.Random | None = None,
         probe: Callable[[], object] | None = None,
+        known: Known | None = None,
     ) -> None:
-        """`probe` reads something, whatever, by which a service learns that the store is back."""
+        """`probe` reads something, whatever, by which a service learns that the store is back. `known` is what
+        others in this process know of the same store, for those who come back to it."""
         waiting = waiting if waiting is not None else Waiting()
         self.url = url
         self._probe = probe
@@ -69,7 +73,7 @@ class Requests(Direct):
         self.policy = RetryPolicy(waiting.max_s, max_retries)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()
-        self._outages = Outages(url, waiting, self._clock)
+        self._outages = Outages(url, waiting, self._clock, known)
         self._traffic = Traffic(self._clock)
         self._has_answered = False
 
@@ -166,7 +170,9 @@ class Requests(Direct):
     def _pause_s(self, tries: int, waited_s: float, error: StoreUnavailable) -> float | None:
         if self._outages.is_given_up:
             return None
-        failure = Failure.DOUBTFUL if error.is_doubtful else Failure.PASSING
+        # A store that has answered was found, trusted, and given credentials.
+        is_doubtful = error.is_doubtful and not self._has_answered
+        failure = Failure.DOUBTFUL if is_doubtful else Failure.PASSING
         return self.policy.pause_s(tries, waited_s, failure, self._rng)
 
     def _sleep(self, pause_s: float, waiter: object, since_s: float, first: StoreUnavailable) -> None:
@@ -192,8 +198,13 @@ class Requests(Direct):
                 continue
             except StoreError:
                 pass  # an answer
+            except Exception:
+                # Whatever it is, who ends here leaves the store given up for ever.
+                _log.exception("looking whether the store %s is back", self.url)
+                continue
             self._outages.answered(waiter)
             return
+        self._outages.looks_no_more(waiter)
 
     def _given_up(
         self, first: StoreUnavailable, last: StoreUnavailable, tries: int, begun_s: float
@@ -201,7 +212,7 @@ class Requests(Direct):
         waited_s = self._clock.monotonic_s() - begun_s
         if tries == 1:
             away_s = self._outages.away_s
-            if away_s <= waited_s:
+            if away_s <= waited_s or away_s < 1:
                 return first
             text = f"{first} (the store is away since {away_s:.0f} s)"
             return StoreUnavailable(text, first.cause, is_doubtful=first.is_doubtful)
