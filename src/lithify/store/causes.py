@@ -11,8 +11,8 @@ status, or that the connection failed, with the causes of that below `Debug sour
 | a name that is not found, a certificate that is not trusted | a few seconds |
 | 401, 403 and other 4xx, redirections, what no request can be made of | no |
 
-What is asked again for a few seconds may be a mistake in the settings; once the store has answered anything it
-is an outage like others (`lithify.store.requests`).
+What is asked again for a few seconds may be a mistake in the settings; once the store has answered anything,
+it is an outage like others (`lithify.store.requests`).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from lithify.store.requests import Direct
 from lithify.store.retries import Failure
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, UpdateVersion
     from obstore.store import ObjectStore as Backend
 
 MAX_QUICK_BYTES = 4 * 1024 * 1024
@@ -41,6 +41,9 @@ MAX_QUICK_BYTES = 4 * 1024 * 1024
 PUT_ID_METADATA = "lithifyputid"
 """Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
 _MAX_CAUSE_CHARS = 500
+_CONFLICT = "409 Conflict"
+_MAX_CONFLICTS = 10
+"""S3 answers so when another write to the object ends at that moment, and asks to try again."""
 _PROBE_KEY = "lithify/is-the-store-back"
 
 
@@ -132,14 +135,29 @@ class ObstoreStore:
         self._requests.write(write, len(data))
 
     def replace(self, key: str, data: bytes, etag: str) -> str | None:
+        conflicts, is_conflict = 0, False
+
         def write() -> str | None:
+            nonlocal conflicts, is_conflict
+            is_conflict = False
             with _failures("replace", key):
                 backend = self._writing(data)
-                if self._goes_by_version:
-                    return self._etag(obstore.put(backend, check_key(key), data, mode={"version": etag}))
-                return self._etag(obstore.put(backend, check_key(key), data, mode={"e_tag": etag}))
+                mode: UpdateVersion = {"version": etag} if self._goes_by_version else {"e_tag": etag}
+                try:
+                    return self._etag(obstore.put(backend, check_key(key), data, mode=mode))
+                except AlreadyExistsError as error:
+                    conflicts, is_conflict = conflicts + 1, True
+                    text = f"replace {key}: {_CONFLICT}: another write is under way"
+                    if conflicts == _MAX_CONFLICTS:
+                        raise PreconditionFailed(text) from error
+                    raise StoreUnavailable(text, _CONFLICT) from error
 
-        return self._requests.write(write, len(data))
+        try:
+            return self._requests.write(write, len(data))
+        except StoreUnavailable as error:
+            if is_conflict:
+                raise PreconditionFailed(str(error)) from error
+            raise
 
     def delete(self, key: str) -> None:
         def write() -> None:

@@ -62,8 +62,8 @@ class Requests(Direct):
         probe: Callable[[], object] | None = None,
         known: Known | None = None,
     ) -> None:
-        """`probe` reads something, whatever, by which a service learns that the store is back. `known` is what
-        others in this process know of the same store, for those who come back to it."""
+        """`probe` reads something, whatever, by which a service learns that the store is back. `known` is
+        what others in this process know of the same store, for those who come back to it."""
         waiting = waiting if waiting is not None else Waiting()
         self.url = url
         self._probe = probe
