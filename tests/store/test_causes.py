@@ -26,7 +26,7 @@ def connecting(debug: str, url: str = "http://store:9000/b/k") -> GenericError:
         (
             connecting('"dns error", Custom { error: "failed to lookup address information" }'),
             Failure.DOUBTFUL,
-            "failed to lookup address information",
+            "its name is not found",
         ),
         (connecting("kind: Timeout, source: TimedOut"), Failure.PASSING, "no answer in time"),
         (connecting("InvalidCertificate(UnknownIssuer)"), Failure.DOUBTFUL, "its certificate is not trusted"),

@@ -17,6 +17,7 @@ import pytest
 from lithify.errors import ObjectNotFound, StoreError, StoreUnavailable
 from lithify.events import Event, StoreBack, WaitingForStore
 from lithify.store import hedging
+from lithify.store.causes import UNKNOWN_NAME
 from lithify.store.hedging import Traffic, Usual, followed
 from lithify.store.requests import Requests
 from lithify.store.waiting import Known, Waiting
@@ -254,7 +255,7 @@ def test_what_may_be_a_mistake_in_the_settings_is_none_once_the_store_has_answer
     assert world.requests.read(lambda: 1) == 1
 
     def call() -> None:
-        raise StoreUnavailable("get x: dns error", "dns error", is_doubtful=True)
+        raise StoreUnavailable("get x: no such name", UNKNOWN_NAME, is_doubtful=True)
 
     with pytest.raises(StoreUnavailable, match="waited for the store for 60 s"):
         world.requests.read(call)

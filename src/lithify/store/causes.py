@@ -11,8 +11,8 @@ status, or that the connection failed, with the causes of that below `Debug sour
 | a name that is not found, a certificate that is not trusted | a few seconds |
 | 401, 403 and other 4xx, redirections, what no request can be made of | no |
 
-What is asked again for a few seconds may be a mistake in the settings; once the store has answered anything,
-it is an outage like others (`lithify.store.requests`).
+What is asked again for a few seconds may be a mistake in the settings. A name or a certificate (`UNREACHED`)
+is none once the store has answered anything: then it is an outage like others (`lithify.store.requests`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ _PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 5
 _PASSING_CODES = ("RequestTimeout", "RequestTimeTooSkewed")
 _METADATA_SERVICES = ("://169.254.", "://metadata.google.internal")
 """Where a client looks for credentials that nobody has given."""
+UNKNOWN_NAME = "its name is not found"
+UNTRUSTED = "its certificate is not trusted"
+UNREACHED = frozenset({UNKNOWN_NAME, UNTRUSTED})
+"""Causes of who has not come to the store at all."""
 _MESSAGE = re.compile(r'(?:message|error): "([^"]+)"')
 
 
@@ -50,7 +54,9 @@ def failure_of(error: BaseException) -> tuple[Failure, str]:
 def _connection_failure(text: str, debug: str) -> tuple[Failure, str]:
     message = _MESSAGE.search(debug)
     if "Certificate" in debug or "certificate" in text:
-        return Failure.DOUBTFUL, "its certificate is not trusted"
+        return Failure.DOUBTFUL, UNTRUSTED
+    if "dns error" in debug:
+        return Failure.DOUBTFUL, UNKNOWN_NAME
     if "kind: Builder" in debug:
         return Failure.LASTING, "no request can be made of it"
     cause = "the connection failed"
@@ -63,4 +69,4 @@ def _connection_failure(text: str, debug: str) -> tuple[Failure, str]:
     elif "IncompleteMessage" in debug:
         cause = "the connection was closed"
     is_lookup = any(place in text for place in _METADATA_SERVICES)
-    return Failure.DOUBTFUL if is_lookup or "dns error" in debug else Failure.PASSING, cause
+    return Failure.DOUBTFUL if is_lookup else Failure.PASSING, cause

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from lithify.clock import Clock, SystemClock
 from lithify.errors import StoreError, StoreUnavailable
+from lithify.store.causes import UNREACHED
 from lithify.store.hedging import GotOn, Traffic, followed, least_patience_s, start_thread
 from lithify.store.retries import Failure, RetryPolicy
 from lithify.store.waiting import FIRST_AFTER_S, Known, Outages, Waiting
@@ -170,8 +171,8 @@ class Requests(Direct):
     def _pause_s(self, tries: int, waited_s: float, error: StoreUnavailable) -> float | None:
         if self._outages.is_given_up:
             return None
-        # A store that has answered was found, trusted, and given credentials.
-        is_doubtful = error.is_doubtful and not self._has_answered
+        is_outage = self._has_answered and error.cause in UNREACHED
+        is_doubtful = error.is_doubtful and not is_outage
         failure = Failure.DOUBTFUL if is_doubtful else Failure.PASSING
         return self.policy.pause_s(tries, waited_s, failure, self._rng)
 
