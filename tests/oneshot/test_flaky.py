@@ -55,7 +55,8 @@ def test_a_run_outlives_an_outage_and_tells_of_it(site: Site, how: Outage) -> No
     is_back = threading.Timer(6.0, lambda: setattr(site.server, "weather", FAIR))
 
     def fall_away(event: Event) -> None:
-        if isinstance(event, events.Claimed):
+        # What comes next is the commit, by who tells; a task waits in silence.
+        if isinstance(event, events.Compacted):
             site.server.weather = replace(FAIR, outage=how)
             is_back.start()
 

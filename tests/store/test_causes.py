@@ -25,11 +25,11 @@ def connecting(debug: str, url: str = "http://store:9000/b/k") -> GenericError:
         ),
         (
             connecting('"dns error", Custom { error: "failed to lookup address information" }'),
-            Failure.PASSING,
-            "failed to lookup address information",
+            Failure.DOUBTFUL,
+            "its name is not found",
         ),
         (connecting("kind: Timeout, source: TimedOut"), Failure.PASSING, "no answer in time"),
-        (connecting("InvalidCertificate(UnknownIssuer)"), Failure.LASTING, "its certificate is not trusted"),
+        (connecting("InvalidCertificate(UnknownIssuer)"), Failure.DOUBTFUL, "its certificate is not trusted"),
         (connecting("kind: Builder"), Failure.LASTING, "no request can be made of it"),
         (
             connecting("kind: Timeout", "http://169.254.169.254/latest/api/token"),

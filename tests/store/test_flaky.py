@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,7 +15,8 @@ from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionConflict, VersionedFiles
 from lithify.store.waiting import Waiting
-from tests.s3 import S3
+from lithify.testing.s3 import S3Server, Weather
+from tests.s3 import S3, store_options
 from tests.store.flaky import RESETS, Asked, Fault, first, flaky, often
 from tests.store.test_remote import Request, between
 
@@ -159,6 +163,42 @@ def test_reads_that_hang_cost_little_and_are_told(s3: S3) -> None:
         store = open_store(url, options, Waiting(60.0, "db", told.append))[0]
         assert store.get("there") == BODY
     assert [type(event) for event in told] == [WaitingForStore, StoreBack]
+
+
+def test_a_saturated_link_is_not_made_worse() -> None:
+    """All get their answers at about the same time, long after one would have alone."""
+    count, size = 16, 512 * 1024
+    with S3Server() as server:
+        server.create_bucket("b")
+        store, _ = open_store("s3://b", store_options(server.url))
+        store.put("there", bytes(size))
+        server.weather = Weather(total_bandwidth=1.6e6)
+        with ThreadPoolExecutor(count) as pool:
+            answers = list(pool.map(lambda _: store.get_range("there", 0, size), range(count)))
+        assert set(answers) == {bytes(size)}
+        asked = [entry for entry in server.log if entry.range]
+    assert len(asked) == count
+
+
+def test_a_healthy_listing_of_many_pages_is_made_once_and_is_no_outage(s3: S3) -> None:
+    pages, begun, told = 45, list[str](), list[Event]()
+
+    def page(request: Request) -> tuple[int, bytes]:
+        at = re.search(r"continuation-token=(\d+)", request.path)
+        n = int(at[1]) if at else 0
+        if at is None:
+            begun.append(request.path)
+        time.sleep(0.12)
+        meta = "<LastModified>2024-01-01T00:00:00.000Z</LastModified><ETag>a</ETag><Size>1</Size>"
+        more = str(n + 1 < pages).lower()
+        rest = f"<NextContinuationToken>{n + 1}</NextContinuationToken>" if n + 1 < pages else ""
+        body = f"<Contents><Key>{n:04}</Key>{meta}</Contents>{rest}<IsTruncated>{more}</IsTruncated>"
+        return 200, f"<ListBucketResult>{body}</ListBucketResult>".encode()
+
+    with between(s3, page) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", options, Waiting(60.0, "db", told.append))
+        assert len(list(store.list(""))) == pages
+    assert (len(begun), told) == (1, [])
 
 
 def test_a_write_that_hangs_is_cut_off_and_settled(s3: S3) -> None:

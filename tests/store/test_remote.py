@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lithify.errors import ObjectExists, ObjectNotFound, StoreError
+from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.multipart import PART_BYTES
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
@@ -138,6 +138,30 @@ def test_both_codes_for_a_conflict_mean_that_the_object_exists(s3: S3, status: i
         store, _ = open_store(f"s3://{bucket}", {**reach, **options})
         with pytest.raises(ObjectExists):
             store.create("object", b"x")
+
+
+@pytest.mark.parametrize("conflicts", [1, 1000])
+def test_a_replace_that_meets_another_write_is_made_again(s3: S3, conflicts: int) -> None:
+    """S3 says 409 while another write ends, although the etag may still be right."""
+    bucket, puts = s3.bucket(), list[str]()
+    directly, _ = open_store(f"s3://{bucket}", s3.options)
+    directly.put("lease", b"old")
+    etag = directly.head("lease").etag
+    assert etag is not None
+
+    def conflict(request: Request) -> tuple[int, bytes] | None:
+        puts.append(request.method)
+        body = b"<Error><Code>ConditionalRequestConflict</Code></Error>"
+        return (409, body) if len(puts) <= conflicts else None
+
+    with between(s3, conflict) as options:
+        store, _ = open_store(f"s3://{bucket}", options)
+        if conflicts == 1:
+            store.replace("lease", b"new", etag)
+        else:
+            with pytest.raises(PreconditionFailed):
+                store.replace("lease", b"new", etag)
+    assert directly.get("lease") == (b"new" if conflicts == 1 else b"old")
 
 
 def test_a_failing_server_is_given_up_after_the_retries(s3: S3) -> None:

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -15,9 +16,11 @@ import pytest
 
 from lithify.errors import ObjectNotFound, StoreError, StoreUnavailable
 from lithify.events import Event, StoreBack, WaitingForStore
-from lithify.store.hedging import Usual, hedged
+from lithify.store import hedging
+from lithify.store.causes import UNKNOWN_NAME
+from lithify.store.hedging import Traffic, Usual, followed
 from lithify.store.requests import Requests
-from lithify.store.waiting import Waiting
+from lithify.store.waiting import Known, Waiting
 from lithify.testing import ManualClock
 
 REFUSED = "connection refused"
@@ -210,7 +213,83 @@ def test_an_answer_of_whatever_kind_shows_that_the_store_is_back() -> None:
     assert world.is_over.wait(20)
 
 
+def test_what_one_dataset_knows_of_a_store_another_need_not_find_out() -> None:
+    world, known = Probing(back_s=1000.0), Known()
+    waiting = Waiting(5.0, "db", world.told.append, comes_back=True)
+    one, other = (
+        Requests("s3://b", waiting, clock=world.clock, probe=lambda: world.may_probe.wait(20), known=known)
+        for _ in range(2)
+    )
+    with pytest.raises(StoreUnavailable, match="waited for the store"):
+        one.read(world.call)
+    calls = world.calls
+    with pytest.raises(StoreUnavailable, match=r"s3://b is away since \d+ s: connection refused"):
+        other.read(world.call)
+    assert world.calls == calls
+    world.clock.advance_s(1000)
+    world.may_probe.set()
+    while known.is_given_up:
+        time.sleep(0.01)
+    assert other.read(world.call) == "answer"
+
+
+def test_who_looks_for_the_stores_return_survives_whatever_comes() -> None:
+    world = Probing(back_s=1000.0)
+    errors = iter([ZeroDivisionError("unforeseen")])
+    call = world.call
+
+    def fail_once() -> str:
+        for error in errors:
+            raise error
+        return call()
+
+    with pytest.raises(StoreUnavailable):
+        world.requests.read(world.call)
+    world.call = fail_once  # type: ignore[method-assign]
+    world.may_probe.set()
+    assert world.is_over.wait(20)
+
+
+def test_what_may_be_a_mistake_in_the_settings_is_none_once_the_store_has_answered() -> None:
+    world = World(max_s=60.0)
+    assert world.requests.read(lambda: 1) == 1
+
+    def call() -> None:
+        raise StoreUnavailable("get x: no such name", UNKNOWN_NAME, is_doubtful=True)
+
+    with pytest.raises(StoreUnavailable, match="waited for the store for 60 s"):
+        world.requests.read(call)
+
+
 # Requests that hang. These take real time, a little.
+
+
+@pytest.mark.parametrize("verb", ["read", "write"])
+def test_a_service_does_not_wait_within_a_try_for_longer_than_its_bound(
+    over: threading.Event, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hedging, "LOOK_S", 0.01)
+    clock = _Real(step_s=0.5)
+    waiting = Waiting(5.0, "db", lambda _: None, comes_back=True)
+    requests = Requests("s3://b", waiting, clock=clock, probe=lambda: over.wait(20))
+    with pytest.raises(StoreUnavailable, match=r"no answer for \d s"):
+        getattr(requests, verb)(lambda: over.wait(20))
+    with pytest.raises(StoreUnavailable, match="is away since"):
+        getattr(requests, verb)(lambda: over.wait(20))
+
+
+def test_the_bound_counts_from_the_first_failure_and_not_from_the_first_try() -> None:
+    world = World(max_s=5.0)
+    calls = []
+
+    def hang_once() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            world.clock.advance_s(10)
+            raise away("no answer in time")
+        return "answer"
+
+    assert world.requests.write(hang_once) == "answer"
 
 
 @pytest.fixture
@@ -228,14 +307,19 @@ def in_turn(*calls: Callable[[], str]) -> Callable[[], str]:
 
 
 def impatient(call: Callable[[], str]) -> str:
-    return hedged(call, _Real(), patience_s=0.02, silent=lambda _: None)
+    clock = _Real()
+    return followed(lambda _: call(), clock, Traffic(clock), patience_s=0.02, silent=lambda _: None)
 
 
 class _Real(ManualClock):
     """Time passes with every look."""
 
+    def __init__(self, step_s: float = 0.01) -> None:
+        super().__init__()
+        self._step_s = step_s
+
     def monotonic_s(self) -> float:
-        self.advance_s(0.01)
+        self.advance_s(self._step_s)
         return super().monotonic_s()
 
 
@@ -295,9 +379,54 @@ def test_a_write_that_hangs_is_not_made_again_beside_itself_and_its_silence_is_t
         silences.append(for_s)
         over.set()
 
-    assert hedged(hang, _Real(), patience_s=None, silent=silent) == "done"
+    clock = _Real()
+    assert followed(lambda _: hang(), clock, Traffic(clock), patience_s=None, silent=silent) == "done"
     assert len(calls) == 1
     assert silences
+
+
+def test_a_store_that_answers_others_is_busy_and_not_asked_twice(over: threading.Event) -> None:
+    clock, calls = _Real(), list[int]()
+    traffic = Traffic(clock)
+
+    def slow() -> str:
+        calls.append(1)
+        over.wait(20)
+        return "done"
+
+    def silent(for_s: float) -> None:
+        traffic.got_on()
+        if for_s > 0.1:
+            over.set()
+
+    traffic.got_on()
+    assert followed(lambda _: slow(), clock, traffic, patience_s=0.05, silent=silent) == "done"
+    assert len(calls) == 1
+
+
+def test_few_requests_of_a_store_are_hedged_at_once() -> None:
+    traffic = Traffic(ManualClock())
+    begun = [traffic.begin_hedge(1.0) for _ in range(10)]
+    assert begun.count(True) == hedging.MAX_HEDGES
+    traffic.end_hedge()
+    assert traffic.begin_hedge(1.0)
+
+
+def test_an_answer_that_has_begun_is_not_asked_for_again(over: threading.Event) -> None:
+    clock, calls = _Real(), list[int]()
+
+    def slow(got_on: Callable[[], None]) -> str:
+        calls.append(1)
+        got_on()
+        over.wait(20)
+        return "done"
+
+    def silent(for_s: float) -> None:
+        if for_s > 0.2:
+            over.set()
+
+    assert followed(slow, clock, Traffic(clock), patience_s=0.02, silent=silent) == "done"
+    assert len(calls) == 1
 
 
 FORKING = """
@@ -328,6 +457,11 @@ def test_patience_follows_what_the_store_usually_takes() -> None:
     for _ in range(100):
         usual.note(0.02, 1 << 20)
     assert usual.patience_s(8 << 20) == 3.0
+    assert usual.patience_s(0) == pytest.approx(8.0), "others than ranges"
+    for _ in range(100):
+        usual.note_unfinished(4.0, 1 << 20)
+        usual.note_unfinished(0.01, 1 << 20)
+    assert usual.patience_s(1 << 20) == pytest.approx(16.0, rel=0.01)
 
 
 def test_what_nobody_foresaw_comes_out_as_it_is() -> None:

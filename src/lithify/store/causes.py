@@ -8,7 +8,11 @@ status, or that the connection failed, with the causes of that below `Debug sour
 | no connection, a connection that broke, an answer that broke off, no answer in time | yes |
 | 408, 429, 5xx but for 501 and 505; 400 `RequestTimeout`; 400 and 403 for a clock that is off | yes |
 | credentials that are looked up on the network and not found; a listing that is no XML | a few seconds |
-| 401, 403 and other 4xx, redirections, certificates, what no request can be made of | no |
+| a name that is not found, a certificate that is not trusted | a few seconds |
+| 401, 403 and other 4xx, redirections, what no request can be made of | no |
+
+What is asked again for a few seconds may be a mistake in the settings. A name or a certificate (`UNREACHED`)
+is none once the store has answered anything: then it is an outage like others (`lithify.store.requests`).
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ _PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 5
 _PASSING_CODES = ("RequestTimeout", "RequestTimeTooSkewed")
 _METADATA_SERVICES = ("://169.254.", "://metadata.google.internal")
 """Where a client looks for credentials that nobody has given."""
+UNKNOWN_NAME = "its name is not found"
+UNTRUSTED = "its certificate is not trusted"
+UNREACHED = frozenset({UNKNOWN_NAME, UNTRUSTED})
+"""Causes of who has not come to the store at all."""
 _MESSAGE = re.compile(r'(?:message|error): "([^"]+)"')
 
 
@@ -46,7 +54,9 @@ def failure_of(error: BaseException) -> tuple[Failure, str]:
 def _connection_failure(text: str, debug: str) -> tuple[Failure, str]:
     message = _MESSAGE.search(debug)
     if "Certificate" in debug or "certificate" in text:
-        return Failure.LASTING, "its certificate is not trusted"
+        return Failure.DOUBTFUL, UNTRUSTED
+    if "dns error" in debug:
+        return Failure.DOUBTFUL, UNKNOWN_NAME
     if "kind: Builder" in debug:
         return Failure.LASTING, "no request can be made of it"
     cause = "the connection failed"

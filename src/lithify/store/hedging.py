@@ -2,11 +2,14 @@
 
 1. Every request runs in a thread of its own kind, so that the caller is free: to notice silence, to ask
    again, and to be interrupted. The threads are kept and used again; they end with the process.
-2. A request that may be hedged and has no answer when others of this store would have long had theirs
-   (`Usual`) is made a second time, and at last a third time.
-3. The first answer is the answer. So is the first error with which the store answered. An error on the way
+2. A request that may be hedged, and of which nothing has come when others of this store would have long had
+   their answers (`Usual`), is made a second time, and at last a third time.
+3. That is for what hangs, not for what is slow: a store that has answered anything meanwhile is busy, and one
+   on whose way all requests are slow gets `MAX_HEDGES` more of them at the most (`Traffic`). A request whose
+   answer has begun is not hedged any more; the client cuts it off when it is silent.
+4. The first answer is the answer. So is the first error with which the store answered. An error on the way
    counts once none is under way any more.
-4. What comes later is dropped. So only what changes nothing may be hedged, and no request may write to
+5. What comes later is dropped. So only what changes nothing may be hedged, and no request may write to
    memory that its caller uses.
 """
 
@@ -23,6 +26,8 @@ from lithify.errors import StoreUnavailable
 
 MAX_ASKED = 3
 """Requests for the same thing at once."""
+MAX_HEDGES = 2
+"""Requests to one store at once that are made beside others."""
 LOOK_S = 1.0
 """Between two looks at a request that is silent."""
 _LEAST_S = 3.0
@@ -37,56 +42,126 @@ _T = TypeVar("_T")
 
 
 class Usual:
-    """How long requests to a store take, by their size: an average that forgets. Safe to share between
-    threads, but for a lost update now and then."""
+    """How long requests to a store take: an average that forgets, of those for ranges by their size, and one
+    of all others. Safe to share between threads, but for a lost update now and then."""
 
     def __init__(self) -> None:
-        self._unit_s: float | None = None
+        self._unit_s: dict[bool, float] = {}
+        """By whether they are for ranges."""
 
     def note(self, took_s: float, size_bytes: int) -> None:
         """A request has ended well."""
         unit_s = took_s / (1 + size_bytes / _UNIT_BYTES)
-        known_s = self._unit_s
-        self._unit_s = unit_s if known_s is None else known_s + _WEIGHT * (unit_s - known_s)
+        known_s = self._unit_s.get(size_bytes > 0, unit_s)
+        self._unit_s[size_bytes > 0] = known_s + _WEIGHT * (unit_s - known_s)
+
+    def note_unfinished(self, waited_s: float, size_bytes: int) -> None:
+        """A request takes longer than that."""
+        known_s = self._unit_s.get(size_bytes > 0)
+        if known_s is None or waited_s > known_s * (1 + size_bytes / _UNIT_BYTES):
+            self.note(waited_s, size_bytes)
 
     def patience_s(self, size_bytes: int) -> float:
         """After how much silence a request for so much is likely to be lost."""
-        if self._unit_s is None:
-            return _LEAST_S + size_bytes / _LEAST_BYTES_PER_S
-        return max(_LEAST_S, _TIMES_USUAL * self._unit_s * (1 + size_bytes / _UNIT_BYTES))
+        known_s = self._unit_s.get(size_bytes > 0)
+        if known_s is None:
+            return least_patience_s(size_bytes)
+        return max(_LEAST_S, _TIMES_USUAL * known_s * (1 + size_bytes / _UNIT_BYTES))
 
 
-def hedged(
-    call: Callable[[], _T],
+def least_patience_s(size_bytes: int) -> float:
+    """For how long a store that nobody knows may be silent about so much."""
+    return _LEAST_S + size_bytes / _LEAST_BYTES_PER_S
+
+
+class Traffic:
+    """The requests to one store that are under way in this process. Safe to share between threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.usual = Usual()
+        self.alive_s = float("-inf")
+        """When anything came from the store for the last time, by the monotonic clock."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._hedges = 0
+
+    def got_on(self) -> None:
+        """Something has come from the store."""
+        self.alive_s = self._clock.monotonic_s()
+
+    def begin_hedge(self, patience_s: float) -> bool:
+        """Whether one more may be made of a request that was silent for so long. Then `end_hedge` follows."""
+        with self._lock:
+            if self._hedges >= MAX_HEDGES or self._clock.monotonic_s() - self.alive_s < patience_s:
+                return False
+            self._hedges += 1
+            return True
+
+    def end_hedge(self) -> None:
+        with self._lock:
+            self._hedges -= 1
+
+
+GotOn = Callable[[], None]
+"""Tells that a part of the answer is there."""
+
+
+def followed(
+    call: Callable[[GotOn], _T],
     clock: Clock,
+    traffic: Traffic,
     *,
+    size_bytes: int = 0,
     patience_s: float | None,
     silent: Callable[[float], None],
 ) -> _T:
     """What `call` gives. Without `patience_s` it is made once. `silent` is told now and then for how many
-    seconds there has been no answer."""
+    seconds nothing has come; what it raises ends the wait, while the request may go on."""
     outcomes: SimpleQueue[tuple[_T | None, BaseException | None]] = SimpleQueue()
+    started_s = last_s = clock.monotonic_s()
+    has_begun = False
+
+    def got_on() -> None:
+        nonlocal last_s, has_begun
+        traffic.got_on()
+        last_s = traffic.alive_s
+        if not has_begun:
+            has_begun = True
+            if patience_s is not None:
+                traffic.usual.note(last_s - started_s, size_bytes)
 
     def ask() -> None:
         try:
-            outcomes.put((call(), None))
+            outcomes.put((call(got_on), None))
         except BaseException as error:  # whatever it is, it is for the caller
             outcomes.put((None, error))
 
+    def hedge() -> None:
+        try:
+            ask()
+        finally:
+            traffic.end_hedge()
+
     start_thread(ask)
-    asked, failed, started_s = 1, 0, clock.monotonic_s()
+    asked, failed, is_noted = 1, 0, False
     step_s = LOOK_S if patience_s is None else min(LOOK_S, patience_s)
     while True:
         try:
             answer, error = outcomes.get(timeout=step_s)
         except Empty:
-            waited_s = clock.monotonic_s() - started_s
-            if patience_s is not None and asked < MAX_ASKED and waited_s >= asked * patience_s:
-                start_thread(ask)
-                asked += 1
-            silent(waited_s)
+            now_s = clock.monotonic_s()
+            waited_s = now_s - started_s
+            if patience_s is not None and not has_begun and waited_s >= asked * patience_s:
+                if not is_noted:
+                    traffic.usual.note_unfinished(waited_s, size_bytes)
+                    is_noted = True
+                if asked < MAX_ASKED and traffic.begin_hedge(patience_s):
+                    start_thread(hedge)
+                    asked += 1
+            silent(now_s - last_s)
             continue
         if error is None:
+            got_on()
             return answer  # type: ignore[return-value]
         failed += 1
         if failed == asked or not isinstance(error, StoreUnavailable):

@@ -24,6 +24,7 @@ from obstore.store import GCSStore
 
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from lithify.store.causes import failure_of
+from lithify.store.hedging import GotOn
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.multipart import MultipartWriter
 from lithify.store.objects import ObjectMeta
@@ -32,6 +33,7 @@ from lithify.store.requests import Direct
 from lithify.store.retries import Failure
 
 if TYPE_CHECKING:
+    from obstore import GetOptions, UpdateVersion
     from obstore.store import ObjectStore as Backend
 
 MAX_QUICK_BYTES = 4 * 1024 * 1024
@@ -39,6 +41,9 @@ MAX_QUICK_BYTES = 4 * 1024 * 1024
 PUT_ID_METADATA = "lithifyputid"
 """Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
 _MAX_CAUSE_CHARS = 500
+_CONFLICT = "409 Conflict"
+_MAX_CONFLICTS = 10
+"""S3 answers so when another write to the object ends at that moment, and asks to try again."""
 _PROBE_KEY = "lithify/is-the-store-back"
 
 
@@ -68,13 +73,14 @@ class ObstoreStore:
         return self.get_with_meta(key)[0]
 
     def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
-        def read() -> tuple[bytes, ObjectMeta]:
+        def read(got_on: GotOn) -> tuple[bytes, ObjectMeta]:
             with _failures("get", key):
                 answer = obstore.get(self._backend, check_key(key))
+                got_on()
                 put_id = answer.attributes.get(PUT_ID_METADATA)
                 return answer.bytes().to_bytes(), self._meta(answer.meta, put_id)
 
-        return self._requests.read(read)
+        return self._requests.read_on(read)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         check_range(key, offset, length)
@@ -96,12 +102,15 @@ class ObstoreStore:
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         folder = prefix.strip("/")
 
-        def read() -> list[ObjectMeta]:
+        def read(got_on: GotOn) -> list[ObjectMeta]:
+            metas: list[ObjectMeta] = []
             with _failures("list", folder or "/"):
-                chunks = obstore.list(self._backend, folder or None)
-                return [self._meta(item) for chunk in chunks for item in chunk]
+                for chunk in obstore.list(self._backend, folder or None):
+                    got_on()
+                    metas.extend(map(self._meta, chunk))
+            return metas
 
-        found = self._requests.read(read)
+        found = self._requests.read_on(read, is_long=True)
         # Not every store lists in key order (directory buckets of S3 do not).
         return iter(sorted((meta for meta in found if not is_staging_name(meta.key)), key=attrgetter("key")))
 
@@ -116,24 +125,39 @@ class ObstoreStore:
                     obstore.put(backend, check_key(key), data, mode="create", attributes=attributes)
                 )
 
-        return self._requests.write(write)
+        return self._requests.write(write, len(data))
 
     def put(self, key: str, data: bytes) -> None:
         def write() -> None:
             with _failures("put", key):
                 obstore.put(self._writing(data), check_key(key), data, use_multipart=False)
 
-        self._requests.write(write)
+        self._requests.write(write, len(data))
 
     def replace(self, key: str, data: bytes, etag: str) -> str | None:
+        conflicts, is_conflict = 0, False
+
         def write() -> str | None:
+            nonlocal conflicts, is_conflict
+            is_conflict = False
             with _failures("replace", key):
                 backend = self._writing(data)
-                if self._goes_by_version:
-                    return self._etag(obstore.put(backend, check_key(key), data, mode={"version": etag}))
-                return self._etag(obstore.put(backend, check_key(key), data, mode={"e_tag": etag}))
+                mode: UpdateVersion = {"version": etag} if self._goes_by_version else {"e_tag": etag}
+                try:
+                    return self._etag(obstore.put(backend, check_key(key), data, mode=mode))
+                except AlreadyExistsError as error:
+                    conflicts, is_conflict = conflicts + 1, True
+                    text = f"replace {key}: {_CONFLICT}: another write is under way"
+                    if conflicts == _MAX_CONFLICTS:
+                        raise PreconditionFailed(text) from error
+                    raise StoreUnavailable(text, _CONFLICT) from error
 
-        return self._requests.write(write)
+        try:
+            return self._requests.write(write, len(data))
+        except StoreUnavailable as error:
+            if is_conflict:
+                raise PreconditionFailed(str(error)) from error
+            raise
 
     def delete(self, key: str) -> None:
         def write() -> None:
@@ -156,11 +180,14 @@ class ObstoreStore:
         return self._backend if len(data) <= MAX_QUICK_BYTES else self._uploads()
 
     def _range(self, key: str, offset: int, length: int) -> obstore.Bytes:
-        def read() -> obstore.Bytes:
+        def read(got_on: GotOn) -> obstore.Bytes:
             with _failures("get", key):
-                return obstore.get_range(self._backend, check_key(key), start=offset, length=length)
+                options: GetOptions = {"range": (offset, offset + length)}
+                answer = obstore.get(self._backend, check_key(key), options=options)
+                got_on()
+                return answer.bytes()
 
-        data = self._requests.read(read, length)
+        data = self._requests.read_on(read, length)
         if len(data) != length:
             raise StoreError(f"get {key}: it ends {length - len(data)} bytes before {offset + length}")
         return data

@@ -3,7 +3,10 @@ told of while it waits (`waiting`).
 
 1. A request is a function that raises `StoreUnavailable` for what may pass, and any other error for what the
    store has decided.
-2. The error at the end names the first cause, the last one if it is another, and how long it was waited for.
+2. Who has others to see to (`Waiting.comes_back`) waits no longer than the bound for a store from which
+   nothing comes; for anybody the bound ends the later tries, even those that are under way. A write that is
+   not waited for any more may take effect yet, like one whose answer was lost.
+3. The error at the end names the first cause, the last one if it is another, and how long it was waited for.
 
 A write that is repeated may find its own first try: a create says `ObjectExists`, a replace
 `PreconditionFailed`. Whoever must know which it was reads back (`lithify.store.versions`).
@@ -11,6 +14,7 @@ A write that is repeated may find its own first try: a create says `ObjectExists
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,15 +22,17 @@ from typing import TypeVar
 
 from lithify.clock import Clock, SystemClock
 from lithify.errors import StoreError, StoreUnavailable
-from lithify.store.hedging import Usual, hedged, start_thread
+from lithify.store.causes import UNREACHED
+from lithify.store.hedging import GotOn, Traffic, followed, least_patience_s, start_thread
 from lithify.store.retries import Failure, RetryPolicy
-from lithify.store.waiting import FIRST_AFTER_S, Outages, Waiting
+from lithify.store.waiting import FIRST_AFTER_S, Known, Outages, Waiting
 
 _SLICE_S = 1.0
 """Between two looks whether anybody still wants to wait."""
 SILENCE = "no answer"
 
 _T = TypeVar("_T")
+_log = logging.getLogger("lithify")
 
 
 class Direct:
@@ -35,7 +41,10 @@ class Direct:
     def read(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         return call()
 
-    def write(self, call: Callable[[], _T]) -> _T:
+    def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0, *, is_long: bool = False) -> _T:
+        return call(lambda: None)
+
+    def write(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         return call()
 
 
@@ -52,8 +61,10 @@ class Requests(Direct):
         clock: Clock | None = None,
         rng: random.Random | None = None,
         probe: Callable[[], object] | None = None,
+        known: Known | None = None,
     ) -> None:
-        """`probe` reads something, whatever, by which a service learns that the store is back."""
+        """`probe` reads something, whatever, by which a service learns that the store is back. `known` is
+        what others in this process know of the same store, for those who come back to it."""
         waiting = waiting if waiting is not None else Waiting()
         self.url = url
         self._probe = probe
@@ -63,8 +74,9 @@ class Requests(Direct):
         self.policy = RetryPolicy(waiting.max_s, max_retries)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()
-        self._outages = Outages(url, waiting, self._clock)
-        self._usual = Usual()
+        self._outages = Outages(url, waiting, self._clock, known)
+        self._traffic = Traffic(self._clock)
+        self._has_answered = False
 
     def __reduce__(
         self,
@@ -74,51 +86,75 @@ class Requests(Direct):
     def read(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         """What `call` gives, which changes nothing and reads about so much."""
 
-        def ask(silent: Callable[[float], None]) -> _T:
-            started_s = self._clock.monotonic_s()
-            answer = hedged(call, self._clock, patience_s=self._usual.patience_s(size_bytes), silent=silent)
-            self._usual.note(self._clock.monotonic_s() - started_s, size_bytes)
-            return answer
+        return self.read_on(lambda _: call(), size_bytes)
 
-        return self._repeated(ask)
+    def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0, *, is_long: bool = False) -> _T:
+        """What `call` gives, which changes nothing and tells whenever a part of the answer is there. One that
+        is long takes many round trips of its own, so no silence means that it hangs."""
+        return self._repeated(call, size_bytes, is_hedged=not is_long, is_long=is_long)
 
-    def write(self, call: Callable[[], _T]) -> _T:
-        """What `call` gives, which may have taken effect although it failed."""
-        return self._repeated(lambda silent: hedged(call, self._clock, patience_s=None, silent=silent))
+    def write(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
+        """What `call` gives, which sends about so much, and may have taken effect although it failed."""
+        return self._repeated(lambda _: call(), size_bytes, is_hedged=False)
 
-    def _repeated(self, ask: Callable[[Callable[[float], None]], _T]) -> _T:
+    def _repeated(
+        self, call: Callable[[GotOn], _T], size_bytes: int, *, is_hedged: bool, is_long: bool = False
+    ) -> _T:
         self._outages.check()
         waiter, tries = object(), 0
         first: StoreUnavailable | None = None
-        failed_s = 0.0
+        begun_s = failed_s = 0.0
+        is_over = False
 
         def silent(for_s: float) -> None:
-            since_s = self._clock.monotonic_s() - for_s if first is None else failed_s
+            nonlocal is_over
+            if is_long and first is None:
+                return
+            now_s = self._clock.monotonic_s()
             if for_s >= FIRST_AFTER_S or first is not None:
+                since_s = now_s - for_s if first is None else begun_s
                 self._outages.waits(waiter, since_s, SILENCE if first is None else first.cause)
+            if first is None:
+                since_s = max(started_s, self._traffic.alive_s) if self._waiting.comes_back else now_s
+            else:
+                since_s = failed_s
+            is_silent = not is_long and for_s >= least_patience_s(size_bytes)
+            is_over = is_silent and now_s - since_s >= self.policy.max_wait_s
+            if is_over:
+                raise StoreUnavailable(f"{self.url}: no answer for {for_s:.0f} s", SILENCE)
 
         while True:
             tries += 1
             started_s = self._clock.monotonic_s()
             try:
-                answer = ask(silent)
+                patience_s = self._traffic.usual.patience_s(size_bytes) if is_hedged else None
+                answer = followed(
+                    call,
+                    self._clock,
+                    self._traffic,
+                    size_bytes=size_bytes,
+                    patience_s=patience_s,
+                    silent=silent,
+                )
             except StoreUnavailable as error:
+                now_s = self._clock.monotonic_s()
                 if first is None:
-                    first, failed_s = error, started_s
-                self._outages.waits(waiter, failed_s, error.cause)
-                pause_s = self._pause_s(tries, self._clock.monotonic_s() - failed_s, error)
+                    first, begun_s, failed_s = error, started_s, now_s
+                self._outages.waits(waiter, begun_s, error.cause)
+                pause_s = None if is_over else self._pause_s(tries, now_s - failed_s, error)
                 if pause_s is None:
                     if self._outages.gives_up(waiter, first.cause):
                         start_thread(self._look_for_return)
-                    raise self._given_up(first, error, tries, failed_s) from error
+                    raise self._given_up(first, error, tries, begun_s) from error
             except BaseException as error:
                 self._end(waiter, error)
                 raise
             else:
+                self._has_answered = True
                 self._outages.answered(waiter)
                 return answer
             try:
-                self._sleep(pause_s, waiter, failed_s, first)
+                self._sleep(pause_s, waiter, begun_s, first)
             except BaseException:
                 self._outages.leaves(waiter)
                 raise
@@ -126,6 +162,8 @@ class Requests(Direct):
     def _end(self, waiter: object, error: BaseException) -> None:
         """Any other error is an answer of the store's, but for an interrupt."""
         if isinstance(error, Exception):
+            self._has_answered = True
+            self._traffic.got_on()
             self._outages.answered(waiter)
         else:
             self._outages.leaves(waiter)
@@ -133,7 +171,9 @@ class Requests(Direct):
     def _pause_s(self, tries: int, waited_s: float, error: StoreUnavailable) -> float | None:
         if self._outages.is_given_up:
             return None
-        failure = Failure.DOUBTFUL if error.is_doubtful else Failure.PASSING
+        is_outage = self._has_answered and error.cause in UNREACHED
+        is_doubtful = error.is_doubtful and not is_outage
+        failure = Failure.DOUBTFUL if is_doubtful else Failure.PASSING
         return self.policy.pause_s(tries, waited_s, failure, self._rng)
 
     def _sleep(self, pause_s: float, waiter: object, since_s: float, first: StoreUnavailable) -> None:
@@ -159,16 +199,21 @@ class Requests(Direct):
                 continue
             except StoreError:
                 pass  # an answer
+            except Exception:
+                # Whatever it is, who ends here leaves the store given up for ever.
+                _log.exception("looking whether the store %s is back", self.url)
+                continue
             self._outages.answered(waiter)
             return
+        self._outages.looks_no_more(waiter)
 
     def _given_up(
-        self, first: StoreUnavailable, last: StoreUnavailable, tries: int, failed_s: float
+        self, first: StoreUnavailable, last: StoreUnavailable, tries: int, begun_s: float
     ) -> StoreUnavailable:
-        waited_s = self._clock.monotonic_s() - failed_s
+        waited_s = self._clock.monotonic_s() - begun_s
         if tries == 1:
             away_s = self._outages.away_s
-            if away_s <= waited_s:
+            if away_s <= waited_s or away_s < 1:
                 return first
             text = f"{first} (the store is away since {away_s:.0f} s)"
             return StoreUnavailable(text, first.cause, is_doubtful=first.is_doubtful)

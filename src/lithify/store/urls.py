@@ -29,6 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
 
 from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, S3Store, from_url
@@ -41,7 +42,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.remote import ObstoreStore, probe
 from lithify.store.requests import Requests
 from lithify.store.retries import FIRST_PAUSE_S, MAX_PAUSE_S
-from lithify.store.waiting import Waiting
+from lithify.store.waiting import Known, Waiting
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -53,6 +54,10 @@ ignore it."""
 SILENT_READ = "10s"
 """How long a connection may be silent: a write that hangs is cut off then and counts as one whose answer was
 lost. Reads are asked for again long before that (`lithify.store.hedging`)."""
+_LONGEST_READ = "1h"
+"""An answer that goes on coming is not cut off before."""
+_LONGEST_PART = "120s"
+"""The same of a part of an upload, which shares the way with others; it tells nothing until it is over."""
 _UPLOADS_RETRIES = 1_000_000
 _MAX_UPLOADS_WAIT_S = 7 * 86_400.0
 
@@ -85,6 +90,8 @@ _CLIENT_OPTIONS = (
 
 _memory_stores: dict[str, ObjectStore] = {}
 _memory_stores_lock = threading.Lock()
+_known: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], Known] = WeakValueDictionary()
+_known_lock = threading.Lock()
 
 
 def open_store(
@@ -213,14 +220,26 @@ def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiti
                 "max_backoff": timedelta(seconds=MAX_PAUSE_S),
             },
         }
-        quick = backend(once, {"read_timeout": SILENT_READ, **client})
-        requests = Requests(root, waiting, max_retries=max_retries, probe=lambda: probe(quick))
-        return ObstoreStore(root, quick, requests, cache(lambda: backend(patiently, client)))
+        quick = backend(once, {"read_timeout": SILENT_READ, "timeout": _LONGEST_READ, **client})
+        known = _known_of(root, options) if waiting.comes_back else None
+        requests = Requests(root, waiting, max_retries=max_retries, probe=lambda: probe(quick), known=known)
+        uploads = cache(lambda: backend(patiently, {"timeout": _LONGEST_PART, **client}))
+        return ObstoreStore(root, quick, requests, uploads)
     except Refused as error:
         raise Refused(f"{root}: {error}") from error
     except (BaseError, ValueError, OverflowError) as error:
         cause = str(error).partition("\n\nDebug source")[0]
         raise Refused(f"{root}: the store cannot be opened with these options: {cause}") from error
+
+
+def _known_of(root: str, options: Mapping[str, str]) -> Known:
+    """One for all who reach a store with the same options, as long as any of them does."""
+    key = root, frozenset(options.items())
+    with _known_lock:
+        known = _known.get(key)
+        if known is None:
+            _known[key] = known = Known()
+        return known
 
 
 def _retries(config: dict[str, str], waiting: Waiting) -> tuple[Waiting, int | None]:

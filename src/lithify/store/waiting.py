@@ -7,6 +7,7 @@ once when it is over; a hiccup that is over before the first of these is not tol
 Once a request was given up, others are made once only until the store is back: whoever cleans up after an
 error does not wait as long again. For a service, which looks at a store again in each of its rounds, and at
 other stores too, they are not made at all: they fail at once, and one thread looks whether the store is back.
+A service knows that of a store once, whichever of its datasets has found it out (`Known`).
 """
 
 from __future__ import annotations
@@ -60,10 +61,34 @@ class Waiting:
     """`max_s` of tasks, which have nothing else to do."""
 
 
-class Outages:
-    """What is known of one store's being away. Safe to share between threads."""
+class Known:
+    """Whether a store was given up, and why. Safe to share between threads, by all who reach the store the
+    same way."""
 
-    def __init__(self, url: str, waiting: Waiting, clock: Clock) -> None:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_given_up = False
+        self.since_s = 0.0
+        """Of the monotonic clock: from when on it was away."""
+        self.cause = ""
+
+    def give_up(self, since_s: float, cause: str) -> bool:
+        """Whether nobody had before."""
+        with self._lock:
+            is_first = not self.is_given_up
+            if is_first:
+                self.since_s, self.cause, self.is_given_up = since_s, cause, True
+            return is_first
+
+    def is_back(self) -> None:
+        self.is_given_up = False
+
+
+class Outages:
+    """What one party knows of one store's being away. Safe to share between threads."""
+
+    def __init__(self, url: str, waiting: Waiting, clock: Clock, known: Known | None = None) -> None:
+        self._known = known if known is not None and waiting.comes_back else Known()
         self._url = url
         self._waiting = waiting
         self._clock = clock
@@ -73,14 +98,11 @@ class Outages:
         self._next_s = FIRST_AFTER_S
         """Of being away: when it is told next."""
         self._is_told = False
-        self._is_given_up = False
-        self._cause = ""
-        """Why it was given up."""
 
     @property
     def is_given_up(self) -> bool:
         """Whether requests are to be made once only."""
-        return self._is_given_up or self._waiting.is_ending()
+        return self._known.is_given_up or self._waiting.is_ending()
 
     @property
     def away_s(self) -> float:
@@ -105,18 +127,19 @@ class Outages:
         """A request that waited does not any more; whether somebody has to look for the store's return."""
         with self._lock:
             self._waiters.discard(waiter)
-            self._cause = cause
-            is_first, self._is_given_up = not self._is_given_up, True
-            return is_first and self._waiting.comes_back
+            since_s = self._clock.monotonic_s() if self._since_s is None else self._since_s
+            return self._known.give_up(since_s, cause) and self._waiting.comes_back
 
     def check(self) -> None:
         """`StoreUnavailable` when nothing is to be asked of the store now."""
-        if not (self._is_given_up and self._waiting.comes_back):
-            return
-        with self._lock:
-            if self._is_given_up:
-                text = f"{self._url} is away since {self.away_s:.0f} s: {self._cause}"
-                raise StoreUnavailable(text, self._cause)
+        if self._known.is_given_up and self._waiting.comes_back:
+            away_s, cause = self._clock.monotonic_s() - self._known.since_s, self._known.cause
+            raise StoreUnavailable(f"{self._url} is away since {away_s:.0f} s: {cause}", cause)
+
+    def looks_no_more(self, waiter: object) -> None:
+        """Who looked for the store's return has ended; others see for themselves."""
+        self.leaves(waiter)
+        self._known.is_back()
 
     def leaves(self, waiter: object) -> None:
         """A request that waited was interrupted."""
@@ -125,14 +148,19 @@ class Outages:
 
     def answered(self, waiter: object) -> None:
         """A request has its answer."""
-        if self._since_s is None:
+        if self._since_s is None and not self._known.is_given_up:
             return
         with self._lock:
             self._waiters.discard(waiter)
-            if self._waiters or self._since_s is None:
+            if self._waiting.comes_back:
+                self._known.is_back()  # the others that wait find out by themselves
+            if self._waiters:
+                return
+            self._known.is_back()
+            if self._since_s is None:
                 return
             away_s = self._clock.monotonic_s() - self._since_s
             if self._is_told:
                 self._waiting.tell(StoreBack(self._waiting.dataset, self._url, away_s))
             self._since_s, self._next_s = None, FIRST_AFTER_S
-            self._is_told = self._is_given_up = False
+            self._is_told = False

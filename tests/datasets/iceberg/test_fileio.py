@@ -17,10 +17,12 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from lithify.datasets.iceberg import fileio
 from lithify.datasets.iceberg.catalogs import open_catalog
-from lithify.datasets.iceberg.fileio import WaitingFileIO
+from lithify.datasets.iceberg.fileio import WaitingFile, WaitingFileIO
 from lithify.errors import StoreUnavailable
 from lithify.events import Event, StoreBack, WaitingForStore
+from lithify.store.requests import Requests
 from lithify.store.waiting import Waiting
+from lithify.testing import ManualClock
 from lithify.testing.s3 import Outage, S3Server, Weather
 from tests.s3 import store_options
 
@@ -118,6 +120,120 @@ def test_what_was_not_finished_is_nowhere(server: S3Server, tmp_path: Path) -> N
     with pytest.raises(ZeroDivisionError):
         fail()
     assert not io.new_input(path).exists()
+
+
+def test_a_large_file_that_was_not_finished_is_nowhere(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fileio, "MAX_HELD_BYTES", 1 << 20)
+    io, path = lake(server, tmp_path).io, "s3://lake/broken/large"
+    stream = io.new_output(path).create()
+    stream.__enter__()
+    stream.write(bytes(12 << 20))
+    error = ZeroDivisionError()
+    stream.__exit__(ZeroDivisionError, error, None)
+    assert not io.new_input(path).exists()
+    with pytest.raises(ValueError, match="closed"):
+        stream.write(b"more")
+
+
+class Scripted:
+    """A file of another library's, whose creation fails as often as there are errors."""
+
+    def __init__(self, *errors: Exception, found: bytes | None = None) -> None:
+        self.errors, self.found, self.tries = list(errors), found, 0
+
+    def create(self, overwrite: bool) -> Any:
+        self.tries += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        if self.found is not None and not overwrite:
+            raise FileExistsError("s3://lake/x")
+        return self
+
+    def open(self) -> Any:
+        return pa.BufferReader(self.found)
+
+    def write(self, data: bytes) -> None:
+        self.found = data
+
+    def __enter__(self) -> Scripted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def upload(self, max_s: float = 60.0) -> float:
+        """How many seconds it took, by a clock that only waiting moves."""
+        clock = ManualClock()
+        started_s = clock.monotonic_s()
+        requests = Requests("s3://lake", Waiting(max_s), clock=clock)
+        file = WaitingFile("s3://lake/x", self, requests, lambda: pytest.fail("not streamed"))
+        try:
+            file.upload(b"mine", False)
+        except StoreUnavailable:
+            return clock.monotonic_s() - started_s
+        return 0.0
+
+
+LOST = OSError("curlCode: 56, failure when receiving data from the peer")
+
+
+def test_a_repeated_upload_takes_its_own_for_its_own_and_nobody_elses() -> None:
+    assert Scripted(LOST, found=b"mine").upload() == 0
+    with pytest.raises(FileExistsError):
+        Scripted(LOST, found=b"theirs").upload()
+    with pytest.raises(FileExistsError):
+        Scripted(found=b"mine").upload()
+
+
+@pytest.mark.parametrize(
+    ("text", "waits_s"),
+    [
+        ("AWS Error NETWORK_CONNECTION during PutObject: curlCode: 7, Couldn't connect to server", 60),
+        ("AWS Error SLOW_DOWN during PutObject operation", 60),
+        ("AWS Error UNKNOWN (HTTP status 502) during PutObject operation", 60),
+        ("AWS Error NETWORK_CONNECTION during PutObject: curlCode: 28, Timeout was reached", 60),
+        ("curlCode: 6, Couldn't resolve host name", 10),
+        ("curlCode: 60, SSL peer certificate or SSH remote key was not OK", 10),
+        ("something that nobody has seen", 10),
+    ],
+)
+def test_what_passes_is_waited_for_and_what_nobody_knows_for_seconds(text: str, waits_s: int) -> None:
+    assert Scripted(*[OSError(text)] * 10_000).upload() == pytest.approx(waits_s, abs=1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AWS Error UNKNOWN (HTTP status 301) during PutObject operation: wrong region",
+        "AWS Error MISSING_AUTHENTICATION_TOKEN during PutObject operation",
+        "AWS Error ACCESS_DENIED during PutObject operation",
+    ],
+)
+def test_what_lasts_is_told_at_once(text: str) -> None:
+    file = Scripted(OSError(text))
+    with pytest.raises(OSError, match="AWS Error"):
+        file.upload()
+    assert file.tries == 1
+
+
+def test_a_read_that_ends_too_soon_is_made_again() -> None:
+    class Short(pa.BufferReader):  # type: ignore[misc]
+        reads = 0
+
+        def read_at(self, length: int, offset: int) -> bytes:
+            Short.reads += 1
+            return cast(bytes, super().read_at(length - (Short.reads == 1), offset))
+
+    class File:
+        def open(self, seekable: bool) -> Short:
+            return Short(b"0123456789")
+
+    requests = Requests("s3://lake", clock=ManualClock())
+    file = WaitingFile("s3://lake/x", File(), requests, lambda: pytest.fail("not streamed"))
+    assert file.open().read(4) == b"0123"
+    assert Short.reads == 2
 
 
 def test_a_large_file_is_streamed(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ switched off for all that can be repeated here:
 
 1. Opening a file, its length, deleting it, and each read of it: repeated, and hedged where it reads.
 2. A file of up to `MAX_HELD_BYTES` is held in memory while it is written, and uploaded when it is closed;
-   that is repeated as a whole. Names are new for each attempt, so a second upload meets only the first.
+   that is repeated as a whole. What it must not overwrite is its own if it has the same bytes.
 3. A larger one is streamed from there on, by PyArrow. Its parts are repeated by PyArrow's standard strategy,
    whose pauses have chance and a bound; what fails all the same fails the task, which Spark runs again.
+   PyArrow publishes what it has of an upload that failed; then the name, which is new, is deleted.
 
 Files on the local disk are left alone.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -32,6 +33,7 @@ from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from lithify.errors import StoreUnavailable
+from lithify.store.causes import UNKNOWN_NAME, UNTRUSTED
 from lithify.store.requests import Requests
 from lithify.store.waiting import Waiting
 
@@ -43,15 +45,22 @@ _GIVEN_IMPL = "lithify.py-io-impl"
 _HERE = __name__
 _LASTING = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 _LASTING_TEXT = re.compile(
-    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|NO_SUCH_BUCKET|NO_SUCH_KEY|RESOURCE_NOT_FOUND|VALIDATION"
-    r"|INVALID_|(?i:certificate|HTTP status 4(?!08|29))|status: 4(?!08|29)"
+    r"ACCESS_DENIED|INVALID_|SIGNATURE|MISSING_AUTHENTICATION_TOKEN|NO_SUCH_BUCKET|NO_SUCH_KEY"
+    r"|RESOURCE_NOT_FOUND|VALIDATION|(?:HTTP status|status:) (?:3|4(?!08|29))"
 )
+_STATUS = r"(?:HTTP status|status:) "
 _CAUSES = (
-    (re.compile(r"couldn't connect|connection refused|curlCode: 7", re.I), "connection refused"),
-    (re.compile(r"curlCode: 28|timed? ?out", re.I), "no answer in time"),
-    (re.compile(r"curlCode: (?:18|52|55|56)|reset", re.I), "the connection broke"),
-    (re.compile(r"SLOW_DOWN|SERVICE_UNAVAILABLE|503", re.I), "503 Slow Down"),
-    (re.compile(r"INTERNAL_FAILURE|500", re.I), "500 Internal Server Error"),
+    (re.compile(r"couldn't connect|connection refused|curlCode: 7\b", re.I), "connection refused"),
+    (re.compile(r"curlCode: 28\b|timed? ?out|REQUEST_TIMEOUT|status:? 408", re.I), "no answer in time"),
+    (re.compile(r"curlCode: (?:18|52|55|56)\b|reset|broken pipe", re.I), "the connection broke"),
+    (re.compile(rf"SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|{_STATUS}(?:429|503)"), "503 Slow Down"),
+    (re.compile(rf"INTERNAL_FAILURE|{_STATUS}500"), "500 Internal Server Error"),
+    (re.compile(rf"NETWORK_CONNECTION|{_STATUS}5(?!01|05)|UNAVAILABLE"), "the store failed"),
+)
+"""What passes."""
+_DOUBTFUL_CAUSES = (
+    (re.compile(r"curlCode: 6\b|resolve host", re.I), UNKNOWN_NAME),
+    (re.compile(r"curlCode: (?:35|51|60)\b|certificate", re.I), UNTRUSTED),
 )
 
 _T = TypeVar("_T")
@@ -196,11 +205,30 @@ class WaitingFile(InputFile, OutputFile):
         def write() -> None:
             nonlocal tries
             tries += 1
-            # What a second try would find is what the first has left.
-            with self._file.create(overwrite=overwrite or tries > 1) as stream:
-                stream.write(data)
+            try:
+                with self._file.create(overwrite=overwrite) as stream:
+                    stream.write(data)
+            except FileExistsError:
+                # What a second try finds is what the first has left, or another's.
+                if tries == 1 or not self._holds(data):
+                    raise
 
-        self._requests.write(lambda: _asked(f"put {self.location}", write))
+        self._requests.write(lambda: _asked(f"put {self.location}", write), len(data))
+
+    def _holds(self, data: bytes | memoryview) -> bool:
+        with self._file.open() as stream:
+            found: bool = stream.size() == len(data) and stream.read() == data
+        return found
+
+    def delete(self) -> None:
+        """Where there is none, too."""
+        file = self._streaming()
+
+        def delete() -> None:
+            with suppress(FileNotFoundError):
+                file.delete(self.location)
+
+        self._requests.write(lambda: _asked(f"delete {self.location}", delete))
 
     def stream(self, overwrite: bool) -> Any:
         """What the rest of a large file can be written to."""
@@ -247,9 +275,16 @@ class _Reading(io.RawIOBase):
         length, at = left if size is None or size < 0 else min(size, left), self._at
         if not length:
             return b""
-        data: bytes = self._requests.read(
-            lambda: _asked(f"get {self._location}", lambda: self._file.read_at(length, at)), length
-        )
+        what = f"get {self._location}"
+
+        def read() -> bytes:
+            data: bytes = self._file.read_at(length, at)
+            if len(data) != length:
+                cause = "the answer broke off"
+                raise StoreUnavailable(f"{what}: {cause} after {len(data)} of {length} bytes", cause)
+            return data
+
+        data = self._requests.read(lambda: _asked(what, read), length)
         self._at += len(data)
         return data
 
@@ -294,15 +329,21 @@ class _Writing:
         return held
 
     def write(self, data: Any) -> int:
+        if self.closed:
+            raise ValueError(f"write to {self._file.location}, which is closed")
         view = memoryview(data).cast("B")
         if self._stream is None and self._held.tell() + view.nbytes <= MAX_HELD_BYTES:
             return self._held.write(view)
-        with _translated(f"put {self._file.location}"):
-            if self._stream is None:
-                self._stream = self._file.stream(self._overwrite)
-                self._stream.write(self._held.getvalue())
-                self._held = io.BytesIO()
-            self._stream.write(view)
+        try:
+            with _translated(f"put {self._file.location}"):
+                if self._stream is None:
+                    self._stream = self._file.stream(self._overwrite)
+                    self._stream.write(self._held.getvalue())
+                    self._held = io.BytesIO()
+                self._stream.write(view)
+        except BaseException as error:
+            self._abort(error)
+            raise
         return view.nbytes
 
     def close(self) -> None:
@@ -311,9 +352,28 @@ class _Writing:
         self.closed = True
         if self._stream is None:
             self._file.upload(self._held.getvalue(), self._overwrite)
-        else:
+            return
+        try:
             with _translated(f"put {self._file.location}"):
                 self._stream.close()
+        except BaseException as error:
+            self._abort(error)
+            raise
+
+    def _abort(self, error: BaseException) -> None:
+        """PyArrow knows no other end of an upload than to publish it, at the latest when it forgets it; so
+        what there is of it is deleted. The name is nobody else's: it is new for each attempt."""
+        self.closed = True
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        try:
+            with suppress(OSError):  # that it is not there is what is wanted
+                stream.close()
+            del stream
+            self._file.delete()
+        except Exception as failure:
+            error.add_note(f"and {self._file.location} may be there unfinished: {failure}")
 
     def __enter__(self) -> _Writing:
         return self
@@ -324,7 +384,7 @@ class _Writing:
         if error is None:
             self.close()
         else:
-            self.closed = True
+            self._abort(error)
 
 
 def _asked(what: str, call: Callable[[], _T]) -> _T:
@@ -343,5 +403,14 @@ def _translated(what: str) -> Iterator[None]:
         said = str(error)
         if _LASTING_TEXT.search(said):
             raise
-        cause = next((cause for pattern, cause in _CAUSES if pattern.search(said)), "the store failed")
-        raise StoreUnavailable(f"{what}: {cause}: {said[:400]}", cause) from error
+        is_doubtful = False
+        cause = _found(_CAUSES, said)
+        if cause is None and isinstance(error, (ConnectionError, TimeoutError)):
+            cause = "the connection broke"
+        if cause is None:  # nobody knows whether that ever passes
+            is_doubtful, cause = True, _found(_DOUBTFUL_CAUSES, said) or "the store failed"
+        raise StoreUnavailable(f"{what}: {cause}: {said[:400]}", cause, is_doubtful=is_doubtful) from error
+
+
+def _found(causes: tuple[tuple[re.Pattern[str], str], ...], said: str) -> str | None:
+    return next((cause for pattern, cause in causes if pattern.search(said)), None)
