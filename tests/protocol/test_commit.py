@@ -10,7 +10,7 @@ import pytest
 from lithify import events
 from lithify.compaction import transitions
 from lithify.compaction.model import State
-from lithify.errors import Fenced
+from lithify.errors import Fenced, StoreError
 from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions
 from lithify.service.worker import Worker
@@ -101,6 +101,103 @@ def test_a_coordinator_that_dies_in_a_commit_leaves_it_to_the_next(
     assert rig.only.state is State.COMPLETED
     (tree,) = Admin(rig.path).trees()
     assert (len(tree.l0), len(tree.runs)) == (0, 1)
+    rig.check()
+
+
+def beside(
+    rig: Rig, armed_by: Callable[[ObjectStore], ObjectStore] = lambda s: s
+) -> tuple[Coordinator, Worker]:
+    """A coordinator, and a worker beside it that has finished what was claimed for it."""
+    worker = rig.worker()
+    coordinator = rig.coordinator(companion=worker, wrap=armed_by)
+    worker.tick(coordinator.tick().seen)
+    rig.engines[worker.id].run_all()
+    assert rig.owner() == worker.id
+    return coordinator, worker
+
+
+def test_what_the_worker_beside_a_coordinator_has_just_finished_is_committed_at_once(rig: Rig) -> None:
+    coordinator, worker = beside(rig)
+    versions, compaction_id = rig.versions(), rig.only.id
+    tick = coordinator.tick()
+    assert tick.committed == (compaction_id,)
+    assert rig.versions() == versions + 1
+    assert (rig.only.id, rig.only.state) == (compaction_id, State.COMPLETED)
+    assert rig.only.outputs
+    assert not worker.is_busy
+    assert not rig.dataset().journal.attempts()
+    assert [type(event) for event in rig.events[-2:]] == [events.Compacted, events.Committed]
+    rig.check()
+
+
+def test_what_took_long_is_compacted_before_it_is_committed(rig: Rig) -> None:
+    coordinator, worker = beside(rig)
+    rig.clock.advance_s(10)
+    assert not coordinator.tick().committed
+    worker.tick()
+    assert rig.only.state is State.COMPACTED
+    rig.finish(coordinator, worker)
+    rig.check()
+
+
+def test_what_was_cancelled_before_it_could_be_committed_is_not(rig: Rig) -> None:
+    coordinator, worker = beside(rig)
+    cancel(rig)
+    tick = coordinator.tick()
+    assert not tick.committed
+    assert not rig.dataset().snapshot().root.runs
+    worker.tick(tick.seen)
+    assert len(rig.seen(events.Lost)) == 1
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("matches", [manifest_write, ledger_write], ids=["manifest", "ledger"])
+def test_who_dies_in_committing_at_once_loses_no_rows(
+    rig: Rig, matches: Callable[[Call], bool], after: bool
+) -> None:
+    armed: list[bool] = []
+    first, _ = beside(rig, die_at(lambda call: bool(armed) and matches(call), 1, after))
+    armed.append(True)
+    with pytest.raises(Crash):
+        first.tick()
+    is_in = after or matches is ledger_write
+    assert len(rig.dataset().snapshot().root.runs) == is_in
+    assert rig.only.state is (State.COMPLETED if after and matches is ledger_write else State.RUNNING)
+    second, worker = rig.coordinator(), rig.worker("next")
+    rig.pass_silently(second)
+    rig.finish(second, worker)
+    (tree,) = Admin(rig.path).trees()
+    assert (len(tree.l0), len(tree.runs)) == (0, 1)
+    assert bool(rig.engines["next"].submitted) is not is_in, "what is in is not done again"
+    rig.check()
+
+
+def test_a_commit_at_once_whose_ledger_could_not_be_written_is_completed_by_the_next_tick(rig: Rig) -> None:
+    armed: list[bool] = []
+
+    def decide(_: int, call: Call) -> Fault | None:
+        return Fault.FAIL_BEFORE if armed and ledger_write(call) else None
+
+    coordinator, worker = beside(rig, lambda store: FaultyStore(store, decide))
+    armed.append(True)
+    with pytest.raises(StoreError):
+        coordinator.tick()
+    armed.clear()
+    manifests = rig.dataset().manifest_ids()
+    coordinator.tick()
+    assert rig.only.state is State.COMPLETED
+    assert rig.dataset().manifest_ids() == manifests
+    assert not worker.is_busy
+    rig.check()
+
+
+def test_a_worker_that_ends_does_not_give_back_what_it_has_finished(rig: Rig) -> None:
+    coordinator, worker = beside(rig)
+    worker.finished(rig.ledger)
+    worker.release()
+    assert rig.states() == [State.COMPACTED]
+    coordinator.tick()
+    assert rig.states() == [State.COMPLETED]
     rig.check()
 
 

@@ -7,6 +7,7 @@
 | Scheduled | Running   | worker      | `claim`             |
 | Running   | Running   | its worker  | `heartbeat`         |
 | Running   | Compacted | its worker  | `finish`            |
+| Running   | Completed | coordinator, for the worker beside it | `finish`, then `complete` |
 | Running   | Scheduled | its worker  | `release`           |
 | Running   | Scheduled | coordinator | `reclaim`           |
 | Scheduled | Submitted | coordinator | `recover` (start-up)|
@@ -126,12 +127,15 @@ def finish(
 ) -> AnyLedger:
     """Running to Compacted with all outputs in order."""
     _require_owner(ledger, compaction_id, worker_id)
-    return ledger.update(
-        compaction_id,
-        lambda c: replace(
-            c, state=State.COMPACTED, outputs=outputs, worker=Worker(worker_id, now_ms), progress=None
-        ),
-    )
+    return ledger.update(compaction_id, lambda c: compacted(c, worker_id, now_ms, outputs))
+
+
+def compacted(
+    compaction: AnyCompaction, worker_id: str, now_ms: int, outputs: tuple[Any, ...]
+) -> AnyCompaction:
+    """What `finish` makes of a Running one."""
+    owner = Worker(worker_id, now_ms)
+    return replace(compaction, state=State.COMPACTED, outputs=outputs, worker=owner, progress=None)
 
 
 def release(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> AnyLedger:

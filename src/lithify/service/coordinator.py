@@ -6,7 +6,8 @@ ledger. Then each `tick`:
 1. glances at ledger and snapshot (`Dataset.glance`), unless it is told that they are known;
 2. stops for good when the ledger carries another epoch than its own;
 3. takes Running compactions of silent workers back to Scheduled, and notes that as an attempt;
-4. commits all Compacted ones, and those that need no worker, in one atomic publication each batch;
+4. commits all Compacted ones, what the worker beside it has finished (below), and those that need no worker,
+   in one atomic publication each batch;
 5. marks Failed what has been tried `max_attempts` times; others go on;
 6. adds what the planner proposes and the capacity admits (`lithify.service.admission`), as Submitted, unless
    something like it has just failed for good;
@@ -24,6 +25,18 @@ found out is kept after that (`Dataset.remember`). The snapshot is always publis
 calls its compactions Completed. After a crash between the two, the next coordinator finds in the snapshot
 what the commit made of it. Where that leaves no trace, the inputs are gone, validation refuses the compaction
 and says so, and marking it Failed loses nothing.
+
+*What the worker beside it has finished* soon after its claim goes from Running to Completed in one version:
+the snapshot with the outputs is published first, as always, and no version says Compacted before. The
+worker must own it in the ledger that this tick goes by. Nobody can take it from that worker until the
+snapshot is published: only a coordinator takes a compaction back, and another one would have fenced this
+one there. A person can cancel it meanwhile: then the ledger goes on saying Failed, and the outputs are in.
+They are still there, however long this takes: only a coordinator takes a finished compaction out of the
+ledger, and while it is there no collector of a database deletes what is younger; those of tables go by the
+minimum age. If this process dies before it has published the snapshot, a few seconds of work are lost; if
+it dies between the two, nothing says which outputs were the compaction's, so the next coordinator takes it
+back and refuses it, as its inputs are gone. If only the ledger could not be written, the worker still has
+the outputs: the next tick, or the worker on its way out, goes by them.
 
 The coordinator keeps no state of its own that matters: everything is in the ledger, and attempts and
 failures are in the journal.
@@ -226,7 +239,9 @@ class Coordinator:
         return ledger
 
     def _commit(self, ledger: AnyLedger, snapshot: object) -> _Commits:
-        waiting = [c for c in ledger.compactions if c.state in (State.COMPACTED, State.SUBMITTED)]
+        finished = {c.id: c for c in self._companion.finished(ledger)} if self._companion is not None else {}
+        found_now = (finished.get(c.id, c) for c in ledger.compactions)
+        waiting = [c for c in found_now if c.state in (State.COMPACTED, State.SUBMITTED)]
         under_way = replace(
             ledger, compactions=tuple(c for c in ledger.active() if c.state is not State.SUBMITTED)
         )
@@ -247,6 +262,13 @@ class Coordinator:
         def change(latest: AnyLedger) -> AnyLedger:
             transitions.check_epoch(latest, self.epoch)
             for compaction_id, refusal in verdicts.items():
+                own = finished.get(compaction_id)
+                if own is not None and own.worker is not None:
+                    owner = own.worker
+                    if transitions.owns(latest, compaction_id, owner.id):
+                        latest = transitions.finish(
+                            latest, compaction_id, owner.id, owner.last_heartbeat_ms, own.outputs
+                        )
                 compaction = latest.get(compaction_id)
                 # Somebody may have cancelled it meanwhile; that stays, the snapshot has the outputs.
                 if compaction is not None and not compaction.state.is_terminal:
@@ -255,6 +277,8 @@ class Coordinator:
             return transitions.trim(latest)
 
         self._dataset.update_ledger(change)
+        if self._companion is not None:
+            self._companion.settled(finished)
         committed = tuple(c for c, refusal in verdicts.items() if refusal is None)
         for compaction_id in committed:
             self._observe(events.Committed(self._dataset.url, compaction_id))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,8 +23,9 @@ class Seen:
 
 
 class Companion(Protocol):
-    """The worker in the process of a coordinator, as that one sees it: what it schedules it can claim for
-    this worker in the same version of the ledger, which then takes it up in its next look."""
+    """The worker in the process of a coordinator, as that one sees it. What the coordinator schedules it
+    can claim for this worker in the same version of the ledger, which then takes it up in its next look.
+    What this worker has finished soon after, it can commit without a version that calls it Compacted."""
 
     @property
     def id(self) -> str:
@@ -33,4 +34,13 @@ class Companion(Protocol):
 
     def chooses(self, new: Sequence[AnyCompaction], snapshot: Any) -> tuple[Ulid, ...]:
         """Which of these it has idle slots for, the most urgent first."""
+        ...
+
+    def finished(self, ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
+        """What it has finished, still owns in `ledger` and has not published, as Compacted would be; only
+        what is so short that nothing of it is on record. The rest it publishes itself."""
+        ...
+
+    def settled(self, compaction_ids: Iterable[Ulid]) -> None:
+        """Of these, which it had finished, the ledger now says what became of them."""
         ...

@@ -14,7 +14,8 @@ Each `tick`:
    After a failed attempt a compaction is left alone by all workers for a pause that grows with each, and
    then stands behind those that failed less often.
 
-What the coordinator in the same process has just read (`Seen`) is not read again.
+What the coordinator in the same process has just read (`Seen`) is not read again. What that one could commit
+at once (`finished`) it asks for before step 3: then the ledger goes from Running to Completed.
 
 `look` does steps 1 to 4; `offer` and `claim` are step 5, for one compaction at a time, so that workers of
 several datasets can take turns (`lithify.service.worker_pool`).
@@ -30,7 +31,7 @@ ledger is all that tells an owner from a zombie.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -175,6 +176,28 @@ class Worker:
         by_urgency = sorted(new, key=lambda c: (-self._dataset.priority(c.spec, snapshot), c.id))
         return tuple(c.id for c in by_urgency[: self._room.idle_slots])
 
+    def finished(self, ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
+        """What is finished here and still this worker's in `ledger`, as Compacted, for the coordinator beside
+        it to commit. Only what was claimed less than a heartbeat interval ago and has nothing on record: work
+        that took longer is worth a version of its own before anything else can go wrong."""
+        now_ms = self._clock.now_ms()
+        found: list[AnyCompaction] = []
+        for compaction_id, running in self._running.items():
+            self._take_in_results(running)
+            entry = ledger.get(compaction_id)
+            is_short = now_ms - running.claimed_at_ms < self._room.options.heartbeat_interval_ms
+            if entry is None or not (running.is_finished and is_short and entry.progress is None):
+                continue
+            if transitions.owns(ledger, compaction_id, self._id):
+                found.append(transitions.compacted(entry, self._id, now_ms, running.outputs()))
+        return tuple(found)
+
+    def settled(self, compaction_ids: Iterable[Ulid]) -> None:
+        """The coordinator has committed these, or was refused, and the ledger says so."""
+        for compaction_id in compaction_ids:
+            if compaction_id in self._running:
+                self._has_finished(self._running[compaction_id])
+
     def claim(self) -> bool:
         """Step 5 for one compaction, the one whose turn it is; whether this worker has it now."""
         candidates = self._candidates()
@@ -211,7 +234,8 @@ class Worker:
             self._clock.sleep_s(timeout_s)
 
     def release(self) -> None:
-        """Stop all tasks and give every compaction back, keeping what is finished."""
+        """Stop all tasks and give every compaction back, keeping what is finished; one that is finished as a
+        whole becomes Compacted."""
         for running in self._running.values():
             self._take_in(running)
             self._engine.cancel(running.compaction.id)
@@ -224,10 +248,16 @@ class Worker:
 
         def change(latest: AnyLedger) -> AnyLedger:
             for compaction_id in owned:
-                if transitions.owns(latest, compaction_id, self._id):
-                    if compaction_id in mine:
-                        latest = self._beat(latest, mine[compaction_id])
-                    latest = transitions.release(latest, compaction_id, self._id)
+                if not transitions.owns(latest, compaction_id, self._id):
+                    continue
+                running = mine.get(compaction_id)
+                if running is not None and running.is_finished:
+                    now_ms, outputs = self._clock.now_ms(), running.outputs()
+                    latest = transitions.finish(latest, compaction_id, self._id, now_ms, outputs)
+                    continue
+                if running is not None:
+                    latest = self._beat(latest, running)
+                latest = transitions.release(latest, compaction_id, self._id)
             return latest
 
         for running in mine.values():
@@ -237,6 +267,12 @@ class Worker:
 
     def _take_in(self, running: Claim) -> None:
         self._begin(running)
+        self._take_in_results(running)
+        if not running.is_running:
+            # Even if the dataset cannot be told: it must not take from the others what it does not use.
+            self._room.leave(self.url, running.compaction.id)
+
+    def _take_in_results(self, running: Claim) -> None:
         for index, future in list(running.pending.items()):
             if not future.done():
                 continue
@@ -250,9 +286,6 @@ class Worker:
                 if not isinstance(error, Exception):
                     raise error
                 running.error = error
-        if not running.is_running:
-            # Even if the dataset cannot be told: it must not take from the others what it does not use.
-            self._room.leave(self.url, running.compaction.id)
 
     def _drop_lost(self, ledger: AnyLedger) -> None:
         for compaction_id in list(self._running):

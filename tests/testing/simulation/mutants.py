@@ -30,6 +30,7 @@ from lithify.datasets.slatedb.retention import Cutoff
 from lithify.datasets.slatedb.task import MergeTask, RowRules
 from lithify.errors import LostOwnership
 from lithify.ids import Ulid, ulid_ms
+from lithify.service.worker import Worker
 from lithify.store import versions
 from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation import rules
@@ -103,6 +104,11 @@ def _without_marker(tree: Any, spec: Any) -> Any:
 def _owned_by_anybody(ledger: AnyLedger, compaction_id: Ulid, worker_id: str) -> bool:
     compaction = ledger.get(compaction_id)
     return compaction is not None and compaction.state is State.RUNNING
+
+
+def _finished_whosever_it_is(self: Worker, ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
+    running = [c for c in ledger.compactions if c.state is State.RUNNING]
+    return tuple(transitions.compacted(c, self.id, 0, ()) for c in running if c.id not in self._running)
 
 
 _honest_reclaim = transitions.reclaim
@@ -237,6 +243,11 @@ MUTANTS = (
         "a worker does not look whose a compaction is",
         (rules.OWNERS,),
         ((transitions, "owns", _owned_by_anybody),),
+    ),
+    Mutant(
+        "a coordinator commits for its worker what another one owns",
+        (rules.ONCE,),
+        ((Worker, "finished", _finished_whosever_it_is),),
     ),
     Mutant(
         "a fenced coordinator goes on",

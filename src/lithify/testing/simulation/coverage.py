@@ -31,6 +31,7 @@ STEPS = (
     "step: scheduled -> submitted by coordinator",
     "step: scheduled -> failed by coordinator",
     "step: running -> running by its worker",
+    "step: running -> completed by a coordinator for the worker beside it",
     "step: running -> compacted by its worker",
     "step: running -> scheduled by its worker",
     "step: running -> scheduled by coordinator",

@@ -45,7 +45,8 @@ _STEPS: dict[tuple[State | None, State], tuple[str, ...]] = {
     (State.RUNNING, State.RUNNING): (_OWNER,),
     (State.RUNNING, State.COMPACTED): (_OWNER,),
     (State.RUNNING, State.SCHEDULED): (_OWNER, _COORDINATOR),
-    (State.RUNNING, State.FAILED): (_COORDINATOR, _PERSON),
+    (State.RUNNING, State.COMPLETED): (_BESIDE,),
+    (State.RUNNING, State.FAILED): (_COORDINATOR, _PERSON, _BESIDE),
     (State.COMPACTED, State.COMPLETED): (_COORDINATOR,),
     (State.COMPACTED, State.FAILED): (_COORDINATOR,),
 }

@@ -8,7 +8,8 @@ Each version is compared with the one before it:
 2. L0 SSTs are added in front by the writer, with ids not older than any before. Everything else that
    changes in a tree is explained by Compacted compactions of the ledger, taken whole: their sources go,
    their outputs come at their destination, the marker moves to their newest L0 SST. Each of them is
-   committed once.
+   committed once. Instead of being Compacted, one may be Running on the worker beside the coordinator that
+   commits it, or have been cancelled since it was found to be.
 3. Checkpoints go when they have expired, or by who made them. A reader's pins the version that has it, a
    coordinator's the version before it, which lists the inputs of the commit. A coordinator may let one end
    later.
@@ -151,24 +152,24 @@ class ManifestRules:
         new: Manifest,
         ledger: SlateLedger | None,
     ) -> None:
-        """The change is the commit of Compacted compactions."""
+        """The change is the commit of compactions that are ready."""
         coordinator = process.coordinator
         assert coordinator is not None
         if coordinator.epoch != new.compactor_epoch:
             self._fail(rules.EPOCHS, process, f"commits under epoch {new.compactor_epoch} and is fenced")
         ready = [
-            c for c in (ledger.compactions if ledger is not None else ()) if c.spec.segment == before.prefix
+            ready
+            for c in (ledger.compactions if ledger is not None else ())
+            if c.spec.segment == before.prefix and (ready := _ready(process, c)) is not None
         ]
-        committed = [
-            c
-            for c in ready
-            if c.state is State.COMPACTED and _is_shown(c, after) and not _is_shown(c, before)
-        ]
+        committed = [c for c in ready if _is_shown(c, after) and not _is_shown(c, before)]
         tree = before
         for compaction in sorted(committed, key=lambda c: not c.spec.l0_view_ids):
             tree = _expected(tree, compaction)
             self.commits[compaction.id] += 1
             self._world.count("event: compaction committed")
+            if compaction.id in process.handed_over:
+                self._world.count("event: compaction committed at once")
             if self.commits[compaction.id] > 1:
                 self._fail(rules.ONCE, process, f"commits {compaction.id} again")
         if tree != after:
@@ -206,6 +207,18 @@ class ManifestRules:
 
     def _fail(self, rule: str, process: Process, text: str) -> NoReturn:
         raise self._world.fail(rule, f"{process.name}: {text}")
+
+
+def _ready(process: Process, compaction: SlateCompaction) -> SlateCompaction | None:
+    """The compaction with its outputs, if `process` may commit it."""
+    if compaction.state is State.COMPACTED:
+        return compaction
+    seen, finished = process.handed_over.get(compaction.id, (None, None))
+    is_own = compaction.worker is not None and compaction.worker.id in process.worker_ids
+    was_running = seen is not None and seen.state is State.RUNNING and seen.worker == compaction.worker
+    is_cancelled = compaction.state is State.FAILED
+    is_ready = is_own and was_running and (compaction.state is State.RUNNING or is_cancelled)
+    return finished if is_ready else None
 
 
 def _is_lengthened(process: Process, before: Checkpoint, after: Checkpoint) -> bool:

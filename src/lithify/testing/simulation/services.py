@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lithify import events
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, collect
@@ -89,6 +90,12 @@ class _SoundWorker(Worker):
     def look(self, seen: Seen | None = None) -> bool:
         with _sound(self.process, StoreError, EngineError):
             return super().look(seen)
+
+    def finished(self, ledger: AnyLedger) -> tuple[AnyCompaction, ...]:
+        with _sound(self.process):
+            found = super().finished(ledger)
+        self.process.handed_over = {c.id: (ledger.get(c.id), c) for c in found}
+        return found
 
     def offer(self, *, is_contested: bool = False) -> float | None:
         with _sound(self.process, StoreError):

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.ids import RandomIds, Ulid
 from lithify.store.objects import ObjectMeta, ObjectStore, ObjectWriter
 from lithify.store.wrapped import Call
@@ -155,6 +156,9 @@ class Process:
         """It was told to close whatever coordinator may be alive."""
         self.worker_ids: set[str] = set()
         """The names by which a worker in this process goes."""
+        self.handed_over: dict[Ulid, tuple[SlateCompaction | None, SlateCompaction]] = {}
+        """What its worker has just given its coordinator to commit: as the ledger showed it, and with its
+        outputs."""
         self.writer_epoch: int | None = None
         self.on_death: Callable[[], None] = lambda: None
         self.on_pause: Callable[[], None] = lambda: None
