@@ -79,7 +79,7 @@ def test_a_run_that_is_overtaken_stops_before_it_commits(path: Path) -> None:
     dataset = dataset_at(path)
 
     def overtake(event: events.Event) -> None:
-        if isinstance(event, events.Compacted):
+        if isinstance(event, events.RangeFinished):
             dataset_at(path).take_epoch()
 
     with pytest.raises(Fenced):

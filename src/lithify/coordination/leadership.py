@@ -3,7 +3,10 @@
 The epoch keeps data from harm: whoever takes the next one fences all older coordinators, Lithify's and the
 owner's. The lease keeps that from happening for nothing, or to a program that may be alive. Acquiring:
 
-1. Read the lease, then the epoch. Whatever cannot be coordinated is refused here.
+1. Read the lease and the epoch. Whatever cannot be coordinated is refused here. Who has other things to read
+   may have read the lease with them (`look_ahead`). Neither the order of the two nor their age matters: what
+   was decided by a lease that is not there any more ends at the first write, which goes by its etag, and by
+   an epoch that is not the newest any more in step 4. An older lease proves less, never more.
 2. Unless told to take over, nobody but Lithify's coordinators may hold the epoch (`Led.why_held`). What
    is not known counts as held.
 3. Unless told to take over, or its holder has resigned, ask the holder: write an own name into its lease
@@ -57,7 +60,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeGuard
 
@@ -72,7 +75,7 @@ from lithify.compaction.lease import (
     Permit,
     Taking,
 )
-from lithify.errors import CoordinatorAlive, Fenced, PreconditionFailed, StoreError
+from lithify.errors import CoordinatorAlive, Fenced, LithifyError, PreconditionFailed, StoreError
 from lithify.ids import Ids
 
 WATCH_PAUSE_MS = 1_000
@@ -146,10 +149,18 @@ class Leadership:
         """The lease says which epoch was taken."""
         self._gave_way_to: str | None = None
         """The last who announced an epoch while this process held one."""
+        self._ahead: tuple[FoundLease | None] | None = None
+        """What `look_ahead` has read, until it is used."""
         self._looked_s = 0.0
         self._written_s = 0.0
         self.holder = f"lithify-{ids.ulid(clock.now_ms())}"
         """The name this process goes by, in the lease and as a worker."""
+
+    def look_ahead(self) -> None:
+        """Read the lease for the next `acquire`, while other things are read. Writes nothing."""
+        # Whoever has nothing to do does not need it; else `acquire` reads again, and says what is wrong.
+        with suppress(LithifyError):
+            self._ahead = (self._dataset.lease.read(),)
 
     @contextmanager
     def acquire(self, *, take_over: bool = False) -> Iterator[Term]:
@@ -159,7 +170,8 @@ class Leadership:
         may be at work and this one was not told to `take_over`. `Refused`, `CorruptObject` and `StoreError`
         as the dataset gives them.
         """
-        found = self._dataset.lease.read()
+        (found,) = self._ahead if self._ahead is not None else (self._dataset.lease.read(),)
+        self._ahead = None
         lease = found.lease if found is not None else None
         epoch = self._dataset.epoch()
         if not take_over:

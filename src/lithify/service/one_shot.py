@@ -1,7 +1,7 @@
 """Compact a dataset once, in this process: a coordinator and a worker, until nothing is left.
 
-1. Read the ledger and the snapshot. With nothing active and nothing to propose the run ends here:
-   nothing is written and no engine is started.
+1. Read the ledger and the snapshot, and the lease at the same time. With nothing active and nothing to
+   propose the run ends here: nothing is written and no engine is started.
 2. Acquire the leadership, which refuses when another coordinator may be alive, unless told to take over.
 3. Take back what a dead run still held.
 4. Turn coordinator and worker ticks until nothing is active and nothing is proposed. Work that
@@ -42,6 +42,7 @@ from lithify.service.coordinator import Coordinator
 from lithify.service.failures import without
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.worker import Worker
+from lithify.store.together import both
 
 __all__ = ["Planner", "run"]
 
@@ -68,7 +69,7 @@ def run(
     takes over meanwhile, and `StoreError` when the store cannot be reached.
     """
     plan_now = planner if planner is not None else dataset.propose
-    ledger, snapshot = dataset.glance()
+    (ledger, snapshot), _ = both(dataset.glance, leadership.look_ahead)
     plan = plan_now(snapshot, ledger if ledger is not None else Ledger(), NOTHING_HELD)
     if not plan.proposals and not (ledger is not None and ledger.active()):
         return RunSummary(started=False, plan=plan, before=snapshot, after=snapshot)
