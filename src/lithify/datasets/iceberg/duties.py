@@ -5,8 +5,9 @@
    that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
    nothing is ever expired.
 
-Expiry comes after the garbage, so that a table which it must not touch is collected all the same; and it comes though the garbage was refused, which is said after it. A run that
-something stands in the way of says so in the log, and is tried again after the interval.
+Expiry comes after the garbage, so that a table which it must not touch is collected all the same; and it
+comes though the garbage was refused, which is said after it. A run that something stands in the way of says
+so in the log, and is tried again after the interval.
 """
 
 from __future__ import annotations

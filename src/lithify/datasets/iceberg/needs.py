@@ -96,9 +96,9 @@ def _active(metadata: TableMetadata, ledger: IcebergLedger | None) -> dict[int, 
 
 
 def snapshot_at(metadata: TableMetadata, at_ms: int) -> Snapshot | None:
-    """The snapshot that was current at a time, by the table's log (pure); `None` when that does not say. Expired
-    snapshots are taken out of it, so it says what was current only up to a change that surely was the next: to
-    a snapshot made of it, or to any as long as none was ever expired."""
+    """The snapshot that was current at a time, by the table's log (pure); `None` when that does not say.
+    Expired snapshots are taken out of it, so it says what was current only up to a change that surely was the
+    next: to a snapshot made of it, or to any as long as none was ever expired."""
     log = metadata.snapshot_log
     place = next((n for n in reversed(range(len(log))) if log[n].timestamp_ms <= at_ms), None)
     if place is None:
