@@ -51,6 +51,14 @@ def test_a_hold_that_was_not_renewed_in_time_says_so(settings: dict[str, str]) -
         assert late.name not in table.holds()
 
 
+def test_the_end_of_a_hold_asks_the_store(settings: dict[str, str]) -> None:
+    with lithify.open(URL, settings=settings, clock=ManualClock()) as table:
+        with pytest.raises(HoldLapsed), table.hold(name="mine", lease_s=30):
+            table.release_hold("mine")
+        with table.hold(name="mine", lease_s=30) as held:
+            held.release()
+
+
 def test_a_hold_is_renewed_and_released_by_name(settings: dict[str, str]) -> None:
     with lithify.open(URL, settings=settings) as table:
         table.put_hold(name="mine", lease_s=30)

@@ -80,9 +80,8 @@ def hold(
                 dataset.release_hold(release)
                 shown = dataset.show_holds()
             else:
-                shown = dataset.put_hold(
-                    snapshot=snapshot, at=at_time, name=name, lease_s=lease_s or seconds_of(DEFAULT_LEASE)
-                )
+                lease_s = seconds_of(DEFAULT_LEASE) if lease_s is None else lease_s
+                shown = dataset.put_hold(snapshot=snapshot, at=at_time, name=name, lease_s=lease_s)
         if as_json:
             print_json(shown.document)
         else:

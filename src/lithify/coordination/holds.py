@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,10 +108,8 @@ class ObjectHolds:
         hold = Hold(name, owner, position, now_ms)
         placed = Placed(hold, lease_ms, about, self._ids.uuid().hex)
         key = _key(self._folder, placed)
-        try:
+        with suppress(ObjectExists):  # an earlier request whose answer was lost: nobody else has the token
             self._store.create(key, _encode(placed))
-        except ObjectExists:
-            pass  # an earlier request whose answer was lost: nobody else has the token
         if any(other.token != placed.token for other in self._named(name)):
             self._store.delete(key)
             raise Refused(

@@ -6,8 +6,9 @@
 
 1. As a context it is renewed in a thread, three times a lease, and released at the end.
 2. A hold that could not be renewed in time may be gone. `check` says so, and so does the end of the context:
-   an error rather than rows of which some were missing. It counts from before the last renewal was sent, so
-   it ends for its holder before it ends for anybody else.
+   an error rather than rows of which some were missing. `check` counts from before the last renewal was sent,
+   so it ends for its holder before it ends for anybody else; but it does not see that the machine slept. So
+   the end of the context asks the store, and so can anybody else, with `renew`.
 """
 
 from __future__ import annotations
@@ -89,8 +90,9 @@ class Held:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
+            if kind is None and not self._stop.is_set():
                 self.check()
+                self.renew()  # asks the store, whose clock went on while this machine slept
         finally:
             self.release()
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lithify.datasets.collecting import DirectoryOptions
 from lithify.datasets.iceberg.duties import Duty, duties
-from lithify.datasets.iceberg.garbage import collector_options
+from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS
+from lithify.datasets.iceberg.garbage import Kind, collector_options
 from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import Refused
 from lithify.events import Event, GarbageCollected
@@ -75,3 +78,19 @@ def test_the_property_is_a_switch(catalog: SqlCatalog) -> None:
     table = new_table(catalog, properties={"lithify.expire-snapshots": "2"})
     with pytest.raises(Refused, match="more than 1"):
         dataset_of(table).policy(fresh(table))
+
+
+def test_garbage_that_is_refused_stops_no_expiry(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = six_snapshots(new_table(catalog, properties={**AT_ONCE, "lithify.expire-snapshots": "1"}))
+
+    def refuse(*_: object) -> None:
+        raise Refused("too much garbage")
+
+    monkeypatch.setattr("lithify.datasets.iceberg.duties.collect_due", refuse)
+    clock = a_clock()
+    options = dict.fromkeys(Kind, DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS))
+    with suppress(Refused):
+        duties(dataset_of(table, clock=clock), clock, RandomIds(), options).tick()
+    assert len(ids_of(table)) == 1

@@ -162,7 +162,7 @@ def test_where_a_reader_stands(table: Table) -> None:
     assert needs(Source(BEGINNING, None)) == (one,)
     assert needs(Source(BEGINNING, BEGINNING), continuous=True) == (one,)
     assert needs(Source(99, three)) == (three,), "where it began is gone; that cannot be helped"
-    assert needs(Source(one, 99)) in ((one,), Reason.MISSING_MEMBER)
+    assert needs(Source(one, 99)) is Reason.MISSING_MEMBER
     assert needs(Source(99, 98)) is Reason.MISSING_MEMBER
 
 
@@ -198,6 +198,42 @@ def test_a_reader_behind_the_watermark_is_refused_and_not_kept(
     publish(table, times_of(table)[1])
     with pytest.raises(Refused, match="catch up"):
         maintenance.add_reader(checkpoint.url, None, {})
+    assert maintenance.show_readers().document["readers"] == []
+
+
+def test_a_source_that_lost_its_place_is_told_though_another_stands(table: Table) -> None:
+    one, two, *_ = ids_of(table)
+    found = Checkpoint((Source(one, 99), Source(one, two)))
+    assert stands(Reader("r", "c", True, 0), found, fresh(table).metadata).reason is Reason.MISSING_MEMBER
+
+
+def test_a_reader_whose_registration_was_cut_off_is_looked_at_again(
+    table: Table, checkpoint: SparkCheckpoint
+) -> None:
+    maintenance = maintenance_of(table)
+    checkpoint.begin(ids_of(table)[0])
+    maintenance.add_reader(checkpoint.url, "r", {})
+    publish(table, times_of(table)[1])
+    with pytest.raises(Refused, match="catch up"):
+        maintenance.add_reader(checkpoint.url, "r", {})
+
+
+def test_a_snapshot_that_goes_while_its_reader_is_added_is_refused(
+    table: Table, checkpoint: SparkCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maintenance, first = maintenance_of(table), ids_of(table)[0]
+    checkpoint.begin(first)
+    load, loads = maintenance._dataset.load, [0]
+
+    def load_late() -> Table:
+        loads[0] += 1
+        if loads[0] == 2:
+            fresh(table).maintenance.expire_snapshots().by_id(first).commit()
+        return load()
+
+    monkeypatch.setattr(maintenance._dataset, "load", load_late)
+    with pytest.raises(Refused, match="does not have"):
+        maintenance.add_reader(checkpoint.url, "r", {})
     assert maintenance.show_readers().document["readers"] == []
 
 

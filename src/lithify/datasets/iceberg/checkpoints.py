@@ -1,9 +1,9 @@
 """Where a reader with Spark Structured Streaming stands in a table, by its checkpoint folder.
 
-1. `commits/N` exists once batch N is done for good: a line `v1` (or `v2`, as Spark 4 can) and one of JSON; while it is half written
-   it does not count. `offsets/N` says up to where batch N was to read, one line for each source after `v1` and
-   a line of Spark's own. A position counts when it is committed: that of the highest N in `commits`, not one
-   that was only planned.
+1. `commits/N` exists once batch N is done for good: a line `v1` (or `v2`, as Spark 4 can) and one of JSON;
+   while it is half written it does not count. `offsets/N` says up to where batch N was to read, one line for
+   each source after `v1` and a line of Spark's own. A position counts when it is committed: that of the
+   highest N in `commits`, not one that was only planned.
 2. Iceberg's source writes its first position once, before the first batch, as `sources/K/offsets/0`. A reader
    that has committed nothing stands there. With `Trigger.AvailableNow` a restarted reader walks from there to
    the newest snapshot, however far it has come (apache/iceberg #18000), so it needs all of that.

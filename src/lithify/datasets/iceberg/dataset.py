@@ -152,8 +152,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         return table
 
     def check_not_moved(self, table: Table) -> None:
-        """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers and
-        what waits to be deleted are there."""
+        """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers
+        and what waits to be deleted are there."""
         here = (self.store.url, self.own_folder)
         for root in former_roots(table):
             store, key = open_place(root, table.io.properties)

@@ -5,8 +5,9 @@
    that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
    nothing is ever expired.
 
-Expiry comes after the garbage, so that a table which it must not touch is collected all the same. A run that
-something stands in the way of says so in the log, and is tried again after the interval.
+Expiry comes after the garbage, so that a table which it must not touch is collected all the same; and it
+comes though the garbage was refused, which is said after it. A run that something stands in the way of says
+so in the log, and is tried again after the interval.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
 from lithify.datasets.iceberg.garbage import Kind, collect_due
+from lithify.errors import Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids
 
@@ -46,10 +48,16 @@ def duties(
     def carry_out(due: Due[Any]) -> GarbageCollected:
         kinds = due.kinds - frozenset(Duty)
         done = GarbageCollected(dataset.url, due.dry_run, {}, {}, 0)
+        refused: Refused | None = None
         if kinds:
-            done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
+            try:
+                done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
+            except Refused as error:
+                refused = error
         if Duty.SNAPSHOT in due.kinds and dataset.policy(dataset.load()).expire_snapshots:
             done = _expire(dataset, clock, ids, due, done)
+        if refused is not None:
+            raise refused
         return done
 
     options: dict[Any, DirectoryOptions] = dict(garbage)

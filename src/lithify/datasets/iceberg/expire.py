@@ -31,9 +31,10 @@ one are read (`lost_between`). Where one of them says that more is to be kept, o
 the files of the expired snapshots stay for good, and a person can recover them. With such catalogs the grace
 period is at least `MIN_UNCHECKED_GRACE_MS`.
 
-Invariants: of the outcomes only EXPIRED and REF_LOST change the table. A snapshot that somebody holds, or reads from, or
-that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever dies anywhere,
-the next run finds all that is left to do. Any number of runs may go on at once. A dry run writes nothing.
+Invariants: of the outcomes only EXPIRED and REF_LOST change the table. A snapshot that somebody holds, or
+reads from, or that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever
+dies anywhere, the next run finds all that is left to do. Any number of runs may go on at once. A dry run
+writes nothing.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ class _Plan:
 
 
 class AssertSameHistory(ValidatableTableRequirement):
-    """The table has exactly these refs, statistics and rules about its history, and all the snapshots that were
+    """The table has exactly these refs, statistics and rules about its history, and all snapshots that were
     seen. Not part of Iceberg's protocol: for catalogs that check requirements in this process, on the very
     metadata that they replace."""
 
@@ -497,7 +498,7 @@ def lost_between(table: Table, entry: Entry) -> str:
 
 
 def _may_keep(ref: SnapshotRef, entry: Entry) -> bool:
-    """Whether a ref may have kept a snapshot of an entry: a tag keeps one, a branch what comes before as well."""
+    """Whether a ref may have kept a snapshot of an entry: a tag keeps one, a branch what comes before too."""
     return ref.snapshot_ref_type != SnapshotRefType.TAG or ref.snapshot_id in entry.snapshots
 
 
@@ -525,12 +526,13 @@ def _own(files: Sequence[NamedFile], metadata: TableMetadata, done: Expiry) -> l
     odd = sum(not is_plain(file.path) for file in files)
     if odd:
         done.notes.append(
-            f"{odd} files stay whose paths have a '#', '?', '*', '[' or control character: such a path can be "
-            "taken for another file's"
+            f"{odd} files stay whose paths have a '#', '?', '*', '[' or control character: such a path can "
+            "be taken for another file's"
         )
     if len(own) + odd < len(files):
         done.notes.append(
-            f"{len(files) - len(own) - odd} files outside the table's location stay: other tables may use them"
+            f"{len(files) - len(own) - odd} files outside the table's location stay: other tables may use "
+            "them"
         )
     return own
 

@@ -12,8 +12,8 @@ other.
    would be garbage to the collections of the other. Nor does it replace the record, and nothing beside it is
    collected, until a person says which self is in use, by deleting the record.
 
-A table can be given another location, and then everything beside it (this record too) is left behind at the old
-one, unless somebody moves it. Its log and its snapshots still tell where it was (`former_roots`).
+A table can be given another location, and then everything beside it (this record too) is left behind at the
+old one, unless somebody moves it. Its log and its snapshots still tell where it was (`former_roots`).
 
 Invariant: the record is read before the table, so an honest table is at least as new.
 """

@@ -90,18 +90,17 @@ class TableMaintenance:
         found = snapshot_at(metadata, wanted.at_ms)
         if found is None:
             raise Refused(
-                f"{self._dataset.url}: the table does not know any more what was current then; name a snapshot"
+                f"{self._dataset.url}: the table does not know any more what was current then; name it"
             )
         return found
 
     # Readers
 
     def add_reader(self, reader: str, name: str | None, options: Mapping[str, Any]) -> Shown:
-        table = self._dataset.load()
         continuous = bool(options.get("continuous", False))
         now_ms = self._clock.now_ms()
-        standing = self._readers.add(table, reader, name, continuous, now_ms)
-        return view.show_readers(self._dataset.url, table.metadata, [standing])
+        standing = self._readers.add(self._dataset.load, reader, name, continuous, now_ms)
+        return view.show_readers(self._dataset.url, self._dataset.load().metadata, [standing])
 
     def drop_reader(self, name: str) -> Shown:
         return view.show_dropped(self._dataset.url, self._readers.drop(name))

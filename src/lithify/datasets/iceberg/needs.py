@@ -96,9 +96,9 @@ def _active(metadata: TableMetadata, ledger: IcebergLedger | None) -> dict[int, 
 
 
 def snapshot_at(metadata: TableMetadata, at_ms: int) -> Snapshot | None:
-    """The snapshot that was current at a time, by the table's log of what was (pure); `None` when the log does
-    not say. Expired snapshots are taken out of that log, so it says what was current only up to a change that
-    surely was the next: one that made the next snapshot of it, or any as long as none was ever expired."""
+    """The snapshot that was current at a time, by the table's log (pure); `None` when that does not say.
+    Expired snapshots are taken out of it, so it says what was current only up to a change that surely was the
+    next: to a snapshot made of it, or to any as long as none was ever expired."""
     log = metadata.snapshot_log
     place = next((n for n in reversed(range(len(log))) if log[n].timestamp_ms <= at_ms), None)
     if place is None:
@@ -110,5 +110,7 @@ def snapshot_at(metadata: TableMetadata, at_ms: int) -> Snapshot | None:
         following = log[place + 1].snapshot_id
         line = {s.snapshot_id for s in ancestors(by_id, following)}
         is_whole = found != following and found in line
-    is_whole = is_whole or len({s.sequence_number for s in by_id.values()}) == metadata.last_sequence_number
+    is_whole = is_whole or len({s.sequence_number for s in by_id.values()}) == getattr(
+        metadata, "last_sequence_number", None
+    )
     return by_id.get(found) if is_whole else None

@@ -6,7 +6,8 @@
 2. The grace period of an entry begins when a run finds that none of its snapshots is in the table any more
    (`confirm`), and it is as long as that of the run that wrote the entry, or longer. Where the catalog could
    not promise that no branch or tag came between, the table's log is read first; an entry that may have met
-   one is `blocked`: its files stay for good, for a person to recover. An entry whose snapshots are still there after a day never was committed, and is dropped.
+   one is `blocked`: its files stay for good, for a person to recover. An entry whose snapshots are still
+   there after a day never was committed, and is dropped.
 3. An entry whose grace is over is carried out (`lithify.datasets.iceberg.expire`), and then dropped. Carrying
    it out twice does no harm.
 4. Paths without an entry are left by a crash between the two writes of step 1, and swept after a day.

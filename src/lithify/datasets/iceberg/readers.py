@@ -83,16 +83,24 @@ class Readers:
                     continue
         return tuple(found)
 
-    def add(self, table: Table, checkpoint: str, name: str | None, continuous: bool, now_ms: int) -> Standing:
+    def add(
+        self,
+        load: Callable[[], Table],
+        checkpoint: str,
+        name: str | None,
+        continuous: bool,
+        now_ms: int,
+    ) -> Standing:
         """Register a checkpoint folder; where its reader stands. `Refused` when what it needs may be gone, or
         when the name is taken."""
+        table = load()
         store, folder = self._open(checkpoint, table)
         name = checked_name(name if name is not None else default_name(store.url, folder))
         reader = Reader(name, checkpoint, continuous, now_ms)
         before = self.standing(reader, table)
         if before.reason is Reason.MISSING_MEMBER:
             raise Refused(f"{checkpoint}: {before.why}")
-        key = self._key(name)
+        key, is_new = self._key(name), True
         try:
             self._store.create(key, _encode(reader))
         except ObjectExists:
@@ -102,11 +110,16 @@ class Readers:
                     f"a reader {name} is registered already, for {there.checkpoint}; drop it or take another "
                     "name"
                 ) from None
-            return before
+            is_new = False  # who registered it may have died before it had looked
+        table = load()
         standing = self.standing(reader, table)
         times = [position_of(table.metadata, snapshot) for snapshot in standing.snapshots]
-        if times and not admits(self._thresholds.read(), min(times)):
+        is_late = bool(times) and not admits(self._thresholds.read(), min(times))
+        if is_new and (is_late or standing.reason is Reason.MISSING_MEMBER):
             self._store.delete(key)
+        if standing.reason is Reason.MISSING_MEMBER:
+            raise Refused(f"{checkpoint}: {standing.why}")
+        if is_late:
             raise Refused(
                 f"reader {name} stands on a snapshot that may be expired at any moment; let it catch up first"
             )
@@ -141,6 +154,7 @@ def stands(reader: Reader, found: Checkpoint, metadata: TableMetadata) -> Standi
     there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
     needed: set[int] = set()
     gone: set[int] = set()
+    lost: set[int] = set()
     for source in found.sources:
         known = [s for s in (source.committed, source.initial) if s is not None and s != BEGINNING]
         if known and there.isdisjoint(known):
@@ -152,9 +166,9 @@ def stands(reader: Reader, found: Checkpoint, metadata: TableMetadata) -> Standi
             elif snapshot in there:
                 needed.add(snapshot)
             elif snapshot == source.committed:
-                gone.add(snapshot)
-    if gone and not needed:
-        why = f"it stands on snapshot {min(gone)}, which the table does not have (any more)"
+                lost.add(snapshot)
+    if lost or (gone and not needed):
+        why = f"it stands on snapshot {min(lost or gone)}, which the table does not have (any more)"
         return Standing(reader, (), Reason.MISSING_MEMBER, f"{why}; drop it, or let it begin anew")
     return Standing(reader, tuple(sorted(needed)))
 
