@@ -13,6 +13,9 @@ from typing import TypeVar
 
 import pytest
 
+from lithify.coordination.reporting import BackgroundReporter
+from lithify.coordination.sidecar import Reporting
+from lithify.datasets.slatedb import execute
 from lithify.datasets.slatedb.execute import execute_merge, run_merge
 from lithify.datasets.slatedb.model import Codec, KeyRange, Manifest, Sst, TieredSpec
 from lithify.datasets.slatedb.sources import source_views
@@ -210,6 +213,27 @@ def test_the_next_output_is_merged_while_one_is_committed() -> None:
     found = bench.run(bench.task(options=THREE_OUTPUTS))
     assert len(found.outputs) == 3
     assert bench.rows(found) == bench.rows(expected)
+
+
+def test_movements_are_reported_until_the_last_commit_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody would notice one that hangs."""
+    seen: list[str] = []
+
+    class Reporter(BackgroundReporter):
+        def finish(self) -> None:
+            seen.append("finish")
+            super().finish()
+
+    class Commits(WrappedStore):
+        def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+            seen.append(call.method)
+            return action()
+
+    monkeypatch.setattr(execute, "BackgroundReporter", Reporter)
+    bench = Bench().add([put(b"k", 9)])
+    bench.store = Commits(bench.store)
+    bench.run(replace(bench.task(), reporting=Reporting("db/progress", 0, "w", 0)))
+    assert seen.index("commit") < seen.index("finish")
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

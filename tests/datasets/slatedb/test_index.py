@@ -197,6 +197,7 @@ def test_damage_is_named(data: bytes, reason: str) -> None:
     ("data", "reason"),
     [
         pytest.param(changed(2, first_key=None), "block 2 of the index lacks", id="bisected"),
+        pytest.param(changed(1, first_key=b"bd"), "block 1 of the index has a key", id="bisected disorder"),
         pytest.param(changed(1, offset=0), "block 1 of the index does not start behind", id="inside"),
         pytest.param(changed(2, offset=5), "block 2 of the index does not start behind", id="behind it"),
     ],

@@ -184,9 +184,10 @@ class _Merge:
                 lambda: prime(self.source_records, self.tree, self.merger_records, self.codecs.records)
             )
             self._repeat(self._run_kernel)
+        # The last commits may hang: who reports goes on until they have ended.
+        self.outputs.close()
         if self.reporter is not None:
             self.reporter.finish()
-        self.outputs.close()
 
     @property
     def bytes_read(self) -> int:

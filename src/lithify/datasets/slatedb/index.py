@@ -183,24 +183,41 @@ def _block(data: fb.Buffer, blocks: int, i: int) -> tuple[int, int, int]:
     return 0, offset, place
 
 
+@inlined
+def _is_key_below(data: fb.Buffer, one: int, other: int) -> bool:
+    """Whether the key at the first place is below that at the other."""
+    length, other_length = fb.load(data, one, 4), fb.load(data, other, 4)
+    shared = min(length, other_length)
+    j = 0
+    while j < shared and data[one + 4 + j] == data[other + 4 + j]:
+        j += 1
+    return data[one + 4 + j] < data[other + 4 + j] if j < shared else length < other_length
+
+
 @entry
 def _blocks_below(data: fb.Buffer, blocks: int, count: int, key: fb.Buffer) -> tuple[int, int]:
-    """How many of the blocks have a key below `key`, or a negative status and the block it is about."""
+    """How many of the blocks have a key below `key`, or a negative status and the block it is about. The keys
+    that are looked at have to be in order, else the answer would be any."""
     low, high = 0, count
+    below, above = -1, -1  # places of the nearest keys that were looked at
     while low < high:
         middle = (low + high) // 2
         status, _, place = _block(data, blocks, middle)
         if status < 0:
             return status, middle
+        if (below >= 0 and _is_key_below(data, place, below)) or (
+            above >= 0 and _is_key_below(data, above, place)
+        ):
+            return _KEY_ORDER, middle
         length = fb.load(data, place, 4)
         shared = min(length, len(key))
         j = 0
         while j < shared and data[place + 4 + j] == key[j]:
             j += 1
         if data[place + 4 + j] < key[j] if j < shared else length < len(key):
-            low = middle + 1
+            low, below = middle + 1, place
         else:
-            high = middle
+            high, above = middle, place
     return low, 0
 
 

@@ -32,8 +32,9 @@ from lithify.datasets.slatedb.task import SourceSst
 from lithify.errors import CorruptObject
 from lithify.store.objects import ObjectStore
 
-WINDOWS_BUDGET_BYTES = 128 << 20
-"""For the windows of all sources of a task."""
+WINDOWS_BUDGET_BYTES = 96 << 20
+"""For the windows of all sources of a task. What is in flight is in memory twice, as the answer and as the
+window, so this counts up to double."""
 LOCAL_WINDOW_BYTES = 1 << 20
 """Smaller reads cost as much as larger ones."""
 REMOTE_WINDOW_BYTES = 4 << 20
@@ -169,7 +170,8 @@ class Windows:
         if not self._ahead:
             self.request()
         request = self._ahead.popleft()
-        assert request.span is self._current
+        if request.span is not self._current:
+            raise RuntimeError(f"the next window of {request.span.part.key} is not of the SST that is read")
         if request.future is not None:
             if not request.future.done():
                 self._reader.has_kept_waiting(self)
