@@ -439,15 +439,13 @@ def test_a_lease_is_renewed_when_it_is_time_whatever_the_wall_clock_shows(jump_s
     store = CountingStore(world.memory)
     leadership = world.leadership(lambda _: store)
     with leadership.acquire():
-        world.clock.advance_s(LOOK_AFTER_MS / 1000)
-        leadership.renew()  # says that the epoch was taken
         world.clock.jump_s(jump_s)
         store.reset()
         for renewals in range(1, 4):
             world.clock.advance_s((RENEW_AFTER_MS - 1) / 1000)
             leadership.renew()
             assert store.requests[Verb.PUT] == renewals - 1
-            world.clock.advance_s(LOOK_AFTER_MS / 1000)
+            world.clock.advance_s((LOOK_AFTER_MS + 1) / 1000)
             leadership.renew()
             assert store.requests[Verb.PUT] == renewals
         assert not store.requests[Verb.GET], "neither a look nor a renewal reads the lease"

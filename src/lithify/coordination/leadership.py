@@ -16,13 +16,14 @@ owner's. The lease keeps that from happening for nothing, or to a program that m
    started meanwhile may be alive. Then the lease announces what is about to be written (`Taking`), so that
    a run that dies right after it can be recognised, and nobody else is taken for it. Nothing is written to
    the dataset before this, and nothing is announced that the dataset refuses.
+   Then the lease says that the epoch was taken. The announcement proves it too, but only until the version
+   with its mark is collected.
 
 From then on `renew`, which is to be called at least every few seconds, looks at the lease and writes it:
 
 5. Every `LOOK_AFTER_MS` one look at the etag. If it is as it was left, nobody has asked.
 6. The lease is written at the first look after `RENEW_AFTER_MS`; when somebody has asked; and at the very
-   first look, when it says that the epoch was taken. (The announcement and its mark prove that too, while
-   the version with the mark is there. So a run that is over before needs no such write.)
+   first look, if it was not said yet that the epoch was taken.
 7. Whatever ends the leadership ends the lease too (`acquire` is a context manager).
 
 Every write is conditional, on the etag that was seen last. So nobody writes over what he has not read, also
@@ -201,7 +202,9 @@ class Leadership:
             self._is_announced = True
 
         def confirm(taken: int) -> None:
-            self._lease = Lease(self.holder, self._renewals, taken=taken)
+            said = Lease(self.holder, self._renewals, taken=taken)
+            with suppress(StoreError):  # the first renewal says it again
+                self._is_said = self._write(said, self._may_renew_over)
 
         try:
             taken = self._dataset.take_epoch(permit, confirm)
@@ -227,7 +230,7 @@ class Leadership:
 
     def _watch(self, found: FoundLease | None) -> FoundLease | None:
         """The lease of another, once nobody answers for it; `CoordinatorAlive` when its holder lives."""
-        if not _is_open(found):
+        if not _is_open(found) or _is_of(found, self.holder):  # it may be left from a try that failed
             return found
         name = found.lease.holder if found.lease is not None else "somebody"
         _log.warning(
@@ -355,6 +358,10 @@ class Leadership:
 def _is_open(found: FoundLease | None) -> TypeGuard[FoundLease]:
     """Whether there is a lease whose holder has not resigned, as far as that can be read."""
     return found is not None and not (found.lease is not None and found.lease.is_ended)
+
+
+def _is_of(found: FoundLease, holder: str) -> bool:
+    return found.lease is not None and found.lease.holder == holder
 
 
 def _is_unanswered(before: Lease | None, after: Lease | None) -> bool:
