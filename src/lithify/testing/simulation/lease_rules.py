@@ -2,7 +2,9 @@
 
 1. Everybody writes in its own name; who asks whether the holder is alive puts the question and changes
    nothing else.
-2. Who holds an epoch never writes over the lease of one who has said that it took a newer one.
+2. Who has said which epoch it took never writes over the lease of one who has said that it took a newer one.
+   (Who was told to take over and fell asleep before it knew that it had may find nothing left of what it
+   wrote, and take over once more.)
 3. Who was not told to take over writes over another's lease only if that one resigned, or if a question in it
    has stood for `LEASE_MS`; and not if its holder was alive all that time and nothing kept it from answering.
 """
@@ -29,6 +31,8 @@ class LeaseRules:
         """Holders by the name in their leases."""
         self._epochs: dict[str, int] = {}
         """By the name of the process, which epoch it took."""
+        self._said: dict[str, int] = {}
+        """The same, as its lease said."""
 
     def took(self, process: Process, epoch: int) -> None:
         """An epoch was taken."""
@@ -50,6 +54,8 @@ class LeaseRules:
         self._lease = new
         if new.challenger is None:
             self._asked_ms = None
+            if new.taken is not None and new.taking is None:
+                self._said[process.name] = new.taken
 
     def _asks(self, process: Process, old: Lease | None, new: Lease) -> None:
         if old is None or old.challenger is not None or old != new.unasked():
@@ -58,7 +64,7 @@ class LeaseRules:
         self._world.count("event: question asked")
 
     def _replaces(self, process: Process, old: Lease) -> None:
-        epoch, holder = self._epochs.get(process.name), self._names[old.holder]
+        epoch, holder = self._said.get(process.name), self._names[old.holder]
         if epoch is not None:
             if old.taken is not None and old.taken > epoch:
                 self._fail(process, f"holds epoch {epoch} and writes over the lease of {holder.name}: {old}")
