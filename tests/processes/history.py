@@ -70,6 +70,7 @@ ALLOWED = {
     (State.SCHEDULED, State.FAILED),
     (State.RUNNING, State.SCHEDULED),
     (State.RUNNING, State.COMPACTED),
+    (State.RUNNING, State.COMPLETED),  # short work of the worker beside the coordinator
     (State.RUNNING, State.FAILED),
     (State.COMPACTED, State.COMPLETED),
     (State.COMPACTED, State.FAILED),
