@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lithify.cli.hold import seconds_of, time_of
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.running import errors, print_json
+from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
 
 
@@ -64,15 +63,11 @@ def expire(
         grace_s = None if grace is None else seconds_of(grace)
         effective = settings(config, sets, store_option=store_option)
         from lithify import client
-        from lithify.views.drawing import draw
 
         with client.open(url, settings=effective) as dataset:
             found = dataset.expire(
                 older_than=before, retain_last=retain_last, grace_s=grace_s, dry_run=dry_run
             )
-        if as_json:
-            print_json(found.shown.document)
-        else:
-            draw(Console(), found.shown.blocks)
+        print_shown(found.shown, as_json)
         if not found.is_done:
             raise typer.Exit(1)

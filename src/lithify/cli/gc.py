@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.running import errors, print_json
+from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
 
 
@@ -44,11 +43,7 @@ def gc(
         given.check(url)
         effective = settings(config, sets, given, store_option=store_option)
         from lithify import client
-        from lithify.views.drawing import draw
 
         with client.open(url, settings=effective) as dataset:
             shown = dataset.collect_garbage(delete=delete, min_age_s=min_age, **given.asked().given)
-        if as_json:
-            print_json(shown.document)
-        else:
-            draw(Console(), shown.blocks)
+        print_shown(shown, as_json)

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.running import errors, print_json
+from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
 from lithify.errors import Refused
 
@@ -69,7 +68,6 @@ def hold(
         lease_s = None if lease is None else seconds_of(lease)
         effective = settings(config, sets, store_option=store_option)
         from lithify import client
-        from lithify.views.drawing import draw
 
         with client.open(url, settings=effective) as dataset:
             if show:
@@ -82,10 +80,7 @@ def hold(
             else:
                 lease_s = seconds_of(DEFAULT_LEASE) if lease_s is None else lease_s
                 shown = dataset.put_hold(snapshot=snapshot, at=at_time, name=name, lease_s=lease_s)
-        if as_json:
-            print_json(shown.document)
-        else:
-            draw(Console(), shown.blocks)
+        print_shown(shown, as_json)
 
 
 def time_of(text: str) -> datetime:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lithify.cli.kind_options import Given, with_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.running import errors, print_json
+from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
 from lithify.datasets.options import Inspection
 from lithify.datasets.registry import Registered, all_registered, registered_for
@@ -33,13 +32,7 @@ def _add(kind: Registered, inspection: Inspection) -> None:
                 noun = registered_for(url).noun
                 raise Refused(f"{url}: this command works on {kind.plural} only, and this is a {noun}")
             effective = settings(config, sets, store_option=store_option)
-            from lithify.views.drawing import draw
-
-            shown = kind.load().inspect(url, effective, inspection.part, given.asked())
-            if as_json:
-                print_json(shown.document)
-            else:
-                draw(Console(), shown.blocks)
+            print_shown(kind.load().inspect(url, effective, inspection.part, given.asked()), as_json)
 
     show.__doc__ = inspection.help
     others = {}

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
-from lithify.cli.running import errors, print_json
+from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
 
 if TYPE_CHECKING:
@@ -100,11 +99,7 @@ def _run(
     with errors(as_json):
         effective = settings(config, sets, store_option=store_option)
         from lithify import client
-        from lithify.views.drawing import draw
 
         with client.open(url, settings=effective) as dataset:
             shown: Any = ask(dataset)
-        if as_json:
-            print_json(shown.document)
-        else:
-            draw(Console(), shown.blocks)
+        print_shown(shown, as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -14,6 +14,9 @@ from rich.markup import escape
 from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
 from lithify.observe.secrets import concealed
+
+if TYPE_CHECKING:
+    from lithify.views.blocks import Shown
 
 MAX_ERROR_CHARS = 10_000
 _PASSED = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)
@@ -34,6 +37,16 @@ def pairs(options: list[str] | None) -> dict[str, str]:
 
 def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2))
+
+
+def print_shown(shown: Shown, as_json: bool) -> None:
+    """What there is to show, for programs or for people."""
+    if as_json:
+        print_json(shown.document)
+        return
+    from lithify.views.drawing import draw
+
+    draw(Console(), shown.blocks)
 
 
 @contextmanager

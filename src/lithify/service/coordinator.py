@@ -242,6 +242,8 @@ class Coordinator:
         finished = {c.id: c for c in self._companion.finished(ledger)} if self._companion is not None else {}
         found_now = (finished.get(c.id, c) for c in ledger.compactions)
         waiting = [c for c in found_now if c.state in (State.COMPACTED, State.SUBMITTED)]
+        if not waiting:
+            return _Commits()
         under_way = replace(
             ledger, compactions=tuple(c for c in ledger.active() if c.state is not State.SUBMITTED)
         )

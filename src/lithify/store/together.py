@@ -1,14 +1,14 @@
-"""Requests that do not depend on each other go out together: a far store answers all of them in the time of
-one.
+"""Two requests that do not depend on each other go out together: a far store answers both in the time of one.
 
-Each action but the first, which the caller's thread does, has a daemon thread: an interrupt of the caller is
-not held up by what others wait for, nor is the end of the process. All have ended when `together` returns; of
-several failures the first in the order of the actions is raised.
+The caller's thread does the first, a daemon thread the second: an interrupt of the caller is not held up by
+what the other waits for, nor is the end of the process. Both have ended when `both` returns or raises an
+error; of two failures the first one's is raised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -47,26 +47,13 @@ beside = Beside()
 """Simulations put one here that does everything in the caller's thread."""
 
 
-def together(*actions: Callable[[], ResultT]) -> list[ResultT]:
-    """What the actions give, in their order."""
-    if not actions:
-        return []
-    others = [beside.start(action) for action in actions[1:]]
-    failures: list[Exception] = []
-    results: list[ResultT] = []
-    for finish in (actions[0], *others):
-        try:
-            results.append(finish())
-        except Exception as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]
-    return results
-
-
 def both(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[FirstT, SecondT]:
-    """What two actions give."""
-    found_first: list[FirstT] = []
-    found_second: list[SecondT] = []
-    together(lambda: found_first.append(first()), lambda: found_second.append(second()))
-    return found_first[0], found_second[0]
+    """What two actions give. The caller's thread does the first."""
+    finish = beside.start(second)
+    try:
+        found = first()
+    except Exception:
+        with suppress(Exception):
+            finish()
+        raise
+    return found, finish()
