@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from tests.judge.iceberg_java import IcebergJava, iceberg_java
 from tests.s3 import S3, serve_s3
 
 os.environ.setdefault("LITHIFY_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
+# A shell that runs the suite in the background has it ignore Ctrl-C, and children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

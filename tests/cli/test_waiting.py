@@ -16,10 +16,13 @@ def test_it_says_why_it_waits_and_an_interrupt_ends_it() -> None:
     command = [sys.executable, "-m", "lithify", "plan", *options, "s3://bucket/db"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ.copy()) as process:
         assert process.stderr is not None
-        said = process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-        assert process.wait(60) == 130, rest
+        try:
+            said = process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            _, rest = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, rest
     assert "waiting for the store s3://bucket since" in said
     assert "onnection refused" in said
     assert rest.startswith("Stopped.")

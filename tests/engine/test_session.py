@@ -23,10 +23,8 @@ from tests.engine.waiting import (
 
 LONG_TASK = """
 import sys
-import signal
 from lithify.engine.spark import SparkEngine
 from tests.engine.tasks import sleep_noted
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs the suite in background
 with SparkEngine("local[2]") as engine:
     futures = [engine.submit("job", sleep_noted, (sys.argv[1], 120.0)) for _ in range(5)]
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 import traceback
 from pathlib import Path
 
@@ -16,6 +18,22 @@ LIMITS = Limits(max_attempts=3, time_limit_s=60)
 
 def test_result() -> None:
     assert decode_outcome(run_attempt(encode_request(tasks.double, 4, LIMITS), 0)) == 8
+
+
+def test_a_timer_of_the_process_goes_on_after_a_task() -> None:
+    """The watchdog of a test runner is one."""
+    rang: list[int] = []
+    previous = signal.signal(signal.SIGALRM, lambda number, _: rang.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        run_attempt(encode_request(tasks.double, 4, LIMITS), 0)
+        deadline_s = time.monotonic() + 10
+        while not rang and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert rang == [signal.SIGALRM]
 
 
 @pytest.mark.parametrize("attempt", [0, 1, 2])

@@ -140,12 +140,13 @@ def _time_limit() -> Iterator[None]:
         raise Hangs(f"nothing for {MAX_WALL_S} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(MAX_WALL_S)
+    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, MAX_WALL_S)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
 
 
 def _reset_peak() -> None:

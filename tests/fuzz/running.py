@@ -3,7 +3,7 @@
 1. Time is virtual as far as Lithify waits for it: sleeping moves the clock. More than `MAX_WAITS_S` of
    waiting is a command that never ends.
 2. Ranges run in this process at once (`lithify.testing.engine`).
-3. Services are told to stop after `ROUNDS` rounds.
+3. Services are told to stop after `LOOKS` looks at the signal, which are some rounds.
 
 Everything else is the command as it is: settings, options, messages, exit codes.
 """
@@ -26,7 +26,7 @@ from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import logging_as_before
 
 _COMMAND = get_command(app)
-ROUNDS = 12
+LOOKS = 24
 MAX_WAITS_S = 7200.0
 
 
@@ -63,11 +63,12 @@ def _sleep_s(_: SystemClock, duration_s: float) -> None:
 
 
 class StopSoon(threading.Event):
-    """A stop signal that comes after some rounds."""
+    """A stop signal that comes after some looks at it, whichever way one looks: a service that rests for
+    years looks again and again meanwhile."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._left = ROUNDS
+        self._left = LOOKS
 
     def is_set(self) -> bool:
         self._left -= 1
@@ -75,7 +76,7 @@ class StopSoon(threading.Event):
 
     def wait(self, timeout: float | None = None) -> bool:
         SystemClock().sleep_s(timeout or 0.0)
-        return False
+        return self.is_set()
 
 
 class Engine(InlineEngine):

@@ -174,9 +174,11 @@ def _time_limit(limit_s: float) -> Iterator[None]:
         yield  # no Python worker runs tasks here; only a test that calls this by itself does
         return
     previous = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    # A process has one such timer: whose it was gets it back.
+    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
