@@ -71,7 +71,7 @@ def test_the_error_of_a_run_is_what_ended_it_and_not_the_clean_up(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.write("gone")
-    waiting = Waiting(1.0, "gone", events.ignore)
+    waiting = Waiting(1.0, "gone", events.ignore, tasks_max_s=1.0)
     config = Config(store_options=site.options)
     dataset = KIND.open(site.url("gone"), config, SystemClock(), RandomIds(), lambda s: s, waiting)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lithify.errors import CorruptObject, ObjectNotFound, Refused, StoreError
-from lithify.store.objects import ObjectStore
+from lithify.errors import CorruptObject, ObjectNotFound, Refused, StoreError, StoreUnavailable
+from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.versions import (
     MAX_LOOKUPS,
     MAX_TRUSTED_LOOKS,
@@ -137,6 +137,21 @@ def test_what_cannot_be_settled_is_reported_as_unknown(faults: dict[int, Fault])
     with pytest.raises(StoreError, match="unknown") as caught:
         open_files(store).publish(None, b"mine")
     assert not isinstance(caught.value, VersionConflict)
+
+
+def test_who_could_not_publish_because_the_store_is_away_says_so() -> None:
+    """A service comes back to a dataset whose store is away, and quarantines one that fails otherwise."""
+
+    class Away(WrappedStore):
+        def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
+            raise StoreUnavailable(f"create {key}: refused", "connection refused")
+
+        def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
+            raise StoreUnavailable(f"get {key}: refused", "connection refused")
+
+    with pytest.raises(StoreUnavailable, match="unknown") as caught:
+        open_files(Away(MemoryStore())).publish(None, b"mine")
+    assert caught.value.cause == "connection refused"
 
 
 def test_a_failing_boundary_read_acknowledges_nothing() -> None:

@@ -70,6 +70,7 @@ from lithify.errors import (
     PreconditionFailed,
     Refused,
     StoreError,
+    StoreUnavailable,
     VersionConflict,
 )
 from lithify.ids import Ids, RandomIds
@@ -375,7 +376,10 @@ class VersionedFiles:
             gone = isinstance(error, ObjectNotFound) and isinstance(failure, ObjectExists)
             if gone:  # it existed, and was collected since
                 _conflict(key, failure)
-            raise StoreError(f"publish {key}: whether it was published is unknown: {failure}") from failure
+            text = f"publish {key}: whether it was published is unknown: {failure}"
+            if isinstance(failure, StoreUnavailable):
+                raise StoreUnavailable(text, failure.cause, is_doubtful=failure.is_doubtful) from failure
+            raise StoreError(text) from failure
         if meta.put_id == put_id and data == version.data:
             return
         self._seen = _Seen(Version(version.id, data), trusted_looks=0)
