@@ -105,12 +105,13 @@ class ObstoreStore:
         def read(got_on: GotOn) -> list[ObjectMeta]:
             metas: list[ObjectMeta] = []
             with _failures("list", folder or "/"):
-                for chunk in obstore.list(self._backend, folder or None):
+                # One by one costs no more, and shows that pages come, however little is in them.
+                for chunk in obstore.list(self._backend, folder or None, chunk_size=1):
                     got_on()
                     metas.extend(map(self._meta, chunk))
             return metas
 
-        found = self._requests.read_on(read, is_long=True)
+        found = self._requests.read_on(read)
         # Not every store lists in key order (directory buckets of S3 do not).
         return iter(sorted((meta for meta in found if not is_staging_name(meta.key)), key=attrgetter("key")))
 

@@ -41,7 +41,7 @@ class Direct:
     def read(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         return call()
 
-    def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0, *, is_long: bool = False) -> _T:
+    def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0) -> _T:
         return call(lambda: None)
 
     def write(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
@@ -88,18 +88,15 @@ class Requests(Direct):
 
         return self.read_on(lambda _: call(), size_bytes)
 
-    def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0, *, is_long: bool = False) -> _T:
-        """What `call` gives, which changes nothing and tells whenever a part of the answer is there. One that
-        is long takes many round trips of its own, so no silence means that it hangs."""
-        return self._repeated(call, size_bytes, is_hedged=not is_long, is_long=is_long)
+    def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0) -> _T:
+        """What `call` gives, which changes nothing and tells whenever a part of the answer is there."""
+        return self._repeated(call, size_bytes, is_hedged=True)
 
     def write(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         """What `call` gives, which sends about so much, and may have taken effect although it failed."""
         return self._repeated(lambda _: call(), size_bytes, is_hedged=False)
 
-    def _repeated(
-        self, call: Callable[[GotOn], _T], size_bytes: int, *, is_hedged: bool, is_long: bool = False
-    ) -> _T:
+    def _repeated(self, call: Callable[[GotOn], _T], size_bytes: int, *, is_hedged: bool) -> _T:
         self._outages.check()
         waiter, tries = object(), 0
         first: StoreUnavailable | None = None
@@ -108,8 +105,6 @@ class Requests(Direct):
 
         def silent(for_s: float) -> None:
             nonlocal is_over
-            if is_long and first is None:
-                return
             now_s = self._clock.monotonic_s()
             if for_s >= FIRST_AFTER_S or first is not None:
                 since_s = now_s - for_s if first is None else begun_s
@@ -118,7 +113,7 @@ class Requests(Direct):
                 since_s = max(started_s, self._traffic.alive_s) if self._waiting.comes_back else now_s
             else:
                 since_s = failed_s
-            is_silent = not is_long and for_s >= least_patience_s(size_bytes)
+            is_silent = for_s >= least_patience_s(size_bytes)
             is_over = is_silent and now_s - since_s >= self.policy.max_wait_s
             if is_over:
                 raise StoreUnavailable(f"{self.url}: no answer for {for_s:.0f} s", SILENCE)
