@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import Request, urlopen
@@ -86,7 +87,7 @@ def outlive(these: Subjects, how: Outage, seconds: float) -> dict[str, str]:
         commands = {url: nodes.command("compact", url, environment=these.environment) for url in these.urls}
         try:
             for url, command in commands.items():
-                wait_until(lambda command=command: command.events("Claimed") or _ended(command), LIMIT_S)
+                wait_until(partial(_has_claimed_or_ended, command), LIMIT_S)
                 assert command.exit_code is None, f"{url}: {command.errors}"
             these.site.server.weather = replace(FAR, outage=how)
             time.sleep(seconds)
@@ -97,8 +98,8 @@ def outlive(these: Subjects, how: Outage, seconds: float) -> dict[str, str]:
         return {url: _said(url, command) for url, command in commands.items()}
 
 
-def _ended(command: Process) -> bool:
-    return command.exit_code is not None
+def _has_claimed_or_ended(command: Process) -> bool:
+    return bool(command.events("Claimed")) or command.exit_code is not None
 
 
 def _said(url: str, command: Process) -> str:

@@ -261,6 +261,61 @@ def test_what_may_be_a_mistake_in_the_settings_is_none_once_the_store_has_answer
         world.requests.read(call)
 
 
+# Senders that repeat by themselves, and are watched.
+
+
+class Watching(World):
+    """A probe answers once the store is back."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.asked = threading.Event()
+
+        def probe() -> None:
+            self.asked.set()
+            self.call()
+
+        waiting = Waiting(300.0, "s3://b/db", self.tell)
+        self.requests = Requests("s3://b", waiting, clock=self.clock, rng=random.Random(7), probe=probe)
+        self.is_told = threading.Event()
+        self.is_over = threading.Event()
+
+    def tell(self, event: Event) -> None:
+        self.told.append(event)
+        (self.is_told if isinstance(event, WaitingForStore) else self.is_over).set()
+
+
+def test_who_waits_for_a_sender_asks_whether_the_store_is_there() -> None:
+    world = Watching(back_s=20.0)
+    world.requests.watch(64 << 20).look()
+    assert world.is_over.wait(20)
+    waiting = world.told[0]
+    assert isinstance(waiting, WaitingForStore)
+    assert (waiting.cause, waiting.since_s < 5) == (REFUSED, True)
+    assert isinstance(world.told[-1], StoreBack)
+
+
+def test_it_does_not_ask_while_anything_comes_from_the_store() -> None:
+    world = Watching()
+    assert world.requests.read(lambda: 1) == 1
+    world.requests.watch(64 << 20).look()
+    assert not world.asked.wait(0.05)
+
+
+def test_a_sender_of_which_nothing_is_heard_for_long_is_told_of_though_the_store_is_there() -> None:
+    world = Watching()
+    watch = world.requests.watch(8 << 20)
+    for _ in range(13):
+        watch.look()
+        world.clock.advance_s(1)
+    assert [type(event) for event in world.told] == [WaitingForStore]
+    watch.got_on()
+    assert isinstance(world.told[-1], StoreBack)
+    watch.look()
+    watch.end()
+    assert len(world.told) == 2
+
+
 # Requests that hang. These take real time, a little.
 
 
