@@ -12,64 +12,44 @@ import argparse
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import Request, urlopen
 
-from pyiceberg.catalog.sql import SqlCatalog
-
 from lithify.testing.s3 import Outage, S3Process, Weather, latency_of_all
-from tests.datasets.iceberg.tables import Row, append, files_of, fresh, make_rows, new_table
 from tests.engine.waiting import wait_until
 from tests.flaky import FAIR, Site
-from tests.processes.lakes import EAGER
+from tests.processes.lakes import Lake, s3_properties
 from tests.processes.nodes import Process, nodes_in
 
 FAR = Weather(latency=latency_of_all(200))
 LIMIT_S = 200.0
 """For what a command does beside waiting; Spark has to start."""
-_TABLE_OPTIONS = {"aws_endpoint": "endpoint", "aws_access_key_id": "access-key-id",
-                  "aws_secret_access_key": "secret-access-key", "aws_region": "region"}  # fmt: skip
 
 
-@dataclass
 class Subjects:
     """A database and a table in one bucket."""
 
-    site: Site
-    folder: Path
-    rows: list[Row] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        properties = {
-            f"s3.{_TABLE_OPTIONS[name]}": v for name, v in self.site.options.items() if name in _TABLE_OPTIONS
-        }
-        uri = f"sqlite:///{self.folder}/catalog.db"
-        catalog = SqlCatalog("lake", uri=uri, warehouse=self.site.url("warehouse"), **properties)
-        catalog.create_namespace("db")
-        self.table = new_table(catalog, properties=EAGER)
-        for _ in range(3):
-            self.rows += append(self.table, make_rows(50))
-        self.model = self.site.write("database")
-        prefix = "PYICEBERG_CATALOG__LAKE__"
+    def __init__(self, site: Site, folder: Path) -> None:
+        self.site, self.folder = site, folder
+        self._model = site.write("database")
+        self._lake = Lake(folder, site.url("warehouse"), s3_properties(site.options))
+        self._lake.add()
+        self.urls = (site.url("database"), self._lake.url)
         self.environment: Mapping[str, str] = {
-            "PYICEBERG_HOME": str(self.folder),
-            f"{prefix}URI": uri,
-            **{f"{prefix}{n.replace('.', '__').replace('-', '_').upper()}": v for n, v in properties.items()},
             "LITHIFY_LOG__FORMAT": "json",
             "LITHIFY_LOG__LEVEL": "info",
-            **{name.upper(): value for name, value in self.site.options.items()},
+            **self._lake.environment,
+            **{name.upper(): value for name, value in site.options.items()},
         }
-        self.urls = (self.site.url("database"), "iceberg://lake/db.events")
 
     def check(self) -> None:
         """Both are compacted and have their rows."""
-        assert self.site.read("database") == self.model
-        assert len(files_of(self.table)) == 1
-        shown = [tuple(row.values()) for row in fresh(self.table).scan().to_arrow().to_pylist()]
-        assert sorted(shown) == sorted(self.rows)
+        assert self.site.read("database") == self._model
+        assert self._lake.is_compacted
+        self._lake.check()
 
 
 @contextmanager
