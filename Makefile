@@ -52,8 +52,9 @@ fuzz: $(INSTALLED) ## Play 10,000 damaged datasets through the commands; a faili
 chaos: $(INSTALLED) ## Kill and freeze real processes, kill Spark and damage ledgers while 1 GB is compacted; a table says what it cost
 	$(BIN)/python -m tests.chaos
 
-flaky: $(INSTALLED) ## A hundred runs over a store that resets a tenth of all connections, and what 503s and an outage cost
+flaky: $(INSTALLED) ## A hundred runs over a store that resets a tenth of all connections; what 503s and outages cost
 	$(BIN)/python -m tests.flaky
+	$(BIN)/python -m tests.processes.outages
 
 garbage: $(INSTALLED) ## Collect the garbage of a thousand random tables, on local files and S3
 	$(BIN)/python -m tests.datasets.iceberg.garbage_random

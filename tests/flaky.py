@@ -8,7 +8,7 @@ reads every row back. The store is `lithify.testing.s3` in a process of its own.
 2. Runs while 30 % of all requests are answered by 503, and as many without that, in turn, at 20 ms a request:
    what the faults cost, as the ratio of the medians of their walls. (Each 503 takes its 20 ms, so that a run
    that waits for nothing but round trips takes 1.43 times as long without any pause.)
-3. An outage in the middle of a run.
+3. An outage in the middle of a run. Of four minutes, with real processes: `tests.processes.outages`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 1. Each dataset has a coordinator. One that cannot start, because another may be alive or the dataset is
    refused, ends the service before anything is written there. One that is fenced later ends for good and says
-   so, and the others go on; the service ends with the last.
+   so, and the others go on; the service ends with the last. One whose store is away starts when it is back.
 2. One pool of workers works on all of them (`lithify.service.worker_pool`). A worker has the name that is in
    the lease of its dataset's coordinator here, so that whoever starts after a crash takes back at once what
    it held.
@@ -17,6 +17,8 @@ import random
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -26,16 +28,23 @@ from lithify.compaction.finding import Finding
 from lithify.datasets.kind import Dataset
 from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
-from lithify.errors import Fenced, Refused
+from lithify.errors import Fenced, Refused, StoreUnavailable
 from lithify.events import Observer, each, ignore
-from lithify.service.loops import run_coordinator, run_workers
+from lithify.service.loops import once_back, run_coordinator, run_workers
 
 if TYPE_CHECKING:
-    from lithify.coordination.leadership import Leadership
+    from lithify.service.garbage_loop import Collector
     from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
 
 _log = logging.getLogger("lithify")
+
+
+@dataclass(frozen=True, slots=True)
+class _Coordinated:
+    dataset: Dataset
+    collector: Collector | None
+    """It works in a thread of its own, so it has opened the dataset for itself."""
 
 
 class Service:
@@ -70,12 +79,8 @@ class Service:
         observers = [o for o in (on_event, self._metrics) if o is not None]
         self._observe: Observer = each(*observers) if observers else ignore
         self._stop: threading.Event | None = None
-        self._datasets = [self._open(url) for url in self._urls] if coordinates else []
-        # They work in threads of their own.
-        self._collectors = {
-            url: wiring.collector(self._open(url), self._config, self._observe)
-            for url in (dataset.url for dataset in self._datasets)
-        }
+        self._coordinated = {url: self._opened(url) for url in self._urls} if coordinates else {}
+        """`None` for those whose stores are away."""
         self._closing = ExitStack()
         self._engine: Engine | None = engine
         if not self._works:
@@ -104,8 +109,8 @@ class Service:
         with ExitStack() as stack:
             if self._metrics is not None:
                 stack.enter_context(self._served())
-            if len(self._datasets) == 1:
-                self._run_one(self._datasets[0], stop)
+            if len(self._coordinated) == 1:
+                self._run_one(self._urls[0], stop)
             else:
                 self._run_all(stop)
 
@@ -122,23 +127,20 @@ class Service:
         assert self._metrics is not None
         return served(self._metrics, self._config.metrics.host, self._config.metrics.port or 0)
 
-    def _run_one(self, dataset: Dataset, stop: threading.Event) -> None:
-        leadership, worker = wiring.leadership(dataset), None
+    def _run_one(self, url: str, stop: threading.Event) -> None:
+        found, name, worker = self._awaited(url, stop), wiring.new_name(), None
+        if found is None:
+            return
         if self._engine is not None:
             room = wiring.room(self._engine, self._config)
-            name = leadership.holder
-            worker = wiring.worker(dataset, self._engine, self._config, self._observe, name, room=room)
-        self._coordinate(dataset, leadership, stop, worker)
+            worker = wiring.worker(found.dataset, self._engine, self._config, self._observe, name, room=room)
+        self._coordinate(found, name, stop, worker)
 
     def _run_all(self, stop: threading.Event) -> None:
-        leaderships = [wiring.leadership(dataset) for dataset in self._datasets]
+        names = {url: wiring.new_name() for url in self._coordinated}
         threads = [
-            threading.Thread(
-                target=self._coordinate_beside,
-                args=(dataset, leadership, stop),
-                name=f"lithify {dataset.url}",
-            )
-            for dataset, leadership in zip(self._datasets, leaderships, strict=True)
+            threading.Thread(target=self._coordinate_beside, args=(url, name, stop), name=f"lithify {url}")
+            for url, name in names.items()
         ]
         for thread in threads:
             thread.start()
@@ -146,7 +148,6 @@ class Service:
             if self._engine is None:
                 stop.wait()
             else:
-                names = dict(zip(self._urls, (leadership.holder for leadership in leaderships), strict=False))
                 self._pool = wiring.worker_pool(
                     self._urls, self._open, self._engine, self._config, self._observe, names
                 )
@@ -158,30 +159,51 @@ class Service:
         if self._errors:
             raise self._errors[0]
 
-    def _coordinate_beside(self, dataset: Dataset, leadership: Leadership, stop: threading.Event) -> None:
+    def _coordinate_beside(self, url: str, name: str, stop: threading.Event) -> None:
         """In a thread of its own."""
         try:
-            self._coordinate(dataset, leadership, stop, None)
+            found = self._awaited(url, stop)
+            if found is not None:
+                self._coordinate(found, name, stop, None)
         except BaseException as error:
             self._errors.append(error)
-            if isinstance(error, Fenced) and len(self._errors) < len(self._datasets):
-                _log.error("%s is coordinated by another process from here on: %s", dataset.url, error)
+            if isinstance(error, Fenced) and len(self._errors) < len(self._coordinated):
+                _log.error("%s is coordinated by another process from here on: %s", url, error)
             else:
                 stop.set()
 
     def _coordinate(
-        self, dataset: Dataset, leadership: Leadership, stop: threading.Event, worker: Worker | None
+        self, found: _Coordinated, name: str, stop: threading.Event, worker: Worker | None
     ) -> None:
         run_coordinator(
-            wiring.coordinator(dataset, self._config, self._observe, worker),
-            leadership,
+            wiring.coordinator(found.dataset, self._config, self._observe, worker),
+            wiring.leadership(found.dataset, name),
             stop,
             random.Random(),
             wiring.loop_options(self._config),
             take_over=self._take_over,
             worker=worker,
-            collector=self._collectors[dataset.url],
+            collector=found.collector,
         )
+
+    def _opened(self, url: str) -> _Coordinated | None:
+        """What is refused is so from the start. What cannot be reached is opened when it can (`_awaited`)."""
+        try:
+            return self._open_both(url)
+        except StoreUnavailable as error:
+            _log.warning("%s is opened later: %s", url, error)
+            return None
+
+    def _awaited(self, url: str, stop: threading.Event) -> _Coordinated | None:
+        """What is coordinated at `url`, once its store is there; `None` when told to stop before."""
+        found = self._coordinated[url]
+        if found is not None:
+            return found
+        return once_back(partial(self._open_both, url), stop, wiring.loop_options(self._config))
+
+    def _open_both(self, url: str) -> _Coordinated:
+        dataset = self._open(url)
+        return _Coordinated(dataset, wiring.collector(self._open(url), self._config, self._observe))
 
     def _open(self, url: str) -> Dataset:
         """A dataset belongs to one thread, so each opens its own."""

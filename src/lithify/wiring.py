@@ -79,13 +79,21 @@ def preload(urls: Iterable[str]) -> str:
     return ",".join(kind.warm_up for kind in all_registered() if kind in kinds and kind.warm_up)
 
 
-def leadership(dataset: Dataset) -> Leadership:
-    """What keeps two coordinators apart."""
+def leadership(dataset: Dataset, holder: str | None = None) -> Leadership:
+    """What keeps two coordinators apart; under a new name, unless it has one."""
     from lithify.clock import SystemClock
     from lithify.coordination.leadership import Leadership
     from lithify.ids import RandomIds
 
-    return Leadership(dataset, SystemClock(), RandomIds())
+    return Leadership(dataset, SystemClock(), RandomIds(), holder)
+
+
+def new_name() -> str:
+    """A name for this process in one dataset, as a coordinator and as a worker."""
+    from lithify.clock import SystemClock
+    from lithify.ids import RandomIds
+
+    return f"lithify-{RandomIds().ulid(SystemClock().now_ms())}"
 
 
 def coordinator(
@@ -160,15 +168,13 @@ def worker(
 ) -> Worker:
     """A worker of `dataset`, under a new name unless it has one."""
     from lithify.clock import SystemClock
-    from lithify.ids import RandomIds
     from lithify.service.worker import Worker
 
-    clock = SystemClock()
     return Worker(
         dataset,
         engine,
-        clock,
-        f"lithify-{RandomIds().ulid(clock.now_ms())}" if name is None else name,
+        SystemClock(),
+        new_name() if name is None else name,
         room=room,
         observer=observer,
     )

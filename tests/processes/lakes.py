@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.datasets.iceberg.tables import Row, append, files_of, fresh, make_rows, new_catalog, new_table
 
@@ -15,13 +16,18 @@ class Lake:
 
     url = "iceberg://lake/db.events"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, warehouse: str | None = None, properties: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """In a `warehouse` elsewhere, if given, which these properties reach."""
+        uri = f"sqlite:///{folder}/catalog.db"
         self.environment: Mapping[str, str] = {
             "PYICEBERG_HOME": str(folder),
-            "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{folder}/catalog.db",
+            **{_variable(name): value for name, value in {"uri": uri, **properties}.items()},
         }
         """With which a process knows the catalog."""
-        self._table = new_table(new_catalog(folder, name="lake"), properties=EAGER)
+        catalog = new_catalog(folder, name="lake", warehouse=warehouse, properties=properties)
+        self._table = new_table(catalog, properties=EAGER)
         self._rows: list[Row] = []
 
     def add(self, files: int = 3) -> None:
@@ -37,3 +43,18 @@ class Lake:
         """PyIceberg shows all rows, each once."""
         shown = [tuple(row.values()) for row in fresh(self._table).scan().to_arrow().to_pylist()]
         assert sorted(shown) == sorted(self._rows)
+
+
+def s3_properties(options: Mapping[str, str]) -> dict[str, str]:
+    """What PyIceberg needs to reach a store with these options of `tests.s3`."""
+    names = {
+        "aws_endpoint": "s3.endpoint",
+        "aws_access_key_id": "s3.access-key-id",
+        "aws_secret_access_key": "s3.secret-access-key",
+        "aws_region": "s3.region",
+    }
+    return {names[name]: value for name, value in options.items() if name in names}
+
+
+def _variable(name: str) -> str:
+    return f"PYICEBERG_CATALOG__LAKE__{name.replace('.', '__').replace('-', '_').upper()}"

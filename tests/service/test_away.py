@@ -1,4 +1,4 @@
-"""A service over two databases, one of whose stores is away."""
+"""A service one of whose stores is away."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyiceberg.utils.config import Config
 
 import lithify
 from lithify import events
+from lithify.errors import DatasetNotFound
 from lithify.events import Event
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import Outage, S3Server
 from tests.flaky import FAIR, Site
 from tests.judge.official import Put, open_db
+from tests.processes.lakes import Lake, s3_properties
 
 SETTINGS = {
     "service.poll_interval": "200ms",
@@ -84,3 +87,52 @@ def test_one_store_that_is_away_holds_up_nothing_but_its_own_dataset(
     assert not thread.is_alive()
     assert not [event for event in seen.events if isinstance(event, events.Quarantined)]
     assert site.read("away") == model
+
+
+def known_lake(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A table in the site's store whose catalog this process knows."""
+    lake = Lake(folder, site.url("warehouse"), s3_properties(site.options))
+    for name, value in lake.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it reads that but once
+    return lake
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_table_whose_store_is_away_at_the_start_is_opened_when_it_is_back(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+) -> None:
+    lake = known_lake(site, tmp_path, monkeypatch)
+    lake.add()
+    with open_db(tmp_path / "well") as database:
+        for n in range(5):
+            database.write_batch([Put(b"k", b"%d" % n)])
+            database.flush()
+    site.server.weather = replace(FAIR, outage=Outage.SLOW_DOWN)
+    seen, stop = Seen(), threading.Event()
+    urls = [lake.url] if is_alone else [lake.url, str(tmp_path / "well")]
+    service = lithify.Service(urls, settings=SETTINGS, engine=InlineEngine(), on_event=seen)
+    thread = threading.Thread(target=service.run, args=(stop,))
+    thread.start()
+    try:
+        assert is_alone or seen.wait_for(committed("well"))
+        assert seen.wait_for(lambda event: isinstance(event, events.WaitingForStore))
+        site.server.weather = FAIR
+        assert seen.wait_for(committed("events"))
+    finally:
+        site.server.weather = FAIR
+        stop.set()
+        thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    assert not [event for event in seen.events if isinstance(event, events.Quarantined)]
+    assert lake.is_compacted
+    lake.check()
+
+
+def test_what_is_refused_is_so_at_once_though_another_store_is_away(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = known_lake(site, tmp_path, monkeypatch)
+    site.server.weather = replace(FAIR, outage=Outage.SLOW_DOWN)
+    with pytest.raises(DatasetNotFound):
+        lithify.Service([lake.url, "iceberg://lake/db.missing"], engine=InlineEngine())

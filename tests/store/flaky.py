@@ -29,6 +29,8 @@ class Fault(Enum):
     RESET_BEFORE = "the connection is reset before it takes effect"
     RESET_AFTER = "the connection is reset after it took effect, instead of an answer"
     RESET_WITHIN = "the connection is reset in the middle of the answer"
+    CLOSE_WITHIN = "the connection is closed in the middle of the answer"
+    HANG_WITHIN = "nothing more comes after the middle of the answer"
     HANG = "nothing is answered until the end"
 
 
@@ -94,7 +96,8 @@ def flaky(s3: S3, choose: Choose, asked: list[Asked] | None = None) -> Iterator[
             elif fault is Fault.RESET_BEFORE:
                 return self._reset()
             if fault in (Fault.BUSY, Fault.BROKEN):
-                return self._answer(503 if fault is Fault.BUSY else 500, {}, b"<Error/>", Fault.NONE)
+                headers = {"Retry-After": "3600"}  # which nobody goes by
+                return self._answer(503 if fault is Fault.BUSY else 500, headers, b"<Error/>", Fault.NONE)
             status, headers, data = self._forward(body)
             if fault is Fault.RESET_AFTER:
                 return self._reset()
@@ -117,12 +120,16 @@ def flaky(s3: S3, choose: Choose, asked: list[Asked] | None = None) -> Iterator[
             length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(data))
             self.send_header("Content-Length", length)
             self.end_headers()
-            if fault is Fault.RESET_WITHIN:
-                self.wfile.write(data[: len(data) // 2])
-                self.wfile.flush()
-                self._reset()
-            else:
+            if fault not in (Fault.RESET_WITHIN, Fault.CLOSE_WITHIN, Fault.HANG_WITHIN):
                 self.wfile.write(data)
+                return
+            self.wfile.write(data[: len(data) // 2])
+            self.wfile.flush()
+            self.close_connection = True
+            if fault is Fault.RESET_WITHIN:
+                self._reset()
+            elif fault is Fault.HANG_WITHIN:
+                over.wait()
 
         def _reset(self) -> None:
             self.close_connection = True

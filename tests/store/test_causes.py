@@ -42,6 +42,17 @@ def connecting(debug: str, url: str = "http://store:9000/b/k") -> GenericError:
             "a listing that is no XML",
         ),
         (
+            OSError("Generic S3 error: Error performing POST - HTTP error: request or response body error"),
+            Failure.PASSING,
+            "the connection failed",
+        ),
+        (
+            OSError("x: status code: 403 Forbidden: <Code>AccessDenied</Code>"),
+            Failure.LASTING,
+            "403 Forbidden",
+        ),
+        (OSError("no space left on device"), Failure.LASTING, "no space left on device"),
+        (
             PermissionDeniedError("x: status code: 403 Forbidden: <Code>AccessDenied</Code>"),
             Failure.LASTING,
             "403 Forbidden",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,14 @@ from tests.s3 import S3, store_options
 from tests.store.flaky import RESETS, Asked, Fault, first, flaky, often
 from tests.store.test_remote import Request, between
 
+WITHIN = (Fault.RESET_WITHIN, Fault.CLOSE_WITHIN, Fault.HANG_WITHIN)
 FAULTS = [fault for fault in Fault if fault not in (Fault.NONE, Fault.HANG)]
 BODY = b"0123456789" * 100
+
+
+def hasty(options: dict[str, str]) -> dict[str, str]:
+    """What hangs is cut off soon."""
+    return {**options, "read_timeout": "500ms"}
 
 
 def missing(store: ObjectStore) -> str:
@@ -53,8 +60,8 @@ def test_a_read_survives(s3: S3, verb: str, fault: Fault) -> None:
     bucket, asked = s3.bucket(), list[Asked]()
     open_store(f"s3://{bucket}", s3.options)[0].put("there", BODY)
     with flaky(s3, first(2, fault, method), asked) as options:
-        assert read(open_store(f"s3://{bucket}", options)[0]) == expected
-    assert len(asked) in ((1, 3) if fault is Fault.RESET_WITHIN and method == "HEAD" else (3,))
+        assert read(open_store(f"s3://{bucket}", hasty(options))[0]) == expected
+    assert len(asked) in ((1, 3) if fault in WITHIN and method == "HEAD" else (3,))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -63,15 +70,15 @@ def test_writes_survive(s3: S3, fault: Fault) -> None:
     bucket = s3.bucket()
     url, directly = f"s3://{bucket}", open_store(f"s3://{bucket}", s3.options)[0]
     with flaky(s3, first(1, fault, "PUT")) as options:
-        open_store(url, options)[0].put("put", BODY)
+        open_store(url, hasty(options))[0].put("put", BODY)
     with flaky(s3, first(1, fault, "PUT")) as options:
-        files = VersionedFiles(open_store(url, options)[0], "m", ".m", "gc/m")
+        files = VersionedFiles(open_store(url, hasty(options))[0], "m", ".m", "gc/m")
         assert files.publish(None, BODY) == Version(1, BODY)
     with flaky(s3, first(1, fault, "POST")) as options:
-        open_store(url, options)[0].delete("put")
+        open_store(url, hasty(options))[0].delete("put")
     with (
         flaky(s3, first(1, fault, "PUT")) as options,
-        open_store(url, options)[0].open_writer("streamed") as writer,
+        open_store(url, hasty(options))[0].open_writer("streamed") as writer,
     ):
         writer.write(BODY)
         writer.commit()
@@ -165,6 +172,46 @@ def test_reads_that_hang_cost_little_and_are_told(s3: S3) -> None:
     assert [type(event) for event in told] == [WaitingForStore, StoreBack]
 
 
+@pytest.mark.parametrize(
+    ("within", "read"),
+    [
+        ("hangs", lambda store: store.get("hangs")),
+        ("hangs", lambda store: store.get_range("hangs", 0, len(BODY))),
+        ("list-type", lambda store: [meta.key for meta in store.list("")]),
+    ],
+)
+def test_a_read_that_hangs_while_others_are_answered_is_asked_for_again(
+    s3: S3, within: str, read: Callable[[ObjectStore], object]
+) -> None:
+    """Long before its connection is cut off."""
+    url, over = f"s3://{s3.bucket()}", threading.Event()
+    directly = open_store(url, s3.options)[0]
+    for key in ("hangs", "there"):
+        directly.put(key, BODY)
+    expected = read(directly)
+    with flaky(s3, first(1, Fault.HANG, "GET", within)) as options, ThreadPoolExecutor(1) as pool:
+        patient = {**options, "read_timeout": "1h", "timeout": "1h"}
+        store = open_store(url, patient)[0]
+
+        def ask_others() -> None:
+            while not over.wait(0.1):
+                assert store.get_range("there", 0, len(BODY)) == BODY
+
+        others = pool.submit(ask_others)
+        assert read(store) == expected
+        over.set()
+        others.result()
+
+
+def test_what_hangs_in_the_middle_is_told_before_it_is_cut_off(s3: S3) -> None:
+    url, told = f"s3://{s3.bucket()}", list[Event]()
+    open_store(url, s3.options)[0].put("there", BODY)
+    with flaky(s3, first(1, Fault.HANG_WITHIN, "GET")) as options:
+        patient = {**options, "read_timeout": "6s"}
+        assert open_store(url, patient, Waiting(60.0, "db", told.append))[0].get("there") == BODY
+    assert [type(event) for event in told] == [WaitingForStore, StoreBack]
+
+
 def test_a_saturated_link_is_not_made_worse() -> None:
     """All get their answers at about the same time, long after one would have alone."""
     count, size = 16, 512 * 1024
@@ -204,7 +251,7 @@ def test_a_healthy_listing_of_many_pages_is_made_once_and_is_no_outage(s3: S3) -
 def test_a_write_that_hangs_is_cut_off_and_settled(s3: S3) -> None:
     url = f"s3://{s3.bucket()}"
     with flaky(s3, first(1, Fault.HANG, "PUT")) as options:
-        files = VersionedFiles(open_store(url, {**options, "read_timeout": "300ms"})[0], "m", ".m", "gc/m")
+        files = VersionedFiles(open_store(url, hasty(options))[0], "m", ".m", "gc/m")
         assert files.publish(None, BODY) == Version(1, BODY)
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from lithify.errors import ObjectNotFound, StoreError
+from lithify.events import Event, StoreBack, WaitingForStore
 from lithify.store import multipart
 from lithify.store.multipart import PART_BYTES
+from lithify.store.requests import Requests, Watch
 from lithify.store.urls import open_store
-from tests.s3 import S3
+from lithify.store.waiting import Waiting
+from lithify.testing.s3 import Outage, S3Server, Weather
+from tests.s3 import S3, store_options
 from tests.store.test_remote import Request, between
 
 PIECE = bytes(range(256)) * (PART_BYTES // 512)
@@ -82,6 +87,72 @@ def test_a_part_that_is_refused_is_told_by_every_later_call(s3: S3) -> None:
         writer.abort()
         with pytest.raises(ObjectNotFound):
             store.get("object")
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 20])
+def test_an_outage_in_the_middle_is_waited_for_and_told(pieces: int) -> None:
+    """Of a small object, of one in two parts, and of one whose writer has to wait."""
+    told, is_over = list[Event](), threading.Event()
+    with S3Server() as server:
+        server.create_bucket("b")
+
+        def tell(event: Event) -> None:
+            told.append(event)
+            if isinstance(event, WaitingForStore):
+                server.weather = Weather()
+            else:
+                is_over.set()
+
+        store, _ = open_store("s3://b", store_options(server.url), Waiting(60.0, "db", tell))
+        server.weather = Weather(outage=Outage.SLOW_DOWN)
+        with store.open_writer("object") as writer:
+            for _ in range(pieces):
+                writer.write(PIECE)
+            writer.commit()
+        assert store.get("object") == pieces * PIECE
+        assert is_over.wait(20)
+    assert [type(event) for event in told] == [WaitingForStore, StoreBack]
+    assert isinstance(told[0], WaitingForStore)
+    assert told[0].cause.startswith("503")
+
+
+def test_an_interrupted_commit_shows_no_object_with_a_gap(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+
+    class Interrupting(Watch):
+        def look(self) -> None:
+            raise KeyboardInterrupt
+
+    with between(s3, gate) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", options)
+        monkeypatch.setattr(Requests, "watch", lambda *_: Interrupting())
+        writer = store.open_writer("object")
+        for _ in range(8):
+            writer.write(PIECE)
+        with pytest.raises(KeyboardInterrupt), writer:
+            writer.commit()
+        gate.is_open.set()
+        while "lithify-upload" in {thread.name for thread in threading.enumerate()}:
+            time.sleep(0.01)
+        assert [meta.key for meta in store.list("")] == []
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_uploads_survive_a_fifth_of_faults(pieces: int) -> None:
+    share = 0.2 / 3
+    with S3Server(seed=5) as server:
+        server.create_bucket("b")
+        store, _ = open_store("s3://b", store_options(server.url))
+        server.weather = Weather(
+            lost_requests=share, lost_answers=share, cut_answers=share, slowed_down=share
+        )
+        for n in range(5):
+            with store.open_writer(f"object-{n}") as writer:
+                for _ in range(pieces):
+                    writer.write(PIECE)
+                writer.commit()
+        server.weather = Weather()
+        assert {store.get(f"object-{n}") for n in range(5)} == {pieces * PIECE}
 
 
 def test_an_upload_that_is_aborted_under_way_shows_nothing(s3: S3) -> None:

@@ -60,7 +60,7 @@ def test_an_outage_of_minutes_is_waited_for_and_told(verb: str) -> None:
     *waiting, back = world.told
     assert all(isinstance(event, WaitingForStore) and event.cause == REFUSED for event in waiting)
     since = [event.since_s for event in waiting if isinstance(event, WaitingForStore)]
-    assert 5 <= since[0] < 6
+    assert 4 <= since[0] < 5
     assert [b > 1.9 * a for a, b in itertools.pairwise(since)] == [True] * (len(since) - 1)
     assert isinstance(back, StoreBack)
     assert back.waited_s == world.clock.monotonic_s()
@@ -261,6 +261,61 @@ def test_what_may_be_a_mistake_in_the_settings_is_none_once_the_store_has_answer
         world.requests.read(call)
 
 
+# Senders that repeat by themselves, and are watched.
+
+
+class Watching(World):
+    """A probe answers once the store is back."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.asked = threading.Event()
+
+        def probe() -> None:
+            self.asked.set()
+            self.call()
+
+        waiting = Waiting(300.0, "s3://b/db", self.tell)
+        self.requests = Requests("s3://b", waiting, clock=self.clock, rng=random.Random(7), probe=probe)
+        self.is_told = threading.Event()
+        self.is_over = threading.Event()
+
+    def tell(self, event: Event) -> None:
+        self.told.append(event)
+        (self.is_told if isinstance(event, WaitingForStore) else self.is_over).set()
+
+
+def test_who_waits_for_a_sender_asks_whether_the_store_is_there() -> None:
+    world = Watching(back_s=20.0)
+    world.requests.watch(64 << 20).look()
+    assert world.is_over.wait(20)
+    waiting = world.told[0]
+    assert isinstance(waiting, WaitingForStore)
+    assert (waiting.cause, waiting.since_s < 5) == (REFUSED, True)
+    assert isinstance(world.told[-1], StoreBack)
+
+
+def test_it_does_not_ask_while_anything_comes_from_the_store() -> None:
+    world = Watching()
+    assert world.requests.read(lambda: 1) == 1
+    world.requests.watch(64 << 20).look()
+    assert not world.asked.wait(0.05)
+
+
+def test_a_sender_of_which_nothing_is_heard_for_long_is_told_of_though_the_store_is_there() -> None:
+    world = Watching()
+    watch = world.requests.watch(8 << 20)
+    for _ in range(13):
+        watch.look()
+        world.clock.advance_s(1)
+    assert [type(event) for event in world.told] == [WaitingForStore]
+    watch.got_on()
+    assert isinstance(world.told[-1], StoreBack)
+    watch.look()
+    watch.end()
+    assert len(world.told) == 2
+
+
 # Requests that hang. These take real time, a little.
 
 
@@ -406,10 +461,41 @@ def test_a_store_that_answers_others_is_busy_and_not_asked_twice(over: threading
 
 def test_few_requests_of_a_store_are_hedged_at_once() -> None:
     traffic = Traffic(ManualClock())
-    begun = [traffic.begin_hedge(1.0) for _ in range(10)]
+    begun = [traffic.begin_hedge(0.0, 0, 1.0) for _ in range(10)]
     assert begun.count(True) == hedging.MAX_HEDGES
     traffic.end_hedge()
-    assert traffic.begin_hedge(1.0)
+    assert traffic.begin_hedge(0.0, 0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "overtakers", "is_asked_again"), [(1000, 3, True), (1000, 2, False), (10, 5, False)]
+)
+def test_what_others_overtake_hangs_although_the_store_answers_them(
+    over: threading.Event, size_bytes: int, overtakers: int, is_asked_again: bool
+) -> None:
+    """Others that began later; what is for less shows nothing."""
+    clock, calls = _Real(), list[int]()
+    traffic, left = Traffic(clock), [overtakers]
+
+    def other(for_bytes: int) -> None:
+        followed(lambda _: None, clock, traffic, size_bytes=for_bytes, patience_s=9.0, silent=lambda _: None)
+
+    def hang_once() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            over.wait(20)
+        return "answer"
+
+    def silent(for_s: float) -> None:
+        if left[0]:
+            left[0] -= 1
+            other(size_bytes)
+        traffic.got_on()
+        if for_s > 0.5:
+            over.set()
+
+    asked = followed(lambda _: hang_once(), clock, traffic, size_bytes=1000, patience_s=0.05, silent=silent)
+    assert (asked, len(calls)) == ("answer", 2 if is_asked_again else 1)
 
 
 def test_an_answer_that_has_begun_is_not_asked_for_again(over: threading.Event) -> None:

@@ -137,7 +137,8 @@ class Led(Protocol):
 class Leadership:
     """The leadership of one dataset, as one process seeks and holds it."""
 
-    def __init__(self, dataset: Led, clock: Clock, ids: Ids) -> None:
+    def __init__(self, dataset: Led, clock: Clock, ids: Ids, holder: str | None = None) -> None:
+        """Under a new name, unless it has one."""
         self._dataset = dataset
         self._clock = clock
         self._lease: Lease | None = None
@@ -154,7 +155,7 @@ class Leadership:
         """What `look_ahead` has read, until it is used."""
         self._looked_s = 0.0
         self._written_s = 0.0
-        self.holder = f"lithify-{ids.ulid(clock.now_ms())}"
+        self.holder = f"lithify-{ids.ulid(clock.now_ms())}" if holder is None else holder
         """The name this process goes by, in the lease and as a worker."""
 
     def look_ahead(self) -> None:

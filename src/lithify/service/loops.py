@@ -110,11 +110,11 @@ def run_coordinator(
         worker.room.check_master()  # before anything is written
     with ExitStack() as stack:
         acquiring = partial(leadership.acquire, take_over=take_over)
-        term = _once_back(lambda: stack.enter_context(acquiring()), stop, options)
+        term = once_back(lambda: stack.enter_context(acquiring()), stop, options)
         if term is None:
             return
         try:
-            _once_back(partial(coordinator.start, term), stop, options)
+            once_back(partial(coordinator.start, term), stop, options)
             if stop.is_set():
                 return  # it may not have started
             with collecting(collector):
@@ -124,7 +124,7 @@ def run_coordinator(
                 release(worker)
 
 
-def _once_back(action: Callable[[], ResultT], stop: Event, options: LoopOptions) -> ResultT | None:
+def once_back(action: Callable[[], ResultT], stop: Event, options: LoopOptions) -> ResultT | None:
     """What `action` gives, once the store answers; `None` when told to stop before."""
     trouble = _Trouble("the coordinator cannot start yet and tries again")
     while True:

@@ -42,7 +42,10 @@ def failure_of(error: BaseException) -> tuple[Failure, str]:
     if status is not None:
         passes = int(status[1]) in _PASSING_STATUS or any(code in text for code in _PASSING_CODES)
         return Failure.PASSING if passes else Failure.LASTING, f"{status[1]}{status[2]}".strip()
-    if type(error).__name__ != "GenericError" or not isinstance(error, BaseError):
+    # obstore's writers raise it all as OSError, without what is below `Debug source`.
+    if type(error) is not OSError and (
+        type(error).__name__ != "GenericError" or not isinstance(error, BaseError)
+    ):
         return Failure.LASTING, type(error).__name__
     if "HTTP error" in text:
         return _connection_failure(text, debug)

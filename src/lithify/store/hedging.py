@@ -4,9 +4,10 @@
    again, and to be interrupted. The threads are kept and used again; they end with the process.
 2. A request that may be hedged, and of which nothing has come when others of this store would have long had
    their answers (`Usual`), is made a second time, and at last a third time.
-3. That is for what hangs, not for what is slow: a store that has answered anything meanwhile is busy, and one
-   on whose way all requests are slow gets `MAX_HEDGES` more of them at the most (`Traffic`). A request whose
-   answer has begun is not hedged any more; the client cuts it off when it is silent.
+3. That is for what hangs, not for what is slow. A store that has answered anything meanwhile may be busy; of
+   such a one a request hangs that was overtaken, by `OVERTAKERS` for as much that began later and have their
+   answers. A store on whose way all requests are slow gets `MAX_HEDGES` more of them at the most (`Traffic`).
+   A request whose answer has begun is not hedged any more; the client cuts it off when it is silent.
 4. The first answer is the answer. So is the first error with which the store answered. An error on the way
    counts once none is under way any more.
 5. What comes later is dropped. So only what changes nothing may be hedged, and no request may write to
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeVar
@@ -28,6 +30,8 @@ MAX_ASKED = 3
 """Requests for the same thing at once."""
 MAX_HEDGES = 2
 """Requests to one store at once that are made beside others."""
+OVERTAKERS = 3
+"""One may have come another way, and two by chance."""
 LOOK_S = 1.0
 """Between two looks at a request that is silent."""
 _LEAST_S = 3.0
@@ -37,6 +41,8 @@ _LEAST_BYTES_PER_S = 1 << 20
 _UNIT_BYTES = 4 << 20
 """Bytes that take about as long as the request itself."""
 _WEIGHT = 0.1
+_REMEMBERED = 32
+"""Answers by which it is told who was overtaken."""
 
 _T = TypeVar("_T")
 
@@ -84,18 +90,31 @@ class Traffic:
         self._clock = clock
         self._lock = threading.Lock()
         self._hedges = 0
+        self._answered: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
+        """When the requests began that were answered last, and how many bytes they were for."""
 
     def got_on(self) -> None:
         """Something has come from the store."""
         self.alive_s = self._clock.monotonic_s()
 
-    def begin_hedge(self, patience_s: float) -> bool:
-        """Whether one more may be made of a request that was silent for so long. Then `end_hedge` follows."""
+    def note_answer(self, began_s: float, size_bytes: int) -> None:
+        """The answer of a request for so much has begun."""
         with self._lock:
-            if self._hedges >= MAX_HEDGES or self._clock.monotonic_s() - self.alive_s < patience_s:
+            self._answered.append((began_s, size_bytes))
+
+    def begin_hedge(self, began_s: float, size_bytes: int, patience_s: float) -> bool:
+        """Whether a request that has been silent for `patience_s` since it began may be made once more. Then
+        `end_hedge` follows."""
+        with self._lock:
+            is_silent = self._clock.monotonic_s() - self.alive_s >= patience_s
+            if self._hedges >= MAX_HEDGES or not (is_silent or self._is_overtaken(began_s, size_bytes)):
                 return False
             self._hedges += 1
             return True
+
+    def _is_overtaken(self, began_s: float, size_bytes: int) -> bool:
+        overtakers = sum(began > began_s and size >= size_bytes for began, size in self._answered)
+        return overtakers >= OVERTAKERS
 
     def end_hedge(self) -> None:
         with self._lock:
@@ -127,6 +146,7 @@ def followed(
         last_s = traffic.alive_s
         if not has_begun:
             has_begun = True
+            traffic.note_answer(started_s, size_bytes)
             if patience_s is not None:
                 traffic.usual.note(last_s - started_s, size_bytes)
 
@@ -155,7 +175,7 @@ def followed(
                 if not is_noted:
                     traffic.usual.note_unfinished(waited_s, size_bytes)
                     is_noted = True
-                if asked < MAX_ASKED and traffic.begin_hedge(patience_s):
+                if asked < MAX_ASKED and traffic.begin_hedge(started_s, size_bytes, patience_s):
                     start_thread(hedge)
                     asked += 1
             silent(now_s - last_s)

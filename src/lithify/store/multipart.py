@@ -1,14 +1,19 @@
 """Uploads to a store behind a network, which go on while their writer does.
 
-1. A small object is kept until `commit` and is one PUT.
+1. A small object is kept until `commit` and is one PUT, repeated and told of like any other request.
 2. From `PART_BYTES` on, a thread hands what is written to obstore, which sends it in parts of that size, up
    to `MAX_PARTS_IN_FLIGHT` at once. So neither the round trip that begins such an upload nor a slow part
    holds the writer up.
 3. Who writes faster than the network takes waits while `WAITING_BYTES` wait to be handed over.
 4. `commit` returns when all parts are there and the object has been put together.
+5. obstore repeats by itself what fails of the parts. Who waits in 3 or 4 looks now and then whether the store
+   is there, so that an outage is told of as fast as by others (`lithify.store.requests.Watch`). obstore does
+   not repeat a request whose answer breaks off: an upload that could not be begun so is begun again, and one
+   that may have been put together is looked for.
 
-Invariants: an object appears only by `commit`; what failed in the thread is raised by every later call, so
-that nothing with a gap is ever committed; an upload holds no more than the parts in flight and what waits.
+Invariants: a streamed object has a name that nobody else writes, and appears only by `commit`; what failed
+in the thread is raised by every later call, so that nothing with a gap is ever committed; an upload holds no
+more than the parts in flight and what waits.
 
 An upload that is aborted or killed never shows an object, but leaves its parts: buckets need a lifecycle rule
 that aborts incomplete multipart uploads, as S3's manual advises for every writer.
@@ -17,6 +22,7 @@ that aborts incomplete multipart uploads, as S3's manual advises for every write
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -25,8 +31,11 @@ from typing import TYPE_CHECKING
 
 import obstore
 
-from lithify.errors import StoreError
+from lithify.errors import ObjectNotFound, StoreError, StoreUnavailable
+from lithify.store.hedging import LOOK_S
 from lithify.store.keys import check_key
+from lithify.store.objects import ObjectStore
+from lithify.store.requests import Watch
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
@@ -34,6 +43,9 @@ if TYPE_CHECKING:
 PART_BYTES = 8 * 1024 * 1024
 MAX_PARTS_IN_FLIGHT = 8
 WAITING_BYTES = 32 * 1024 * 1024
+_MAX_BEGINNINGS = 10
+_BROKEN_OFF_S = 5.0
+"""What failed later was repeated already."""
 
 Failures = Callable[[str, str], AbstractContextManager[None]]
 """Turns the library's errors into ours, given what is done and to which key."""
@@ -42,42 +54,57 @@ Failures = Callable[[str, str], AbstractContextManager[None]]
 class MultipartWriter:
     """A streaming upload (`lithify.store.objects.ObjectWriter`). For one thread at a time."""
 
-    def __init__(self, key: str, backend: Backend, failures: Failures) -> None:
-        self._key = key
+    def __init__(
+        self,
+        key: str,
+        backend: Callable[[], Backend],
+        failures: Failures,
+        watch: Watch,
+        store: ObjectStore,
+    ) -> None:
+        """`backend` is what large objects are sent with, `store` all else that is asked."""
+        self._key = check_key(key)
+        self._backend = backend
         self._failures = failures
-        with failures("write", key):
-            self._file: obstore.WritableFile | None = obstore.open_writer(
-                backend, check_key(key), buffer_size=PART_BYTES, max_concurrency=MAX_PARTS_IN_FLIGHT
-            )
+        self._watch = watch
+        self._store = store
+        self._small: list[bytes] = []
+        """What is written, until it is too much for one request."""
         self._written_bytes = 0
         self._sender: _Sender | None = None
+        self._is_open = True
 
     def write(self, data: bytes | memoryview) -> None:
-        file = self._open("write")
+        self._check_open("write")
         # obstore keeps a reference to the buffer and sends it later; only a copy stays as it is.
         piece = bytes(data)
         self._written_bytes += len(piece)
-        if self._sender is None and self._written_bytes < PART_BYTES:
-            with self._failures("write", self._key):
-                file.write(piece)
+        if self._sender is not None:
+            self._sender.send(piece)
             return
-        if self._sender is None:
-            self._sender = _Sender(file, self._key, self._failures)
-        self._sender.send(piece)
+        self._small.append(piece)
+        if self._written_bytes >= PART_BYTES:
+            beginning, self._small = b"".join(self._small), []
+            self._sender = _Sender(self._open(beginning), self._key, self._failures, self._watch)
 
     def commit(self) -> None:
-        file = self._open("commit")
-        if self._sender is not None:
-            self._sender.finish()
-        self._file = self._sender = None  # whatever happens, nobody closes it twice
-        with self._failures("commit", self._key):
-            file.close()
+        self._check_open("commit")
+        try:
+            if self._sender is not None:
+                self._sender.commit()
+        except StoreError:
+            if not self._has_landed():
+                raise
+        self._is_open = False  # whatever happens, nobody closes it twice
+        if self._sender is None:
+            self._store.put(self._key, b"".join(self._small))
+        self.abort()
 
     def abort(self) -> None:
         # Dropping the file ends the upload; closing it would publish the object.
         if self._sender is not None:
             self._sender.stop()
-        self._file = self._sender = None
+        self._sender, self._small, self._is_open = None, [], False
 
     def __enter__(self) -> MultipartWriter:
         return self
@@ -87,57 +114,89 @@ class MultipartWriter:
     ) -> None:
         self.abort()
 
-    def _open(self, verb: str) -> obstore.WritableFile:
-        if self._file is None:
+    def _open(self, beginning: bytes) -> Callable[[], obstore.WritableFile]:
+        """What begins the upload; that takes round trips."""
+
+        def begin() -> obstore.WritableFile:
+            with self._failures("write", self._key):
+                file = obstore.open_writer(
+                    self._backend(), self._key, buffer_size=PART_BYTES, max_concurrency=MAX_PARTS_IN_FLIGHT
+                )
+                file.write(beginning)  # as much as a part, so this returns when the upload has begun
+                return file
+
+        return begin
+
+    def _has_landed(self) -> bool:
+        """Whether the object is there, although its upload has failed."""
+        try:
+            return self._store.head(self._key).size == self._written_bytes
+        except ObjectNotFound:
+            return False
+
+    def _check_open(self, verb: str) -> None:
+        if not self._is_open:
             raise StoreError(f"{verb} {self._key}: the upload is closed")
-        return self._file
 
 
 class _Sender:
     """Hands pieces to the library, in order, by a thread of its own."""
 
-    def __init__(self, file: obstore.WritableFile, key: str, failures: Failures) -> None:
-        self._file = file
+    def __init__(
+        self, begin: Callable[[], obstore.WritableFile], key: str, failures: Failures, watch: Watch
+    ) -> None:
+        self._begin = begin
         self._key = key
         self._failures = failures
+        self._watch = watch
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._has_ended = False
+        self._is_whole = False
+        """All has been written, and the object is to appear."""
+        self._is_over = False
+        """The thread has ended."""
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="lithify-upload", daemon=True)
         self._thread.start()
 
     def send(self, piece: bytes) -> None:
         """Queue a piece; waits while too much waits already."""
+
+        def has_room() -> bool:
+            fits = not self._waiting or self._waiting_bytes + len(piece) <= WAITING_BYTES
+            return self._error is not None or fits
+
+        self._wait_for(has_room)
         with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._error is not None
-                    or not self._waiting
-                    or self._waiting_bytes + len(piece) <= WAITING_BYTES
-                )
-            )
             self._check()
             self._waiting.append(piece)
             self._waiting_bytes += len(piece)
             self._changed.notify_all()
 
-    def finish(self) -> None:
-        """Return when all pieces are with the library."""
-        self._end()
-        self._thread.join()
+    def commit(self) -> None:
+        """Return when the object is there."""
+        self._end(is_whole=True)
+        self._wait_for(lambda: self._is_over)
         self._check()
 
     def stop(self) -> None:
         """Hand over nothing more. A piece that is being handed over is not waited for: it may take long."""
-        with self._changed:
-            self._waiting.clear()
-        self._end()
+        self._end(is_whole=False)
 
-    def _end(self) -> None:
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while True:
+            with self._changed:
+                if self._changed.wait_for(condition, LOOK_S):
+                    return
+            self._watch.look()
+
+    def _end(self, *, is_whole: bool) -> None:
         with self._changed:
-            self._has_ended = True
+            self._has_ended, self._is_whole = True, is_whole
+            if not is_whole:
+                self._waiting.clear()
             self._changed.notify_all()
 
     def _check(self) -> None:
@@ -146,13 +205,32 @@ class _Sender:
 
     def _run(self) -> None:
         try:
+            file = self._begun()
             while (piece := self._next()) is not None:
                 with self._failures("write", self._key):
-                    self._file.write(piece)
+                    file.write(piece)
+                self._watch.got_on()
+            if self._is_whole:
+                with self._failures("commit", self._key):
+                    file.close()
+                self._watch.got_on()
         except BaseException as error:  # raised where the pieces come from
+            self._error = error
+        finally:
+            self._watch.end()
             with self._changed:
-                self._error = error
+                self._is_over = True
                 self._changed.notify_all()
+
+    def _begun(self) -> obstore.WritableFile:
+        for _ in range(_MAX_BEGINNINGS - 1):
+            started_s = time.monotonic()
+            try:
+                return self._begin()
+            except StoreUnavailable:
+                if time.monotonic() - started_s > _BROKEN_OFF_S:
+                    raise
+        return self._begin()
 
     def _next(self) -> bytes | None:
         with self._changed:

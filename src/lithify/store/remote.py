@@ -6,9 +6,9 @@ protocol and its errors to ours.
 - Each request is made once by obstore; what fails on the way, the bodies of its answers included, is made
   again by `lithify.store.requests`. A create that was repeated can answer `ObjectExists` although the
   first try landed; `put_id` travels as user metadata so that this can be told.
-- Large objects are streamed by `lithify.store.multipart`. A writer's requests are repeated by obstore itself,
-  for as long as others are, because it sends the parts of an upload by itself; that is silent. So are those
-  of an object that is too large to be sent before a connection counts as silent.
+- Large objects are streamed by `lithify.store.multipart`. The parts of an upload are repeated by obstore
+  itself, for as long as others are; so is an object that is too large to be sent before a connection counts
+  as silent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, Sto
 from lithify.store.causes import failure_of
 from lithify.store.hedging import GotOn
 from lithify.store.keys import check_key, is_staging_name
-from lithify.store.multipart import MultipartWriter
+from lithify.store.multipart import MAX_PARTS_IN_FLIGHT, PART_BYTES, MultipartWriter
 from lithify.store.objects import ObjectMeta
 from lithify.store.ranges import check_range
 from lithify.store.requests import Direct
@@ -44,7 +44,8 @@ _MAX_CAUSE_CHARS = 500
 _CONFLICT = "409 Conflict"
 _MAX_CONFLICTS = 10
 """S3 answers so when another write to the object ends at that moment, and asks to try again."""
-_PROBE_KEY = "lithify/is-the-store-back"
+PROBE_KEY = "lithify/is-the-store-back"
+"""Asked for by who wants to know; there is no such object."""
 
 
 class ObstoreStore:
@@ -105,12 +106,13 @@ class ObstoreStore:
         def read(got_on: GotOn) -> list[ObjectMeta]:
             metas: list[ObjectMeta] = []
             with _failures("list", folder or "/"):
-                for chunk in obstore.list(self._backend, folder or None):
+                # One by one costs no more, and shows that pages come, however little is in them.
+                for chunk in obstore.list(self._backend, folder or None, chunk_size=1):
                     got_on()
                     metas.extend(map(self._meta, chunk))
             return metas
 
-        found = self._requests.read_on(read, is_long=True)
+        found = self._requests.read_on(read)
         # Not every store lists in key order (directory buckets of S3 do not).
         return iter(sorted((meta for meta in found if not is_staging_name(meta.key)), key=attrgetter("key")))
 
@@ -168,7 +170,8 @@ class ObstoreStore:
             self._requests.write(write)
 
     def open_writer(self, key: str) -> MultipartWriter:
-        return MultipartWriter(key, self._uploads(), _failures)
+        watch = self._requests.watch(MAX_PARTS_IN_FLIGHT * PART_BYTES)
+        return MultipartWriter(key, self._uploads, _failures, watch, self)
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
         return iter(())
@@ -202,8 +205,8 @@ class ObstoreStore:
 
 def probe(backend: Backend) -> None:
     """Ask for something that is not there. `StoreUnavailable` when there is no answer."""
-    with suppress(ObjectNotFound), _failures("head", _PROBE_KEY):
-        obstore.head(backend, _PROBE_KEY)
+    with suppress(ObjectNotFound), _failures("head", PROBE_KEY):
+        obstore.head(backend, PROBE_KEY)
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from lithify.clock import Clock, SystemClock
-from lithify.errors import StoreError, StoreUnavailable
+from lithify.errors import LithifyError, StoreError, StoreUnavailable
 from lithify.store.causes import UNREACHED
-from lithify.store.hedging import GotOn, Traffic, followed, least_patience_s, start_thread
+from lithify.store.hedging import LOOK_S, GotOn, Traffic, followed, least_patience_s, start_thread
 from lithify.store.retries import Failure, RetryPolicy
 from lithify.store.waiting import FIRST_AFTER_S, Known, Outages, Waiting
 
@@ -35,17 +35,34 @@ _T = TypeVar("_T")
 _log = logging.getLogger("lithify")
 
 
+class Watch:
+    """Of a sender that repeats by itself what fails, and says nothing of it. For one that waits for it: a
+    store that cannot be away needs none."""
+
+    def got_on(self) -> None:
+        """Something was sent."""
+
+    def look(self) -> None:
+        """Called about every `LOOK_S` by who waits for the sender."""
+
+    def end(self) -> None:
+        """The sender has ended, well or not."""
+
+
 class Direct:
     """Requests to a store that cannot be away: each is made once, by whoever makes it."""
 
     def read(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         return call()
 
-    def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0, *, is_long: bool = False) -> _T:
+    def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0) -> _T:
         return call(lambda: None)
 
     def write(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         return call()
+
+    def watch(self, size_bytes: int) -> Watch:
+        return Watch()
 
 
 class Requests(Direct):
@@ -77,6 +94,8 @@ class Requests(Direct):
         self._outages = Outages(url, waiting, self._clock, known)
         self._traffic = Traffic(self._clock)
         self._has_answered = False
+        self._is_asking = False
+        """Whether the store is there, for those who wait for a sender."""
 
     def __reduce__(
         self,
@@ -88,18 +107,65 @@ class Requests(Direct):
 
         return self.read_on(lambda _: call(), size_bytes)
 
-    def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0, *, is_long: bool = False) -> _T:
-        """What `call` gives, which changes nothing and tells whenever a part of the answer is there. One that
-        is long takes many round trips of its own, so no silence means that it hangs."""
-        return self._repeated(call, size_bytes, is_hedged=not is_long, is_long=is_long)
+    def read_on(self, call: Callable[[GotOn], _T], size_bytes: int = 0) -> _T:
+        """What `call` gives, which changes nothing and tells whenever a part of the answer is there."""
+        return self._repeated(call, size_bytes, is_hedged=True)
 
     def write(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         """What `call` gives, which sends about so much, and may have taken effect although it failed."""
         return self._repeated(lambda _: call(), size_bytes, is_hedged=False)
 
-    def _repeated(
-        self, call: Callable[[GotOn], _T], size_bytes: int, *, is_hedged: bool, is_long: bool = False
-    ) -> _T:
+    def sent(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
+        """What `call` gives, which sends about so much and repeats it by itself."""
+        watch = self.watch(size_bytes)
+        try:
+            answer = followed(
+                lambda _: call(),
+                self._clock,
+                self._traffic,
+                size_bytes=size_bytes,
+                patience_s=None,
+                silent=lambda _: watch.look(),
+            )
+            watch.got_on()
+            return answer
+        finally:
+            watch.end()
+
+    def watch(self, size_bytes: int) -> Watch:
+        """Of a sender of which nothing need be heard until so much is sent."""
+        return _Watch(self, size_bytes)
+
+    def look_for(self, waiter: object, since_s: float | None, size_bytes: int) -> float:
+        """Somebody waits for what is repeated elsewhere, since then by the monotonic clock if not only now;
+        since when. Asks, beside the caller, whether the store is there, unless that is known."""
+        now_s = self._clock.monotonic_s()
+        since_s = now_s if since_s is None else since_s
+        if now_s - since_s >= least_patience_s(size_bytes):
+            self._outages.waits(waiter, since_s, SILENCE)
+        if not self._is_asking and self._probe is not None and now_s - self._traffic.alive_s >= LOOK_S:
+            self._is_asking = True
+            start_thread(self._ask_whether_there)
+        return since_s
+
+    def answered(self, waiter: object) -> None:
+        """What was waited for so has gone on."""
+        self._outages.answered(waiter)
+
+    def leaves(self, waiter: object) -> None:
+        """It is not waited for any more."""
+        self._outages.leaves(waiter)
+
+    def _ask_whether_there(self) -> None:
+        assert self._probe is not None
+        try:
+            self.read(self._probe)
+        except LithifyError:
+            pass  # it was told of; what it means for the sender, the sender finds out
+        finally:
+            self._is_asking = False
+
+    def _repeated(self, call: Callable[[GotOn], _T], size_bytes: int, *, is_hedged: bool) -> _T:
         self._outages.check()
         waiter, tries = object(), 0
         first: StoreUnavailable | None = None
@@ -108,8 +174,6 @@ class Requests(Direct):
 
         def silent(for_s: float) -> None:
             nonlocal is_over
-            if is_long and first is None:
-                return
             now_s = self._clock.monotonic_s()
             if for_s >= FIRST_AFTER_S or first is not None:
                 since_s = now_s - for_s if first is None else begun_s
@@ -118,7 +182,7 @@ class Requests(Direct):
                 since_s = max(started_s, self._traffic.alive_s) if self._waiting.comes_back else now_s
             else:
                 since_s = failed_s
-            is_silent = not is_long and for_s >= least_patience_s(size_bytes)
+            is_silent = for_s >= least_patience_s(size_bytes)
             is_over = is_silent and now_s - since_s >= self.policy.max_wait_s
             if is_over:
                 raise StoreUnavailable(f"{self.url}: no answer for {for_s:.0f} s", SILENCE)
@@ -223,6 +287,25 @@ class Requests(Direct):
             first.cause,
             is_doubtful=first.is_doubtful,
         )
+
+
+class _Watch(Watch):
+    def __init__(self, requests: Requests, size_bytes: int) -> None:
+        self._requests = requests
+        self._size_bytes = size_bytes
+        self._since_s: float | None = None
+        """When the wait began, as far as is known."""
+
+    def got_on(self) -> None:
+        if self._since_s is not None:
+            self._since_s = None
+            self._requests.answered(self)
+
+    def look(self) -> None:
+        self._since_s = self._requests.look_for(self, self._since_s, self._size_bytes)
+
+    def end(self) -> None:
+        self._requests.leaves(self)
 
 
 def _made_elsewhere(url: str, max_wait_s: float, max_retries: int | None) -> Requests:

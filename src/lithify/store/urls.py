@@ -221,7 +221,7 @@ def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiti
             },
         }
         quick = backend(once, {"read_timeout": SILENT_READ, "timeout": _LONGEST_READ, **client})
-        known = _known_of(root, options) if waiting.comes_back else None
+        known = known_of(root, options) if waiting.comes_back else None
         requests = Requests(root, waiting, max_retries=max_retries, probe=lambda: probe(quick), known=known)
         uploads = cache(lambda: backend(patiently, {"timeout": _LONGEST_PART, **client}))
         return ObstoreStore(root, quick, requests, uploads)
@@ -232,8 +232,8 @@ def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiti
         raise Refused(f"{root}: the store cannot be opened with these options: {cause}") from error
 
 
-def _known_of(root: str, options: Mapping[str, str]) -> Known:
-    """One for all who reach a store with the same options, as long as any of them does."""
+def known_of(root: str, options: Mapping[str, str]) -> Known:
+    """One for all in this process who reach a store with the same options, as long as any of them does."""
     key = root, frozenset(options.items())
     with _known_lock:
         known = _known.get(key)

@@ -22,7 +22,8 @@ from lithify.errors import StoreUnavailable
 from lithify.events import Event, Observer, StoreBack, WaitingForStore, log_event
 from lithify.store.retries import DEFAULT_WAIT_S
 
-FIRST_AFTER_S = 5.0
+FIRST_AFTER_S = 4.0
+"""So that a store that hangs is told of within five seconds, as looks at a request are one apart."""
 MAX_PAUSE_S = 300.0
 
 _log = logging.getLogger("lithify")

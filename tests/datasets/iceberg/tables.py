@@ -78,11 +78,19 @@ PATH_ID, POSITION_ID = 2147483546, 2147483545
 Row = tuple[datetime | None, int, str]
 
 
-def new_catalog(folder: Path, *, name: str = "test") -> SqlCatalog:
-    """An empty catalog in SQLite, with its warehouse beside it."""
+def new_catalog(
+    folder: Path,
+    *,
+    name: str = "test",
+    warehouse: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> SqlCatalog:
+    """An empty catalog in SQLite, with its warehouse beside it, unless that is elsewhere."""
     folder.mkdir(exist_ok=True)
-    warehouse = (folder / "warehouse").as_uri()
-    catalog = SqlCatalog(name, uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse)
+    if warehouse is None:
+        warehouse = (folder / "warehouse").as_uri()
+    uri = f"sqlite:///{folder}/catalog.db"
+    catalog = SqlCatalog(name, uri=uri, warehouse=warehouse, **(properties or {}))
     catalog.create_namespace_if_not_exists("db")
     return catalog
 

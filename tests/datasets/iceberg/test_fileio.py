@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -246,6 +247,30 @@ def test_a_large_file_is_streamed(server: S3Server, tmp_path: Path, monkeypatch:
             stream.write(piece)
         assert stream.tell() == 18_000_000
     assert io.new_input(path).open().read() == b"".join(pieces)
+
+
+def test_an_outage_under_a_large_file_is_waited_for_and_told(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fileio, "MAX_HELD_BYTES", 1 << 20)
+    told, is_over = list[Event](), threading.Event()
+
+    def tell(event: Event) -> None:
+        told.append(event)
+        if isinstance(event, WaitingForStore):
+            server.weather = FAIR
+        else:
+            is_over.set()
+
+    options = {**store_options(server.url), "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    catalog = open_catalog("lake", options, Waiting(60.0, "lake", tell))
+    io, path = cast(WaitingFileIO, catalog._load_file_io(location="s3://lake/x")), "s3://lake/large/outage"
+    with io.new_output(path).create() as stream:
+        stream.write(bytes(12 << 20))
+        server.weather = replace(FAIR, outage=Outage.SLOW_DOWN)
+    assert len(io.new_input(path)) == 12 << 20
+    assert is_over.wait(20)
+    assert [type(event) for event in told] == [WaitingForStore, StoreBack]
 
 
 def test_every_file_survives_a_flaky_store(server: S3Server, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ switched off for all that can be repeated here:
 2. A file of up to `MAX_HELD_BYTES` is held in memory while it is written, and uploaded when it is closed;
    that is repeated as a whole. What it must not overwrite is its own if it has the same bytes.
 3. A larger one is streamed from there on, by PyArrow. Its parts are repeated by PyArrow's standard strategy,
-   whose pauses have chance and a bound; what fails all the same fails the task, which Spark runs again.
-   PyArrow publishes what it has of an upload that failed; then the name, which is new, is deleted.
+   whose pauses have chance and a bound; who waits for them looks whether the store is there, and tells if it
+   is not. What fails all the same fails the task, which Spark runs again. PyArrow publishes what it has of an
+   upload that failed; then the name, which is new, is deleted.
 
 Files on the local disk are left alone.
 """
@@ -34,7 +35,9 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from lithify.errors import StoreUnavailable
 from lithify.store.causes import UNKNOWN_NAME, UNTRUSTED
+from lithify.store.remote import PROBE_KEY
 from lithify.store.requests import Requests
+from lithify.store.urls import known_of
 from lithify.store.waiting import Waiting
 
 MAX_HELD_BYTES = 32 * 1024 * 1024
@@ -90,13 +93,17 @@ class Roots:
     def __reduce__(self) -> tuple[object, tuple[float]]:
         return _roots_elsewhere, (self.waiting.tasks_max_s,)
 
-    def of(self, location: str) -> Requests | None:
-        """Those of a file's store; `None` for the local disk."""
+    def of(self, location: str, io: WaitingFileIO) -> Requests | None:
+        """Those of a file's store, which `io` reaches; `None` for the local disk."""
         parts = urlsplit(location)
         if parts.scheme in ("", "file") or len(parts.scheme) == 1:
             return None
         root = f"{parts.scheme}://{parts.netloc}"
-        return self._requests.setdefault(root, Requests(root, self.waiting))
+        if root not in self._requests:
+            known = known_of(root, {name: v for name, v in io.properties.items() if isinstance(v, str)})
+            new = Requests(root, self.waiting, probe=lambda: io.probe(f"{root}/{PROBE_KEY}"), known=known)
+            self._requests.setdefault(root, new)
+        return self._requests[root]
 
 
 def _roots_elsewhere(max_s: float) -> Roots:
@@ -142,6 +149,10 @@ class WaitingFileIO(FileIO):
         else:
             requests.write(lambda: _asked(f"delete {path}", lambda: inner.delete(path)))
 
+    def probe(self, location: str) -> None:
+        """Ask for a file, whether it is there or not. `StoreUnavailable` when there is no answer."""
+        _asked(f"head {location}", lambda: self._of(location).new_input(location).exists())
+
     def _file(self, location: str) -> WaitingFile | PyArrowFile:
         requests = self._requests(location)
         file: Any = self._of(location).new_input(location)
@@ -152,7 +163,7 @@ class WaitingFileIO(FileIO):
     def _requests(self, location: str) -> Requests | None:
         roots = self.properties.get(_OWN)
         assert isinstance(roots, Roots)
-        return roots.of(location)
+        return roots.of(location, self)
 
     def _of(self, location: str, *, streams: bool = False) -> FileIO:
         key = urlsplit(location).scheme, streams
@@ -236,6 +247,10 @@ class WaitingFile(InputFile, OutputFile):
         return self._requests.write(
             lambda: _asked(f"put {self.location}", lambda: file.create(overwrite=overwrite))
         )
+
+    def send(self, call: Callable[[], object]) -> None:
+        """Do it to what `stream` gave."""
+        self._requests.sent(lambda: _asked(f"put {self.location}", call), MAX_HELD_BYTES)
 
     def _read(self, verb: str, call: Callable[[], _T]) -> _T:
         return self._requests.read(lambda: _asked(f"{verb} {self.location}", call))
@@ -335,12 +350,11 @@ class _Writing:
         if self._stream is None and self._held.tell() + view.nbytes <= MAX_HELD_BYTES:
             return self._held.write(view)
         try:
-            with _translated(f"put {self._file.location}"):
-                if self._stream is None:
-                    self._stream = self._file.stream(self._overwrite)
-                    self._stream.write(self._held.getvalue())
-                    self._held = io.BytesIO()
-                self._stream.write(view)
+            if self._stream is None:
+                self._stream = self._file.stream(self._overwrite)
+                self._file.send(lambda: self._stream.write(self._held.getvalue()))
+                self._held = io.BytesIO()
+            self._file.send(lambda: self._stream.write(view))
         except BaseException as error:
             self._abort(error)
             raise
@@ -354,8 +368,7 @@ class _Writing:
             self._file.upload(self._held.getvalue(), self._overwrite)
             return
         try:
-            with _translated(f"put {self._file.location}"):
-                self._stream.close()
+            self._file.send(self._stream.close)
         except BaseException as error:
             self._abort(error)
             raise
