@@ -54,6 +54,11 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
         version = self.files.latest()
         return None if version is None else self._decode(version)
 
+    def known(self) -> Ledger[SpecT, RangeT, OutputT] | None:
+        """The ledger as it was read or published last, without a request if it was."""
+        version = self.files.known()
+        return None if version is None else self._decode(version)
+
     def _decode(self, version: Version) -> Ledger[SpecT, RangeT, OutputT]:
         decoded = self._decoded  # another thread may decode another version meanwhile
         if decoded is None or decoded[0] != version.id:

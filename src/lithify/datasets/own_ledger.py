@@ -80,8 +80,7 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
     # Leadership
 
     def epoch(self) -> int:
-        self.snapshot()
-        return self._ledger.epoch()
+        return both(self.snapshot, self._ledger.epoch)[1]
 
     def check_epoch(self, epoch: int) -> None:
         """`Fenced` when `epoch` is not the newest any more. For who is about to publish somewhere else than

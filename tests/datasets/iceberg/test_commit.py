@@ -200,7 +200,9 @@ def test_a_lost_answer_is_recognised_much_later(catalog: SqlCatalog, later: Call
     (stalled,) = ledger.active()
     assert Steps(dataset_of(world.table)).commit().committed
     later(world)
-    verdicts = world.steps.dataset._committer.commit([stalled], world.steps.dataset._branch, lambda: None)
+    verdicts = world.steps.dataset._committer.commit(
+        [stalled], world.steps.dataset._branch, lambda table: None
+    )
     assert verdicts[stalled.id].refusal is None
     check(world.table, world.rows)
 

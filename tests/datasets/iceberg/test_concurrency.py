@@ -312,7 +312,7 @@ def test_two_coordinators_publish_the_same_files_once(catalog: Catalog) -> None:
     second = Steps(dataset_of(world.table), name="second")
     assert second.commit().committed
     # The first wakes up past its check of the epoch.
-    verdicts = first.dataset._committer.commit([stalled], first.dataset._branch, lambda: None)
+    verdicts = first.dataset._committer.commit([stalled], first.dataset._branch, lambda table: None)
     assert verdicts[stalled.id].refusal is None
     check(world.table, world.rows)
 

@@ -46,7 +46,8 @@ def micros(time: datetime) -> int:
 def read(task: RewriteTask) -> pa.Table:
     """All rows of the task's range."""
     reader = RangeReader(task)
-    batches = [batch for source in task.sources for batch in reader.batches(source)]
+    with reader.opened_ahead() as files:
+        batches = [batch for source in task.sources for batch in reader.batches(source, files)]
     return pa.Table.from_batches(batches, reader.arrow_schema)
 
 

@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
 from lithify.datasets.iceberg.errors import said, translated
-from lithify.datasets.iceberg.fileio import let_wait, waiting_of
+from lithify.datasets.iceberg.fileio import forget_metadata, let_wait, waiting_of
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store, settled_endpoint, split_scheme, with_wait
@@ -131,6 +131,14 @@ def _settle_endpoints(catalog: Catalog) -> None:
 def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     """The table as it is now. `CorruptObject` when its metadata do not decode, of which PyIceberg checks
     little."""
+    try:
+        return _loaded(catalog, identifier)
+    except CorruptObject:
+        forget_metadata(catalog.properties)  # somebody may repair them
+        raise
+
+
+def _loaded(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     what = f"table {'.'.join(identifier)}"
     try:
         with translated(what):

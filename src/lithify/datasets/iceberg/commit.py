@@ -1,6 +1,7 @@
 """Publishing compactions: many in one snapshot, each checked against the table as it is then.
 
-1. Load the table and list the head of the branch. Stop if another coordinator has taken over.
+1. Load the table and list the head of the branch. Stop if another coordinator has taken over, or if the
+   table is not the one on record.
 2. A compaction of whose outputs the table has any, or whose id a snapshot names, was committed before: by an
    earlier try whose answer was lost, or before a crash.
 3. Check each of the others against the head, component by component (`components`): a conflict about one
@@ -25,6 +26,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
@@ -51,6 +53,7 @@ from lithify.datasets.iceberg.replace import (
 )
 from lithify.errors import StoreError, VersionConflict
 from lithify.ids import Ulid
+from lithify.store.together import both
 
 COMPACTIONS_PROPERTY = "lithify.compactions"
 """In the summary of a snapshot: ids of the compactions it publishes."""
@@ -96,15 +99,15 @@ class Committer:
         self,
         compactions: Sequence[IcebergCompaction],
         branch_of: Callable[[Table], str],
-        check_epoch: Callable[[], None],
+        check: Callable[[Table], object],
     ) -> Verdicts:
-        """Publish what still holds of each."""
+        """Publish what still holds of each. `check` raises when this process may not commit to the table that
+        was loaded; it has looked before anything is written."""
         pause_s = FIRST_PAUSE_S
         for attempt in range(1, MAX_TRIES + 1):
             table = load_table(self._catalog, self._identifier)
             branch = branch_of(table)
-            head = read_listing(table, branch, self._cache)
-            check_epoch()
+            _, head = both(partial(check, table), partial(read_listing, table, branch, self._cache))
             if head is None:
                 return {c.id: Verdict("the table has no snapshot any more") for c in compactions}
             batch = self._judge(table, head, compactions)

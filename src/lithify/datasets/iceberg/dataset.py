@@ -10,8 +10,9 @@ the table's UUID: tables that share a location, or follow each other there, shar
 | `coordinator.json`, `progress/`, `attempts/`, `failures/` | as for every dataset |
 
 Commit (`commit`): the rewrite of a compaction's inputs is published by the catalog's compare-and-swap. The
-epoch in the ledger is checked just before; should a coordinator that is replaced at that moment still
-commit, nothing is lost, because its successor finds the compaction in the table's history.
+epoch in the ledger and the record of the table's lineage are checked just before; should a coordinator that
+is replaced at that moment still commit, nothing is lost, because its successor finds the compaction in the
+table's history.
 
 Remembering: what a plan found out about chunks, and its queue, are kept once a coordinator has acted on the
 plan (`remember`); what a commit wrote, at once. It is a memory only, so it may be lost or overwritten.
@@ -43,6 +44,7 @@ from lithify.datasets.iceberg.catalogs import (
 from lithify.datasets.iceberg.commit import Committer, committed_ids
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.execute import execute_rewrite
+from lithify.datasets.iceberg.fileio import lend
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.lineage import Lineage, former_roots
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
@@ -75,6 +77,7 @@ from lithify.planning.timeline.plan import remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
+from lithify.store.together import both
 from lithify.store.versions import Version, VersionedFiles
 
 OWN_FOLDER = "_lithify"
@@ -109,6 +112,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         `open_place` gives the store in which the table lies, and the key of its root there."""
         table = load_table(catalog, url.identifier)
         store, self.root = open_place(table)
+        lend(store, table.io)
         folder = join(self.root, OWN_FOLDER, str(table.metadata.table_uuid))
         rng = rng if rng is not None else random.Random()
         super().__init__(str(url), store, folder, LEDGERS, clock, ids, rng)
@@ -125,6 +129,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self.lineage = Lineage(self.url, self.store, join(folder, "lineage.json"))
         self._cache = ManifestCache()
         self._footers = Footers()
+        self._is_memory_damaged = False
         self._committer = Committer(catalog, url.identifier, self._cache, clock, self._rng)
         self.buffer_bytes = DEFAULT_BUFFER_BYTES
         """Rows that a task holds in memory."""
@@ -134,6 +139,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         """Whether deferred chunks may be planned: nothing waits in the queue."""
         self._remembered: tuple[int, ChunkStates] | None = None
         self._drawn: tuple[str, int, TableState] | None = None
+        self._continues: str | None = None
+        """The metadata file that was found to continue what is on record."""
 
     @property
     def numbered_files(self) -> tuple[VersionedFiles, ...]:
@@ -164,25 +171,44 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
                     f"{url_of(store.url, folder)} to {url_of(*here)}, or delete it if nobody needs it"
                 )
 
+    def glance(self) -> tuple[IcebergLedger | None, TableState]:
+        """Both at once. A ledger that is newer than the table shows work as done whose files are still
+        there: that would be planned again and then not committed, since its files are gone."""
+        snapshot, ledger = both(self.snapshot, self.ledger)
+        return ledger, snapshot
+
+    def known(self) -> tuple[IcebergLedger | None, TableState]:
+        if self._drawn is None:
+            return self.glance()
+        return self._ledger.known(), self._drawn[2]
+
     def snapshot(self) -> TableState:
         """The head of the branch; `Refused` for a table that cannot be compacted."""
-        table = self.load()
-        chunks = self._chunks.latest()
+        table, chunks = both(self.load, self._chunks.latest)
         known = (table.metadata_location, chunks.id if chunks is not None else 0)
         if self._drawn is None or self._drawn[:2] != known:
             policy = parse_policy(table.metadata.properties, self.url, self._options)
             branch = check_table(table.metadata, policy.branch, self.url)
-            self.lineage.check(table, self.load)
             column = find_time_column(table.metadata, policy.time_column, self.url)
-            listing = read_listing(table, branch, self._cache)
+            _, listing = both(
+                partial(self._check_lineage, table), lambda: read_listing(table, branch, self._cache)
+            )
             states, notes = self._states(chunks)
             state = draw_state(table, listing, policy, column, self._footers, states)
             self._drawn = (*known, replace(state, notes=(*state.notes, *notes)))
         return self._drawn[2]
 
+    def _check_lineage(self, table: Table) -> None:
+        """`Refused` when the table does not continue what is on record, unless that was found of its present
+        state before. Whoever is about to commit looks again."""
+        if self._continues != table.metadata_location:
+            self.lineage.check(table, self.load)
+            self._continues = table.metadata_location
+
     def _states(self, version: Version | None) -> tuple[ChunkStates, tuple[str, ...]]:
         """What is remembered. Where that is damaged nothing is, which is worth a note and no more: the next
         analysis replaces it."""
+        self._is_memory_damaged = False
         if version is None:
             return ChunkStates(), ()
         if self._remembered is None or self._remembered[0] != version.id:
@@ -190,6 +216,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             try:
                 self._remembered = version.id, state_codec.decode(version.data, key)
             except CorruptObject as error:
+                self._is_memory_damaged = True
                 return ChunkStates(), (f"what was remembered of chunks is damaged and not used: {error}",)
         return self._remembered[1], ()
 
@@ -205,11 +232,16 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         if states == known:
             return
         data = state_codec.encode(states)
-        self._chunks.update(
+        version = self._chunks.update(
             lambda version: None if version is not None and version.data == data else data,
             self._clock,
             self._rng,
         )
+        if version is not None and self._drawn is not None and not self._is_memory_damaged:
+            # What this process has just written itself is no news of the table.
+            self._remembered = version.id, states
+            location, _, state = self._drawn
+            self._drawn = location, version.id, replace(state, states=states)
 
     def commit(
         self,
@@ -219,12 +251,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     ) -> Mapping[Ulid, str | None]:
         """Publish what still holds of all `compactions`; see the contract."""
 
-        def branch_of(table: Table) -> str:
-            self.lineage.check(table, self.load)
-            return self._branch(table)
+        def check(table: Table) -> None:
+            both(lambda: self.lineage.check(table, self.load), partial(self.check_epoch, epoch))
 
-        check_epoch = partial(self.check_epoch, epoch)
-        verdicts = self._committer.commit(compactions, branch_of, check_epoch)
+        verdicts = self._committer.commit(compactions, self._branch, check)
         for compaction in compactions:
             verdict = verdicts[compaction.id]
             if verdict.dropped is not None:
@@ -236,8 +266,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def _remember_committed(self, published: Iterable[tuple[ChunkSpec, Iterable[NewFile]]]) -> None:
         """Our own commit is no change that has to be analysed. Where a part of it was dropped, a chunk has
         other files than these, which shows."""
-        table, state = self.load(), self.snapshot()
-        self.lineage.advance(table)
+        table = self.load()
+        self._continues = table.metadata_location  # it was looked before the commit; `advance` looks again
+        state, _ = both(self.snapshot, lambda: self.lineage.advance(table))
         column = find_time_column(table.metadata, state.policy.time_column, self.url)
         states = state.states
         for spec, files in published:

@@ -1,12 +1,14 @@
 """Rewriting one range: read, sort into pieces, write files of about even size.
 
-1. Read the rows of the range from every source, deletes applied.
+1. Read the rows of the range from every source, deletes applied. The next files are opened meanwhile
+   (`opened_ahead`).
 2. Sort them into the pieces of the range (`spill`), in bounded memory.
 3. Sort each piece by the table's sort order, or by time, and write it to as few files of equal size as
    the target allows. A piece too large for the buffer comes in parts that follow each other in time:
    where rows are sorted by time first, files go on across the parts; with any other order each part has
    files of its own, since a file must be sorted as a whole.
-4. Files of a piece name the sources that had a row in it, so that what became of each source is known.
+4. Files of a piece name the sources that had a row in it, so that what became of each source is known. What
+   is written to a store is sent while the next file is written; at the end all of it is waited for.
 
 The files count only once they are committed. On any error they are deleted.
 """
@@ -23,6 +25,7 @@ import pyarrow as pa
 from lithify.clock import SystemClock
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter
+from lithify.datasets.iceberg.fileio import lend
 from lithify.datasets.iceberg.reader import RangeReader
 from lithify.datasets.iceberg.sorting import RowOrder, row_order, sort_rows
 from lithify.datasets.iceberg.spill import Pieces
@@ -43,9 +46,12 @@ def execute_rewrite(task: RewriteTask) -> TaskResult:
     if task.done:
         return TaskResult(task.done, 0, 0, 0, 0, 0.0, peak_memory_bytes())
     ids = RandomIds()
-    if task.reporting is None:
+    if not task.store_url:
         return run_rewrite(task, ids, _no_report)
     store, _ = open_store(task.store_url, task.store_options)
+    lend(store, task.io)
+    if task.reporting is None:
+        return run_rewrite(task, ids, _no_report)
     clock = SystemClock()
     reporter = BackgroundReporter(MovementReporter(task.reporting, store, clock, ids), clock)
 
@@ -69,12 +75,13 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
     bytes_read = 0.0
     try:
         with Pieces(task.range.cuts, time_name, task.buffer_bytes) as pieces:
-            for source in task.sources:
-                bytes_per_row = source.file.file_size_in_bytes / max(source.file.record_count, 1)
-                for batch in reader.batches(source):
-                    pieces.add(pa.Table.from_batches([batch]), source.position)
-                    bytes_read += bytes_per_row * batch.num_rows
-                    report(bytes_read, 0)
+            with reader.opened_ahead() as files:
+                for source in task.sources:
+                    bytes_per_row = source.file.file_size_in_bytes / max(source.file.record_count, 1)
+                    for batch in reader.batches(source, files):
+                        pieces.add(pa.Table.from_batches([batch]), source.position)
+                        bytes_read += bytes_per_row * batch.num_rows
+                        report(bytes_read, 0)
             rows = pieces.rows
             stored_bytes_per_row = bytes_read / max(rows, 1)
             for piece, tables in pieces.drain():
@@ -82,6 +89,7 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
                 _write_piece(writer, tables, piece.rows, stored_bytes_per_row, task.target_bytes, order)
                 report(bytes_read, sum(file.size_bytes for file in writer.finished))
             spilled_bytes = pieces.spilled_bytes
+        writer.finish_uploads()
     except BaseException as error:
         try:
             writer.abandon()

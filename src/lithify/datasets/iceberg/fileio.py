@@ -13,7 +13,8 @@ switched off for all that can be repeated here:
    is not. What fails all the same fails the task, which Spark runs again. PyArrow publishes what it has of an
    upload that failed; then the name, which is new, is deleted.
 
-Files on the local disk are left alone.
+Files in a store on S3 that Lithify has open anyway are reached by that (`stored_files`), unless the catalog
+names another FileIO than PyIceberg's own choice. Files on the local disk are left alone.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from lithify.datasets.iceberg.reading import RandomReads
+from lithify.datasets.iceberg.stored_files import Lent, StoredFile
 from lithify.errors import StoreUnavailable
 from lithify.store.causes import UNKNOWN_NAME, UNTRUSTED
+from lithify.store.objects import ObjectStore
 from lithify.store.remote import PROBE_KEY
 from lithify.store.requests import Requests
 from lithify.store.urls import known_of
@@ -84,10 +88,11 @@ class Patiently(AwsStandardS3RetryStrategy):  # type: ignore[misc]
 
 
 class Roots:
-    """The requests to each store that files of a catalog lie in. Travels to tasks."""
+    """The requests to each store that files of a catalog lie in. Travels to tasks, without what is lent."""
 
     def __init__(self, waiting: Waiting | None = None) -> None:
         self.waiting = waiting if waiting is not None else Waiting()
+        self.lent = Lent()
         self._requests: dict[str, Requests] = {}
 
     def __reduce__(self) -> tuple[object, tuple[float]]:
@@ -125,6 +130,21 @@ def waiting_of(properties: Properties) -> Waiting:
     return roots.waiting if isinstance(roots, Roots) else Waiting()
 
 
+def lend(store: ObjectStore, io: FileIO) -> None:
+    """From now on the files of tables that are reached as by `io` are reached in `store`, if they lie there
+    and it is one of those that can be lent."""
+    roots = io.properties.get(_OWN)
+    if isinstance(roots, Roots):
+        roots.lent.lend(store, io.properties)
+
+
+def forget_metadata(properties: Properties) -> None:
+    """Read metadata files anew that are read with these properties."""
+    roots = properties.get(_OWN)
+    if isinstance(roots, Roots):
+        roots.lent.recent.forget_all()
+
+
 class WaitingFileIO(FileIO):
     """See the module."""
 
@@ -143,6 +163,10 @@ class WaitingFileIO(FileIO):
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         path = location if isinstance(location, str) else location.location
+        stored = self._stored(path)
+        if stored is not None:
+            stored.delete()
+            return
         requests, inner = self._requests(path), self._of(path)
         if requests is None:
             inner.delete(path)
@@ -153,17 +177,29 @@ class WaitingFileIO(FileIO):
         """Ask for a file, whether it is there or not. `StoreUnavailable` when there is no answer."""
         _asked(f"head {location}", lambda: self._of(location).new_input(location).exists())
 
-    def _file(self, location: str) -> WaitingFile | PyArrowFile:
+    def _file(self, location: str) -> StoredFile | WaitingFile | PyArrowFile:
+        stored = self._stored(location)
+        if stored is not None:
+            return stored
         requests = self._requests(location)
         file: Any = self._of(location).new_input(location)
         if requests is None:
             return cast(PyArrowFile, file)
         return WaitingFile(location, file, requests, lambda: self._of(location, streams=True))
 
-    def _requests(self, location: str) -> Requests | None:
+    def _stored(self, location: str) -> StoredFile | None:
+        if _GIVEN_IMPL in self.properties:
+            return None
+        return self._roots.lent.file(location, self.properties)
+
+    @property
+    def _roots(self) -> Roots:
         roots = self.properties.get(_OWN)
         assert isinstance(roots, Roots)
-        return roots.of(location, self)
+        return roots
+
+    def _requests(self, location: str) -> Requests | None:
+        return self._roots.of(location, self)
 
     def _of(self, location: str, *, streams: bool = False) -> FileIO:
         key = urlsplit(location).scheme, streams
@@ -256,60 +292,25 @@ class WaitingFile(InputFile, OutputFile):
         return self._requests.read(lambda: _asked(f"{verb} {self.location}", call))
 
 
-class _Reading(io.RawIOBase):
+class _Reading(RandomReads):
     """Reads of an open file, each of which is repeated."""
 
     def __init__(self, location: str, file: pa.NativeFile, requests: Requests) -> None:
-        super().__init__()
-        self._location = location
+        super().__init__(location, file.size())
         self._file = file
         self._requests = requests
-        self._size: int = file.size()
-        self._at = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(0, start + offset)
-        return self._at
-
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self._size
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        length, at = left if size is None or size < 0 else min(size, left), self._at
-        if not length:
-            return b""
-        what = f"get {self._location}"
+    def fetch(self, offset: int, length: int) -> bytes:
+        what = f"get {self.location}"
 
         def read() -> bytes:
-            data: bytes = self._file.read_at(length, at)
+            data: bytes = self._file.read_at(length, offset)
             if len(data) != length:
                 cause = "the answer broke off"
                 raise StoreUnavailable(f"{what}: {cause} after {len(data)} of {length} bytes", cause)
             return data
 
-        data = self._requests.read(lambda: _asked(what, read), length)
-        self._at += len(data)
-        return data
-
-    def readall(self) -> bytes:
-        return self.read()
-
-    def readinto(self, target: Any) -> int:
-        data = self.read(len(target))
-        target[: len(data)] = data
-        return len(data)
+        return self._requests.read(lambda: _asked(what, read), length)
 
     def close(self) -> None:
         if not self.closed:

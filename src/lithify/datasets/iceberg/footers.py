@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from pyiceberg.table.name_mapping import NameMapping
 
 from lithify.datasets.iceberg.columns import columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.opened_ahead import DataPath
 from lithify.datasets.iceberg.timecolumn import MICROSECONDS_PER_DAY
 from lithify.planning.timeline.model import Bucket, Interval
 
@@ -52,17 +53,18 @@ class Footers:
         self._lock = threading.Lock()
 
     def read(
-        self, io: FileIO, paths: Iterable[str], schema: Schema, field_id: int, names: NameMapping | None
+        self, io: FileIO, sizes: Mapping[str, int], schema: Schema, field_id: int, names: NameMapping | None
     ) -> dict[str, Footer]:
-        """The footers of these files of a table with this schema and name mapping; `field_id` is that of
-        the time column."""
-        keys = {path: (path, field_id, schema.schema_id) for path in paths}
+        """The footers of these files, of the sizes that their manifests say, of a table with this schema and
+        name mapping; `field_id` is that of the time column."""
+        keys = {path: (path, field_id, schema.schema_id) for path in sizes}
         with self._lock:
             found = {path: self._kept[key] for path, key in keys.items() if key in self._kept}
         missing = [path for path in keys if path not in found]
         if missing:
             with ThreadPoolExecutor(min(MAX_READERS, len(missing))) as pool:
-                read = pool.map(lambda path: read_footer(io, path, schema, field_id, names), missing)
+                files = [DataPath(path, sizes[path]) for path in missing]
+                read = pool.map(lambda file: read_footer(io, file, schema, field_id, names), files)
                 found |= dict(zip(missing, read, strict=True))
         with self._lock:
             for path, key in keys.items():
@@ -73,11 +75,13 @@ class Footers:
         return found
 
 
-def read_footer(io: FileIO, path: str, schema: Schema, field_id: int, names: NameMapping | None) -> Footer:
+def read_footer(
+    io: FileIO, path: DataPath, schema: Schema, field_id: int, names: NameMapping | None
+) -> Footer:
     """The footer of one file."""
-    with translated(f"reading the footer of {path}"):
+    with translated(f"reading the footer of {path.path}"):
         try:
-            with io.new_input(path).open() as stream:
+            with path.open(io) as stream:
                 file = open_file(stream)
         except FileNotFoundError:
             return Footer(Bucket.UNKNOWN, "do not exist any more")

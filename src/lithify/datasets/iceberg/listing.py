@@ -1,6 +1,6 @@
 """Listing a table: every live file of one snapshot with its bounds, its sequence number and its deletes.
 
-1. Read the manifest list, then every manifest that is not in the cache (manifests never change).
+1. Read the manifest list, then every manifest, but for those in the cache: neither ever changes.
 2. Attribute position delete files to data files by path bounds, partition and sequence number, and
    equality delete files by partition and sequence number, as readers do.
 3. A path that is listed more than once, as registering a file twice makes it, stands for as many files with
@@ -34,19 +34,36 @@ from lithify.errors import CorruptObject
 
 MAX_CACHED_ENTRIES = 100_000
 """Manifest entries kept between listings; each takes a few kilobytes."""
-MAX_READERS = 16
+MAX_CACHED_LISTS = 8
+"""Manifest lists kept between listings: those of the head and of the planned snapshots."""
+MAX_READERS = 32
 """Manifests read at once."""
 
 
 class ManifestCache:
-    """Live entries of manifests by path, the least recently used forgotten first. Safe to share between
-    threads."""
+    """Live entries of manifests by path, the least recently used forgotten first, and the manifest lists that
+    were read last. Safe to share between threads."""
 
     def __init__(self, max_entries: int = MAX_CACHED_ENTRIES) -> None:
         self._max_entries = max_entries
         self._kept: OrderedDict[str, Sequence[ManifestEntry]] = OrderedDict()
         self._entries = 0
+        self._lists: OrderedDict[str, Sequence[ManifestFile]] = OrderedDict()
         self._lock = threading.Lock()
+
+    def manifests(self, io: FileIO, snapshot: Snapshot) -> Sequence[ManifestFile]:
+        """The manifests of a snapshot."""
+        path = snapshot.manifest_list
+        with self._lock:
+            found = self._lists.get(path)
+        if found is None:
+            found = tuple(manifests_of(io, snapshot))
+        with self._lock:
+            self._lists[path] = found
+            self._lists.move_to_end(path)
+            while len(self._lists) > MAX_CACHED_LISTS:
+                self._lists.popitem(last=False)
+        return found
 
     def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[Sequence[ManifestEntry]]:
         """The live entries of each manifest."""
@@ -192,7 +209,7 @@ def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | N
 def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
     """The live entries of one snapshot."""
     with translated(f"listing {'.'.join(table.name())}"):
-        manifests = manifests_of(table.io, snapshot)
+        manifests = cache.manifests(table.io, snapshot)
         unknown = {m.partition_spec_id for m in manifests} - table.metadata.specs().keys()
         if unknown:
             says = f"names a partition spec {min(unknown)}, which the table does not have"

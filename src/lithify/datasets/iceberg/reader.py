@@ -31,6 +31,7 @@ from pyiceberg.table import FileScanTask
 from lithify.datasets.iceberg.columns import Column, columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.model import TimeRange
+from lithify.datasets.iceberg.opened_ahead import DataPath, OpenedAhead
 from lithify.datasets.iceberg.projection import Projection
 from lithify.datasets.iceberg.stored import (
     BATCH_ROWS,
@@ -68,10 +69,19 @@ class RangeReader:
         """The name of a top-level column in the outputs."""
         return next(f.name for f in self.file_schema.fields if f.field_id == field_id)
 
-    def batches(self, source: SourceFile) -> Iterator[pa.RecordBatch]:
-        """The rows of one source that belong to the range, deletes applied."""
+    def opened_ahead(self) -> OpenedAhead:
+        """The sources' files, in their order."""
+        files = [
+            DataPath(source.file.file_path, source.file.file_size_in_bytes, source.is_inside)
+            for source in self._task.sources
+        ]
+        return OpenedAhead(self._task.io, files)
+
+    def batches(self, source: SourceFile, files: OpenedAhead) -> Iterator[pa.RecordBatch]:
+        """The rows of one source that belong to the range, deletes applied; its file is the next of
+        `files`."""
         path = source.file.file_path
-        with translated(f"reading {path}"), self._task.io.new_input(path).open() as stream:
+        with translated(f"reading {path}"), files.take() as stream:
             footer = pq.ParquetFile(stream)
             file = open_file(stream, self._dictionaries, footer.metadata)
             wanted = None if source.is_inside else self._task.range

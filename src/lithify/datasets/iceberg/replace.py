@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
 
@@ -53,6 +54,9 @@ from lithify.datasets.iceberg.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.summary import replace_summary
+
+MAX_WRITERS = 8
+"""Manifests written at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +171,11 @@ def write(
     metadata = table.metadata
     writer = _Writer(table)
     with translated(f"writing a snapshot of {'.'.join(table.name())}"):
-        manifests = [*writer.added(replacement.added), *writer.removed(replacement.removed.values())]
+        writer.add(replacement.added)
+        writer.remove(replacement.removed.values())
         for manifest, entries in head.manifests:
-            manifests += writer.kept(manifest, entries, replacement.removed)
+            writer.keep(manifest, entries, replacement.removed)
+        manifests = writer.manifests()
         sequence_number = metadata.next_sequence_number()
         path = writer.new_path(f"snap-{writer.snapshot_id}")
         with write_manifest_list(
@@ -230,7 +236,7 @@ def discard(io: FileIO, prepared: Prepared) -> None:
 
 
 class _Writer:
-    """Writes the manifests of one snapshot."""
+    """Writes the manifests of one snapshot, several at once: each is an object of its own."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -239,13 +245,22 @@ class _Writer:
         self._name = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
         self.snapshot_id = table.metadata.new_snapshot_id()
         self.written: list[str] = []
+        self._manifests: list[Callable[[], ManifestFile]] = []
+        """In the order of the manifest list."""
+
+    def manifests(self) -> list[ManifestFile]:
+        """What has been asked for; all of it is written when this returns."""
+        if len(self._manifests) == 1:
+            return [self._manifests[0]()]
+        with ThreadPoolExecutor(MAX_WRITERS, "lithify-manifests") as pool:
+            return list(pool.map(lambda write: write(), self._manifests))
 
     def new_path(self, suffix: str) -> str:
         path = self._locations.new_metadata_location(f"{self._name}-{suffix}.avro")
         self.written.append(path)
         return path
 
-    def added(self, files: Sequence[Added]) -> list[ManifestFile]:
+    def add(self, files: Sequence[Added]) -> None:
         by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
         for added in files:
             by_spec[added.file.spec_id].append(
@@ -257,37 +272,40 @@ class _Writer:
                     data_file=added.file,
                 )
             )
-        return [self._write(spec, ManifestContent.DATA, entries) for spec, entries in by_spec.items()]
+        for spec, entries in by_spec.items():
+            self._write(spec, ManifestContent.DATA, entries)
 
-    def removed(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
+    def remove(self, entries: Iterable[ManifestEntry]) -> None:
         groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
             is_data = entry.data_file.content == DataFileContent.DATA
             content = ManifestContent.DATA if is_data else ManifestContent.DELETES
             deleted = _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id)
             groups[entry.data_file.spec_id, content].append(deleted)
-        return [self._write(spec, content, deleted) for (spec, content), deleted in groups.items()]
+        for (spec, content), removed in groups.items():
+            self._write(spec, content, removed)
 
-    def kept(
+    def keep(
         self, manifest: ManifestFile, entries: Sequence[ManifestEntry], removed: Mapping[str, object]
-    ) -> list[ManifestFile]:
-        """What becomes of a manifest."""
+    ) -> None:
+        """Take over a manifest, or the rest of it."""
         rest = [entry for entry in entries if entry.data_file.file_path not in removed]
-        if not rest:
-            return []
-        if len(rest) == len(entries):
-            return [manifest]
-        existing = [_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in rest]
-        return [self._write(manifest.partition_spec_id, manifest.content, existing)]
+        if rest and len(rest) == len(entries):
+            self._manifests.append(lambda: manifest)
+        elif rest:
+            existing = [_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in rest]
+            self._write(manifest.partition_spec_id, manifest.content, existing)
 
-    def _write(
-        self, spec_id: int, content: ManifestContent, entries: Iterable[ManifestEntry]
-    ) -> ManifestFile:
+    def _write(self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry]) -> None:
         output = self._table.io.new_output(self.new_path(f"m{len(self.written)}"))
-        with self._open(content, self._metadata.specs()[spec_id], output) as writer:
-            for entry in entries:
-                writer.add_entry(entry)
-        return writer.to_manifest_file()
+
+        def write() -> ManifestFile:
+            with self._open(content, self._metadata.specs()[spec_id], output) as writer:
+                for entry in entries:
+                    writer.add_entry(entry)
+            return writer.to_manifest_file()
+
+        self._manifests.append(write)
 
     def _open(self, content: ManifestContent, spec: PartitionSpec, output: OutputFile) -> ManifestWriter:
         schema = self._metadata.schema()

@@ -138,12 +138,12 @@ def _times(
         for path, entry in listing.data.items()
     }
     names = table.metadata.name_mapping()
-    asked = [
-        path
+    asked = {
+        path: listing.data[path].data_file.file_size_in_bytes
         for path, times in known.items()
         if reasons[path] is None
         and (times is Bucket.UNKNOWN or (names is not None and parse_name(path) is None))
-    ]
+    }
     found = footers.read(table.io, asked, table.metadata.schema(), column.field_id, names)
     for path, footer in found.items():
         reasons[path] = footer.unfit

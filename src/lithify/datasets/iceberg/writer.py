@@ -1,14 +1,16 @@
 """Writing sorted rows to Parquet data files of about even size, with the statistics for the manifest.
 
 Names of files are new for each attempt, so a retry or a twin never collides, and nothing counts until it
-is committed. The statistics are those that the table's properties ask for; those of the time column are
-always full, because the next plan needs them.
+is committed. Files in a store are sent while the next one is written. The statistics are those that the
+table's properties ask for; those of the time column are always full, because the next plan needs them.
 """
 
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
 from typing import IO, Any, cast
@@ -27,9 +29,12 @@ from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.statistics import column_statistics, split_offsets
+from lithify.datasets.iceberg.stored_files import StoredFile
 from lithify.datasets.iceberg.task import RewriteTask
 from lithify.datasets.iceberg.writeoptions import write_options
 
+MAX_UPLOADS = 8
+"""Finished files that are being sent at once."""
 SAMPLES = 8
 SAMPLE_ROWS = 8192
 _METRICS = "write.metadata.metrics.column."
@@ -68,11 +73,15 @@ class OpenFile:
         """Append rows, as row groups of their own."""
         self._writer.write(table, row_group_size=table.num_rows)
 
-    def close(self) -> pq.FileMetaData:
-        """The file is whole; its footer."""
-        with self._stream:
-            self._writer.close()
-        return self._writer.writer.metadata
+    def end(self) -> tuple[pq.FileMetaData, int]:
+        """All is written: the footer, and the bytes of the file. `close` has to follow."""
+        self._writer.close()
+        return self._writer.writer.metadata, self._stream.tell()
+
+    def close(self) -> None:
+        """The file is there when this returns, which takes as long as the rest of an upload."""
+        with translated(f"writing {self.output.location}"):
+            self._stream.close()
 
 
 class DataWriter:
@@ -101,6 +110,8 @@ class DataWriter:
         """Of the rows that are being written: what files that are finished now are marked with."""
         self.finished: list[NewFile] = []
         self._started: list[str] = []
+        self._uploader: ThreadPoolExecutor | None = None
+        self._uploads: deque[Future[None]] = deque()
 
     def open(self, first: pa.Table) -> OpenFile:
         """A new file that begins with these rows."""
@@ -119,11 +130,14 @@ class DataWriter:
         return self._dictionaries
 
     def finish(self, file: OpenFile, order_id: int) -> None:
-        """Close a file and take its statistics."""
+        """End a file and take its statistics. One in a store is there after `finish_uploads` only."""
         output = file.output
         with translated(f"writing {output.location}"):
-            footer = file.close()
-            size_bytes = len(output)
+            footer, size_bytes = file.end()
+        if isinstance(output, StoredFile):
+            self._upload_beside(file)
+        else:
+            file.close()
         columns = column_statistics(footer, self._schema, self._properties)
         self.finished.append(
             NewFile(
@@ -141,8 +155,25 @@ class DataWriter:
             )
         )
 
+    def _upload_beside(self, file: OpenFile) -> None:
+        if self._uploader is None:
+            self._uploader = ThreadPoolExecutor(MAX_UPLOADS, "lithify-upload")
+        if len(self._uploads) == MAX_UPLOADS:
+            self._uploads.popleft().result()
+        self._uploads.append(self._uploader.submit(file.close))
+
+    def finish_uploads(self) -> None:
+        """All finished files are there when this returns."""
+        while self._uploads:
+            self._uploads.popleft().result()
+        if self._uploader is not None:
+            self._uploader.shutdown()
+
     def abandon(self) -> None:
         """Delete what was written; nothing names it."""
+        if self._uploader is not None:
+            # What is on its way has to be there before it can be deleted.
+            self._uploader.shutdown(cancel_futures=True)
         for path in self._started:
             with translated(f"deleting {path}"):
                 try:

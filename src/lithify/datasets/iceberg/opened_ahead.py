@@ -1,0 +1,96 @@
+"""Data files opened before they are needed, so that a reader of many small ones waits for none.
+
+1. Files are asked for in a known order. Ahead of the one that is being read, up to `MAX_AHEAD` are opened by
+   threads: a small one is read whole by that, of another the footer (`stored_files`).
+2. No more bytes than `MAX_AHEAD_BYTES` are on their way or wait, but for the file that is next.
+3. Only files in a store that is far away are worth it; others are opened when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.io import FileIO
+
+from lithify.datasets.iceberg.stored_files import MIB, TAIL_BYTES, StoredFile, is_read_whole
+
+MAX_AHEAD = 16
+MAX_AHEAD_BYTES = 64 * MIB
+MAX_WHOLE_BYTES = 32 * MIB
+"""A file of which all rows are wanted is read whole up to here."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPath:
+    """A file to read."""
+
+    path: str
+    size_bytes: int
+    """What its manifest says."""
+    is_whole_wanted: bool = False
+    """Whether all its rows are."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes while it is open and not read yet."""
+        return self.size_bytes if is_read_whole(self.size_bytes, self._is_whole) else TAIL_BYTES
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.is_whole_wanted and self.size_bytes <= MAX_WHOLE_BYTES
+
+    def open(self, io: FileIO) -> Any:
+        """A stream that can be read anywhere."""
+        file = io.new_input(self.path)
+        if isinstance(file, StoredFile):
+            return file.opened(self.size_bytes, is_whole_wanted=self._is_whole)
+        return file.open()
+
+
+class OpenedAhead:
+    """These files, each to be taken once, in this order; a context manager, because threads work for it."""
+
+    def __init__(self, io: FileIO, files: Sequence[DataPath]) -> None:
+        self._io = io
+        self._waiting = deque(files)
+        self._opening: deque[tuple[DataPath, Callable[[], Any]]] = deque()
+        self._held_bytes = 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    def take(self) -> Any:
+        """The next one, opened."""
+        self._open_more()
+        file, result = self._opening.popleft()
+        stream = result()
+        self._held_bytes -= file.held_bytes
+        self._open_more()
+        return stream
+
+    def _open_more(self) -> None:
+        while self._waiting and len(self._opening) < MAX_AHEAD:
+            file = self._waiting[0]
+            if self._opening and self._held_bytes + file.held_bytes > MAX_AHEAD_BYTES:
+                return
+            self._waiting.popleft()
+            self._held_bytes += file.held_bytes
+            self._opening.append((file, self._begin(file)))
+
+    def _begin(self, file: DataPath) -> Callable[[], Any]:
+        if not isinstance(self._io.new_input(file.path), StoredFile):
+            return lambda: file.open(self._io)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(MAX_AHEAD, "lithify-ahead")
+        opening: Future[Any] = self._pool.submit(file.open, self._io)
+        return opening.result
+
+    def __enter__(self) -> OpenedAhead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What is on its way is not waited for."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)

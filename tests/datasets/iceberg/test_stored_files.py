@@ -1,0 +1,233 @@
+"""Files of tables in a store that is lent for them: what is asked of it, and when it is not used."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+
+from lithify.datasets.iceberg import stored_files
+from lithify.datasets.iceberg.catalogs import load_table, open_catalog, open_place
+from lithify.datasets.iceberg.fileio import lend
+from lithify.datasets.iceberg.opened_ahead import MAX_AHEAD, DataPath, OpenedAhead
+from lithify.datasets.iceberg.stored_files import Lent, StoredFile
+from lithify.errors import CorruptObject
+from lithify.store.waiting import Waiting
+from lithify.testing.s3 import Operation, S3Server, Weather
+from tests.datasets.iceberg.tables import DAY, START, append, make_rows, new_table
+from tests.s3 import store_options
+
+ROWS = pa.table({"n": list(range(5000)), "text": [f"row {n}" for n in range(5000)]})
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with S3Server(seed=5) as server:
+        server.create_bucket("lake")
+        server.create_bucket("other")
+        yield server
+
+
+@pytest.fixture
+def catalog(server: S3Server, tmp_path: Path) -> Catalog:
+    options = {**store_options(server.url), "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    warehouse = f"s3://lake/{tmp_path.name}"
+    found = open_catalog("lake", {**options, "warehouse": warehouse}, Waiting(10.0))
+    found.create_namespace("db")
+    return found
+
+
+@pytest.fixture
+def io(server: S3Server, catalog: Catalog) -> FileIO:
+    found: FileIO = catalog._load_file_io(location="s3://lake/x")
+    store, _ = open_place("s3://lake", found.properties)
+    lend(store, found)
+    server.forget()
+    return found
+
+
+def asked(server: S3Server, ending: str = "") -> Counter[Operation]:
+    """What was asked since the last look."""
+    found = Counter(request.operation for request in server.log if request.key.endswith(ending))
+    server.forget()
+    return found
+
+
+def parquet(io: FileIO, path: str, rows: pa.Table = ROWS) -> DataPath:
+    with io.new_output(path).create(overwrite=True) as stream:
+        pq.write_table(rows, stream)
+    return DataPath(path, len(io.new_input(path)))
+
+
+def test_small_files_are_written_and_read_by_one_request(server: S3Server, io: FileIO) -> None:
+    file = parquet(io, "s3://lake/small.parquet")
+    assert asked(server) == {Operation.PUT: 1, Operation.HEAD: 1}
+    with file.open(io) as stream:
+        assert pq.read_table(stream) == ROWS
+    assert asked(server) == {Operation.GET: 1}
+
+
+def test_of_a_large_file_the_end_is_read_and_then_what_is_needed(
+    server: S3Server, io: FileIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_files, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(stored_files, "PART_BYTES", 100_000)
+    rows = pa.table({"n": list(range(100_000))})
+    file = parquet(io, "s3://lake/large.parquet", rows)
+    server.forget()
+    with file.open(io) as stream:
+        assert pq.ParquetFile(stream).metadata.num_rows == 100_000
+        assert asked(server) == {Operation.GET: 1}
+        assert pq.ParquetFile(stream).read() == rows
+    assert asked(server)[Operation.GET] > 2
+    with replace(file, is_whole_wanted=True).open(io) as stream:
+        assert pq.read_table(stream) == rows
+
+
+@pytest.mark.parametrize("wrong_by", [-100, 100, 10_000_000])
+@pytest.mark.parametrize("whole_bytes", [1000, 10_000_000])
+def test_a_size_that_is_not_true_does_no_harm(
+    io: FileIO, monkeypatch: pytest.MonkeyPatch, wrong_by: int, whole_bytes: int
+) -> None:
+    monkeypatch.setattr(stored_files, "WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(stored_files, "TAIL_BYTES", 500)
+    file = parquet(io, "s3://lake/wrong.parquet")
+    with replace(file, size_bytes=file.size_bytes + wrong_by).open(io) as stream:
+        assert pq.read_table(stream) == ROWS
+
+
+def test_a_file_that_is_gone_is_not_found(io: FileIO) -> None:
+    with pytest.raises(FileNotFoundError):
+        DataPath("s3://lake/gone.parquet", 1000).open(io)
+    with pytest.raises(FileNotFoundError):
+        io.new_input("s3://lake/gone.avro").open()
+    assert not io.new_input("s3://lake/gone.avro").exists()
+
+
+@pytest.mark.parametrize("size", [1000, 3000])
+def test_what_is_not_to_be_written_over_is_not(
+    io: FileIO, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(stored_files, "HELD_BYTES", 2000)
+    path = f"s3://lake/once-{size}.avro"
+    for byte in (b"1", b"1", b"2"):
+        stream = io.new_output(path).create(overwrite=False)
+        if byte == b"2" or (size == 3000 and io.new_input(path).exists()):
+            with pytest.raises(FileExistsError):  # noqa: PT012  # the large one says so when it is begun
+                stream.write(byte * size)
+                stream.close()
+        else:
+            stream.write(byte * size)
+            stream.close()
+    assert io.new_input(path).open().read() == b"1" * size
+
+
+@pytest.mark.parametrize("size", [1000, 20_000_000])
+def test_what_was_not_finished_is_nowhere(io: FileIO, size: int) -> None:
+    def fail(path: str) -> None:
+        with io.new_output(path).create(overwrite=True) as stream:
+            stream.write(bytes(size))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail("s3://lake/unfinished")
+    stream = io.new_output("s3://lake/unfinished").create(overwrite=True)
+    stream.write(bytes(size))
+    del stream
+    assert not io.new_input("s3://lake/unfinished").exists()
+
+
+def test_a_large_file_is_streamed(io: FileIO) -> None:
+    pieces = [bytes([n]) * 300_000 for n in range(60)]
+    with io.new_output("s3://lake/streamed").create(overwrite=True) as stream:
+        for piece in pieces:
+            stream.write(piece)
+        assert stream.tell() == 18_000_000
+    with io.new_input("s3://lake/streamed").open() as read:
+        assert read.read() == b"".join(pieces)
+
+
+def test_other_places_and_other_credentials_are_left_to_pyiceberg(catalog: Catalog, io: FileIO) -> None:
+    assert isinstance(io.new_input("s3://lake/x"), StoredFile)
+    for location in ("s3://other/x", "s3a://lake/x", "s3://lake/a//b", "s3://lake/a?b", "s3://lake/../x"):
+        assert not isinstance(io.new_input(location), StoredFile)
+    other = {**io.properties, "s3.session-token": "another"}
+    assert not isinstance(type(io)(other).new_input("s3://lake/x"), StoredFile)
+    role, lent = {**io.properties, "s3.role-arn": "arn:aws:iam::1:role/x"}, Lent()
+    lent.lend(open_place("s3://lake", io.properties)[0], role)
+    assert lent.file("s3://lake/x", role) is None
+    assert not isinstance(pickle.loads(pickle.dumps(io)).new_input("s3://lake/x"), StoredFile)
+
+
+def test_metadata_are_read_once_and_what_is_written_is_known(server: S3Server, catalog: Catalog) -> None:
+    table = new_table(catalog)
+    store, _ = open_place(table.location(), table.io.properties)
+    lend(store, table.io)
+    append(table, make_rows(10, START, DAY))
+    server.forget()
+    for _ in range(3):
+        load_table(catalog, table.name())
+    assert asked(server) == {}
+
+
+def test_metadata_that_do_not_decode_are_read_again(catalog: Catalog) -> None:
+    table = new_table(catalog)
+    store, _ = open_place(table.location(), table.io.properties)
+    key = table.metadata_location.removeprefix("s3://lake/")
+    whole = store.get(key)
+    store.put(key, whole[: len(whole) // 2])
+    lend(store, table.io)
+    with pytest.raises(CorruptObject):
+        load_table(catalog, table.name())
+    store.put(key, whole)
+    assert load_table(catalog, table.name()).metadata == table.metadata
+
+
+def test_files_are_opened_ahead_in_their_order_and_within_bounds(
+    server: S3Server, io: FileIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [parquet(io, f"s3://lake/ahead/{n}.parquet") for n in range(40)]
+    server.forget()
+    with OpenedAhead(io, files) as ahead:
+        for _ in files:
+            with ahead.take() as stream:
+                assert stream.read()[-4:] == b"PAR1"
+    assert asked(server) == {Operation.GET: 40}
+
+    opening, most, lock = 0, 0, threading.Lock()
+    opened = DataPath.open
+
+    def counted(file: DataPath, io: FileIO) -> object:
+        nonlocal opening, most
+        with lock:
+            opening += 1
+            most = max(most, opening)
+        return opened(file, io)
+
+    monkeypatch.setattr(DataPath, "open", counted)
+    server.weather = Weather()
+    budget = 3 * files[0].size_bytes
+    monkeypatch.setattr("lithify.datasets.iceberg.opened_ahead.MAX_AHEAD_BYTES", budget)
+    with OpenedAhead(io, files) as ahead:
+        for taken in range(1, 11):
+            ahead.take().close()
+            with lock:
+                assert opening <= taken + 3
+    assert most <= 13 < MAX_AHEAD + 10
+
+
+def test_many_threads_read_at_once(io: FileIO) -> None:
+    files = [parquet(io, f"s3://lake/many/{n}.parquet") for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        tables = pool.map(lambda file: pq.read_table(file.open(io)), files)
+    assert all(table == ROWS for table in tables)
