@@ -192,16 +192,22 @@ def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | N
 def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
     """The live entries of one snapshot."""
     with translated(f"listing {'.'.join(table.name())}"):
-        manifests = manifests_of(table.io, snapshot)
-        unknown = {m.partition_spec_id for m in manifests} - table.metadata.specs().keys()
-        if unknown:
-            says = f"names a partition spec {min(unknown)}, which the table does not have"
-            raise CorruptObject(snapshot.manifest_list, says)
-        newest, own = max((m.sequence_number for m in manifests), default=0), snapshot.sequence_number or 0
-        if newest > own:
-            # Outputs get the number of the snapshot they are planned at. Deletes between the two that are
-            # applied to their inputs already would apply to the outputs once more.
-            says = f"has a manifest of the sequence number {newest}, and its snapshot has {own}"
-            raise CorruptObject(snapshot.manifest_list, says)
+        manifests = checked_manifests(table, snapshot)
         entries = cache.read(table.io, manifests)
     return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
+
+
+def checked_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """The manifests of one snapshot. `CorruptObject` when they contradict the table."""
+    manifests = manifests_of(table.io, snapshot)
+    unknown = {m.partition_spec_id for m in manifests} - table.metadata.specs().keys()
+    if unknown:
+        says = f"names a partition spec {min(unknown)}, which the table does not have"
+        raise CorruptObject(snapshot.manifest_list, says)
+    newest, own = max((m.sequence_number for m in manifests), default=0), snapshot.sequence_number or 0
+    if newest > own:
+        # Outputs get the number of the snapshot they are planned at. Deletes between the two that are
+        # applied to their inputs already would apply to the outputs once more.
+        says = f"has a manifest of the sequence number {newest}, and its snapshot has {own}"
+        raise CorruptObject(snapshot.manifest_list, says)
+    return manifests
