@@ -35,7 +35,7 @@ from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.datasets import kind as kinds
 from lithify.datasets.holding import Held
-from lithify.datasets.maintenance import Expired, ExpiryAsked, Maintenance, Wanted
+from lithify.datasets.maintenance import ExpiryAsked, Maintained, Maintenance, Wanted
 from lithify.datasets.options import Asked
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.waiting import command_waiting
@@ -354,12 +354,17 @@ class Dataset:
         retain_last: int | None = None,
         grace_s: float | None = None,
         dry_run: bool = False,
-    ) -> Expired:
+    ) -> Maintained:
         """Let go what the table's policy lets go and nobody needs, and delete files of which that was done a
         grace period ago. Its `outcome` says what came of it, in a word."""
         older_than_ms = None if older_than is None else round(older_than.timestamp() * 1000)
         grace_ms = None if grace_s is None else _milliseconds("grace", grace_s)
         return self._maintenance().expire(ExpiryAsked(older_than_ms, retain_last, grace_ms, dry_run))
+
+    def rewrite_manifests(self, *, dry_run: bool = False) -> Maintained:
+        """Merge small manifests of the table, and sort their entries by partition and time, so that a query
+        opens few of them. Rows, files and their numbers stay. Its `outcome` says what came of it."""
+        return self._maintenance().rewrite_manifests(dry_run=dry_run)
 
     def _maintenance(self) -> Maintenance:
         found: Maintenance = self._kind.maintenance(self._dataset, self._clock, self._ids)

@@ -146,3 +146,15 @@ def test_programs_expire(settings: dict[str, str]) -> None:
         assert table.expire(retain_last=2, dry_run=True).is_done
         with pytest.raises(lithify.Refused, match="retain-last"):
             table.expire(retain_last=0)
+
+
+def test_rewrite_manifests(settings: dict[str, str]) -> None:
+    dry = asked(settings, "rewrite-manifests", URL, "--dry-run")
+    counts = dry["rewritten_manifests_count"], dry["added_manifests_count"], dry["manifests"]
+    assert (dry["outcome"], counts, dry["reasons"]) == ("rewritten", (3, 1, 1), {"small": 3})
+    with lithify.open(URL, settings=settings) as table:
+        done = table.rewrite_manifests()
+        assert (done.outcome, done.is_done) == ("rewritten", True)
+        assert done.shown.document["rewritten_manifests_count"] == 3
+    again = asked(settings, "rewrite-manifests", URL)
+    assert (again["outcome"], again["manifests"], again["reasons"]) == ("nothing_to_do", 1, {})

@@ -37,8 +37,8 @@ class ExpiryAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
-    """What came of an expiry."""
+class Maintained:
+    """What came of one piece of maintenance."""
 
     outcome: str
     """In one word of the kind's."""
@@ -87,6 +87,10 @@ class Maintenance(Protocol):
         """All readers, and where they stand."""
         ...
 
-    def expire(self, asked: ExpiryAsked) -> Expired:
+    def expire(self, asked: ExpiryAsked) -> Maintained:
         """Let go what the dataset's policy lets go and nobody needs."""
+        ...
+
+    def rewrite_manifests(self, *, dry_run: bool) -> Maintained:
+        """Write what lists the dataset's files anew where that saves its readers work."""
         ...

@@ -18,9 +18,10 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
 from lithify.datasets.iceberg.dataset import OWN_FOLDER
+from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, Outcome, Rewriting
 from lithify.errors import Refused
 from tests.datasets.iceberg.rest import serve_rest
-from tests.datasets.iceberg.running import compact, dataset_of
+from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
     NAME,
@@ -394,7 +395,9 @@ def test_a_table_that_java_upgraded_from_version_1(lake: Lake) -> None:
     assert {row[1] for row in agree(lake.table)} == set(range(50)) - {3, 33, 5}
 
 
-def test_version_3_is_refused(lake: Lake, tmp_path: Path) -> None:
+@pytest.fixture
+def version_3(lake: Lake, tmp_path: Path) -> Table:
+    """A table of two rows that Java made."""
     lake.java.sql(f"SET spark.sql.catalog.hadoop_v3.warehouse={tmp_path}/v3")
     lake.java.sql("SET spark.sql.catalog.hadoop_v3.type=hadoop")
     lake.java.sql("SET spark.sql.catalog.hadoop_v3=org.apache.iceberg.spark.SparkCatalog")
@@ -406,9 +409,124 @@ def test_version_3_is_refused(lake: Lake, tmp_path: Path) -> None:
         lake.java.sql(f"INSERT INTO hadoop_v3.db.events VALUES (timestamp_seconds({n}), {n}, 'a')")
     metadata = tmp_path / "v3" / "db" / "events" / "metadata"
     latest = max(metadata.glob("v*.metadata.json"), key=lambda path: int(path.name[1:].partition(".")[0]))
-    table = lake.catalog.register_table(NAME, latest.as_uri())
-    before = fresh(table).metadata_location
-    with pytest.raises(Refused, match=r"format version 3 .* only version 2"):
-        compact(dataset_of(table))
-    assert fresh(table).metadata_location == before
-    assert not list(metadata.parent.rglob("lithify*"))
+    return lake.catalog.register_table(NAME, latest.as_uri())
+
+
+def test_version_3_is_refused(version_3: Table) -> None:
+    before = fresh(version_3).metadata_location
+    for refused in (lambda: compact(dataset_of(version_3)), lambda: rewrite_manifests(version_3)):
+        with pytest.raises(Refused, match=r"format version 3 .* only .*version"):
+            refused()
+    assert fresh(version_3).metadata_location == before
+    assert not list(Path(version_3.location().removeprefix("file:")).rglob("lithify*"))
+
+
+# Manifests
+
+
+def rewrite_manifests(table: Table) -> Rewriting:
+    return ManifestRewriter(dataset_of(table), a_clock()).run()
+
+
+def entries(table: Table) -> list[Any]:
+    """What Java finds in the manifests of the newest snapshot that is not deleted, with its numbers."""
+    rows = iceberg_java().rows(fresh(table).metadata_location, part="entries").dicts()
+    names = ("snapshot_id", "sequence_number", "file_sequence_number", "data_file")
+    return sorted(repr([row[name] for name in names]) for row in rows if row["status"] != 2)
+
+
+def rewritten(table: Table, *, by_duckdb: bool = True) -> Rewriting:
+    """Rewrite the manifests. All snapshots read as before, and every entry has its numbers still."""
+    rows, before, numbers = read_by_java(table), history(table), entries(table)
+    done = rewrite_manifests(table)
+    assert done.outcome is Outcome.REWRITTEN
+    assert entries(table) == numbers
+    assert (agree(table) if by_duckdb else read_by_java(table)) == rows
+    after = history(table)
+    assert {n: after[n] for n in before} == before
+    check_metadata(fresh(table))
+    assert rewrite_manifests(table).outcome is Outcome.NOTHING_TO_DO
+    return done
+
+
+@pytest.mark.parametrize(
+    "partitioned", ["", "device, days(event_time)", "bucket(2, id), truncate(1, device)"]
+)
+def test_manifests_that_java_wrote(lake: Lake, partitioned: str) -> None:
+    """With deleted entries among others, as Java merges them, deletes by position and two specs."""
+    create(lake, partitioned=partitioned)
+    merge = "'commit.manifest.min-count-to-merge'='2', 'write.delete.mode'='{}'"
+    lake.sql(f"ALTER TABLE events SET TBLPROPERTIES ({merge.format('copy-on-write')})")
+    for n in range(3):
+        insert(lake, 10 * n, day=n)
+    lake.sql("DELETE FROM events WHERE id IN (1, 2, 15)")
+    lake.sql(f"ALTER TABLE events SET TBLPROPERTIES ({merge.format('merge-on-read')})")
+    lake.sql("DELETE FROM events WHERE id IN (5, 25)")
+    lake.sql("ALTER TABLE events ADD PARTITION FIELD hours(event_time)")
+    for n in range(2):
+        insert(lake, 100 + 10 * n, day=n)
+    lake.sql("DELETE FROM events WHERE id = 103")
+    done = rewritten(lake.table)
+    assert "DELETED" in {reason.name for reason in done.plan.reasons}
+    insert(lake, 200)
+    lake.sql("DELETE FROM events WHERE id IN (201, 6)")
+    lake.call("rewrite_manifests")
+    compacted(lake.table)
+    assert {row[1] for row in agree(lake.table)} == {
+        *(set(range(30)) - {1, 2, 5, 6, 15, 25}),
+        *(set(range(100, 120)) - {103}),
+        *(set(range(200, 210)) - {201}),
+    }
+
+
+@pytest.mark.parametrize("partitioned", ["", "device, days(event_time)"])
+def test_manifests_of_version_1(lake: Lake, partitioned: str) -> None:
+    create(lake, version=1, partitioned=partitioned, mode="copy-on-write")
+    for n in range(3):
+        insert(lake, 10 * n, day=n)
+    lake.sql("DELETE FROM events WHERE id IN (1, 2, 15)")
+    if partitioned:
+        lake.sql("ALTER TABLE events DROP PARTITION FIELD device")
+        insert(lake, 30)
+    rewritten(lake.table)
+    assert lake.table.metadata.format_version == 1
+    insert(lake, 40)
+    lake.sql("DELETE FROM events WHERE id = 41")
+    rewritten(lake.table)
+    lake.sql("ALTER TABLE events SET TBLPROPERTIES ('format-version'='2')")
+    insert(lake, 50)
+    rewritten(lake.table)
+    lake.sql("DELETE FROM events WHERE id = 51")
+    compacted(lake.table)
+
+
+def test_manifests_of_version_1_in_a_table_of_version_2(lake: Lake) -> None:
+    create(lake, version=1, partitioned="device", mode="copy-on-write")
+    for n in range(2):
+        insert(lake, 10 * n)
+    lake.sql("ALTER TABLE events SET TBLPROPERTIES ('format-version'='2')")
+    insert(lake, 20)
+    rewritten(lake.table)
+    assert len(agree(lake.table)) == 30, "DuckDB does not read the old manifests, and does the new ones"
+
+
+def test_java_reads_what_was_added_since_a_snapshot(lake: Lake) -> None:
+    """Incremental readers find what was appended, and nothing of a rewrite."""
+    create(lake)
+    for n in range(3):
+        insert(lake, 10 * n)
+    start = lake.table.snapshots()[0].snapshot_id
+    rewritten(lake.table)
+    insert(lake, 30)
+    end = lake.table.snapshots()[-1].snapshot_id
+    found = lake.sql(
+        f"SELECT added_rows_count FROM events.manifests WHERE added_snapshot_id = {end} AND content = 0"
+    )
+    assert found == [(10,)]
+    lake.call(
+        "create_changelog_view",
+        changelog_view="'changes'",
+        options=(f"map('start-snapshot-id', '{start}', 'end-snapshot-id', '{end}')"),
+    )
+    changes = lake.java.sql("SELECT _change_type, id FROM changes").values
+    assert sorted(changes) == [("INSERT", n) for n in range(10, 40)]

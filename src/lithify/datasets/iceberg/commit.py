@@ -42,16 +42,15 @@ from lithify.datasets.iceberg.components import Component, components
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile
+from lithify.datasets.iceberg.publish import discard, publish
 from lithify.datasets.iceberg.replace import (
     Added,
-    Prepared,
     Replacement,
     data_file_of,
-    discard,
     obsolete_deletes,
     write,
 )
-from lithify.errors import StoreError, VersionConflict
+from lithify.errors import VersionConflict
 from lithify.ids import Ulid
 from lithify.store.together import both
 
@@ -128,29 +127,10 @@ class Committer:
         prepared = write(
             table, branch, head, batch.replacement, {COMPACTIONS_PROPERTY: ids}, self._clock.now_ms()
         )
-        try:
-            with translated(f"committing to {'.'.join(self._identifier)}"):
-                # Not the catalog's method: this one also removes old metadata, where the table wants it.
-                table._do_commit(prepared.updates, prepared.requirements)
-        except VersionConflict:
-            if self._has_landed(prepared):
-                return True
-            discard(table.io, prepared)
-            return False
-        except StoreError as error:
-            # It may still be under way, so nothing is deleted. If it lands later it is found then.
-            try:
-                landed = self._has_landed(prepared)
-            except StoreError as lookup_error:
-                error.add_note(f"and whether it landed is unknown: {lookup_error}")
-                raise error from None
-            if not landed:
-                raise
-        return True
-
-    def _has_landed(self, prepared: Prepared) -> bool:
-        table = load_table(self._catalog, self._identifier)
-        return table.metadata.snapshot_by_id(prepared.snapshot_id) is not None
+        if publish(table, prepared, lambda: load_table(self._catalog, self._identifier)):
+            return True
+        discard(table.io, prepared.written)
+        return False
 
     def _judge(self, table: Table, head: Listing, compactions: Sequence[IcebergCompaction]) -> _Batch:
         batch = _Batch({}, [], Replacement())

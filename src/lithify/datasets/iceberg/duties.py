@@ -1,12 +1,14 @@
 """What a coordinator does for a table from time to time, beside compacting it.
 
 1. Garbage is collected, each kind as the settings say (`garbage`).
-2. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
+2. Where the table says so (`lithify.rewrite-manifests` is 1, in its properties or in the settings),
+   manifests are rewritten once that is worth a snapshot (`rewrite_manifests`).
+3. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
    that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
    nothing is ever expired.
 
-Expiry comes after the garbage, so that a table which it must not touch is collected all the same; and it
-comes though the garbage was refused, which is said after it. A run that something stands in the way of says
+Each comes though one before it was refused, which is said after all of them; the garbage is first, so that
+it is collected from a table which the others must not touch. A run that something stands in the way of says
 so in the log, and is tried again after the interval.
 """
 
@@ -23,6 +25,7 @@ from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
 from lithify.datasets.iceberg.garbage import Kind, collect_due
+from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, Outcome
 from lithify.errors import Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids
@@ -33,6 +36,7 @@ _log = logging.getLogger("lithify")
 class Duty(StrEnum):
     """What is no garbage."""
 
+    MANIFEST = "manifests that are rewritten"
     SNAPSHOT = "snapshots that nobody needs"
 
 
@@ -54,6 +58,11 @@ def duties(
                 done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
             except Refused as error:
                 refused = error
+        if Duty.MANIFEST in due.kinds and dataset.policy(dataset.load()).rewrite_manifests:
+            try:
+                _rewrite_manifests(dataset, clock)
+            except Refused as error:
+                refused = refused or error
         if Duty.SNAPSHOT in due.kinds and dataset.policy(dataset.load()).expire_snapshots:
             done = _expire(dataset, clock, ids, due, done)
         if refused is not None:
@@ -61,8 +70,17 @@ def duties(
         return done
 
     options: dict[Any, DirectoryOptions] = dict(garbage)
+    options[Duty.MANIFEST] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
     options[Duty.SNAPSHOT] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
     return PeriodicCollector(options, carry_out, clock, observer)
+
+
+def _rewrite_manifests(dataset: IcebergDataset, clock: Clock) -> None:
+    found = ManifestRewriter(dataset, clock).run(unasked=True)
+    if found.outcome is Outcome.LOST_RACE:
+        _log.warning("%s: no manifests were rewritten: %s", dataset.url, found.why)
+    elif found.outcome is Outcome.REWRITTEN:
+        _log.info("%s: rewrote %d manifests as %d", dataset.url, found.rewritten, found.added)
 
 
 def _expire(

@@ -210,15 +210,20 @@ def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Lis
     """The live entries of one snapshot."""
     with translated(f"listing {'.'.join(table.name())}"):
         manifests = cache.manifests(table.io, snapshot)
-        unknown = {m.partition_spec_id for m in manifests} - table.metadata.specs().keys()
-        if unknown:
-            says = f"names a partition spec {min(unknown)}, which the table does not have"
-            raise CorruptObject(snapshot.manifest_list, says)
-        newest, own = max((m.sequence_number for m in manifests), default=0), snapshot.sequence_number or 0
-        if newest > own:
-            # Outputs get the number of the snapshot they are planned at. Deletes between the two that are
-            # applied to their inputs already would apply to the outputs once more.
-            says = f"has a manifest of the sequence number {newest}, and its snapshot has {own}"
-            raise CorruptObject(snapshot.manifest_list, says)
+        check_listed(table, snapshot, manifests)
         entries = cache.read(table.io, manifests)
     return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
+
+
+def check_listed(table: Table, snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> None:
+    """`CorruptObject` when the manifests of a snapshot contradict the table."""
+    unknown = {m.partition_spec_id for m in manifests} - table.metadata.specs().keys()
+    if unknown:
+        says = f"names a partition spec {min(unknown)}, which the table does not have"
+        raise CorruptObject(snapshot.manifest_list, says)
+    newest, own = max((m.sequence_number for m in manifests), default=0), snapshot.sequence_number or 0
+    if newest > own:
+        # Outputs get the number of the snapshot they are planned at. Deletes between the two that are
+        # applied to their inputs already would apply to the outputs once more.
+        says = f"has a manifest of the sequence number {newest}, and its snapshot has {own}"
+        raise CorruptObject(snapshot.manifest_list, says)

@@ -1,4 +1,4 @@
-"""The history of a table: holds and readers, as commands and programs ask for them."""
+"""The history of a table, its holds and readers, and its manifests, as commands and programs ask for them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from lithify.clock import Clock
 from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg import history_view as view
+from lithify.datasets.iceberg import rewrite_manifests
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
+from lithify.datasets.iceberg.manifests_view import show_manifests
 from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
 from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import position_of
-from lithify.datasets.maintenance import Expired, ExpiryAsked, Wanted
+from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
+from lithify.datasets.maintenance import ExpiryAsked, Maintained, Wanted
 from lithify.errors import HoldLapsed, Refused
 from lithify.ids import Ids
 from lithify.views.blocks import Shown
@@ -112,7 +115,7 @@ class TableMaintenance:
 
     # Expiry
 
-    def expire(self, asked: ExpiryAsked) -> Expired:
+    def expire(self, asked: ExpiryAsked) -> Maintained:
         options = ExpireOptions(
             older_than_ms=asked.older_than_ms,
             retain_last=asked.retain_last,
@@ -121,4 +124,11 @@ class TableMaintenance:
         )
         found = Expirer(self._dataset, self._clock, self._ids).run(options)
         shown = view.show_expiry(self._dataset.url, found, options.grace_ms)
-        return Expired(found.outcome.value, found.outcome in DONE, shown)
+        return Maintained(found.outcome.value, found.outcome in DONE, shown)
+
+    # Manifests
+
+    def rewrite_manifests(self, *, dry_run: bool) -> Maintained:
+        found = ManifestRewriter(self._dataset, self._clock).run(dry_run=dry_run)
+        shown = show_manifests(self._dataset.url, found)
+        return Maintained(found.outcome.value, found.outcome in rewrite_manifests.DONE, shown)

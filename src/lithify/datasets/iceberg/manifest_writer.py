@@ -6,28 +6,40 @@ PyIceberg writes the manifests, except where it differs from the specification i
 2. The data file that a position delete file refers to is part of an entry, which PyIceberg leaves out.
 3. The header names the id of the schema.
 4. Each type has a name of its own in the Avro schema, also where several partition fields are of one type.
+5. A partition value may be null whatever column it is made from: that of a field which was dropped is.
 
-In memory, entries are those of `manifests.ENTRY_VERSION`; in the file, of format version 2.
+In memory, entries are those of `manifests.ENTRY_VERSION`; in the file, of format version 2, or of 1 for
+tables of that version.
+
+An entry can be packed into bytes first and put into a manifest later (`pack`, `add_packed`): what is sorted
+or put on disk meanwhile is small then, and many entries make one block, as Java writes them.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any, Final
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any, Final, NamedTuple
 
+from pyiceberg.avro.codecs.deflate import DeflateCodec
+from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import MAGIC, META_SCHEMA, AvroFileHeader, AvroOutputFile
-from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.avro.resolver import construct_writer, resolve_writer
+from pyiceberg.avro.writer import Writer
 from pyiceberg.io import OutputFile
 from pyiceberg.manifest import (
     ManifestContent,
     ManifestEntry,
+    ManifestEntryStatus,
     ManifestWriterV2,
+    data_file_with_partition,
     manifest_entry_schema_with_data_file,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.typedef import TableVersion
+from pyiceberg.typedef import Record, TableVersion
 from pyiceberg.types import IntegerType, ListType, NestedField, StringType, StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
@@ -36,11 +48,38 @@ from lithify.datasets.iceberg.manifests import ENTRY_VERSION
 COMPRESSION: Final = "deflate"
 """Of manifests and manifest lists: what Java uses for them and every reader knows. The table's
 `write.avro.compression-codec` is about data files, and has values that are unknown here."""
-_DATA_FILE_ID = 2
 _EQUALITY_IDS = NestedField(
     135, "equality_ids", ListType(136, IntegerType(), element_required=True), required=False
 )
 _REFERENCED_DATA_FILE = NestedField(143, "referenced_data_file", StringType(), required=False)
+
+
+class Packed(NamedTuple):
+    """A live entry in bytes, with what else there is to know about it."""
+
+    data: bytes
+    partition: tuple[Any, ...]
+    sequence_number: int
+    rows: int
+
+
+class EntryPacker:
+    """Packs the live entries of manifests of one spec, as existing ones."""
+
+    def __init__(self, spec: PartitionSpec, schema: Schema, format_version: TableVersion) -> None:
+        self._writer: Writer = resolve_writer(
+            record_schema=_entry_schema(spec, schema, ENTRY_VERSION),
+            file_schema=_entry_schema(spec, schema, format_version),
+        )
+
+    def pack(self, entry: ManifestEntry) -> Packed:
+        """An entry that has its numbers (`manifests.entries_in`)."""
+        entry.status = ManifestEntryStatus.EXISTING
+        out = BytesIO()
+        self._writer.write(BinaryEncoder(out), entry)
+        file = entry.data_file
+        partition = tuple(file.partition[n] for n in range(len(file.partition)))
+        return Packed(out.getvalue(), partition, entry.sequence_number or 0, file.record_count)
 
 
 class SpecManifestWriter(ManifestWriterV2):
@@ -53,12 +92,19 @@ class SpecManifestWriter(ManifestWriterV2):
         schema: Schema,
         output: OutputFile,
         snapshot_id: int,
+        format_version: TableVersion = 2,
     ) -> None:
         super().__init__(spec, schema, output, snapshot_id, COMPRESSION)
         self._content = content
+        self._version: TableVersion = format_version
+        self._seen: set[tuple[Any, ...]] = set()
 
     def content(self) -> ManifestContent:
         return self._content
+
+    @property
+    def version(self) -> TableVersion:
+        return self._version
 
     @property
     def _meta(self) -> dict[str, str]:
@@ -78,12 +124,34 @@ class SpecManifestWriter(ManifestWriterV2):
         )
 
     def _with_partition(self, format_version: TableVersion) -> Schema:
-        data_file = super()._with_partition(format_version).find_field(_DATA_FILE_ID).field_type
-        assert isinstance(data_file, StructType)
-        fields = {field.field_id: field for field in data_file.fields}
+        return _entry_schema(self._spec, self._schema, format_version)
+
+    def add_packed(self, entries: Sequence[Packed]) -> None:
+        """Write these entries as one block."""
+        self._existing_files += len(entries)
+        for entry in entries:
+            self._existing_rows += entry.rows
+            if entry.partition not in self._seen:
+                self._seen.add(entry.partition)
+                self._partitions.append(Record(*entry.partition))
+        least = min(entry.sequence_number for entry in entries)
+        known = self._min_sequence_number
+        self._min_sequence_number = least if known is None else min(known, least)
+        content, length = DeflateCodec.compress(b"".join(entry.data for entry in entries))
+        encoder = self._writer.encoder
+        encoder.write_int(len(entries))
+        encoder.write_int(length)
+        encoder.write(content + self._writer.sync_bytes)
+
+
+def _entry_schema(spec: PartitionSpec, schema: Schema, format_version: TableVersion) -> Schema:
+    of_spec = spec.partition_type(schema).fields
+    partition = StructType(*(field.model_copy(update={"required": False}) for field in of_spec))
+    fields = {field.field_id: field for field in data_file_with_partition(partition, format_version).fields}
+    if format_version > 1:
         fields[_EQUALITY_IDS.field_id] = _EQUALITY_IDS
         fields[_REFERENCED_DATA_FILE.field_id] = _REFERENCED_DATA_FILE
-        return manifest_entry_schema_with_data_file(format_version, StructType(*fields.values()))
+    return manifest_entry_schema_with_data_file(format_version, StructType(*fields.values()))
 
 
 class _EntriesOutput(AvroOutputFile[ManifestEntry]):

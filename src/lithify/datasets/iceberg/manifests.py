@@ -55,7 +55,7 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """The manifests of a snapshot. `CorruptObject` when its list does not decode."""
     path = snapshot.manifest_list
     with _decoding(path):
-        found = list(read_records(_bytes_of(io, path), _list_reader))
+        found = list(read_records(bytes_of(io, path), _list_reader))
         for manifest in found:
             _check_listed(manifest)
         return found
@@ -63,23 +63,27 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
 
 def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     """The entries of a manifest that are not deleted. `CorruptObject` when it does not decode."""
-    path = manifest.manifest_path
+    return list(entries_in(manifest, bytes_of(io, manifest.manifest_path)))
+
+
+def entries_in(manifest: ManifestFile, data: bytes) -> Iterator[ManifestEntry]:
+    """The entries of a manifest with these bytes that are not deleted, one at a time. `CorruptObject` where
+    it does not decode any further."""
+    path, live = manifest.manifest_path, 0
     with _decoding(path):
-        entries = read_records(_bytes_of(io, path), _entry_reader)
-        live = [
-            _inherit_from_manifest(entry, manifest)
-            for entry in entries
-            if entry.status != ManifestEntryStatus.DELETED
-        ]
-        counted = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
-        if len(live) < counted:
-            raise ValueError(f"it has {len(live)} live files, and its manifest list says {counted}")
-        for entry in live:
-            _check(entry)
-            if (entry.sequence_number or 0) > manifest.sequence_number:
+        for entry in read_records(data, _entry_reader):
+            if entry.status == ManifestEntryStatus.DELETED:
+                continue
+            found = _inherit_from_manifest(entry, manifest)
+            _check(found)
+            if (found.sequence_number or 0) > manifest.sequence_number:
                 number = manifest.sequence_number
-                raise ValueError(f"a file has the number {entry.sequence_number}, and its manifest {number}")
-        return live
+                raise ValueError(f"a file has the number {found.sequence_number}, and its manifest {number}")
+            live += 1
+            yield found
+        counted = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+        if live < counted:
+            raise ValueError(f"it has {live} live files, and its manifest list says {counted}")
 
 
 def _check_listed(manifest: ManifestFile) -> None:
@@ -133,7 +137,8 @@ def _decoding(path: str) -> Iterator[None]:
         raise CorruptObject(path, f"does not decode: {type(error).__name__}: {error}") from error
 
 
-def _bytes_of(io: FileIO, path: str) -> bytes:
+def bytes_of(io: FileIO, path: str) -> bytes:
+    """A whole file."""
     with io.new_input(path).open() as stream:
         data: bytes = stream.read()
     return data

@@ -19,6 +19,7 @@
 | `lithify.max-active-bytes` | 100 GiB: bytes that active compactions read in all |
 | `lithify.max-queued-tasks` | 1000: more than these are deferred until the queue is empty |
 | `lithify.expire-snapshots` | 0; 1: coordinators expire snapshots that nobody needs, and their files |
+| `lithify.rewrite-manifests` | 0; 1: coordinators rewrite manifests where that is worth it |
 | `lithify.branch` | `main`; must be named when there are several |
 """
 
@@ -62,6 +63,7 @@ class TablePolicy:
     max_active_bytes: int = 100 * 1024 * MIB
     max_queued_tasks: int = 1000
     expire_snapshots: int = 0
+    rewrite_manifests: int = 0
     branch: str | None = None
 
 
@@ -75,6 +77,7 @@ _AT_LEAST_ONE = (
     "max_active_bytes",
     "max_queued_tasks",
 )
+_AT_MOST = {"min_new_percent": 100, "max_deleted_percent": 100, "expire_snapshots": 1, "rewrite_manifests": 1}
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _NAMES = {PREFIX + name.replace("_", "-"): name for name in TablePolicy.__dataclass_fields__}
 
@@ -96,7 +99,7 @@ def parse_policy(
             raise Refused(f"{url}: the property {key} is not known; known are {', '.join(_NAMES)}")
         values[name] = text if name in _TEXTS else _number(key, text, int(name in _AT_LEAST_ONE), url)
     policy = TablePolicy(**values)  # type: ignore[arg-type]  # each name has its own type, checked above
-    for name, most in (("min_new_percent", 100), ("max_deleted_percent", 100), ("expire_snapshots", 1)):
+    for name, most in _AT_MOST.items():
         if getattr(policy, name) > most:
             key = PREFIX + name.replace("_", "-")
             raise Refused(f"{url}: {key} is {getattr(policy, name)}, more than {most}")

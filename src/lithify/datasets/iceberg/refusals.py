@@ -59,6 +59,19 @@ def check_table(metadata: TableMetadata, branch: str | None, url: str) -> str:
     return _branch(metadata, branch, url)
 
 
+def check_manifests(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """The branch whose manifests are rewritten; `Refused` when those of the table cannot be."""
+    if metadata.format_version not in (1, 2):
+        raise Unsupported(
+            f"{url}: format version {metadata.format_version} gives rows their ids by their place in "
+            "manifests, which cannot be kept here; only manifests of versions 1 and 2 are rewritten"
+        )
+    if any(key.startswith("encryption.") for key in metadata.properties):
+        raise Unsupported(f"{url}: the table is encrypted, and new manifests would not be")
+    _check_sound(metadata, url)
+    return _branch(metadata, branch, url)
+
+
 def _check_sound(metadata: TableMetadata, url: str) -> None:
     """What readers and commits must agree on (Iceberg format: table metadata)."""
     what = f"the metadata of {url}"
@@ -134,8 +147,8 @@ def table_notes(metadata: TableMetadata) -> tuple[str, ...]:
     )
 
 
-def count_notes(reasons: Iterable[str]) -> tuple[str, ...]:
-    """One sentence for each reason for which files are left alone."""
+def count_notes(reasons: Iterable[str], of: str = "file(s)") -> tuple[str, ...]:
+    """One sentence for each reason for which files, or what else there is, are left alone."""
     return tuple(
-        f"{count} file(s) are left alone: they {why}" for why, count in sorted(Counter(reasons).items())
+        f"{count} {of} are left alone: they {why}" for why, count in sorted(Counter(reasons).items())
     )

@@ -5,11 +5,9 @@
 2. Added files get the data sequence number of the snapshot whose rows they hold, not that of the commit:
    an equality delete that was committed meanwhile has a higher one and so still applies to them.
 3. Delete files that apply to nothing any more are removed as well (`obsolete_deletes`).
-4. The branch keeps its retention, and time never goes back: the snapshot is not older than the table's last
-   change, whatever this machine's clock says. Java refuses to read a table whose history is not in order.
 
 Nothing here touches the catalog: `write` puts manifests and the manifest list beside the table and
-returns what has to be committed. Without that commit nothing refers to them.
+returns what has to be committed (`publish`). Without that commit nothing refers to them.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
 
-from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.io import OutputFile
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -35,16 +33,6 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    SetSnapshotRefUpdate,
-    TableRequirement,
-    TableUpdate,
-)
 from pyiceberg.typedef import Record
 
 from lithify.datasets.iceberg.errors import translated
@@ -53,6 +41,7 @@ from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWr
 from lithify.datasets.iceberg.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
+from lithify.datasets.iceberg.publish import Prepared, prepare
 from lithify.datasets.iceberg.summary import replace_summary
 
 MAX_WRITERS = 8
@@ -74,17 +63,6 @@ class Replacement:
     removed: dict[str, ManifestEntry] = field(default_factory=dict)
     """Data and delete files by path. Only paths that the head lists once."""
     added: list[Added] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A snapshot that is written and not committed."""
-
-    snapshot_id: int
-    requirements: tuple[TableRequirement, ...]
-    updates: tuple[TableUpdate, ...]
-    written: tuple[str, ...]
-    """Paths of its manifests and its manifest list."""
 
 
 def data_file_of(new: NewFile, spec_id: int, partition: Record) -> DataFile:
@@ -176,63 +154,24 @@ def write(
         for manifest, entries in head.manifests:
             writer.keep(manifest, entries, replacement.removed)
         manifests = writer.manifests()
-        sequence_number = metadata.next_sequence_number()
         path = writer.new_path(f"snap-{writer.snapshot_id}")
         with write_manifest_list(
             format_version=metadata.format_version,
             output_file=table.io.new_output(path),
             snapshot_id=writer.snapshot_id,
             parent_snapshot_id=head.snapshot.snapshot_id,
-            sequence_number=sequence_number,
+            sequence_number=metadata.next_sequence_number(),
             avro_compression=COMPRESSION,
         ) as manifest_list:
             manifest_list.add_manifests(manifests)
-    snapshot = Snapshot.model_validate(
-        {
-            "snapshot-id": writer.snapshot_id,
-            "parent-snapshot-id": head.snapshot.snapshot_id,
-            "manifest-list": path,
-            "sequence-number": sequence_number,
-            "timestamp-ms": max(now_ms, metadata.last_updated_ms),
-            "summary": replace_summary(
-                metadata,
-                [entry.data_file for entry in replacement.removed.values()],
-                [added.file for added in replacement.added],
-                _files_after(head, replacement),
-                properties,
-            ),
-            "schema-id": metadata.current_schema_id,
-        }
+    summary = replace_summary(
+        metadata,
+        [entry.data_file for entry in replacement.removed.values()],
+        [added.file for added in replacement.added],
+        _files_after(head, replacement),
+        properties,
     )
-    now_at = metadata.refs[branch]
-    ref = {
-        "snapshot-id": writer.snapshot_id,
-        "ref-name": branch,
-        "type": SnapshotRefType.BRANCH,
-        "min-snapshots-to-keep": now_at.min_snapshots_to_keep,
-        "max-snapshot-age-ms": now_at.max_snapshot_age_ms,
-        "max-ref-age-ms": now_at.max_ref_age_ms,
-    }
-    expected = {"snapshot-id": head.snapshot.snapshot_id, "ref": branch}
-    return Prepared(
-        snapshot_id=writer.snapshot_id,
-        requirements=(
-            AssertTableUUID(uuid=metadata.table_uuid),
-            AssertRefSnapshotId.model_validate(expected),
-        ),
-        updates=(AddSnapshotUpdate(snapshot=snapshot), SetSnapshotRefUpdate.model_validate(ref)),
-        written=tuple(writer.written),
-    )
-
-
-def discard(io: FileIO, prepared: Prepared) -> None:
-    """Delete the manifests of a snapshot that was not committed and never will be."""
-    for path in prepared.written:
-        with translated(f"deleting {path}"):
-            try:
-                io.delete(path)
-            except FileNotFoundError:
-                continue
+    return prepare(table, branch, head.snapshot, writer.snapshot_id, path, summary, now_ms, writer.written)
 
 
 class _Writer:

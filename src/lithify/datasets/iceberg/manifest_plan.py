@@ -1,0 +1,175 @@
+"""Which manifests of a snapshot are worth writing anew, and which of them together (pure).
+
+A query opens those manifests whose partition bounds meet its filter. So the manifests of one kind of content
+and one partition spec are put in order of the bounds of one partition field, the leading one (`entry_order`):
+that of the time, where there is one.
+
+1. A manifest without a live entry is left out.
+2. Manifests whose bounds overlap in more than an edge belong together: a query for one value opens all of
+   them. They are *badly clustered*.
+3. A manifest of whose entries `MIN_DELETED_PERCENT` or more are deleted is written anew.
+4. A manifest of less than half the target size is *small*.
+5. Neighbours in that order that are small, or are written anew by 2 or 3, are a *group*: its entries are
+   sorted and written to manifests of the target size. A single small manifest is none.
+
+Invariant: once the groups are written, there are no more. Outputs follow each other and stay between the
+bounds of their group, so nothing overlaps that did not before; they have no deleted entries; and all but the
+last one of a group have the target size, so that no two small ones are neighbours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import groupby
+from typing import Any
+
+MIN_DELETED_PERCENT = 10
+MAX_OVERLAPPING = 10
+"""So many manifests to open for one value are worth a rewrite at any time."""
+
+Bound = tuple[Any, ...]
+"""A value of the leading field that can be compared with others."""
+
+
+class Reason(StrEnum):
+    """Why a manifest is not kept."""
+
+    EMPTY = "no live entries"
+    DELETED = "deleted entries"
+    OVERLAPPING = "badly clustered"
+    SMALL = "small"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a manifest list tells of a manifest."""
+
+    path: str
+    kind: tuple[int, str]
+    """The partition spec and the content: only manifests of one kind are written together."""
+    size_bytes: int
+    live: int | None
+    """Entries; `None` where the list has no number."""
+    deleted: int
+    low: Bound
+    high: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Manifests whose entries are sorted and written anew together."""
+
+    kind: tuple[int, str]
+    manifests: tuple[str, ...]
+    new: int
+    """About so many come out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPlan:
+    """What is to be done."""
+
+    groups: tuple[Group, ...] = ()
+    empty: tuple[str, ...] = ()
+    reasons: Mapping[Reason, int] = field(default_factory=dict)
+    """How many manifests are not kept for which reason."""
+    overlapping: int = 0
+    """The most manifests that overlap in one value."""
+
+    @property
+    def manifests(self) -> int:
+        """How many are not kept."""
+        return len(self.empty) + sum(len(group.manifests) for group in self.groups)
+
+    @property
+    def new(self) -> int:
+        """About how many are written."""
+        return sum(group.new for group in self.groups)
+
+    def is_worth(self, min_manifests: int) -> bool:
+        """Whether it is worth a snapshot when nobody asked for it."""
+        return self.manifests >= min_manifests or self.overlapping >= MAX_OVERLAPPING
+
+
+def plan_manifests(manifests: Sequence[Facts], target_bytes: int) -> ManifestPlan:
+    """See the module."""
+    empty = [m for m in manifests if m.live == 0]
+    by_kind: dict[tuple[int, str], list[Facts]] = defaultdict(list)
+    for manifest in manifests:
+        if manifest.live != 0:
+            by_kind[manifest.kind].append(manifest)
+    counts: Counter[Reason] = Counter({Reason.EMPTY: len(empty)} if empty else {})
+    groups = []
+    overlapping = 0
+    for kind, of_kind in sorted(by_kind.items()):
+        marked = []
+        for together in _together(of_kind, target_bytes):
+            overlapping = max(overlapping, _overlapping(together))
+            marked.append([(m, _reason(m, len(together), target_bytes)) for m in together])
+        for is_run, run in groupby(marked, key=lambda part: part[0][1] is not None):
+            found = [one for part in run for one in part]
+            if is_run and (len(found) > 1 or found[0][1] is not Reason.SMALL):
+                counts.update(reason for _, reason in found if reason is not None)
+                groups.append(_group(kind, [manifest for manifest, _ in found], target_bytes))
+    return ManifestPlan(tuple(groups), tuple(m.path for m in empty), counts, overlapping)
+
+
+def _together(manifests: Sequence[Facts], target_bytes: int) -> Iterator[list[Facts]]:
+    """Manifests in order; those that overlap, directly or by others, as one."""
+
+    def place(one: Facts) -> tuple[Bound, Bound, bool, str]:
+        return one.low, one.high, not _is_small(one, target_bytes), one.path
+
+    found: list[Facts] = []
+    high: Bound = ()
+    for manifest in sorted(manifests, key=place):
+        if found and manifest.low >= high:
+            yield found
+            found = []
+        high = manifest.high if not found else max(high, manifest.high)
+        found.append(manifest)
+    if found:
+        yield found
+
+
+def _overlapping(manifests: Sequence[Facts]) -> int:
+    """The most that meet one value, of these, not counting edges that they share."""
+    if len(manifests) < 2:
+        return 0
+    events: list[tuple[Bound, int]] = []
+    for one in manifests:
+        events += [(one.low, 1)] if one.low == one.high else [(one.low, 2), (one.high, 0)]
+    now = most = points = 0
+    last: Bound | None = None
+    for value, what in sorted(events):
+        points = points if value == last else 0
+        last = value
+        now += what - 1  # an end, a single value, a beginning
+        points += what == 1
+        most = max(most, now + points)
+    return most
+
+
+def _reason(manifest: Facts, together: int, target_bytes: int) -> Reason | None:
+    if manifest.live is not None:
+        entries = manifest.live + manifest.deleted
+        if manifest.deleted * 100 >= entries * MIN_DELETED_PERCENT:
+            return Reason.DELETED
+    if together > 1:
+        return Reason.OVERLAPPING
+    return Reason.SMALL if _is_small(manifest, target_bytes) else None
+
+
+def _is_small(manifest: Facts, target_bytes: int) -> bool:
+    return 2 * manifest.size_bytes < target_bytes
+
+
+def _group(kind: tuple[int, str], manifests: Sequence[Facts], target_bytes: int) -> Group:
+    size_bytes = 0
+    for one in manifests:
+        entries = (one.live or 0) + one.deleted
+        size_bytes += one.size_bytes * (one.live or 0) // entries if entries else one.size_bytes
+    return Group(kind, tuple(m.path for m in manifests), max(1, -(-size_bytes // target_bytes)))

@@ -1,0 +1,120 @@
+"""Putting a snapshot on top of a branch: what is committed, and whether it landed.
+
+1. The commit asserts the table's UUID and the head it was made on. The branch keeps its retention.
+2. Time never goes back: the snapshot is not older than the table's last change, whatever this machine's
+   clock says. Java refuses to read a table whose history is not in order.
+3. Where the answer of the catalog is lost, or says that somebody was faster, the table is looked at: if the
+   snapshot is in it, it was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, Summary
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from lithify.datasets.iceberg.errors import translated
+from lithify.errors import StoreError, VersionConflict
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A snapshot that is written and not committed."""
+
+    snapshot_id: int
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+    written: tuple[str, ...]
+    """Paths of what was written for it alone: its manifest list, and manifests."""
+
+
+def prepare(
+    table: Table,
+    branch: str,
+    parent: Snapshot,
+    snapshot_id: int,
+    manifest_list: str,
+    summary: Summary,
+    now_ms: int,
+    written: Iterable[str],
+) -> Prepared:
+    """The commit of a snapshot on top of `parent`, the head of the branch as it was seen."""
+    metadata = table.metadata
+    snapshot = Snapshot.model_validate(
+        {
+            "snapshot-id": snapshot_id,
+            "parent-snapshot-id": parent.snapshot_id,
+            "manifest-list": manifest_list,
+            "sequence-number": metadata.next_sequence_number(),
+            "timestamp-ms": max(now_ms, metadata.last_updated_ms),
+            "summary": summary,
+            "schema-id": metadata.current_schema_id,
+        }
+    )
+    now_at = metadata.refs[branch]
+    ref = {
+        "snapshot-id": snapshot_id,
+        "ref-name": branch,
+        "type": SnapshotRefType.BRANCH,
+        "min-snapshots-to-keep": now_at.min_snapshots_to_keep,
+        "max-snapshot-age-ms": now_at.max_snapshot_age_ms,
+        "max-ref-age-ms": now_at.max_ref_age_ms,
+    }
+    expected = {"snapshot-id": parent.snapshot_id, "ref": branch}
+    return Prepared(
+        snapshot_id=snapshot_id,
+        requirements=(
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId.model_validate(expected),
+        ),
+        updates=(AddSnapshotUpdate(snapshot=snapshot), SetSnapshotRefUpdate.model_validate(ref)),
+        written=tuple(written),
+    )
+
+
+def publish(table: Table, prepared: Prepared, load: Callable[[], Table]) -> bool:
+    """Whether the snapshot is in the table now; `False` when somebody was faster, and it never will be.
+
+    `StoreError` when that cannot be told: it may still be under way, so nothing of it may be deleted.
+    """
+    try:
+        with translated(f"committing to {'.'.join(table.name())}"):
+            # Not the catalog's method: this one also removes old metadata, where the table wants it.
+            table._do_commit(prepared.updates, prepared.requirements)
+    except VersionConflict:
+        return _has_landed(prepared, load)
+    except StoreError as error:
+        try:
+            landed = _has_landed(prepared, load)
+        except StoreError as lookup_error:
+            error.add_note(f"and whether it landed is unknown: {lookup_error}")
+            raise error from None
+        if not landed:
+            raise
+    return True
+
+
+def discard(io: FileIO, paths: Iterable[str]) -> None:
+    """Delete manifests and manifest lists that were not committed and never will be."""
+    for path in paths:
+        with translated(f"deleting {path}"):
+            try:
+                io.delete(path)
+            except FileNotFoundError:
+                continue
+
+
+def _has_landed(prepared: Prepared, load: Callable[[], Table]) -> bool:
+    return load().metadata.snapshot_by_id(prepared.snapshot_id) is not None

@@ -1,0 +1,117 @@
+"""A rewrite of manifests that dies, or fails, at any call of the files and the catalog: the table reads as
+before, and the next run and the garbage collection leave nothing behind."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lithify.datasets.iceberg.catalogs import TableUrl, store_of
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.garbage import GarbageOptions, collect
+from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, Outcome
+from lithify.errors import StoreError
+from lithify.ids import RandomIds
+from lithify.testing.faulty import Crash, Fault
+from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, FaultyCatalog, faulty, install
+from tests.datasets.iceberg.running import a_clock, dataset_of
+from tests.datasets.iceberg.tables import (
+    DAY,
+    NAME,
+    START,
+    age_files,
+    append,
+    make_rows,
+    named_paths,
+    new_catalog,
+    new_table,
+    read,
+)
+
+
+class Template:
+    """A table of a few small manifests, put back in place as often as needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._copy = folder / "table", folder / "copy"
+        self.folder.mkdir()
+        table = new_table(new_catalog(self.folder))
+        for n in range(3):
+            append(table, make_rows(2, START + n * DAY))
+        self.rows = read(table)
+        table.catalog.close()
+        shutil.copytree(self.folder, self._copy)
+
+    def restore(self) -> None:
+        shutil.rmtree(self.folder)
+        shutil.copytree(self._copy, self.folder)
+
+    def run(self) -> None:
+        """Rewrite, with the faults that are installed."""
+        uri, warehouse = f"sqlite:///{self.folder}/catalog.db", (self.folder / "warehouse").as_uri()
+        catalog = FaultyCatalog("test", uri=uri, warehouse=warehouse, **IO_PROPERTY)
+        try:
+            clock, url = a_clock(), TableUrl("test", NAME)
+            dataset = IcebergDataset(catalog, url, clock, RandomIds(), open_place=faulty(store_of))
+            ManifestRewriter(dataset, clock).run()
+        finally:
+            catalog.close()
+
+    def judge(self, site: str) -> None:
+        catalog = new_catalog(self.folder)
+        try:
+            table = catalog.load_table(NAME)
+            assert read(table) == self.rows, site
+            clock = a_clock()
+            rewriter = ManifestRewriter(dataset_of(table, clock=clock), clock)
+            rewriter.run()
+            assert rewriter.run().outcome is Outcome.NOTHING_TO_DO, site
+            assert read(table) == self.rows, site
+            snapshot = catalog.load_table(NAME).current_snapshot()
+            assert snapshot is not None
+            assert len(snapshot.manifests(table.io)) == 1, site
+            root = Path(table.location().removeprefix("file://"))
+            age_files(root)
+            collect(dataset_of(table), a_clock(), GarbageOptions(dry_run=False))
+            there = {path.as_uri() for path in root.rglob("*") if path.suffix in (".parquet", ".avro")}
+            assert there == named_paths(table), site
+        finally:
+            catalog.close()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    return Template(tmp_path_factory.mktemp("manifests"))
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    yield
+    install(Faults())
+
+
+def test_a_crash_or_a_failure_at_any_call(template: Template) -> None:
+    template.restore()
+    calls = install(Faults()).calls
+    template.run()
+    install(Faults())
+    template.judge("no crash")
+    names = [call.split()[0] for call in calls]
+    assert names.count("commit") == 1
+    assert names.count("write") == 3, "a manifest, the list, and the metadata"
+    changing = {n for n, name in enumerate(names, 1) if name in ("write", "commit", "create", "put")}
+    for number in range(1, len(calls) + 1):
+        faults = [Fault.FAIL_BEFORE]
+        if number in changing:
+            faults += [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.FAIL_AFTER]
+        for fault in faults:
+            template.restore()
+            install(Faults({number: fault}))
+            with suppress(Crash, StoreError, OSError):
+                template.run()
+            install(Faults())
+            template.judge(f"{fault.value}: call {number}, {calls[number - 1]}")
