@@ -67,6 +67,7 @@ from pyiceberg.table.update import (
 )
 
 from lithify.clock import Clock
+from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.dataset import IcebergDataset
@@ -219,6 +220,7 @@ class Expirer:
         self._holds = ObjectHolds(store, folder, self._thresholds, clock, ids)
         self._readers = Readers(store, folder, self._thresholds)
         self._pending = Pending(store, folder, clock, ids, self._rng)
+        self._runs = ExpiryRuns(store, folder)
 
     def run(self, options: ExpireOptions | None = None) -> Expiry:
         """One run. `Refused` for a table that must not be touched."""
@@ -233,6 +235,8 @@ class Expirer:
             self._clock.sleep_s(self._rng.uniform(0, pause_s))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
         self._delete_files(options, done)
+        if not options.dry_run:
+            self._runs.add(done.outcome.value, done.why, self._clock.now_ms())
         return done
 
     # Stages 1 and 2

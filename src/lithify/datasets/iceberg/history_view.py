@@ -15,6 +15,7 @@ from lithify.datasets.iceberg.reachable import FileKind
 from lithify.datasets.iceberg.readers import Reader, Standing, time_of
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns, notes
+from lithify.watermarks.model import Needed
 
 
 def at(time_ms: int | None) -> str:
@@ -25,6 +26,17 @@ def at(time_ms: int | None) -> str:
         return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
+
+
+def needed_json(needed: Needed) -> dict[str, Any]:
+    """Who needs what, as a JSON value."""
+    return {"by": needed.by, "since_ms": needed.since_ms, "from_ms": needed.position}
+
+
+def show_needed(needed: Needed) -> str:
+    """The same for people."""
+    since = "" if needed.since_ms is None else f", since {at(needed.since_ms)}"
+    return f"{needed.by}: from {at(needed.position)} on{since}"
 
 
 def hold_json(placed: Placed) -> dict[str, Any]:
@@ -124,7 +136,7 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
         "expired_snapshots": list(found.expired),
         "expired_refs": list(found.refs),
         "kept_snapshots": found.kept,
-        "needed": [{"by": n.by, "since_ms": n.since_ms, "from_ms": n.position} for n in found.needed],
+        "needed": [needed_json(needed) for needed in found.needed],
         "low_watermark_ms": found.watermark_ms,
         **{f"deleted_{kind.value}_count": found.deleted[kind] for kind in FileKind},
         "deleted_bytes": found.deleted_bytes,
