@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from rich.console import Console
 
 from lithify.compaction.finding import Finding, Severity
 from lithify.compaction.model import Ledger
 from lithify.compaction.retained import Past, Retained, Runs
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.datasets.iceberg.checks import check_table
-from lithify.datasets.iceberg.expire import ExpireOptions, Outcome
+from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Outcome, Outlook
 from lithify.datasets.iceberg.history_checks import FORGOTTEN, STOPPED_MS
+from lithify.datasets.iceberg.kind import KIND
 from lithify.datasets.iceberg.past import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.view import show_status
+from lithify.datasets.options import Asked
 from lithify.errors import CorruptObject
 from lithify.events import HistoryRun
+from lithify.ids import RandomIds
 from lithify.observe.metrics import Metrics
 from lithify.service.metered import metered
 from lithify.service.status import status
 from lithify.testing import ManualClock, MemoryStore
+from lithify.views.drawing import draw
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint
 from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table
 from tests.datasets.iceberg.test_expire import ALL, hold, ids_of, maintenance_of, run, six_snapshots
+
+AT_ONCE = {"history.expire.max_snapshot_age_ms": "0"}
 
 
 @pytest.fixture
@@ -257,3 +265,72 @@ def test_bad_outcomes_are_told(table: Table) -> None:
     assert "another came first" in examine(table)["expiry"].says
     ExpiryRuns(dataset.store, dataset.own_folder).add(Outcome.HELD.value, "", 6)
     assert "expiry" not in examine(table)
+
+
+# What a plan says
+
+
+def outlook(table: Table) -> Outlook:
+    return Expirer(dataset_of(table), a_clock(), RandomIds()).outlook()
+
+
+def test_a_plan_says_what_expiry_would_give_back(table: Table) -> None:
+    assert (outlook(table).outcome, outlook(table).going) == (Outcome.NOTHING_TO_DO, 0)
+    assert "nothing is old enough" in planned(table)
+    set_properties(table, **AT_ONCE)
+    ids, data = ids_of(table), retained(table).past.only_history_bytes
+    found = outlook(table)
+    assert (found.outcome, found.going, found.going_bytes) == (Outcome.EXPIRED, 5, data)
+    hold(table, ids[4], "training")
+    with fresh(table).manage_snapshots() as changes:
+        changes.create_tag(ids[3], "audit")
+    found = outlook(table)
+    assert (found.going, found.staying) == (3, 2), "the tag's, and the hold's"
+    assert 0 < found.going_bytes < data
+    assert found.going_bytes + found.staying_bytes == data
+    assert [needed.by for needed in found.needed] == ["tag audit", "hold training of me"]
+    said = planned(table)
+    for part in (
+        "can expire",
+        "old, and stay",
+        "tag audit: from 20",
+        "hold training of me: from 20",
+        "since 20",
+    ):
+        assert part in said
+    done = run(table, ExpireOptions(grace_ms=0))
+    assert len(done.expired) == found.going
+
+
+def test_a_plan_says_what_stands_in_the_way(table: Table, tmp_path: Path) -> None:
+    set_properties(table, **AT_ONCE)
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    maintenance_of(table).add_reader(SparkCheckpoint(tmp_path / "new").url, "dash", {})
+    found = outlook(table)
+    assert (found.outcome, found.going, found.staying) == (Outcome.UNPUBLISHED, 0, 5)
+    assert "reader dash: it has not begun" in planned(table)
+    maintenance_of(table).drop_reader("dash")
+    set_properties(table, **{"gc.enabled": "false"})
+    assert (outlook(table).outcome, outlook(table).going) == (Outcome.NO_WATERMARK, 0)
+    assert "gc.enabled" in planned(table)
+    after = sorted(path for path in tmp_path.rglob("*") if path.is_file() and "metadata" not in path.parts)
+    assert [p for p in before if "metadata" not in p.parts] == after, "a plan writes nothing"
+
+
+def test_a_plan_is_shown_although_its_history_is_refused(table: Table) -> None:
+    dataset = dataset_of(table)
+    dataset.store.put(f"{dataset.own_folder}/readers/x.json", b"?")
+    assert "is no reader" in planned(table)
+    assert "Nothing to compact now." in planned(table)
+
+
+def planned(table: Table) -> str:
+    dataset = dataset_of(table)
+    clock = ManualClock(a_clock().now_ms())
+    snapshot, ledger = dataset.snapshot(), dataset.ledger() or Ledger()
+    plan = dataset.propose(snapshot, ledger)
+    shown = KIND.show_plan(dataset, snapshot, ledger, plan, Asked(), clock).shown
+    assert shown.document["history"]
+    with StringIO() as text:
+        draw(Console(file=text, width=200), shown.blocks)
+        return text.getvalue()

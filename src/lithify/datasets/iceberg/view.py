@@ -9,10 +9,12 @@ from typing import Any
 from lithify.compaction.proposal import Plan, Total
 from lithify.compaction.retained import Retained
 from lithify.compaction.status import Status
+from lithify.datasets.iceberg.expire import Outlook
 from lithify.datasets.iceberg.garbage import Report
-from lithify.datasets.iceberg.history_view import needed_json, show_needed
+from lithify.datasets.iceberg.history_view import needed_json, outlook_json, show_needed, show_outlook
 from lithify.datasets.iceberg.model import ChunkSpec, TableState
 from lithify.datasets.kind import Run
+from lithify.errors import LithifyError
 from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, Timeline, columns, notes
 from lithify.views.timeline import timeline_json
@@ -36,17 +38,25 @@ def spec_json(spec: ChunkSpec) -> dict[str, Any]:
     return {"kind": "chunks", "task": spec.task, "snapshot_id": spec.snapshot_id, "inputs": list(spec.inputs)}
 
 
-def show_plan(url: str, state: TableState, plan: Plan, timeline: Timeline) -> Shown:
-    """The timeline, and what would be started now."""
+def show_plan(
+    url: str, state: TableState, plan: Plan, timeline: Timeline, history: Outlook | LithifyError
+) -> Shown:
+    """The timeline, what would be started now, and what of the history could go, or why nobody can tell."""
+    blocks: tuple[Block, ...]
+    if isinstance(history, Outlook):
+        facts, blocks = outlook_json(history), show_outlook(history)
+    else:
+        facts, blocks = {"outcome": None, "why": str(history)}, (Line(str(history), "History:", is_bad=True),)
     document = {
         "url": url,
         "table": facts_of(state),
         **timeline_json(timeline.plan, timeline.calendar, timeline.words),
         "starts": [proposal.spec.task for proposal in plan.proposals],
         "notes": list(plan.notes),
+        "history": facts,
     }
     nothing = () if plan.proposals else (Line("Nothing to compact now."),)
-    return Shown(document, (timeline, *nothing, notes(plan.notes)))
+    return Shown(document, (timeline, *nothing, notes(plan.notes), *blocks))
 
 
 def show_run(run: Run) -> Shown:
