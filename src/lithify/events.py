@@ -211,6 +211,26 @@ class GarbageCollected(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryRun(Event):
+    """A run that was to let history go has ended. Reported from a thread of its own."""
+
+    outcome: str
+    """In one word of the kind's."""
+    why: str
+    """What stands in the way; empty when nothing does."""
+    versions_expired: int
+    files_deleted: int
+    bytes_deleted: int
+    pending_files: int
+    """That wait to be deleted."""
+    pending_bytes: int
+    needed_by: str
+    """Who needs the oldest; empty when nobody needs anything."""
+    needed_ms: int | None
+    """From when on; wall-clock milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class WaitingForStore(Event):
     """Requests to a store of the dataset fail or have no answer, and are made again. Told after some seconds,
     then after growing pauses. Reported from whichever thread waits."""

@@ -20,6 +20,7 @@ from lithify.compaction.backlog import Backlog
 from lithify.compaction.model import State
 from lithify.compaction.presence import CoordinatorStatus
 from lithify.compaction.proposal import Plan
+from lithify.compaction.retained import Retained
 from lithify.compaction.transitions import AnyCompaction
 from lithify.ids import Ulid, ulid_ms
 
@@ -103,6 +104,8 @@ class Status:
     backlog: tuple[Backlog, ...]
     failures: tuple[Failure, ...]
     """Compactions that were given up, oldest first."""
+    retained: Retained | None = None
+    """What of its past it keeps; `None` where its kind keeps none that Lithify could let go."""
 
     @property
     def stall_ms(self) -> int | None:

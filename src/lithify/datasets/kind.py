@@ -20,6 +20,7 @@ from lithify.compaction.history import History
 from lithify.compaction.model import Compaction, Ledger, OutputT, RangeT, SpecT
 from lithify.compaction.presence import CoordinatorStatus
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.compaction.retained import Past, Retained
 from lithify.compaction.run_summary import RunSummary
 from lithify.compaction.status import Status
 from lithify.compaction.transitions import AnyLedger
@@ -91,6 +92,18 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         """The backlog of each unit whose writer stalls when too much piles up; nothing where none
         does (pure)."""
         ...
+
+    def past(self, snapshot: SnapshotT) -> Past | None:
+        """How much of its past the dataset keeps; `None` where it keeps none that Lithify could let go
+        (pure)."""
+        return None
+
+    def retained(
+        self, snapshot: SnapshotT, ledger: Ledger[SpecT, RangeT, OutputT], now_ms: int
+    ) -> Retained | None:
+        """The same, and who needs it, in a few small requests however large the dataset is. What is damaged
+        of that is told and is no error."""
+        return None
 
     def unit(self, spec: SpecT) -> str:
         """The name of the unit a spec compacts (pure)."""

@@ -26,6 +26,7 @@ from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog, Detail
 from lithify.compaction.model import State
 from lithify.compaction.proposal import Plan
+from lithify.compaction.retained import Past
 from lithify.compaction.transitions import AnyLedger
 from lithify.events import Event
 from lithify.store.metered import Answer, Verb
@@ -95,6 +96,7 @@ class Metrics:
         """By dataset: who runs what, as last seen."""
         self._make_common_metrics()
         self._make_own_metrics()
+        self._make_history_metrics()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, ("dataset", *labels), registry=self._own)
@@ -130,6 +132,24 @@ class Metrics:
         self._gc_versions = self._gauge(
             "lithify_garbage_versions_left", "Versions left after a collection", "resource"
         )
+
+    def _make_history_metrics(self) -> None:
+        self._versions = self._gauge("lithify_history_versions", "Versions that can be read, the newest too")
+        self._history_bytes = self._gauge(
+            "lithify_history_bytes", "Bytes of files that only older versions need"
+        )
+        self._needed = self._gauge(
+            "lithify_history_needed_since_seconds",
+            "Wall-clock time from which on history is needed, and who needs the oldest",
+            "by",
+        )
+        self._pending_files = self._gauge("lithify_history_pending_files", "Files that wait to be deleted")
+        self._pending_bytes = self._gauge("lithify_history_pending_bytes", "Bytes that wait to be deleted")
+        self._history_runs = self._counter(
+            "lithify_history_runs", "Runs that were to let history go", "outcome"
+        )
+        self._needers: dict[str, str] = {}
+        """By dataset: who needed the oldest when that was last seen."""
 
     def _make_own_metrics(self) -> None:
         self._states = self._gauge("lithify_compactions", "Compactions that are not over", "state")
@@ -209,8 +229,22 @@ class Metrics:
                 self._take_in_waiting(url, store, waited_s, is_over=True)
             case events.GarbageCollected(deleted=deleted, left=left, dry_run=dry_run):
                 self._take_in_garbage(url, {} if dry_run else deleted, left)
+            case events.HistoryRun():
+                self._take_in_history(event)
             case _:
                 self._follow(event)
+
+    def _take_in_history(self, event: events.HistoryRun) -> None:
+        url = event.dataset
+        self._history_runs.labels(url, event.outcome).inc()
+        self._pending_files.labels(url).set(event.pending_files)
+        self._pending_bytes.labels(url).set(event.pending_bytes)
+        before = self._needers.pop(url, event.needed_by)
+        if before != event.needed_by:
+            self._needed.remove(url, before)
+        if event.needed_ms is not None:
+            self._needers[url] = event.needed_by
+            self._needed.labels(url, event.needed_by).set(event.needed_ms / 1000)
 
     def _take_in_garbage(self, url: str, deleted: Mapping[str, int], left: Mapping[str, int]) -> None:
         self._gc_count.labels(url).inc()
@@ -315,6 +349,13 @@ class Metrics:
             labels = ("unit",) if detail.by_unit else ()
             self._details[detail.metric] = self._gauge(detail.metric, detail.help, *labels)
         return self._details[detail.metric]
+
+    def saw_past(self, url: str, past: Past | None) -> None:
+        """A snapshot was read that tells of so much history."""
+        if past is not None:
+            with self._lock:
+                self._versions.labels(url).set(past.versions)
+                self._history_bytes.labels(url).set(past.only_history_bytes)
 
     def saw_plan(self, url: str, plan: Plan) -> None:
         """A plan was made."""

@@ -69,8 +69,11 @@ class _Metered:
 
     def _saw_snapshot(self, snapshot: Any) -> None:
         with self._lock:
-            if snapshot is not self._snapshot:
+            is_new = snapshot is not self._snapshot
+            if is_new:
                 self._snapshot, self._costs = snapshot, {}
+        if is_new:
+            self._metrics.saw_past(self._dataset.url, self._dataset.past(snapshot))
         self._metrics.saw_backlog(self._dataset.url, self._dataset.backlog(snapshot, self._clock.now_ms()))
 
     def _saw_ledger(self, ledger: AnyLedger | None) -> None:

@@ -5,6 +5,7 @@ stall. Reads only.
 2. For each active compaction: since when it is where it is, from the ledger's history; how far its ranges
    are, from the ledger and from what running tasks report.
 3. What the planner would add, so that nobody wonders why nothing is submitted.
+4. What of its past the dataset keeps, and for whom, as far as that takes a few small requests.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def status(dataset: Dataset, now_ms: int, heartbeat_timeout_ms: int) -> Status:
         plan=dataset.propose(snapshot, ledger),
         backlog=dataset.backlog(snapshot, now_ms),
         failures=given_up(dataset.journal.failures(), ledger),
+        retained=dataset.retained(snapshot, ledger, now_ms),
     )
 
 

@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.dataset import OWN_FOLDER
+from lithify.datasets.iceberg.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, Outcome, Rewriting
 from lithify.errors import Refused
 from tests.datasets.iceberg.rest import serve_rest

@@ -49,6 +49,8 @@ class Checkpoint:
     """What a checkpoint folder says."""
 
     sources: tuple[Source, ...]
+    committed_ms: int | None = None
+    """When the last batch was done, by the store's clock; `None` before the first."""
 
     @property
     def is_begun(self) -> bool:
@@ -59,7 +61,7 @@ class Checkpoint:
 def read_checkpoint(store: ObjectStore, folder: str) -> Checkpoint:
     """The checkpoint in a folder of a store. `CorruptObject` when it does not decode; without sources when
     nothing is there yet."""
-    batch = _committed(store, join(folder, "commits"))
+    batch, committed_ms = _committed(store, join(folder, "commits"))
     committed: dict[int, int] = {}
     if batch is not None:
         key = join(folder, "offsets", str(batch))
@@ -69,7 +71,7 @@ def read_checkpoint(store: ObjectStore, folder: str) -> Checkpoint:
             raise CorruptObject(key, f"batch {batch} was committed, and its offsets are missing") from None
     initial = dict(_initial(store, join(folder, "sources")))
     numbers = sorted(committed.keys() | initial.keys())
-    return Checkpoint(tuple(Source(initial.get(n), committed.get(n)) for n in numbers))
+    return Checkpoint(tuple(Source(initial.get(n), committed.get(n)) for n in numbers), committed_ms)
 
 
 def parse_offsets(data: bytes, key: str) -> dict[int, int]:
@@ -101,17 +103,18 @@ def _snapshot_of(line: str) -> int | None:
     return whole_number(fields["snapshot_id"], least=BEGINNING, most=_MAX_ID)
 
 
-def _committed(store: ObjectStore, folder: str) -> int | None:
-    """The highest batch that is done for good."""
-    names = (meta.key.removeprefix(f"{folder}/") for meta in store.list(folder))
-    for batch in sorted((int(name) for name in names if name.isascii() and name.isdigit()), reverse=True):
+def _committed(store: ObjectStore, folder: str) -> tuple[int | None, int | None]:
+    """The highest batch that is done for good, and when it was."""
+    names = ((meta.key.removeprefix(f"{folder}/"), meta.last_modified_ms) for meta in store.list(folder))
+    batches = ((int(name), at_ms) for name, at_ms in names if name.isascii() and name.isdigit())
+    for batch, at_ms in sorted(batches, reverse=True):
         key = join(folder, str(batch))
         try:
             if is_done(store.get(key), key):
-                return batch
+                return batch, at_ms
         except ObjectNotFound:
             continue
-    return None
+    return None, None
 
 
 def is_done(data: bytes, key: str) -> bool:

@@ -4,6 +4,7 @@
    properties, its time column.
 2. Nothing of it is left alone or not kept.
 3. The compactions are well (`compactions`), clocks agree, and old versions do not pile up.
+4. Its history is kept for somebody, and goes (`history_checks`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from lithify.compaction.checks import check_clocks, check_compactions, check_ver
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.status import Status
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.history_checks import check_history
 from lithify.errors import CorruptObject, LithifyError, StoreError
 
 
@@ -39,6 +41,11 @@ def check_table(
     yield check_clocks([*heartbeats(ledger), (state.timestamp_ms, "who committed last")], now_ms)
     versions = {"versions of the ledger": ledgers, "versions of the memory of chunks": memories}
     yield check_versions(versions, "Lithify's coordinator")
+    if found.retained is not None:
+        try:
+            yield from check_history(dataset, found.retained, now_ms)
+        except LithifyError as error:
+            yield problem("history", str(error), _what_to_do(error))
 
 
 def _what_to_do(error: LithifyError) -> str:

@@ -27,12 +27,15 @@ from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.lease import Permit
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
+from lithify.compaction.retained import Past, Retained
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
+from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg import validate
 from lithify.datasets.iceberg.catalogs import (
     TableUrl,
@@ -56,11 +59,14 @@ from lithify.datasets.iceberg.model import (
     TableState,
     TimeRange,
 )
-from lithify.datasets.iceberg.ownership import data_prefix, mark_of
+from lithify.datasets.iceberg.ownership import OWN_FOLDER, data_prefix, mark_of
+from lithify.datasets.iceberg.past import past_of
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import TablePolicy, parse_policy
+from lithify.datasets.iceberg.readers import Readers, Standing
 from lithify.datasets.iceberg.refusals import check_table
 from lithify.datasets.iceberg.repeating import repeating_columns
+from lithify.datasets.iceberg.retained import retained_of
 from lithify.datasets.iceberg.sorting import sort_fields
 from lithify.datasets.iceberg.sources import sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
@@ -80,8 +86,6 @@ from lithify.store.objects import ObjectStore
 from lithify.store.together import both
 from lithify.store.versions import Version, VersionedFiles
 
-OWN_FOLDER = "_lithify"
-"""Under a table's location. Iceberg's removal of orphan files leaves names with an underscore alone."""
 _SUFFIX = ".json"
 
 
@@ -302,6 +306,19 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         """Nobody waits for a table to be compacted."""
         return ()
 
+    def past(self, snapshot: TableState) -> Past:
+        return past_of(_metadata_of(snapshot))
+
+    def retained(self, snapshot: TableState, ledger: IcebergLedger, now_ms: int) -> Retained:
+        metadata = _metadata_of(snapshot)
+        return retained_of(metadata, ledger, self.store, self.own_folder, self._clock, self._ids, now_ms)
+
+    def standings(self, table: Table) -> tuple[Standing, ...]:
+        """Where every registered reader stands."""
+        thresholds = ThresholdFiles(self.store, self.own_folder, self._clock, self._ids)
+        readers = Readers(self.store, self.own_folder, thresholds)
+        return tuple(readers.standing(reader, table) for reader in readers.list())
+
     def cost_bytes(self, spec: ChunkSpec, snapshot: TableState) -> int:
         inputs = set(spec.inputs)
         return sum(file.size_bytes for file in snapshot.files if file.id in inputs)
@@ -431,3 +448,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             cpu_s=result.cpu_s,
             peak_memory_bytes=result.peak_memory_bytes,
         )
+
+
+def _metadata_of(state: TableState) -> TableMetadata | None:
+    return None if state.source is None else state.source.metadata

@@ -23,11 +23,11 @@ from lithify import events
 from lithify.clock import Clock
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
+from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.garbage import Kind, collect_due
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, Outcome
 from lithify.errors import Refused
-from lithify.events import GarbageCollected, Observer
+from lithify.events import GarbageCollected, HistoryRun, Observer
 from lithify.ids import Ids
 
 _log = logging.getLogger("lithify")
@@ -64,7 +64,7 @@ def duties(
             except Refused as error:
                 refused = refused or error
         if Duty.SNAPSHOT in due.kinds and dataset.policy(dataset.load()).expire_snapshots:
-            done = _expire(dataset, clock, ids, due, done)
+            done = _expire(dataset, clock, ids, due, done, observer)
         if refused is not None:
             raise refused
         return done
@@ -84,12 +84,18 @@ def _rewrite_manifests(dataset: IcebergDataset, clock: Clock) -> None:
 
 
 def _expire(
-    dataset: IcebergDataset, clock: Clock, ids: Ids, due: Due[Any], done: GarbageCollected
+    dataset: IcebergDataset,
+    clock: Clock,
+    ids: Ids,
+    due: Due[Any],
+    done: GarbageCollected,
+    observer: Observer,
 ) -> GarbageCollected:
     options = ExpireOptions(grace_ms=due.min_age_ms, dry_run=due.dry_run)
     found = Expirer(dataset, clock, ids).run(options)
     if found.outcome not in DONE:
         _log.warning("%s: no snapshots were expired (%s): %s", dataset.url, found.outcome.value, found.why)
+    observer(_event(dataset.url, found))
     return GarbageCollected(
         done.dataset,
         done.dry_run,
@@ -100,4 +106,21 @@ def _expire(
         },
         {**done.left, Duty.SNAPSHOT.value: found.snapshots},
         done.bytes_deleted + found.deleted_bytes,
+    )
+
+
+def _event(url: str, found: Expiry) -> HistoryRun:
+    least = found.needed[0] if found.needed else None
+    waiting = [entry for entry in found.pending if not entry.blocked]
+    return HistoryRun(
+        url,
+        outcome=found.outcome.value,
+        why=found.why,
+        versions_expired=len(found.expired),
+        files_deleted=sum(found.deleted.values()),
+        bytes_deleted=found.deleted_bytes,
+        pending_files=sum(entry.files for entry in waiting),
+        pending_bytes=sum(entry.size_bytes for entry in waiting),
+        needed_by="" if least is None else least.by,
+        needed_ms=None if least is None else least.position,
     )

@@ -67,12 +67,14 @@ from pyiceberg.table.update import (
 )
 
 from lithify.clock import Clock
+from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.garbage import BATCH_FILES, MAX_DELETES_IN_FLIGHT, check_whole
 from lithify.datasets.iceberg.needs import Needs, collect_needs
+from lithify.datasets.iceberg.past import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.pending import Entry, Pending
 from lithify.datasets.iceberg.reachable import (
     FileKind,
@@ -86,6 +88,7 @@ from lithify.datasets.iceberg.reachable import (
 from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import (
     Expirable,
+    Retention,
     and_descendants,
     expirable,
     low_watermark,
@@ -177,6 +180,27 @@ class Expiry:
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a run would expire now, told without reading a manifest."""
+
+    outcome: Outcome
+    why: str
+    versions: int
+    """That there are."""
+    going: int
+    going_bytes: int
+    """Of files that nobody would need any more, at the least (`past`)."""
+    staying: int
+    """Of those that are older than the table's own age, how many stay."""
+    staying_bytes: int
+    """That these keep, at the least."""
+    needed: tuple[Needed, ...]
+    """By whom, who needs the oldest first."""
+    min_kept: int
+    """So many of the newest the table keeps whatever their age."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """What can be expired, as things were when they were looked at."""
 
@@ -184,6 +208,7 @@ class _Plan:
     policy: Expirable
     needs: Needs
     low_watermark: int | None
+    retention: Retention
 
 
 class AssertSameHistory(ValidatableTableRequirement):
@@ -219,6 +244,7 @@ class Expirer:
         self._holds = ObjectHolds(store, folder, self._thresholds, clock, ids)
         self._readers = Readers(store, folder, self._thresholds)
         self._pending = Pending(store, folder, clock, ids, self._rng)
+        self._runs = ExpiryRuns(store, folder)
 
     def run(self, options: ExpireOptions | None = None) -> Expiry:
         """One run. `Refused` for a table that must not be touched."""
@@ -233,7 +259,35 @@ class Expirer:
             self._clock.sleep_s(self._rng.uniform(0, pause_s))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
         self._delete_files(options, done)
+        if not options.dry_run:
+            self._runs.add(done.outcome.value, done.why, self._clock.now_ms())
         return done
+
+    def outlook(self) -> Outlook:
+        """What a run would do. Writes nothing. `Refused` for a table that must not be touched."""
+        options = ExpireOptions(dry_run=True)
+        self._dataset.check_not_moved(self._load())
+        seen = self._look(options)
+        metadata, needs = seen.table.metadata, seen.needs
+        going, reason = _decide(seen, self._publish(seen, options))
+        old = {s.snapshot_id for s in metadata.snapshots if s.timestamp_ms < seen.retention.older_than_ms}
+        old = (old | seen.policy.snapshots) - {metadata.current_snapshot_id}
+        outcome, why = (Outcome.EXPIRED, "") if reason is None else (_OUTCOMES[reason], _why(reason, needs))
+        if not may_expire(metadata.properties):
+            going, (outcome, why) = frozenset(), _NOT_ALLOWED
+        freed = freed_bytes(metadata, going)
+        by_refs = (n for n in needed_by_refs(metadata) if n.position < seen.retention.older_than_ms)
+        return Outlook(
+            outcome=outcome,
+            why=why,
+            versions=len(metadata.snapshots),
+            going=len(going),
+            going_bytes=freed,
+            staying=len(old - going),
+            staying_bytes=freed_bytes(metadata, old) - freed,
+            needed=tuple(sorted((*needs.by, *by_refs), key=lambda one: (one.position, one.by))),
+            min_kept=seen.retention.min_kept,
+        )
 
     # Stages 1 and 2
 
@@ -275,10 +329,9 @@ class Expirer:
         standings = [self._readers.standing(reader, table) for reader in readers]
         needs = collect_needs(table.metadata, holds, standings, ledger, now_ms)
         properties = table.metadata.properties
-        policy = expirable(
-            table.metadata, retention_of(properties, now_ms, options.older_than_ms, options.retain_last)
-        )
-        return _Plan(table, policy, needs, low_watermark(table.metadata, policy, now_ms))
+        retention = retention_of(properties, now_ms, options.older_than_ms, options.retain_last)
+        policy = expirable(table.metadata, retention)
+        return _Plan(table, policy, needs, low_watermark(table.metadata, policy, now_ms), retention)
 
     def _publish(self, plan: _Plan, options: ExpireOptions) -> Threshold | None:
         def change(old: Threshold | None) -> Threshold | None:

@@ -9,12 +9,13 @@ from typing import Any
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.holds import Placed
-from lithify.datasets.iceberg.expire import DONE, Expiry, Outcome
+from lithify.datasets.iceberg.expire import DONE, Expiry, Outcome, Outlook
 from lithify.datasets.iceberg.needs import SNAPSHOT
 from lithify.datasets.iceberg.reachable import FileKind
 from lithify.datasets.iceberg.readers import Reader, Standing, time_of
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns, notes
+from lithify.watermarks.model import Needed
 
 
 def at(time_ms: int | None) -> str:
@@ -25,6 +26,17 @@ def at(time_ms: int | None) -> str:
         return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
+
+
+def needed_json(needed: Needed) -> dict[str, Any]:
+    """Who needs what, as a JSON value."""
+    return {"by": needed.by, "since_ms": needed.since_ms, "from_ms": needed.position}
+
+
+def show_needed(needed: Needed) -> str:
+    """The same for people."""
+    since = "" if needed.since_ms is None else f", since {at(needed.since_ms)}"
+    return f"{needed.by}: from {at(needed.position)} on{since}"
 
 
 def hold_json(placed: Placed) -> dict[str, Any]:
@@ -124,7 +136,7 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
         "expired_snapshots": list(found.expired),
         "expired_refs": list(found.refs),
         "kept_snapshots": found.kept,
-        "needed": [{"by": n.by, "since_ms": n.since_ms, "from_ms": n.position} for n in found.needed],
+        "needed": [needed_json(needed) for needed in found.needed],
         "low_watermark_ms": found.watermark_ms,
         **{f"deleted_{kind.value}_count": found.deleted[kind] for kind in FileKind},
         "deleted_bytes": found.deleted_bytes,
@@ -158,6 +170,39 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
             )
         )
     return Shown(document, (*blocks, notes(found.notes)))
+
+
+def outlook_json(found: Outlook) -> dict[str, Any]:
+    """What an expiry would do, as a JSON value."""
+    return {
+        "outcome": found.outcome.value,
+        "why": found.why,
+        "snapshots": found.versions,
+        "expirable_snapshots": found.going,
+        "expirable_bytes": found.going_bytes,
+        "kept_snapshots": found.staying,
+        "kept_bytes": found.staying_bytes,
+        "needed": [needed_json(needed) for needed in found.needed],
+    }
+
+
+def show_outlook(found: Outlook) -> tuple[Block, ...]:
+    """The same for people: what would go, and what stays, for whom, since when."""
+    rows = []
+    if found.going:
+        rows.append(("can expire", f"{found.going:,}", f"≥ {text.size(found.going_bytes)}", ""))
+    if found.staying:
+        is_known = found.outcome not in (Outcome.MISSING_READER, Outcome.UNPUBLISHED, Outcome.NO_WATERMARK)
+        why = f"the newest {found.min_kept:,} always stay" if is_known and not found.needed else ""
+        rows.append(("old, and stay", f"{found.staying:,}", f"≥ {text.size(found.staying_bytes)}", why))
+    rows += [("", "", "", show_needed(needed)) for needed in found.needed[: text.MAX_SHOWN]]
+    if not found.going and not found.staying:
+        return (Line(f"Of the table's history, {found.versions:,} snapshots, nothing is old enough to go."),)
+    blocked: tuple[Block, ...] = ()
+    if found.outcome not in (Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD):
+        blocked = (Line(found.why, "Nothing can expire:", is_bad=True),)
+    title = f"History: {found.versions:,} snapshots"
+    return (Table(title, columns("", ">snapshots", ">bytes", "~needed by"), rows), *blocked)
 
 
 def _outcome(found: Expiry) -> Line:

@@ -71,6 +71,11 @@ def collect_needs(
     )
 
 
+def is_of_reader(by: str, name: str) -> bool:
+    """Whether that is how needs name the reader."""
+    return by == f"reader {name}"
+
+
 def _reader(standing: Standing) -> str:
     return f"reader {standing.reader.name}"
 

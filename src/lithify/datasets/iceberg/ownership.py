@@ -21,6 +21,9 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lithify.ids import Ulid
 
+OWN_FOLDER = "_lithify"
+"""Under a table's location, Lithify's alone. Iceberg's removal of orphan files leaves names with an
+underscore alone."""
 FILE_PREFIX = "lithify-"
 """Of the names of everything Lithify writes for a table."""
 _MARK_DIGITS = 16

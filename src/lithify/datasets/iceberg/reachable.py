@@ -29,10 +29,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.datasets.iceberg.dataset import OWN_FOLDER
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of
-from lithify.datasets.iceberg.ownership import mark_of, parse_name
+from lithify.datasets.iceberg.ownership import OWN_FOLDER, mark_of, parse_name
 from lithify.store.urls import split_scheme
 
 

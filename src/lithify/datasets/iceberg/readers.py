@@ -54,6 +54,10 @@ class Standing:
     """Why nobody can tell; `None` when it can be told."""
     why: str = ""
     """The same for people."""
+    read: frozenset[int] = frozenset()
+    """Up to which it has read, one for each of its sources."""
+    committed_ms: int | None = None
+    """When it last was done with something, by the clock of its checkpoint's store; `None`: never."""
 
 
 class Readers:
@@ -170,7 +174,8 @@ def stands(reader: Reader, found: Checkpoint, metadata: TableMetadata) -> Standi
     if lost or (gone and not needed):
         why = f"it stands on snapshot {min(lost or gone)}, which the table does not have (any more)"
         return Standing(reader, (), Reason.MISSING_MEMBER, f"{why}; drop it, or let it begin anew")
-    return Standing(reader, tuple(sorted(needed)))
+    read = frozenset(s.committed for s in found.sources if s.committed is not None)
+    return Standing(reader, tuple(sorted(needed)), read=read, committed_ms=found.committed_ms)
 
 
 def _wanted(source: Source, continuous: bool) -> tuple[int, ...]:

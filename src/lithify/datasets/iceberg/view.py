@@ -7,10 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from lithify.compaction.proposal import Plan, Total
+from lithify.compaction.retained import Retained
 from lithify.compaction.status import Status
+from lithify.datasets.iceberg.expire import Outlook
 from lithify.datasets.iceberg.garbage import Report
+from lithify.datasets.iceberg.history_view import needed_json, outlook_json, show_needed, show_outlook
 from lithify.datasets.iceberg.model import ChunkSpec, TableState
 from lithify.datasets.kind import Run
+from lithify.errors import LithifyError
 from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, Timeline, columns, notes
 from lithify.views.timeline import timeline_json
@@ -34,17 +38,25 @@ def spec_json(spec: ChunkSpec) -> dict[str, Any]:
     return {"kind": "chunks", "task": spec.task, "snapshot_id": spec.snapshot_id, "inputs": list(spec.inputs)}
 
 
-def show_plan(url: str, state: TableState, plan: Plan, timeline: Timeline) -> Shown:
-    """The timeline, and what would be started now."""
+def show_plan(
+    url: str, state: TableState, plan: Plan, timeline: Timeline, history: Outlook | LithifyError
+) -> Shown:
+    """The timeline, what would be started now, and what of the history could go, or why nobody can tell."""
+    blocks: tuple[Block, ...]
+    if isinstance(history, Outlook):
+        facts, blocks = outlook_json(history), show_outlook(history)
+    else:
+        facts, blocks = {"outcome": None, "why": str(history)}, (Line(str(history), "History:", is_bad=True),)
     document = {
         "url": url,
         "table": facts_of(state),
         **timeline_json(timeline.plan, timeline.calendar, timeline.words),
         "starts": [proposal.spec.task for proposal in plan.proposals],
         "notes": list(plan.notes),
+        "history": facts,
     }
     nothing = () if plan.proposals else (Line("Nothing to compact now."),)
-    return Shown(document, (timeline, *nothing, notes(plan.notes)))
+    return Shown(document, (timeline, *nothing, notes(plan.notes), *blocks))
 
 
 def show_run(run: Run) -> Shown:
@@ -95,37 +107,59 @@ def _row(name: str, facts: Facts) -> tuple[str, ...]:
     )
 
 
-def history_of(state: TableState) -> Facts:
-    """How much history there is, as a JSON value, by the summaries of the snapshots alone."""
-    snapshots = [] if state.source is None else state.source.metadata.snapshots
-    there = {snapshot.snapshot_id for snapshot in snapshots}
-    removed = 0
-    for snapshot in snapshots:
-        # What it removed is still there for the one before it.
-        if snapshot.parent_snapshot_id in there and snapshot.summary is not None:
-            text_bytes = snapshot.summary.additional_properties.get("removed-files-size", "0")
-            removed += int(text_bytes) if text_bytes.isdecimal() else 0
+def history_json(kept: Retained) -> Facts:
+    """What is kept of the history, as a JSON value."""
     return {
-        "snapshots": len(snapshots),
-        "oldest_ms": min((snapshot.timestamp_ms for snapshot in snapshots), default=None),
-        "only_history_bytes": removed,
+        "snapshots": kept.past.versions,
+        "oldest_ms": kept.past.oldest_ms,
+        "only_history_bytes": kept.past.only_history_bytes,
+        "needed": [needed_json(needed) for needed in kept.needed],
+        "readers": kept.readers,
+        "low_watermark_ms": None if kept.threshold is None else kept.threshold.position,
+        "pending_files": kept.pending_files,
+        "pending_bytes": kept.pending_bytes,
+        "kept_for_good": list(kept.blocked),
+        "runs": {outcome: asdict(runs) for outcome, runs in kept.runs.items()},
+        "damaged": list(kept.damaged),
     }
+
+
+def show_history(kept: Retained, now_ms: int) -> list[Block]:
+    """The same for people."""
+    past = kept.past
+    blocks: list[Block] = [
+        Line(
+            f"{past.versions:,} snapshots; {text.size(past.only_history_bytes)} of files that "
+            "only older ones need"
+        )
+    ]
+    if kept.needed:
+        rest = f", and {len(kept.needed) - 1} others need something" if len(kept.needed) > 1 else ""
+        blocks.append(Line(f"The oldest is needed by {show_needed(kept.needed[0])}{rest}."))
+    if kept.pending_files:
+        waiting = f"{kept.pending_files:,} files ({text.size(kept.pending_bytes)})"
+        blocks.append(Line(f"{waiting} of expired snapshots wait to be deleted."))
+    last = max(kept.runs.items(), key=lambda run: run[1].last_ms, default=None)
+    if last is not None:
+        ago, why = text.duration(max(now_ms - last[1].last_ms, 0)), f" ({last[1].why})" if last[1].why else ""
+        blocks.append(Line(f"The last expiry, {ago} ago, ended with {last[0]}{why}."))
+    blocks += [Line(why, "Files stay for good:", is_bad=True) for why in kept.blocked]
+    blocks += [Line(what, "Damaged:", is_bad=True) for what in kept.damaged]
+    return blocks
 
 
 def show_status(found: Status) -> Shown:
     """The size of the table and of its history, and the totals of its timeline."""
-    facts, history = facts_of(found.snapshot), history_of(found.snapshot)
+    facts, kept = facts_of(found.snapshot), found.retained
     totals = found.plan.totals
     blocks: list[Block] = [
         Line(
             f"{facts['files']:,} files, {text.size(facts['bytes'])}, {facts['rows']:,} rows, "
             f"{facts['delete_files']:,} delete files"
         ),
-        Line(
-            f"{history['snapshots']:,} snapshots; {text.size(history['only_history_bytes'])} of files that "
-            "only older ones need"
-        ),
     ]
+    if kept is not None:
+        blocks += show_history(kept, found.at_ms)
     if totals:
         rows = [
             (name, f"{total.units:,}", f"{total.files:,}", text.size(total.size_bytes), f"{total.rows:,}")
@@ -134,7 +168,7 @@ def show_status(found: Status) -> Shown:
         blocks.append(Table("Totals", columns("", ">chunks", ">files", ">bytes", ">rows"), rows))
     document = {
         "table": facts,
-        "history": history,
+        "history": None if kept is None else history_json(kept),
         "totals": {name: _total_json(total) for name, total in totals.items()},
     }
     return Shown(document, tuple(blocks))
