@@ -20,7 +20,7 @@ class Claim:
 
     worker: str
     waited_ms: int = 0
-    """How long it had been free."""
+    """How long it had been free, since the last write of its ledger that failed."""
     noted: set[tuple[Any, ...]] = field(default_factory=set)
     is_down: bool = False
     """Its tasks ended with their engine."""
@@ -40,6 +40,8 @@ class Facts:
 
     ledger: AnyLedger | None = None
     free_since_ms: dict[str, int] = field(default_factory=dict)
+    hindered_ms: int = 0
+    """When a write of its ledger failed last."""
     claims: dict[str, Claim] = field(default_factory=dict)
     attempts: dict[str, dict[tuple[Any, ...], tuple[int, int]]] = field(default_factory=dict)
     """Each once: when it was, and how many ranges were on record then."""

@@ -57,6 +57,10 @@ class Judge:
             for name, candidate in pool.of(place).candidates.items():
                 self._reckon(place, name, candidate)
 
+    def hindered(self, place: str) -> None:
+        """Whoever was at work has to come round again."""
+        self._facts[place].hindered_ms = self._world.now_ms
+
     def _wrote_ledger(self, who: str, place: str, new: AnyLedger) -> None:
         facts, now_ms = self._facts[place], self._world.now_ms
         old, facts.ledger = facts.ledger, new
@@ -193,7 +197,8 @@ class Judge:
     def _claimed(self, worker: str, place: str, compaction: str) -> None:
         facts = self._facts[place]
         now_ms = self._world.now_ms
-        facts.claims[compaction] = Claim(worker, now_ms - facts.free_since_ms.get(compaction, now_ms))
+        free_since_ms = max(facts.free_since_ms.get(compaction, now_ms), facts.hindered_ms)
+        facts.claims[compaction] = Claim(worker, now_ms - free_since_ms)
         pool = self.pools.get(worker)
         if pool is None:
             return

@@ -31,6 +31,9 @@ class Written(Protocol):
     def changed(self, place: str) -> None:
         """What the dataset consists of has changed."""
 
+    def hindered(self, place: str) -> None:
+        """A write of the ledger of a dataset was made to fail."""
+
 
 class World:
     """All that the processes of one run share."""
@@ -130,6 +133,8 @@ class PlaceStore(WrappedStore):
         if call.method == "create" and self._fails_ledger and self._is_ledger(call.key):
             self._fails_ledger = False
             self._world.count("fault: ledger write fails after the note of a failure")
+            if self._world.watcher is not None:
+                self._world.watcher.hindered(self._place)
             raise StoreError(f"{where}: injected failure")
         return action()
 
