@@ -21,6 +21,7 @@ from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import Outage, S3Server
 from tests.compacting import compact
 from tests.flaky import FAIR, RESETS, Site, busy, resets
+from tests.outages import is_told_with_its_end
 
 RUNS = 20
 
@@ -63,7 +64,7 @@ def test_a_run_outlives_an_outage_and_tells_of_it(site: Site, how: Outage) -> No
     result = compact(dataset, engine=InlineEngine(), observer=fall_away)
     is_back.join()
     assert result.failures == ()
-    assert [type(event) for event in told] == [events.WaitingForStore, events.StoreBack]
+    assert is_told_with_its_end(told)
     assert site.read(name) == model
 
 

@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from lithify.events import Event, StoreBack, WaitingForStore
+from lithify.events import Event
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionConflict, VersionedFiles
 from lithify.store.waiting import Waiting
 from lithify.testing.s3 import S3Server, Weather
+from tests.outages import is_told_with_its_end
 from tests.s3 import S3, store_options
 from tests.store.flaky import RESETS, Asked, Fault, first, flaky, often
 from tests.store.test_remote import Request, between
@@ -169,7 +170,7 @@ def test_reads_that_hang_cost_little_and_are_told(s3: S3) -> None:
     with flaky(s3, first(2, Fault.HANG, "GET")) as options:
         store = open_store(url, options, Waiting(60.0, "db", told.append))[0]
         assert store.get("there") == BODY
-    assert [type(event) for event in told] == [WaitingForStore, StoreBack]
+    assert is_told_with_its_end(told)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_what_hangs_in_the_middle_is_told_before_it_is_cut_off(s3: S3) -> None:
     with flaky(s3, first(1, Fault.HANG_WITHIN, "GET")) as options:
         patient = {**options, "read_timeout": "6s"}
         assert open_store(url, patient, Waiting(60.0, "db", told.append))[0].get("there") == BODY
-    assert [type(event) for event in told] == [WaitingForStore, StoreBack]
+    assert is_told_with_its_end(told)
 
 
 def test_a_saturated_link_is_not_made_worse() -> None:

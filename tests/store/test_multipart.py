@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-import time
 
 import pytest
 
 from lithify.errors import ObjectNotFound, StoreError
-from lithify.events import Event, StoreBack, WaitingForStore
+from lithify.events import Event, WaitingForStore
 from lithify.store import multipart
 from lithify.store.multipart import PART_BYTES
 from lithify.store.requests import Requests, Watch
 from lithify.store.urls import open_store
 from lithify.store.waiting import Waiting
 from lithify.testing.s3 import Outage, S3Server, Weather
+from tests.outages import is_told_with_its_end
 from tests.s3 import S3, store_options
 from tests.store.test_remote import Request, between
 
@@ -111,13 +112,39 @@ def test_an_outage_in_the_middle_is_waited_for_and_told(pieces: int) -> None:
             writer.commit()
         assert store.get("object") == pieces * PIECE
         assert is_over.wait(20)
-    assert [type(event) for event in told] == [WaitingForStore, StoreBack]
+    assert is_told_with_its_end(told)
     assert isinstance(told[0], WaitingForStore)
     assert told[0].cause.startswith("503")
 
 
+def uploads() -> set[threading.Thread]:
+    """The threads that send something."""
+    return {thread for thread in threading.enumerate() if thread.name == "lithify-upload"}
+
+
+def await_ends(threads: set[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_writer_that_is_forgotten_is_aborted(s3: S3) -> None:
+    others = uploads()
+    store, _ = open_store(f"s3://{s3.bucket()}", store_options(s3.endpoint))
+    writer = store.open_writer("object")
+    for _ in range(8):
+        writer.write(PIECE)
+    mine = uploads() - others
+    assert len(mine) == 1
+    del writer
+    gc.collect()
+    await_ends(mine)
+    assert list(store.list("")) == []
+
+
 def test_an_interrupted_commit_shows_no_object_with_a_gap(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
+    others = uploads()
 
     class Interrupting(Watch):
         def look(self) -> None:
@@ -132,8 +159,7 @@ def test_an_interrupted_commit_shows_no_object_with_a_gap(s3: S3, monkeypatch: p
         with pytest.raises(KeyboardInterrupt), writer:
             writer.commit()
         gate.is_open.set()
-        while "lithify-upload" in {thread.name for thread in threading.enumerate()}:
-            time.sleep(0.01)
+        await_ends(uploads() - others)
         assert [meta.key for meta in store.list("")] == []
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -86,6 +87,8 @@ class MultipartWriter:
         if self._written_bytes >= PART_BYTES:
             beginning, self._small = b"".join(self._small), []
             self._sender = _Sender(self._open(beginning), self._key, self._failures, self._watch)
+            # Whoever forgets this writer has aborted it.
+            weakref.finalize(self, self._sender.stop)
 
     def commit(self) -> None:
         self._check_open("commit")
@@ -116,11 +119,12 @@ class MultipartWriter:
 
     def _open(self, beginning: bytes) -> Callable[[], obstore.WritableFile]:
         """What begins the upload; that takes round trips."""
+        key, failures, backend = self._key, self._failures, self._backend  # it must not keep this writer
 
         def begin() -> obstore.WritableFile:
-            with self._failures("write", self._key):
+            with failures("write", key):
                 file = obstore.open_writer(
-                    self._backend(), self._key, buffer_size=PART_BYTES, max_concurrency=MAX_PARTS_IN_FLIGHT
+                    backend(), key, buffer_size=PART_BYTES, max_concurrency=MAX_PARTS_IN_FLIGHT
                 )
                 file.write(beginning)  # as much as a part, so this returns when the upload has begun
                 return file

@@ -20,11 +20,12 @@ from lithify.datasets.iceberg import fileio
 from lithify.datasets.iceberg.catalogs import open_catalog
 from lithify.datasets.iceberg.fileio import WaitingFile, WaitingFileIO
 from lithify.errors import StoreUnavailable
-from lithify.events import Event, StoreBack, WaitingForStore
+from lithify.events import Event, WaitingForStore
 from lithify.store.requests import Requests
 from lithify.store.waiting import Waiting
 from lithify.testing import ManualClock
 from lithify.testing.s3 import Outage, S3Server, Weather
+from tests.outages import is_told_with_its_end
 from tests.s3 import store_options
 
 FAIR = Weather()
@@ -270,7 +271,7 @@ def test_an_outage_under_a_large_file_is_waited_for_and_told(
         server.weather = replace(FAIR, outage=Outage.SLOW_DOWN)
     assert len(io.new_input(path)) == 12 << 20
     assert is_over.wait(20)
-    assert [type(event) for event in told] == [WaitingForStore, StoreBack]
+    assert is_told_with_its_end(told)
 
 
 def test_every_file_survives_a_flaky_store(server: S3Server, tmp_path: Path) -> None:
@@ -301,7 +302,7 @@ def test_an_outage_is_waited_for_and_told(server: S3Server, tmp_path: Path) -> N
     assert roots is not patient.properties["lithify.requests"]
     io = cast(WaitingFileIO, patient._load_file_io(location="s3://lake/x"))
     assert read_parquet(io, "s3://lake/outage") == ROWS
-    assert [type(event) for event in found.told] == [WaitingForStore, StoreBack]
+    assert is_told_with_its_end(found.told)
 
 
 @pytest.mark.parametrize("use", [write_parquet, read_parquet])
