@@ -156,9 +156,11 @@ class _CountingDataset(SlateDataset):
         super().__init__(store, root, clock, RandomIds())
         self.lost = 0
 
-    def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:
+    def update_ledger(
+        self, change: Callable[[AnyLedger], AnyLedger], first: AnyLedger | None = None
+    ) -> AnyLedger:
         try:
-            return super().update_ledger(change)
+            return super().update_ledger(change, first)
         except LostOwnership:
             self.lost += 1
             raise

@@ -233,7 +233,9 @@ def test_a_coordinator_that_is_overtaken_ends(path: Path) -> None:
         """Lets another coordinator start while the loop waits for the first time."""
 
         def wait(self, timeout: float | None = None) -> bool:
-            coordinator_on(path).start(Term(dataset_at(path).take_epoch()))
+            other = coordinator_on(path)
+            other.start(Term(dataset_at(path).take_epoch()))
+            other.take_up()
             return super().wait(0)
 
     with pytest.raises(Fenced):

@@ -13,6 +13,7 @@ from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files
 from tests.compacting import dataset_at
 from tests.judge.official import Put, open_db
+from tests.ledgers import take_epoch
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def path(tmp_path: Path) -> Path:
         for n in range(3):
             database.write_batch([Put(b"k%02d" % k, b"%d" % n) for k in range(20)])
             database.flush()
-    dataset_at(path).take_epoch()
+    take_epoch(dataset_at(path))
     return path
 
 

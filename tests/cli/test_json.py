@@ -19,6 +19,7 @@ from tests.compacting import dataset_at
 from tests.datasets.iceberg.running import dataset_of
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.judge.official import Put, open_db
+from tests.ledgers import take_epoch
 
 ROOT = Path(__file__).parents[2]
 DATABASE, TABLE = "a database", "a table"
@@ -57,7 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open_db(folder / "db") as database:
         database.write_batch([Put(b"k", b"v")])
         database.flush()
-    dataset_at(folder / "db").take_epoch()
+    take_epoch(dataset_at(folder / "db"))
     table = new_table(new_catalog(folder, name="lake"))
     append(table, make_rows(3))
     dataset_of(table).take_epoch()

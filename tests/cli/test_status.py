@@ -13,6 +13,7 @@ from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files
 from tests.compacting import dataset_at
 from tests.judge.official import Put, compact_officially, open_db
+from tests.ledgers import take_epoch
 
 
 def database(path: Path, flushes: int) -> None:
@@ -45,7 +46,7 @@ def test_what_is_under_way(tmp_path: Path) -> None:
     path = tmp_path / "db"
     database(path, 5)
     dataset = dataset_at(path)
-    dataset.take_epoch()
+    take_epoch(dataset)
     (proposal,) = dataset.propose(dataset.snapshot(), dataset.ledger() or Ledger()).proposals
     ids = RandomIds()
     compaction_id = ids.ulid(1_700_000_000_000)

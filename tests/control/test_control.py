@@ -40,6 +40,7 @@ class Set:
         self.leading = ExitStack()
         self.coordinator = Coordinator(self.dataset, CLOCK, IDS)
         self.coordinator.start(self.leading.enter_context(Leadership(self.dataset, CLOCK, IDS).acquire()))
+        self.coordinator.take_up()
         self.engine = InlineEngine(stepped=True)
         self.worker = Worker(quiet(path), self.engine, CLOCK, "w")
 

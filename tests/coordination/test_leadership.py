@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 import pytest
@@ -15,7 +16,9 @@ from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.model import ExternalDb
 from lithify.errors import CoordinatorAlive, CorruptObject, Fenced, Refused, StoreError
 from lithify.ids import RandomIds
+from lithify.store import together
 from lithify.store.objects import ObjectStore
+from lithify.store.together import Beside
 from lithify.testing import (
     Call,
     CountingStore,
@@ -27,9 +30,12 @@ from lithify.testing import (
     Verb,
     crash_at_every_call,
 )
-from tests.coordination.worlds import LEASE_KEY, Database, TableWorld, lead
+from lithify.testing.simulation.core.waiting import AtOnce
+from tests.coordination.worlds import LEASE_KEY, Database, TableWorld, lead, lease_of
 from tests.datasets.slatedb.trees import EMPTY
-from tests.protocol.rig import Interposed, ledger_write, manifest_write
+from tests.protocol.rig import Interposed, manifest_write
+
+T = TypeVar("T")
 
 HOUR_MS = 3_600_000
 
@@ -353,12 +359,55 @@ def test_whatever_ends_the_leadership_ends_the_lease() -> None:
         lead(world.leadership(fails_at(manifest_write, Fault.FAIL_BEFORE)))
     assert is_ended()
     world = untouched()
+
+    def unable_to_make_its_ledger() -> None:
+        with world.leadership().acquire():
+            raise StoreError("injected")
+
     with pytest.raises(StoreError):
-        lead(world.leadership(fails_at(ledger_write, Fault.FAIL_BEFORE)))
+        unable_to_make_its_ledger()
     assert is_ended()
     started_ms = world.clock.now_ms()
     assert lead(world.leadership()) == 2, "the one that could not make its ledger was taken"
     assert world.clock.now_ms() == started_ms, "nobody has to be waited for"
+
+
+class WhenWaitedFor(Beside):
+    """What is to be done beside the caller is done as late as can be."""
+
+    def start(self, action: Callable[[], T]) -> Callable[[], T]:
+        return action
+
+
+def test_the_lease_says_that_the_epoch_was_taken_before_it_is_renewed_or_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(together, "beside", WhenWaitedFor())
+    world = untouched()
+    with world.leadership().acquire():
+        announced = lease_of(world)
+        assert (announced.taken, announced.taking is None) == (None, False)
+    ended = lease_of(world)
+    assert (ended.taken, ended.taking, ended.is_ended) == (1, None, True)
+    leadership = world.leadership()
+    with leadership.acquire():
+        world.clock.advance_s(LOOK_AFTER_MS / 1000)
+        leadership.renew()
+        assert (lease_of(world).taken, lease_of(world).taking) == (2, None)
+
+
+def test_who_is_fenced_before_its_lease_says_so_writes_over_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "beside", WhenWaitedFor())
+    world = untouched()
+    first, second = world.leadership(), world.leadership()
+    with first.acquire():
+        monkeypatch.setattr(together, "beside", AtOnce())
+        with second.acquire(take_over=True):
+            world.clock.advance_s(LOOK_AFTER_MS / 1000)
+            with pytest.raises(Fenced):
+                first.renew()
+            assert lease_of(world).holder == second.holder
+    assert lease_of(world).holder == second.holder
 
 
 def test_a_lease_that_cannot_be_ended_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:

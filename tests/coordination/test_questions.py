@@ -11,14 +11,14 @@ from typing import TypeVar
 
 import pytest
 
-from lithify.compaction.lease import LEASE_MS, LOOK_AFTER_MS, FoundLease, Lease, Taking, encode_lease
+from lithify.compaction.lease import LEASE_MS, LOOK_AFTER_MS, Lease, Taking, encode_lease
 from lithify.compaction.presence import Presence
 from lithify.coordination.leadership import Leadership
 from lithify.errors import CoordinatorAlive, Fenced, PreconditionFailed, StoreError
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import WrappedStore
 from lithify.testing import Call, Crash, Fault, FaultyStore, ManualClock
-from tests.coordination.worlds import LEASE_KEY, Database, lead, unwrapped
+from tests.coordination.worlds import LEASE_KEY, Database, found_in, lead, lease_of, unwrapped
 from tests.protocol.rig import Interposed, manifest_write
 
 ResultT = TypeVar("ResultT")
@@ -48,16 +48,6 @@ class Watching(ManualClock):
 
 def lease_write(call: Call) -> bool:
     return call.method in ("create", "replace", "put") and call.key == LEASE_KEY
-
-
-def lease_of(world: Database) -> Lease:
-    return found_in(world).lease or Lease("not to be read")
-
-
-def found_in(world: Database) -> FoundLease:
-    found = world.dataset().lease.read()
-    assert found is not None
-    return found
 
 
 def writes_of(world: Database) -> tuple[list[Call], Callable[[ObjectStore], ObjectStore]]:
@@ -256,10 +246,9 @@ def calls_of_renewals(is_asked: bool) -> list[Call]:
 
 
 def after_the_announcement(calls: list[Call]) -> int:
-    """The number of the first call after the epoch was taken."""
-    announced = next(n for n, call in enumerate(calls, 1) if lease_write(call))
-    ledger = (n for n, call in enumerate(calls, 1) if call.key.endswith(".compactions"))
-    return next(n for n in ledger if n > announced)
+    """The number of the first call after the epoch was taken: the lease says so."""
+    _, said, *_ = (n for n, call in enumerate(calls, 1) if lease_write(call))
+    return said
 
 
 def rounds(world: Database, wrap: Callable[[ObjectStore], ObjectStore], is_asked: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from pyiceberg.table import Table
 
 from lithify.clock import Clock
+from lithify.compaction.lease import FoundLease, Lease
 from lithify.compaction.model import Ledger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.iceberg.catalogs import TableUrl
@@ -121,3 +122,13 @@ def lead(leadership: Leadership, **options: Any) -> int:
     """Be the coordinator for a moment; the epoch."""
     with leadership.acquire(**options) as term:
         return term.epoch
+
+
+def lease_of(world: Database) -> Lease:
+    return found_in(world).lease or Lease("not to be read")
+
+
+def found_in(world: Database) -> FoundLease:
+    found = world.dataset().lease.read()
+    assert found is not None
+    return found

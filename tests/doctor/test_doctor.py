@@ -30,6 +30,7 @@ from lithify.testing.engine import Fault, InlineEngine
 from tests.cli.invoking import invoke, invoke_json
 from tests.compacting import compact, dataset_at
 from tests.judge.official import Put, open_db
+from tests.ledgers import take_epoch
 from tests.s3 import S3
 
 CLOCK, IDS = SystemClock(), RandomIds()
@@ -194,7 +195,7 @@ def announce(dataset: SlateDataset) -> None:
 
 def submitted(dataset: SlateDataset, step: Step | None = None) -> Ulid:
     """What the planner proposes, submitted, and taken on by `step`."""
-    dataset.take_epoch()
+    take_epoch(dataset)
     ledger = dataset.ledger() or Ledger()
     (proposal,) = dataset.propose(dataset.snapshot(), ledger).proposals
     compaction_id = IDS.ulid(1_700_000_000_000)
@@ -224,7 +225,7 @@ def test_nobody_coordinates(path: Path) -> None:
 )
 def test_a_coordinator_that_is_alive_or_was_killed(path: Path, later_ms: int, severity: Severity) -> None:
     dataset = dataset_at(path)
-    dataset.take_epoch()
+    take_epoch(dataset)
     announce(dataset)
     finding = by_check(examine(path, CLOCK.now_ms() + later_ms))["coordinator"]
     assert finding.severity is severity
@@ -232,7 +233,7 @@ def test_a_coordinator_that_is_alive_or_was_killed(path: Path, later_ms: int, se
 
 
 def test_a_coordinator_of_slatedb_may_be_alive(path: Path) -> None:
-    dataset_at(path).take_epoch()
+    take_epoch(dataset_at(path))
     assert "SlateDB coordinates" in by_check(examine(path))["coordinator"].says
 
 

@@ -75,7 +75,7 @@ def test_plan_and_compact(dataset: TextDataset, url: str, quick: None) -> None:
 
 
 def test_submit_status_and_doctor(dataset: TextDataset, url: str, quick: None) -> None:
-    dataset.take_epoch(lambda taking: None, lambda epoch: None)
+    dataset.take_epoch(lambda taking: None)
     (compaction_id,) = invoke_json("submit", "--full", url)["submitted"]
     found = invoke_json("status", url)
     assert (found["texts"], found["coordinator"]["presence"]) == (5, "stopped")
@@ -101,7 +101,7 @@ def test_metrics(dataset: TextDataset) -> None:
     metrics = Metrics(clock, coordinates=True)
     seen = metered(dataset, metrics, clock)
     coordinator = Coordinator(seen, clock, RandomIds(), observer=metrics)
-    coordinator.start(Term(dataset.take_epoch(lambda taking: None, lambda epoch: None)))
+    coordinator.start(Term(dataset.take_epoch(lambda taking: None)))
     worker = Worker(seen, InlineEngine(), clock, "w", observer=metrics)
     for _ in range(4):
         coordinator.tick()

@@ -29,6 +29,7 @@ from tests.judge.official import (
 )
 from tests.judge.old import OLD_DATABASES, old_database_content, unpack_old_database
 from tests.judge.rows import read_database
+from tests.ledgers import take_epoch
 
 SECOND_MS = 1000
 CONCAT = "tests.judge.official:concat"
@@ -58,7 +59,7 @@ def test_a_newest_l0_without_the_oldest_is_refused_and_loses_nothing(path: Path)
     with open_db(path) as database:
         flush_each(database, *([Put(b"k%d" % n, b"v")] for n in range(3)))
     dataset = dataset_at(path)
-    dataset.take_epoch()
+    take_epoch(dataset)
     newest = Admin(path).trees()[0].l0[0].id
     Admin(path).submit_compaction([newest], [], 0)
 

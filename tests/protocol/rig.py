@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lithify.compaction.model import State
+from lithify.compaction.model import Ledger, State
 from lithify.coordination.leadership import Term
 from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.slatedb.dataset import SlateDataset
-from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger
+from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, encode_ledger
+from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX
 from lithify.events import Event
 from lithify.ids import RandomIds, Ulid
 from lithify.service.coordinator import Coordinator
@@ -26,6 +27,7 @@ from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.room import Room
 from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
+from lithify.store.versions import VersionedFiles
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine, Submitted
@@ -89,6 +91,21 @@ def ledger_write(call: Call) -> bool:
     return call.method == "create" and call.key.endswith(".compactions")
 
 
+def collect_ledgers(dataset: SlateDataset) -> None:
+    """Others publish so much, and a collector deletes so much, that the next number of who sleeps is free
+    again."""
+    paths = dataset.paths
+    files = VersionedFiles(
+        dataset.store, paths.compactions_folder, COMPACTIONS_SUFFIX, paths.compactions_boundary
+    )
+    for _ in range(8):
+        latest = files.latest()
+        files.publish(latest, latest.data if latest is not None else encode_ledger(Ledger(0)))
+    files.advance_boundary(files.ids()[-2])
+    for version_id in files.ids()[:-1]:
+        dataset.store.delete(files.key(version_id))
+
+
 def manifest_write(call: Call) -> bool:
     """Whether a call publishes a version of the manifest."""
     return call.method == "create" and call.key.endswith(".manifest")
@@ -132,6 +149,7 @@ class Rig:
         )
         if start:
             made.start(Term(self.dataset().take_epoch()))
+            made.take_up()
         return made
 
     def worker(
@@ -234,6 +252,7 @@ __all__ = [
     "Interposed",
     "Rig",
     "Template",
+    "collect_ledgers",
     "compaction_ids",
     "ledger_write",
     "make_template",

@@ -15,15 +15,19 @@ from lithify import events
 from lithify.clock import SystemClock
 from lithify.compaction import transitions
 from lithify.compaction.model import State
-from lithify.errors import LithifyError, StoreError
+from lithify.compaction.proposal import Plan
+from lithify.coordination.leadership import Term
+from lithify.errors import Fenced, LithifyError, StoreError
 from lithify.ids import RandomIds, Ulid
+from lithify.service.coordinator import Coordinator
 from lithify.service.loops import LoopOptions, run_workers
 from lithify.service.room import Room
 from lithify.service.worker import Worker, WorkerOptions
+from lithify.store.objects import ObjectStore
 from lithify.testing import Call, Fault, FaultyStore
 from lithify.testing.engine import InlineEngine
 from tests.pools import pool_of
-from tests.protocol.rig import Interposed, Rig, ledger_write
+from tests.protocol.rig import Interposed, Rig, collect_ledgers, ledger_write
 
 
 @pytest.mark.parametrize(("most", "expected"), [(1, 1), (3, 3), (10, 4)])
@@ -323,3 +327,80 @@ def test_a_worker_without_idle_slots_is_given_nothing(segmented: Rig) -> None:
     segmented.coordinator(companion=worker).tick()
     owners = [c.worker.id for c in segmented.ledger.compactions if c.worker is not None]
     assert owners == [worker.id]
+
+
+# The first tick
+
+
+def starting(rig: Rig, predecessor: str | None = None, **options: Any) -> Coordinator:
+    """One that has taken its epoch, and not looked at the ledger yet."""
+    coordinator = rig.coordinator(start=False, **options)
+    coordinator.start(Term(rig.dataset().take_epoch(), predecessor))
+    return coordinator
+
+
+def test_the_first_version_of_a_ledger_has_what_is_scheduled(rig: Rig) -> None:
+    worker = rig.worker()
+    coordinator = starting(rig, companion=worker)
+    assert rig.versions() == 0
+    tick = coordinator.tick()
+    assert rig.versions() == 1
+    assert rig.ledger.epoch == 1
+    assert rig.owner() == worker.id
+    worker.tick(tick.seen)
+    rig.finish(coordinator, worker)
+    rig.check()
+
+
+def test_a_coordinator_that_has_nothing_to_do_makes_a_ledger_all_the_same(rig: Rig) -> None:
+    coordinator = starting(rig, plan=lambda snapshot, ledger: Plan(()))
+    coordinator.tick()
+    assert (rig.versions(), rig.ledger.epoch) == (1, 1)
+    coordinator.tick()
+    assert rig.versions() == 1
+
+
+def test_what_an_older_coordinator_adds_before_the_ledger_is_taken_up_is_taken_up_with_it(rig: Rig) -> None:
+    beside = rig.worker("beside")
+    older = rig.coordinator(companion=beside)
+    worker = rig.worker()
+    newer = starting(
+        rig, beside.id, companion=worker, wrap=lambda store: Interposed(store, ledger_write, older.tick)
+    )
+    tick = newer.tick()
+    assert rig.ledger.epoch == 2
+    assert rig.states() == [State.SCHEDULED], "what the older one claimed for a dead worker is taken back"
+    (attempts,) = rig.dataset().journal.attempts().values()
+    assert [attempt.worker for attempt in attempts] == [beside.id]
+    with pytest.raises(Fenced):
+        older.tick()
+    worker.tick(tick.seen)
+    rig.finish(newer, worker)
+    rig.check()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_claim_that_does_not_count_is_noticed_by_the_next_tick(rig: Rig, is_first: bool) -> None:
+    """This process slept while what it was about to write was written by others, and collected."""
+    worker, armed = rig.worker(), list[bool]()
+
+    def wrap(store: ObjectStore) -> ObjectStore:
+        return Interposed(
+            store, lambda call: bool(armed) and ledger_write(call), lambda: collect_ledgers(rig.dataset())
+        )
+
+    rig.coordinator()
+    coordinator = starting(rig, companion=worker, wrap=wrap)
+    if not is_first:
+        coordinator.take_up()
+    armed.append(True)
+    worker.tick(coordinator.tick().seen)
+    assert worker.is_busy
+    assert rig.states() == []
+    tick = coordinator.tick()
+    assert rig.owner() == worker.id
+    assert rig.ledger.epoch == coordinator.epoch
+    worker.tick(tick.seen)
+    assert len(rig.seen(events.Lost)) == 1
+    rig.finish(coordinator, worker)
+    rig.check()

@@ -17,7 +17,16 @@ from lithify.service.worker import Worker
 from lithify.store.objects import ObjectStore
 from lithify.testing import Call, CountingStore, Crash, Fault, FaultyStore, Verb
 from tests.judge.official import Admin, Database, Put, open_db
-from tests.protocol.rig import TIMEOUT_S, Interposed, Model, Rig, Template, ledger_write, manifest_write
+from tests.protocol.rig import (
+    TIMEOUT_S,
+    Interposed,
+    Model,
+    Rig,
+    Template,
+    collect_ledgers,
+    ledger_write,
+    manifest_write,
+)
 
 
 def compacted(rig: Rig, coordinator: Coordinator, worker: Worker) -> None:
@@ -188,6 +197,26 @@ def test_a_commit_at_once_whose_ledger_could_not_be_written_is_completed_by_the_
     assert rig.only.state is State.COMPLETED
     assert rig.dataset().manifest_ids() == manifests
     assert not worker.is_busy
+    rig.check()
+
+
+def test_a_commit_at_once_whose_ledger_does_not_count_is_completed_by_the_next_tick(rig: Rig) -> None:
+    armed: list[bool] = []
+
+    def asleep(store: ObjectStore) -> ObjectStore:
+        return Interposed(
+            store, lambda call: bool(armed) and ledger_write(call), lambda: collect_ledgers(rig.dataset())
+        )
+
+    coordinator, worker = beside(rig, asleep)
+    armed.append(True)
+    assert len(coordinator.tick().committed) == 1
+    assert not worker.is_busy
+    assert rig.states() == [State.RUNNING]
+    manifests = rig.dataset().manifest_ids()
+    coordinator.settle()
+    assert rig.states() == [State.COMPLETED]
+    assert rig.dataset().manifest_ids() == manifests
     rig.check()
 
 

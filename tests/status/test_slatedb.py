@@ -23,6 +23,7 @@ from lithify.testing.memory import MemoryStore
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.trees import EMPTY, MB, Mint
 from tests.judge.official import open_db
+from tests.ledgers import take_epoch
 
 NOW_MS = 1_700_000_000_000
 LEASE = Lease("lithify-1", taken=7)
@@ -117,7 +118,7 @@ def test_since_when(tmp_path: Path, heartbeats: int) -> None:
     with open_db(path) as database:
         database.put(b"k", b"v")
     dataset = dataset_at(path)
-    dataset.take_epoch()
+    take_epoch(dataset)
     mint = Mint()
     made = [mint.compaction(TieredSpec(b"", (mint.ulid(),), (), n)) for n in range(2)]
     wanted, other = (c.id for c in made)

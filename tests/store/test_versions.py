@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from lithify.store.versions import (
     MAX_LOOKUPS,
     MAX_TRUSTED_LOOKS,
     MAX_UPDATE_TRIES,
+    Counts,
     Version,
     VersionConflict,
     VersionedFiles,
@@ -530,3 +532,82 @@ def test_a_crash_at_any_call_of_an_update_leaves_the_old_or_the_new_version() ->
         outcomes.add(latest)
         assert open_files(left).update(append(b"!"), ManualClock(), random.Random(0)) is not None
     assert len(outcomes) == 2
+
+
+# Writing without waiting for the proof
+
+
+def write(files: VersionedFiles, part: bytes) -> tuple[Version | None, Counts]:
+    return files.write(append(part), ManualClock(), random.Random(0))
+
+
+def test_what_is_written_is_known_before_it_is_proved_to_count() -> None:
+    asked = threading.Event()
+    waiting = threading.Event()
+
+    class Slow(WrappedStore):
+        def get(self, key: str) -> bytes:
+            if key == BOUNDARY:
+                asked.set()
+                assert waiting.wait(60)
+            return self.inner.get(key)
+
+    inner = MemoryStore()
+    base = publish_many(open_files(inner), 1)
+    store = CountingStore(Slow(inner))
+    files = open_files(store)
+    waiting.set()
+    assert files.latest() == base
+    waiting.clear()
+    asked.clear()
+    version, counts = write(files, b"+")
+    assert version == files.known() == Version(2, b"value 1+")
+    assert asked.wait(60), "the proof is under way"
+    waiting.set()
+    assert counts()
+    assert files.known() == version
+
+
+def test_who_has_nothing_to_write_has_nothing_to_prove() -> None:
+    files = open_files(MemoryStore())
+    base = publish_many(files, 1)
+    version, counts = files.write(lambda _: None, ManualClock(), random.Random(0))
+    assert version == base
+    assert counts()
+
+
+def test_nothing_is_built_on_what_was_written_behind_the_boundary() -> None:
+    store = MemoryStore()
+    sleeper = open_files(store)
+    publish_many(sleeper, 1)
+    publish_many(open_files(store), 8)
+    collect(store, 8)
+    version, counts = write(sleeper, b"too late")
+    assert version == sleeper.known() == Version(2, b"value 1too late")
+    with pytest.raises(VersionConflict, match="collected"):
+        sleeper.publish(version, b"on top")
+    assert not counts()
+    assert sleeper.latest() == Version(9, b"value 9")
+
+
+def test_what_was_written_just_behind_the_boundary_has_a_successor_already() -> None:
+    store = MemoryStore()
+    sleeper = open_files(store)
+    publish_many(sleeper, 1)
+    publish_many(open_files(store), 2)
+    collect(store, 2)
+    version, counts = write(sleeper, b"too late")
+    with pytest.raises(VersionConflict):
+        sleeper.publish(version, b"on top")
+    assert not counts()
+    assert sleeper.latest() == Version(3, b"value 3")
+
+
+def test_a_proof_that_could_not_be_had_can_be_asked_for_again() -> None:
+    store = FaultyStore.scripted(MemoryStore(), {4: Fault.FAIL_BEFORE})
+    version, counts = write(open_files(store), b"mine")
+    assert store.calls[2].method == "create"
+    with pytest.raises(StoreError):
+        counts()
+    assert counts()
+    assert version == Version(1, b"mine")

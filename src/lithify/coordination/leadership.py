@@ -16,8 +16,10 @@ owner's. The lease keeps that from happening for nothing, or to a program that m
    started meanwhile may be alive. Then the lease announces what is about to be written (`Taking`), so that
    a run that dies right after it can be recognised, and nobody else is taken for it. Nothing is written to
    the dataset before this, and nothing is announced that the dataset refuses.
-   Then the lease says that the epoch was taken. The announcement proves it too, but only until the version
-   with its mark is collected.
+   Then the lease says that the epoch was taken, while the coordinator begins its work. The announcement
+   proves it too, but only until the version with its mark is collected: so it does not matter in which order
+   the two are done, or whether only one is before a crash. Who finds there that another has taken a newer
+   epoch is fenced by that, whatever it does.
 
 From then on `renew`, which is to be called at least every few seconds, looks at the lease and writes it:
 
@@ -63,6 +65,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypeGuard
 
 from lithify.clock import Clock
@@ -78,6 +81,7 @@ from lithify.compaction.lease import (
 )
 from lithify.errors import CoordinatorAlive, Fenced, LithifyError, PreconditionFailed, StoreError
 from lithify.ids import Ids
+from lithify.store import together
 
 WATCH_PAUSE_MS = 1_000
 """Between two looks at a lease that is watched."""
@@ -121,11 +125,10 @@ class Led(Protocol):
         """Why somebody who is not Lithify may hold `epoch`, and what to do; `None` when nobody can."""
         ...
 
-    def take_epoch(self, permit: Permit, confirm: Callable[[int], None]) -> int:
-        """Fence every older coordinator; returns the new epoch. Creates the ledger if absent. `permit` is
-        asked before each try, and refused is what `epoch` refuses before it is asked. A try that landed
-        though its answer was lost is found out and not made again. `confirm` is told of the epoch once it
-        is taken, before anything else is done."""
+    def take_epoch(self, permit: Permit) -> int:
+        """Fence every older coordinator; returns the new epoch. `permit` is asked before each try, and
+        refused is what `epoch` refuses before it is asked. A try that landed though its answer was lost is
+        found out and not made again."""
         ...
 
     def has_taken(self, taking: Taking) -> bool:
@@ -149,6 +152,8 @@ class Leadership:
         """The lease of this process is known to have been there."""
         self._is_said = False
         """The lease says which epoch was taken."""
+        self._saying: Callable[[], None] | None = None
+        """Waits for the lease to say it, while that is under way beside the caller."""
         self._gave_way_to: str | None = None
         """The last who announced an epoch while this process held one."""
         self._ahead: tuple[FoundLease | None] | None = None
@@ -202,26 +207,35 @@ class Leadership:
                 )
             self._is_announced = True
 
-        def confirm(taken: int) -> None:
-            said = Lease(self.holder, self._renewals, taken=taken)
-            with suppress(StoreError):  # the first renewal says it again
-                self._is_said = self._write(said, self._may_renew_over)
-
         try:
-            taken = self._dataset.take_epoch(permit, confirm)
+            taken = self._dataset.take_epoch(permit)
+            self._saying = together.beside.start(partial(self._say, taken))
             yield Term(taken, last.holder if last is not None and not last.is_ended else None)
         finally:
             self._resign()
 
+    def _say(self, taken: int) -> None:
+        """Say in the lease which epoch was taken."""
+        with suppress(StoreError):  # the first renewal says it again
+            said = Lease(self.holder, self._renewals, taken=taken)
+            self._is_said = self._write(said, self._may_renew_over)
+
+    def _wait_until_said(self) -> None:
+        """Only one at a time writes the lease."""
+        saying, self._saying = self._saying, None
+        if saying is not None:
+            saying()
+
     def renew(self) -> None:
         """Show that this process is alive, if it is time to or somebody asks. `Fenced` when another took over
         meanwhile."""
-        lease = self._lease
-        if lease is None:
+        if self._lease is None:
             raise AssertionError("only who has acquired the leadership can renew it")
         now_s = self._clock.monotonic_s()
         if (now_s - self._looked_s) * 1000 < LOOK_AFTER_MS:
             return
+        self._wait_until_said()
+        lease = self._lease
         is_quiet = self._is_said and (now_s - self._written_s) * 1000 < RENEW_AFTER_MS
         if not (is_quiet and self._dataset.lease.look() == self._etag):
             self._is_said = self._write(lease, self._may_renew_over) or self._is_said
@@ -331,6 +345,8 @@ class Leadership:
 
     def _resign(self) -> None:
         """End the lease, so that the next run need not watch it. What it proves stays."""
+        with suppress(LithifyError):  # who is fenced writes over nobody's lease below
+            self._wait_until_said()
         lease = self._lease
         if lease is None:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Generic
+from typing import Generic, TypeVar
 
 from lithify.clock import Clock
 from lithify.compaction.lease import Permit, Taking, next_epoch
@@ -20,9 +20,11 @@ from lithify.errors import Fenced, Refused
 from lithify.ids import Ids
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
-from lithify.store.versions import Version, VersionedFiles
+from lithify.store.versions import Change, Counts, Version, VersionedFiles
 
 SUFFIX = ".json"
+
+ResultT = TypeVar("ResultT")
 
 
 class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
@@ -70,7 +72,23 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
     ) -> Ledger[SpecT, RangeT, OutputT]:
         """Apply `change` to the ledger seen last, on each conflict to the latest, and publish the result as
         the next version. Publishes nothing when `change` returns the latest as it is."""
+        return self._change(change, self.files.update)[0]
+
+    def write(
+        self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
+    ) -> tuple[Ledger[SpecT, RangeT, OutputT], Counts]:
+        """The same, without waiting for the proof that what was written counts."""
+        changed, (_, counts) = self._change(change, self.files.write)
+        return changed, counts
+
+    def _change(
+        self,
+        change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
+        publish: Callable[[Change, Clock, random.Random], ResultT],
+    ) -> tuple[Ledger[SpecT, RangeT, OutputT], ResultT]:
         changed: Ledger[SpecT, RangeT, OutputT] = Ledger()
+        if self.files.known() is None:
+            self.read()  # somebody may have made one since
 
         def apply(version: Version | None) -> bytes | None:
             nonlocal changed
@@ -80,8 +98,8 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
             changed = change(ledger)
             return self._format.encode(changed) if changed != ledger else None
 
-        self.files.update(apply, self._clock, self._rng)
-        return changed
+        result = publish(apply, self._clock, self._rng)
+        return changed, result
 
     def history(self) -> LedgerHistory:
         """What its older versions tell."""
@@ -102,7 +120,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
     def _next_epoch(self, ledger: Ledger[SpecT, RangeT, OutputT] | None) -> int:
         return next_epoch(ledger.epoch if ledger is not None else 0, self.files.folder)
 
-    def take_epoch(self, permit: Permit, confirm: Callable[[int], None]) -> int:
+    def take_epoch(self, permit: Permit) -> int:
         """Fence every older coordinator, and make sure there is a ledger."""
         mark = self._ids.uuid().hex
         tries: list[Taking] = []
@@ -119,9 +137,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
             return self._format.encode(Ledger(taking.epoch, compactions), mark)
 
         self.files.update(raise_epoch, self._clock, self._rng)
-        epoch = tries[-1].epoch
-        confirm(epoch)
-        return epoch
+        return tries[-1].epoch
 
     def has_taken(self, taking: Taking) -> bool:
         """Whether the version of the ledger that was announced is there with its mark."""

@@ -35,6 +35,7 @@ from lithify.ids import Ids, Ulid
 from lithify.observe.progress import Totals
 from lithify.planning.admission import Capacity
 from lithify.store.objects import ObjectStore
+from lithify.store.versions import Counts
 from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown, Timeline
 
@@ -69,10 +70,24 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         return self.glance()
 
     def update_ledger(
-        self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
+        self,
+        change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
+        first: Ledger[SpecT, RangeT, OutputT] | None = None,
     ) -> Ledger[SpecT, RangeT, OutputT]:
         """Apply `change` to the ledger seen last and publish the result as the next version; on each conflict
-        do so with the latest. Publishes nothing when `change` returns its argument."""
+        do so with the latest. Publishes nothing when `change` returns its argument. Where there is no ledger,
+        the coordinator that has just taken the epoch begins with `first`; whoever else changes one is
+        `Refused`."""
+        ...
+
+    def write_ledger(
+        self,
+        change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
+        first: Ledger[SpecT, RangeT, OutputT] | None = None,
+    ) -> tuple[Ledger[SpecT, RangeT, OutputT], Counts]:
+        """As `update_ledger`, but without waiting for the proof that what was written counts
+        (`lithify.store.versions`): `Counts` tells that. Until then it may only be used for what does no harm
+        if it does not."""
         ...
 
     @property

@@ -19,6 +19,7 @@ from lithify.datasets.kind import Dataset, SnapshotT
 from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
 from lithify.store.together import both
+from lithify.store.versions import Counts
 
 
 class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
@@ -62,11 +63,19 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return self._ledger.read()
 
     def update_ledger(
-        self, change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]]
+        self,
+        change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
+        first: Ledger[SpecT, RangeT, OutputT] | None = None,
     ) -> Ledger[SpecT, RangeT, OutputT]:
-        if self._ledger.files.known() is None:
-            self._ledger.read()  # somebody may have made one since
+        """`first` is not needed: who takes the epoch makes the ledger."""
         return self._ledger.update(change)
+
+    def write_ledger(
+        self,
+        change: Callable[[Ledger[SpecT, RangeT, OutputT]], Ledger[SpecT, RangeT, OutputT]],
+        first: Ledger[SpecT, RangeT, OutputT] | None = None,
+    ) -> tuple[Ledger[SpecT, RangeT, OutputT], Counts]:
+        return self._ledger.write(change)
 
     def history(self) -> LedgerHistory:
         return self._ledger.history()
@@ -92,11 +101,9 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         """Its lease alone tells who is alive."""
         return None
 
-    def take_epoch(
-        self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
-    ) -> int:
+    def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         both(self.snapshot, self.ledger)  # watching the lease may have taken long
-        return self._ledger.take_epoch(permit, confirm)
+        return self._ledger.take_epoch(permit)
 
     def has_taken(self, taking: Taking) -> bool:
         return self._ledger.has_taken(taking)

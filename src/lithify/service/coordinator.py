@@ -1,10 +1,10 @@
 """The coordinator of one dataset: schedules, reclaims, commits. One tick, over ports.
 
-The epoch it is given fences older coordinators (`lithify.coordination.leadership`); `start` puts it into the
-ledger. Then each `tick`:
+The epoch it is given fences older coordinators (`lithify.coordination.leadership`). Each `tick`:
 
 1. glances at ledger and snapshot (`Dataset.glance`), unless it is told that they are known;
-2. stops for good when the ledger carries another epoch than its own;
+2. stops for good when the ledger carries another epoch than its own. The first tick *takes up* the ledger
+   instead (below);
 3. takes Running compactions of silent workers back to Scheduled, and notes that as an attempt;
 4. commits all Compacted ones, what the worker beside it has finished (below), and those that need no worker,
    in one atomic publication each batch;
@@ -26,6 +26,23 @@ calls its compactions Completed. After a crash between the two, the next coordin
 what the commit made of it. Where that leaves no trace, the inputs are gone, validation refuses the compaction
 and says so, and marking it Failed loses nothing.
 
+*Taking up the ledger* puts the epoch into it, makes it where there is none, and takes back what the worker in
+the process of the predecessor, known to be dead, was running. Where something is active that is a version of
+its own, before anything else is done. Where nothing is, there is nobody to take anything from, and the first
+version that this coordinator publishes carries the epoch with whatever it adds. Until then an older
+coordinator may write, as it may until its next look in any case: then the publication meets a conflict, and
+what that one has added is taken up first. A crash before leaves what a crash behind the epoch always left.
+
+*Whether a version counts* (`Dataset.write_ledger`) is proved beside what follows, where it does no harm if it
+turns out that it does not, and at the latest before the next tick (`settle`). Nothing is taken back, given up
+or deleted before the proof. Two things are harmless:
+
+- What was only added, and claimed for the worker beside it: its tasks read, and write outputs that nobody
+  names. If the version does not count, the next tick shows that the worker owns nothing, and it drops them.
+  Nothing is committed by it, because a commit is a later tick's.
+- What was committed: the snapshot with the outputs has been proved to count before. If the version that says
+  Completed does not, it is written anew. Who dies before leaves what a crash between the two leaves.
+
 *What the worker beside it has finished* soon after its claim goes from Running to Completed in one version:
 the snapshot with the outputs is published first, as always, and no version says Compacted before. The
 worker must own it in the ledger that this tick goes by. Nobody can take it from that worker until the
@@ -46,14 +63,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from lithify import events
 from lithify.clock import Clock
 from lithify.compaction import transitions
 from lithify.compaction.attempts import MAX_FAILURES, Attempt, recorded_ranges
 from lithify.compaction.failure_detector import SilenceWatch
-from lithify.compaction.model import Compaction, State
+from lithify.compaction.model import Compaction, Ledger, State
 from lithify.compaction.proposal import Plan, Proposal
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Term
@@ -65,6 +82,7 @@ from lithify.service.admission import Admission, Choice
 from lithify.service.failures import Failures
 from lithify.service.options import CoordinatorOptions
 from lithify.service.seen import Companion, Seen
+from lithify.store.versions import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +139,11 @@ class Coordinator:
         self._admission = Admission(dataset, clock)
         self._silence = SilenceWatch(self.options.worker_heartbeat_timeout_ms)
         self._observe = observer
-        self._epoch: int | None = None
+        self._term: Term | None = None
+        self._has_taken_up = False
+        """The ledger carries its epoch."""
+        self._unproved: tuple[Counts, Callable[[], object]] | None = None
+        """What was published last, if that may not count, and what to do then."""
         self._unnoted: list[tuple[Ulid, Attempt]] = []
         """Attempts that ended with a reclaim and are not in the journal yet."""
         self._validated: set[Ulid] = set()
@@ -132,42 +154,54 @@ class Coordinator:
     @property
     def epoch(self) -> int:
         """The epoch that `start` was given."""
-        if self._epoch is None:
+        return self._led.epoch
+
+    @property
+    def _led(self) -> Term:
+        if self._term is None:
             raise AssertionError("the coordinator has not been started")
-        return self._epoch
+        return self._term
 
     def start(self, term: Term) -> None:
-        """Clean up what an earlier coordinator left. What the worker in the process of the predecessor,
-        known to be dead, was running is taken back at once."""
-        self._epoch = epoch = term.epoch
-        predecessor = term.predecessor
+        """Coordinate for this term, from the first tick on."""
+        self._term, self._has_taken_up = term, False
+        self._observe(events.EpochTaken(self._dataset.url, term.epoch))
+
+    def take_up(self) -> AnyLedger:
+        """Put the epoch into the ledger, and take back what the worker in the process of the predecessor was
+        running. The first tick does so, by itself or with what it publishes."""
+        predecessor = self._led.predecessor or ""
         held: list[AnyCompaction] = []
 
         def change(latest: AnyLedger) -> AnyLedger:
-            latest = transitions.recover(latest, epoch)
-            held[:] = [c for c in latest.active() if transitions.owns(latest, c.id, predecessor or "")]
+            latest = transitions.recover(latest, self.epoch)
+            held[:] = [c for c in latest.active() if transitions.owns(latest, c.id, predecessor)]
             return transitions.reclaim(latest, [c.id for c in held])
 
-        self._dataset.update_ledger(change)
+        ledger = self._dataset.update_ledger(change, self._empty)
+        self._has_taken_up = True
         now_ms = self._clock.now_ms()
         reason = f"the process of {predecessor} ended without giving it back"
-        self._unnoted += [
-            (c.id, Attempt(predecessor or "", reason, now_ms, recorded_ranges(c))) for c in held
-        ]
-        self._observe(events.EpochTaken(self._dataset.url, epoch))
+        self._unnoted += [(c.id, Attempt(predecessor, reason, now_ms, recorded_ranges(c))) for c in held]
+        return ledger
 
     def tick(self, *, is_known: bool = False) -> TickResult:
         """One round of the algorithm above. `Fenced` ends this coordinator for good. With `is_known` the
         dataset need not be read: it was just now, in the same thread, or something is about to be
         published."""
-        ledger, snapshot = self._look(is_known=is_known)
+        self.settle()
+        found, snapshot = self._dataset.known() if is_known else self._dataset.glance()
+        if not self._has_taken_up and found is not None and found.active():
+            found = self.take_up()
+        ledger = self._own(found)
         self._validated.intersection_update(c.id for c in ledger.compactions)
         ids = self._silence.silent(ledger, self._clock.monotonic_s())
         silent = [compaction for compaction in map(ledger.get, ids) if compaction is not None]
         self._note_attempts()
         commits = self._commit(ledger, snapshot)
         if commits.are_any:
-            ledger, snapshot = self._checked(self._dataset.known())
+            found, snapshot = self._dataset.known()
+            ledger = self._own(found)
         exhausted = self._exhausted(ledger)
         if self._heeds_failures:
             self._failures.refresh(ledger)
@@ -176,7 +210,9 @@ class Coordinator:
 
         def change(latest: AnyLedger) -> AnyLedger:
             nonlocal outcome, snapshot, is_latest
-            transitions.check_epoch(latest, self.epoch)
+            if not self._has_taken_up and latest.active():
+                raise _OthersAtWork  # they have begun since this tick looked
+            latest = self._own(latest)
             # Only those that have not moved since this tick looked.
             reclaimed = [c for c in silent if c == latest.get(c.id)]
             latest = transitions.reclaim(latest, [c.id for c in reclaimed])
@@ -191,11 +227,22 @@ class Coordinator:
             outcome = replace(outcome, reclaimed=tuple(reclaimed), failed=tuple(failed))
             return transitions.trim(scheduled) if failed or outcome.refused else scheduled
 
-        known, planned = ledger, change(ledger)
-        if planned != known:
-            ledger = self._dataset.update_ledger(
-                lambda latest: planned if latest == known else change(latest)
-            )
+        first = None if self._has_taken_up else self._empty
+        known = found if found is not None else self._empty
+        planned = change(known)
+        if planned != known or found is None:
+            try:
+                ledger = self._publish(
+                    lambda latest: planned if latest == known else change(latest),
+                    first,
+                    is_harmless=lambda: outcome is not None and outcome.only_adds,
+                    # The next tick sees what is there instead, and takes it up if this one was to.
+                    otherwise=partial(self._take_up_anew, self._has_taken_up),
+                )
+            except _OthersAtWork:
+                self.take_up()
+                return self.tick(is_known=True)
+        self._has_taken_up = True
         assert outcome is not None, "planned above, or in the publication"
         choice = outcome.choice
         self._admission = choice.admission
@@ -212,6 +259,7 @@ class Coordinator:
 
     def fail(self, compaction_id: Ulid, reason: str) -> None:
         """Give a compaction up for good."""
+        self.settle()
         compaction = self._own(self._dataset.ledger()).get(compaction_id)
 
         def change(latest: AnyLedger) -> AnyLedger:
@@ -224,15 +272,47 @@ class Coordinator:
         self._dataset.update_ledger(change)
         self._dataset.journal.clear(compaction_id)
 
-    def _look(self, *, is_known: bool) -> tuple[AnyLedger, Any]:
-        return self._checked(self._dataset.known() if is_known else self._dataset.glance())
+    def settle(self) -> None:
+        """Wait until it is known whether what was published last counts, and do what is to be done if it does
+        not. To be called in the end as well: a tick leaves this to the next one."""
+        if self._unproved is None:
+            return
+        counts, otherwise = self._unproved
+        if not counts():
+            otherwise()
+        self._unproved = None
 
-    def _checked(self, found: tuple[AnyLedger | None, Any]) -> tuple[AnyLedger, Any]:
-        """A ledger and a snapshot that were read, once the ledger is known to be this coordinator's."""
-        ledger, snapshot = found
-        return self._own(ledger), snapshot
+    def _publish(
+        self,
+        change: Callable[[AnyLedger], AnyLedger],
+        first: AnyLedger | None = None,
+        *,
+        is_harmless: Callable[[], bool],
+        otherwise: Callable[[], object],
+    ) -> AnyLedger:
+        """Publish the next version of the ledger. If it is harmless that it may not count, that is found out
+        while the caller goes on, and then `otherwise` is done."""
+        self.settle()
+        ledger, counts = self._dataset.write_ledger(change, first)
+        if is_harmless():
+            self._unproved = counts, otherwise
+        elif not counts():
+            ledger = self._dataset.update_ledger(change, first)
+        return ledger
+
+    def _take_up_anew(self, had_taken_up: bool) -> None:
+        """What would have taken up the ledger does not count."""
+        self._has_taken_up = had_taken_up
+
+    @property
+    def _empty(self) -> AnyLedger:
+        """Where there is no ledger yet, this one is taken up."""
+        return Ledger(self.epoch)
 
     def _own(self, ledger: AnyLedger | None) -> AnyLedger:
+        """A ledger that was read, as this coordinator's."""
+        if not self._has_taken_up:
+            return transitions.recover(ledger if ledger is not None else self._empty, self.epoch)
         if ledger is None:
             raise Fenced("the ledger this coordinator created is gone; another party rebuilt the dataset")
         transitions.check_epoch(ledger, self.epoch)
@@ -278,7 +358,7 @@ class Coordinator:
                     latest = settle(latest, compaction_id)
             return transitions.trim(latest)
 
-        self._dataset.update_ledger(change)
+        self._publish(change, is_harmless=lambda: True, otherwise=lambda: self._dataset.update_ledger(change))
         if self._companion is not None:
             self._companion.settled(finished)
         committed = tuple(c for c, refusal in verdicts.items() if refusal is None)
@@ -427,3 +507,12 @@ class _Outcome:
     """As they were before."""
     failed: tuple[AnyCompaction, ...] = ()
     """As they were before."""
+
+    @property
+    def only_adds(self) -> bool:
+        """Nothing is taken from anybody, and nothing is given up."""
+        return not (self.refused or self.reclaimed or self.failed)
+
+
+class _OthersAtWork(Exception):
+    """Something is active in a ledger that has not been taken up yet."""

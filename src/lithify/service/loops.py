@@ -114,9 +114,7 @@ def run_coordinator(
         if term is None:
             return
         try:
-            once_back(partial(coordinator.start, term), stop, options)
-            if stop.is_set():
-                return  # it may not have started
+            coordinator.start(term)
             with collecting(collector):
                 _coordinate(coordinator, leadership, stop, rng, options, worker)
         finally:

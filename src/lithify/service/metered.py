@@ -13,6 +13,7 @@ from lithify.compaction.transitions import AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.ids import Ulid
 from lithify.observe.metrics import Metrics
+from lithify.store.versions import Counts
 
 DatasetT = TypeVar("DatasetT", bound=Dataset)
 
@@ -52,10 +53,19 @@ class _Metered:
         """Also what was published here, and not read since."""
         return self._saw_both(*self._dataset.known())
 
-    def update_ledger(self, change: Callable[[AnyLedger], AnyLedger]) -> AnyLedger:
-        ledger = self._dataset.update_ledger(change)
+    def update_ledger(
+        self, change: Callable[[AnyLedger], AnyLedger], first: AnyLedger | None = None
+    ) -> AnyLedger:
+        ledger = self._dataset.update_ledger(change, first)
         self._saw_ledger(ledger)
         return ledger
+
+    def write_ledger(
+        self, change: Callable[[AnyLedger], AnyLedger], first: AnyLedger | None = None
+    ) -> tuple[AnyLedger, Counts]:
+        ledger, counts = self._dataset.write_ledger(change, first)
+        self._saw_ledger(ledger)
+        return ledger, counts
 
     def propose(self, snapshot: Any, ledger: AnyLedger, held: Held = NOTHING_HELD) -> Plan:
         plan = self._dataset.propose(snapshot, ledger, held)

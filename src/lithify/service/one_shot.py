@@ -3,7 +3,7 @@
 1. Read the ledger and the snapshot, and the lease at the same time. With nothing active and nothing to
    propose the run ends here: nothing is written and no engine is started.
 2. Acquire the leadership, which refuses when another coordinator may be alive, unless told to take over.
-3. Take back what a dead run still held.
+3. Take back what a dead run still held, in the first tick.
 4. Turn coordinator and worker ticks until nothing is active and nothing is proposed. Work that
    another process's worker holds is waited for, until it finishes or falls silent and is reclaimed.
 5. A compaction whose ranges fail for good is tried again as often as the options say (not at all when
@@ -15,6 +15,8 @@
    the run.
 7. On any other error or an interrupt, running tasks are cancelled and their compactions given back,
    so the next run goes on where this one stopped.
+8. Resign while the last version of the ledger is proved to count. Nothing is written after that, unless it
+   does not: then it is written anew, if nobody has taken over meanwhile. The snapshot says it in any case.
 
 A crash at any point loses nothing: outputs count only once committed, and what is recorded in the
 ledger is taken up by the next run.
@@ -94,10 +96,11 @@ def run(
         try:
             coordinator.start(term)
             summary = _turn(dataset, coordinator, worker, clock, leadership, shunned)
-            return replace(summary, before=snapshot)
         except BaseException as error:
             _release(worker, error)
             raise
+    coordinator.settle()
+    return replace(summary, before=snapshot)
 
 
 def _release(worker: Worker, cause: BaseException) -> None:

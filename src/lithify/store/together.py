@@ -44,7 +44,7 @@ class Beside:
 
 
 beside = Beside()
-"""Simulations put one here that does everything in the caller's thread."""
+"""Simulations put one here that does everything in the caller's thread, sooner or later."""
 
 
 def both(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[FirstT, SecondT]:

@@ -13,6 +13,11 @@ Publishing on top of version N:
 3. Read the boundary, always anew. If N+1 is at or below it, the write came after a collection had
    deleted a version of that number: it does not count, and is a conflict.
 
+Step 3 may go on while its caller does something else (`write`): something that does no harm if the version
+does not count. What is published on top of such a version is safe too. If N+1 was created behind the
+boundary, N+2 was there before, because the boundary never reaches the latest version. So another N+2 is
+refused as existing, or, where the first was collected as well, by its own step 3.
+
 Equal bytes alone prove nothing in step 2. Two coordinators that take over at the same time both raise
 the same epoch by one and so write the same bytes; both would believe to own it. SlateDB solves this
 by an id of its own in the object's user metadata, and so does this (`ObjectStore.create`'s `put_id`).
@@ -60,6 +65,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from lithify.clock import Clock
@@ -74,10 +80,11 @@ from lithify.errors import (
     VersionConflict,
 )
 from lithify.ids import Ids, RandomIds
+from lithify.store import together
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.together import both
 
-__all__ = ["Version", "VersionConflict", "VersionedFiles"]
+__all__ = ["Change", "Counts", "Version", "VersionConflict", "VersionedFiles"]
 
 ValueT = TypeVar("ValueT")
 
@@ -152,6 +159,29 @@ def parse_boundary(data: bytes, key: str) -> int:
     if match is None or int(match[1]) > MAX_VERSION_ID:
         raise CorruptObject(key, f"is not a decimal number of 64 bits: {data[:_MAX_SHOWN_BYTES]!r}")
     return int(match[1])
+
+
+Change = Callable[[Version | None], bytes | None]
+"""What is to be published on top of a version, `None` where there is no version yet; `None` for nothing."""
+
+
+class Counts:
+    """Whether a version that was written counts. The proof begins at once, beside the caller. Without one
+    there is nothing to prove."""
+
+    def __init__(self, prove: Callable[[], None] | None = None) -> None:
+        self._prove = prove
+        self._under_way = together.beside.start(prove) if prove is not None else None
+
+    def __call__(self) -> bool:
+        """Wait for the proof. A `StoreError` leaves it open: call again, and it is tried again."""
+        finish, self._under_way = self._under_way or self._prove, None
+        try:
+            if finish is not None:
+                finish()
+        except VersionConflict:
+            return False
+        return True
 
 
 class VersionedFiles:
@@ -264,6 +294,12 @@ class VersionedFiles:
         `VersionConflict` when another party was faster. Any other `StoreError` leaves the outcome
         unknown: what was written may still become the next version.
         """
+        version = self._create(base, data)
+        self._prove(version)
+        return version
+
+    def _create(self, base: Version | None, data: bytes) -> Version:
+        """Steps 1 and 2."""
         version = Version(base.id + 1 if base is not None else 1, data)
         if version.id > MAX_VERSION_ID:
             raise StoreError(
@@ -275,24 +311,51 @@ class VersionedFiles:
             self._store.create(self.key(version.id), data, put_id)
         except StoreError as error:
             self._settle(version, put_id, error)
-        self._check_counts(version)
         self._seen = _Seen(version, MAX_TRUSTED_LOOKS - 1)
         return version
 
+    def _prove(self, version: Version) -> None:
+        """Step 3. What cannot be proved is not remembered."""
+        try:
+            self._check_counts(version)
+        except Exception:
+            with self._remembering:
+                if self._seen is not None and self._seen.version is version:
+                    self._seen = None
+            raise
+
     def _check_counts(self, version: Version) -> None:
         if version.id <= self.boundary():
-            self._seen = None
             raise VersionConflict(
                 f"{self.key(version.id)}: later versions exist and this one had been collected already"
             )
 
-    def update(
-        self, change: Callable[[Version | None], bytes | None], clock: Clock, rng: random.Random
-    ) -> Version | None:
+    def update(self, change: Change, clock: Clock, rng: random.Random) -> Version | None:
         """Publish what `change` makes of the version seen last, and on each conflict of the latest, a finite
         number of times and after pauses of random length. `None` from `change` means that nothing has to
         change, an error that nothing can: each counts of the latest version only. The answer is the version
         that then is the latest known."""
+        return self._update(change, clock, rng, self.publish)
+
+    def write(self, change: Change, clock: Clock, rng: random.Random) -> tuple[Version | None, Counts]:
+        """As `update`, but does not wait for the proof that what was written counts. That is under way when
+        this returns; `Counts` waits for it."""
+        written: list[Version] = []
+
+        def create(base: Version | None, data: bytes) -> Version:
+            written.append(self._create(base, data))
+            return written[-1]
+
+        version = self._update(change, clock, rng, create)
+        return version, Counts(partial(self._prove, written[-1])) if written else Counts()
+
+    def _update(
+        self,
+        change: Change,
+        clock: Clock,
+        rng: random.Random,
+        publish: Callable[[Version | None, bytes], Version],
+    ) -> Version | None:
         pause_s = FIRST_PAUSE_S
         base, is_latest, tries = self.known(), False, 0
         while True:
@@ -306,7 +369,7 @@ class VersionedFiles:
                     raise failure
                 return base
             try:
-                return self.publish(base, data)
+                return publish(base, data)
             except VersionConflict:
                 tries += 1
                 if tries == MAX_UPDATE_TRIES:
@@ -386,9 +449,7 @@ class VersionedFiles:
         _conflict(key, failure)
 
 
-def _tried(
-    change: Callable[[Version | None], bytes | None], base: Version | None
-) -> tuple[bytes | None, Exception | None]:
+def _tried(change: Change, base: Version | None) -> tuple[bytes | None, Exception | None]:
     try:
         return change(base), None
     except Exception as error:

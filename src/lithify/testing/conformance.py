@@ -244,7 +244,7 @@ class _Watched:
 def _compacted(world: World, dataset: Dataset) -> AnyCompaction:
     """A compaction whose outputs are written, and nothing else of it."""
     coordinator = Coordinator(dataset, world.clock, RandomIds())
-    coordinator.start(Term(dataset.take_epoch(lambda taking: None, lambda epoch: None)))
+    coordinator.start(Term(dataset.take_epoch(lambda taking: None)))
     coordinator.tick()
     worker = Worker(dataset, InlineEngine(), world.clock, "w")
     for _ in range(MAX_TICKS):

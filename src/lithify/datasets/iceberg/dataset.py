@@ -292,11 +292,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
 
     # Leadership
 
-    def take_epoch(
-        self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
-    ) -> int:
+    def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """As any; and put the table on record."""
-        epoch = super().take_epoch(permit, confirm)
+        epoch = super().take_epoch(permit)
         self.lineage.advance(self.load())
         return epoch
 

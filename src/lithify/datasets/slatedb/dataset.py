@@ -52,6 +52,7 @@ from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.together import both
+from lithify.store.versions import Counts
 
 MOMENT_S = 1.0
 """For so long what was read need not be read again before an epoch is taken: whatever was published meanwhile
@@ -138,9 +139,17 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
 
     # Publishing
 
-    def update_ledger(self, change: Callable[[SlateLedger], SlateLedger]) -> SlateLedger:
+    def update_ledger(
+        self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
+    ) -> SlateLedger:
         """Apply `change` to the latest ledger and publish it; see the contract."""
-        return self._files.update_ledger(change)
+        return self._files.update_ledger(change, first)
+
+    def write_ledger(
+        self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
+    ) -> tuple[SlateLedger, Counts]:
+        """The same, without waiting for the proof that it counts; see the contract."""
+        return self._files.write_ledger(change, first)
 
     def commit(
         self,
@@ -215,10 +224,8 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         except ObjectNotFound:  # collected since it was listed, and with it what it could show
             return False
 
-    def take_epoch(
-        self, permit: Permit = lambda taking: None, confirm: Callable[[int], None] = lambda epoch: None
-    ) -> int:
-        """Fence every older coordinator, and make sure there is a ledger."""
+    def take_epoch(self, permit: Permit = lambda taking: None) -> int:
+        """Fence every older coordinator."""
         ledger, _ = self._looked_at()  # anew, if the lease was watched since
         mark = self._ids.uuid().bytes
         tries: list[Taking] = []
@@ -232,10 +239,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
             return replace(manifest, compactor_epoch=taking.epoch)
 
         self._files.update_manifest(raise_epoch, mark)
-        epoch = tries[-1].epoch
-        # Both can be done again after a crash, each without the other.
-        both(lambda: confirm(epoch), lambda: self._files.ensure_ledger(epoch))
-        return epoch
+        return tries[-1].epoch
 
     def has_taken(self, taking: Taking) -> bool:
         """Whether the manifest that was announced is there with its mark."""

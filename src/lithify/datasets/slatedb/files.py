@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from lithify.clock import Clock
 from lithify.compaction.model import Ledger
@@ -22,7 +22,9 @@ from lithify.errors import Refused
 from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
 from lithify.store.together import both
-from lithify.store.versions import Version, VersionedFiles
+from lithify.store.versions import Change, Counts, Version, VersionedFiles
+
+ResultT = TypeVar("ResultT")
 
 
 class DatabaseFiles:
@@ -90,29 +92,40 @@ class DatabaseFiles:
 
         self._manifests.update(apply, self._clock, self._rng)
 
-    def update_ledger(self, change: Callable[[SlateLedger], SlateLedger]) -> SlateLedger:
+    def update_ledger(
+        self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
+    ) -> SlateLedger:
         """Apply `change` to the ledger seen last, on each conflict to the latest, and publish it, unless it
-        is the latest as it is; gives what it gave."""
+        is the latest as it is; gives what it gave. Where there is none yet, `first` is changed."""
+        return self._change_ledger(change, first, self._ledgers.update)[0]
+
+    def write_ledger(
+        self, change: Callable[[SlateLedger], SlateLedger], first: SlateLedger | None = None
+    ) -> tuple[SlateLedger, Counts]:
+        """The same, without waiting for the proof that what was written counts."""
+        changed, (_, counts) = self._change_ledger(change, first, self._ledgers.write)
+        return changed, counts
+
+    def _change_ledger(
+        self,
+        change: Callable[[SlateLedger], SlateLedger],
+        first: SlateLedger | None,
+        publish: Callable[[Change, Clock, random.Random], ResultT],
+    ) -> tuple[SlateLedger, ResultT]:
         changed: SlateLedger = Ledger()
-        if self._ledgers.known() is None:
+        if first is None and self._ledgers.known() is None:
             self._ledgers.latest()  # somebody may have made one since
 
         def apply(version: Version | None) -> bytes | None:
             nonlocal changed
-            if version is None:
+            ledger = first if version is None else self._ledger_of(version)
+            if ledger is None:
                 raise Refused(f"{self.url} has no compactions file; start a coordinator first")
-            ledger = self._ledger_of(version)
             changed = change(ledger)
-            return encode_ledger(changed) if changed != ledger else None
+            return encode_ledger(changed) if version is None or changed != ledger else None
 
-        self._ledgers.update(apply, self._clock, self._rng)
-        return changed
-
-    def ensure_ledger(self, epoch: int) -> None:
-        """Make sure that there is a ledger. A new one carries `epoch`."""
-        self._ledgers.update(
-            lambda version: encode_ledger(Ledger(epoch)) if version is None else None, self._clock, self._rng
-        )
+        result = publish(apply, self._clock, self._rng)
+        return changed, result
 
     def _manifest_of(self, version: Version | None) -> tuple[int, Manifest]:
         if version is None:

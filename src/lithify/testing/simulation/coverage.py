@@ -59,6 +59,7 @@ EVENTS = (
     "event: coordinator told to take over",
     "event: SlateDB's coordinator opened",
     "event: slatedb ended by Fenced",
+    "event: one-shot run ended well",
     "event: question answered",
     "event: question asked",
     "event: reader pinned a manifest",

@@ -39,7 +39,7 @@ class SimulatedEngine:
 
     def __init__(self, world: World, driver: Process) -> None:
         self._world = world
-        self._driver = driver
+        self.driver = driver
         self.worker_id = driver.name
         self._calls: list[RunningTask] = []
 

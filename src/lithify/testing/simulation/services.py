@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
 from lithify import events
+from lithify.clock import Clock
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.garbage import GarbageOptions, collect
 from lithify.errors import CorruptObject, EngineError, Fenced, LithifyError, StoreError, Unexpected
 from lithify.ids import Ulid
+from lithify.service import one_shot
 from lithify.service.coordinator import Coordinator, TickResult
 from lithify.service.loops import LoopOptions, run_coordinator, run_workers
 from lithify.service.options import CoordinatorOptions, WorkerOptions
@@ -118,6 +122,10 @@ class _SoundCoordinator(Coordinator):
 
     process: Process
 
+    def settle(self) -> None:
+        with _sound(self.process, StoreError, Fenced):
+            super().settle()
+
     def tick(self, *, is_known: bool = False) -> TickResult:
         with _sound(self.process, StoreError, Fenced):
             return super().tick(is_known=is_known)
@@ -179,6 +187,52 @@ def run_coordinator_process(process: Process, *, take_over: bool) -> None:
     run_coordinator(
         coordinator, leadership, _stop(process), process.rng, _LOOPS, take_over=take_over, worker=worker
     )
+
+
+def run_once_process(process: Process) -> None:
+    """A one-shot run, until nothing is left to do or it is killed."""
+    dataset = simulated_dataset(process)
+    leadership = Leadership(dataset, process.clock, process.ids)
+    engine = SimulatedEngine(process.world, process)
+    engine.worker_id = leadership.holder
+    process.on_death = engine.kill
+    one_shot.run(
+        dataset,
+        engine,
+        process.clock,
+        process.ids,
+        leadership,
+        options=_WORKER,
+        coordinator_options=CoordinatorOptions(HEARTBEAT_TIMEOUT_MS, _MAX_ATTEMPTS),
+        observer=_observer(process),
+    )
+    process.world.count("event: one-shot run ended well")
+
+
+@contextmanager
+def replaced_in_runs() -> Iterator[None]:
+    """One-shot runs have these in place of their coordinators and workers, as long as this lasts."""
+    with (
+        mock.patch.object(one_shot, "Worker", _worker_of_a_run),
+        mock.patch.object(one_shot, "Coordinator", _coordinator_of_a_run),
+    ):
+        yield
+
+
+def _worker_of_a_run(
+    dataset: SlateDataset, engine: SimulatedEngine, clock: Clock, worker_id: str, **options: Any
+) -> Worker:
+    engine.driver.worker_ids.add(worker_id)
+    worker = _SoundWorker(dataset, engine, clock, worker_id, **options)
+    worker.process = engine.driver
+    return worker
+
+
+def _coordinator_of_a_run(*ports: Any, companion: _SoundWorker, **options: Any) -> Coordinator:
+    coordinator = _SoundCoordinator(*ports, companion=companion, **options)
+    coordinator.process = companion.process
+    coordinator.process.coordinator = coordinator
+    return coordinator
 
 
 def run_collector_process(process: Process) -> None:

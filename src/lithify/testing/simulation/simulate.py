@@ -34,8 +34,10 @@ from lithify.testing.simulation.scenario import (
     MAX_SKEW_MS,
 )
 from lithify.testing.simulation.services import (
+    replaced_in_runs,
     run_collector_process,
     run_coordinator_process,
+    run_once_process,
     run_worker_process,
 )
 from lithify.testing.simulation.slatedb import run_slatedb_process
@@ -64,7 +66,7 @@ def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcom
     started_ms = world.now_ms
     judge = Judge(world)
     world.watcher = judge
-    with replacements(world):
+    with replacements(world), replaced_in_runs():
         try:
             _create_database(world)
             _take_seats(world)
@@ -125,12 +127,15 @@ def _open_slatedb(world: World) -> None:
 
 
 def _start_another(world: World) -> None:
-    """Somebody starts a coordinator of Lithify's, now and then, whether there is one or not."""
+    """Somebody starts a coordinator of Lithify's, or a one-shot run, now and then, whether there is one or
+    not."""
     while not world.is_calm:
         world.scheduler.sleep_ms(world.rng.randint(1, 2 * world.scenario.second_pause_ms))
         if not world.is_calm:
             refusals = world.refusals
-            _live(world.process("coordinator"), partial(run_coordinator_process, take_over=False))
+            is_run = world.rng.random() < 0.5
+            body = run_once_process if is_run else partial(run_coordinator_process, take_over=False)
+            _live(world.process("coordinator"), body)
             world.refusals = refusals  # whoever has the seat was not refused
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
@@ -73,6 +74,17 @@ class AtOnce(Beside):
 
             return fail
         return lambda: found
+
+
+class AnyTime(Beside):
+    """What is to be done beside the caller is done before it goes on, or when somebody waits for it, and so
+    perhaps never: chance decides. In the calling fiber."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def start(self, action: Callable[[], ResultT]) -> Callable[[], ResultT]:
+        return AtOnce().start(action) if self._rng.random() < 0.5 else action
 
 
 def told_at(now_ms: int, who: str, text: str) -> str:

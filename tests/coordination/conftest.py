@@ -1,0 +1,14 @@
+"""What all tests of leadership share."""
+
+from __future__ import annotations
+
+import pytest
+
+from lithify.store import together
+from lithify.testing.simulation.core.waiting import AtOnce
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes out together is done one by one, so that the requests of a test have an order."""
+    monkeypatch.setattr(together, "beside", AtOnce())
