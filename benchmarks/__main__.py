@@ -8,7 +8,8 @@
    them in the page cache; after each, its outputs are removed.
 3. The service as processes run it (`benchmarks.service`) and what coordination costs (`benchmarks.idle`).
 4. Compactions over S3 (`benchmarks.s3`).
-5. Compactors of Iceberg tables beside each other (`benchmarks.iceberg`).
+5. Compactors of Iceberg tables beside each other, on disk (`benchmarks.iceberg`) and over S3
+   (`benchmarks.iceberg_s3`).
 6. Report medians. The exit code is 0 even when a target is missed: the report says so.
 """
 
@@ -24,7 +25,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from benchmarks import iceberg, report, s3, service_report
+from benchmarks import iceberg, iceberg_s3, report, s3, service_report
 from benchmarks.cases import CASES, Case
 from benchmarks.child import Cost, cost_of_cp
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
@@ -90,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Lithify beside SlateDB's compactor."
     )
-    parts = [*(case.name for case in CASES), SERVICE, *s3.NAMES, iceberg.NAME]
+    parts = [*(case.name for case in CASES), SERVICE, *s3.NAMES, iceberg.NAME, iceberg_s3.NAME]
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the data, to try things out")
     parser.add_argument("--only", action="append", choices=parts, metavar="PART")
@@ -114,13 +115,18 @@ def main() -> None:
         service = service_report.measure(
             arguments.cache.absolute(), arguments.scale, arguments.repetitions, console
         )
+    latencies_ms = arguments.latency or LATENCIES_MS
     over_s3 = None
     if names := s3.selected(arguments.only):
-        latencies_ms = arguments.latency or LATENCIES_MS
         over_s3 = s3.measure_s3(names, latencies_ms, arguments.cache.absolute(), arguments.scale, console)
     tables = None
     if arguments.only is None or iceberg.NAME in arguments.only:
         tables = iceberg.measure(arguments.cache.absolute(), arguments.scale, arguments.repetitions, console)
+    tables_over_s3 = None
+    if arguments.only is None or iceberg_s3.NAME in arguments.only:
+        tables_over_s3 = iceberg_s3.measure(
+            latencies_ms, arguments.cache.absolute(), arguments.scale, console
+        )
     if kernel:
         report.print_tables(console, kernel, end_to_end)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -134,6 +140,9 @@ def main() -> None:
     if tables is not None:
         iceberg.print_tables(console, tables)
         results[iceberg.NAME] = tables.to_json()
+    if tables_over_s3 is not None:
+        iceberg_s3.print_tables(console, tables_over_s3)
+        results[iceberg_s3.NAME] = tables_over_s3.to_json()
     arguments.output.write_text(json.dumps(results, indent=2) + "\n")
     console.print(f"Written: {arguments.output}", highlight=False)
 

@@ -25,7 +25,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import iceberg_meanwhile
-from benchmarks.iceberg_data import FILES, ROWS_PER_FILE, Place, copy_for_a_run, data_files, table_of
+from benchmarks.iceberg_data import (
+    FILES,
+    ROWS_PER_FILE,
+    Place,
+    copy_for_a_run,
+    data_files,
+    local_path,
+    table_of,
+)
 from benchmarks.iceberg_layout import Layout, Rows, fingerprint, measure_layout
 from benchmarks.iceberg_planning import CHUNKS, PlanningRun, measure_planning
 from benchmarks.iceberg_planning import FILES as PLANNED_FILES
@@ -165,11 +173,11 @@ def measure(cache: Path, scale: float, repetitions: int, console: Console) -> Ic
     tools = [Measured(tool, failure=tool.missing) for tool in TOOLS]
     for measured in tools:
         if measured.failure is None:
-            _check_rows(measured, small)
+            check_rows(measured, small)
     for repetition in range(repetitions):
         for measured in tools:
             if measured.failure is None:
-                _sample(measured, place, rows if repetition == 0 else None)
+                sample(measured, place, rows if repetition == 0 else None)
     folder = cache / f"planning-{os.getpid()}"
     try:
         planning = measure_planning(
@@ -182,14 +190,16 @@ def measure(cache: Path, scale: float, repetitions: int, console: Console) -> Ic
     return IcebergResults(before, rows, tools, planning)
 
 
-def _check_rows(measured: Measured, place: Place) -> None:
+def check_rows(measured: Measured, place: Place) -> None:
+    """Find out whether rows are right while others commit."""
     try:
         measured.surplus_rows = iceberg_meanwhile.surplus_rows(measured.tool, place)
     except WatchedFailed as error:
         measured.failure = f"while others commit: {error}"
 
 
-def _sample(measured: Measured, place: Place, rows: Rows | None) -> None:
+def sample(measured: Measured, place: Place, rows: Rows | None) -> None:
+    """One compaction of a table on disk, which is to have these rows afterwards."""
     folder = copy_for_a_run(place)
     for path in data_files(folder):
         path.read_bytes()
@@ -201,7 +211,7 @@ def _sample(measured: Measured, place: Place, rows: Rows | None) -> None:
         measured.failure = str(error)
         return
     run = watched.document
-    files = [Path(path) for path in run["files"]]
+    files = [local_path(location) for location in run["files"]]
     layout = measure_layout(files)
     if rows is not None and fingerprint(files) != rows:
         measured.failure = "the rows afterwards are not those before"
@@ -222,13 +232,18 @@ def print_tables(console: Console, results: IcebergResults) -> None:
     console.print(table, width=TABLE_WIDTH, crop=False)
     for measured in results.tools:
         if measured.failure is not None:
-            last = measured.failure.strip().splitlines()[-1]
-            console.print(f"{measured.tool.name}: not measured: {last}", highlight=False, markup=False)
+            says = f"{measured.tool.name}: not measured: {last_line(measured.failure)}"
+            console.print(says, highlight=False, markup=False)
     for package, reason in NOT_MEASURED.items():
         console.print(f"{package}: not measured: {reason}", highlight=False, markup=False)
     for target in results.targets():
         colour = "green" if target.is_met else "red"
         console.print(f"[{colour}]{NAME}: {target}[/]", highlight=False)
+
+
+def last_line(text: str) -> str:
+    """Of a traceback, what it is about."""
+    return text.strip().splitlines()[-1]
 
 
 def _row(measured: Measured) -> list[str]:

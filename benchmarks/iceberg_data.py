@@ -8,6 +8,8 @@
    (`Place.work`), and what was made is kept beside it (`Place.kept`).
 3. A copy for a run shares data and metadata files (hard links: they are never changed), so all runs find
    the same warm page cache; the catalog's database is its own.
+4. A table whose files are elsewhere (`iceberg_s3`) has only the catalog's database in its folder, and
+   `REACHED`: how that catalog reaches them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +49,8 @@ TARGET_FILE_BYTES = 16 << 20
 NAME = ("db", "events")
 TIME_COLUMN = "event_time"
 MARK = "made.json"
+CATALOG = "catalog.db"
+REACHED = "catalog.json"
 MAKE_TIMEOUT_S = 1800
 WORDS = (
     "amber",
@@ -112,25 +117,35 @@ def copy_for_a_run(place: Place) -> Path:
         if source.is_dir():
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if source.name == "catalog.db":
+        if source.name == CATALOG:
             shutil.copy2(source, copy)
         else:
             os.link(source, copy)
     return place.work
 
 
-def open_catalog(folder: Path) -> SqlCatalog:
-    """The catalog of a table in a folder."""
-    return SqlCatalog(
-        "bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=(folder / "warehouse").as_uri()
-    )
+def open_catalog(folder: Path, properties: Mapping[str, str] | None = None) -> SqlCatalog:
+    """The catalog of a table in a folder; `properties` win over how its files are reached by default."""
+    reached = {**properties_of(folder), **(properties or {})}
+    return SqlCatalog("bench", uri=f"sqlite:///{folder}/{CATALOG}", **reached)
+
+
+def properties_of(folder: Path) -> dict[str, str]:
+    """How the files of a table in a folder are reached."""
+    reached = folder / REACHED
+    if not reached.exists():
+        return {"warehouse": (folder / "warehouse").as_uri()}
+    return {name: str(value) for name, value in json.loads(reached.read_text()).items()}
+
+
+def live_files(folder: Path) -> list[str]:
+    """The live data files by their locations."""
+    return [task.file.file_path for task in open_catalog(folder).load_table(NAME).scan().plan_files()]
 
 
 def data_files(folder: Path) -> list[Path]:
-    """The live data files."""
-    return [
-        local_path(task.file.file_path) for task in open_catalog(folder).load_table(NAME).scan().plan_files()
-    ]
+    """The live data files of a table on the local disk."""
+    return [local_path(location) for location in live_files(folder)]
 
 
 def local_path(uri: str) -> Path:

@@ -26,12 +26,14 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import CommitTableRequest, Table
 from tests.datasets.iceberg.tables import delete_positions
 
-from benchmarks.iceberg_data import NAME, data_files, events, local_path, open_catalog
+from benchmarks.iceberg_data import NAME, events, live_files, local_path, open_catalog
 
 DELETED_ROWS_PER_FILE = 100
 DELETED_FILES = 2
 APPENDED_ROWS = 50
 _NAMESPACE = f"/v1/namespaces/{NAME[0]}"
+_REQUESTER = {"s3.access-key-id": "catalog"}
+"""Over S3, what the catalog asks for can be told from what compactors do."""
 _TABLE = f"{_NAMESPACE}/tables/{NAME[1]}"
 
 
@@ -77,12 +79,13 @@ class Catalog:
         return 200, self._document()
 
     def _table(self) -> Table:
-        return open_catalog(self._folder).load_table(NAME)
+        return open_catalog(self._folder, _REQUESTER).load_table(NAME)
 
     def _document(self) -> dict[str, Any]:
-        location = self._table().metadata_location
-        metadata = json.loads(local_path(location).read_bytes())
-        return {"metadata-location": location, "metadata": metadata, "config": {}}
+        table = self._table()
+        with table.io.new_input(table.metadata_location).open() as stream:
+            metadata = json.loads(stream.read())
+        return {"metadata-location": table.metadata_location, "metadata": metadata, "config": {}}
 
 
 def delete_rows(table: Table) -> None:
@@ -155,7 +158,7 @@ def _handler(catalog: Catalog) -> type[BaseHTTPRequestHandler]:
 
 def _main() -> None:
     folder = Path(sys.argv[1])
-    data_files(folder)  # fails now rather than in a request
+    live_files(folder)  # fails now rather than in a request
     catalog = Catalog(folder, MEANWHILE[sys.argv[2]] if len(sys.argv) > 2 else None)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(catalog))
     print(f"http://127.0.0.1:{server.server_port}", flush=True)

@@ -18,12 +18,21 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from benchmarks.iceberg_data import NAME, TARGET_FILE_BYTES, TIME_COLUMN, data_files, open_catalog
+from benchmarks.iceberg_data import (
+    NAME,
+    REACHED,
+    TARGET_FILE_BYTES,
+    TIME_COLUMN,
+    data_files,
+    live_files,
+    open_catalog,
+    properties_of,
+)
 from benchmarks.watch import TreeStopwatch
 
 MASTER = "local[2]"
@@ -58,8 +67,8 @@ class Prepared:
     """A compaction about to be run."""
 
     run: Run
-    live_files: Callable[[], list[Path]]
-    """What readers read afterwards."""
+    live_files: Callable[[], list[str]]
+    """What readers read afterwards, by location."""
     details: dict[str, float] = field(default_factory=dict)
     """What the tool tells of itself; may be filled by `run`."""
     meanwhile: Mapping[str, Run] = field(default_factory=dict)
@@ -99,6 +108,8 @@ class Tool:
 class ToolRun:
     """What one compaction took; printed by the process."""
 
+    began_s: float
+    """Since 1970."""
     wall_s: float
     cpu_s: float
     """Of the process and everything it started."""
@@ -112,9 +123,11 @@ def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.iceberg.catalogs import TableUrl
     from lithify.datasets.iceberg.dataset import IcebergDataset
+    from lithify.datasets.iceberg.fileio import let_wait
     from lithify.engine.spark import SparkEngine
     from lithify.ids import RandomIds
     from lithify.service import one_shot
+    from lithify.store.waiting import Waiting
 
     clock, ids = SystemClock(), RandomIds()
     engine = SparkEngine(MASTER, preload="lithify.datasets.iceberg.warm_up:warm_up")
@@ -123,6 +136,7 @@ def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
         call.result()
     details = {"session_start_s": time.perf_counter() - started_s}
     catalog = _catalog(folder, rest_uri)
+    let_wait(catalog, Waiting())
     finished: list[events.RangeFinished] = []
 
     def observe(event: events.Event) -> None:
@@ -137,7 +151,7 @@ def _lithify(folder: Path, rest_uri: str | None) -> Prepared:
         details["task_cpu_s"] = sum(event.cpu_s for event in finished)
         details["task_peak_memory_bytes"] = max((event.peak_memory_bytes for event in finished), default=0)
 
-    return Prepared(run, lambda: data_files(folder), details)
+    return Prepared(run, lambda: live_files(folder), details)
 
 
 def _zamboni(folder: Path, rest_uri: str | None, *, by_order: bool = False) -> Prepared:
@@ -148,7 +162,7 @@ def _zamboni(folder: Path, rest_uri: str | None, *, by_order: bool = False) -> P
     session = CatalogSession.from_catalog(_catalog(folder, rest_uri))
     config = CompactionConfig(target_file_size_bytes=TARGET_FILE_BYTES, sort_by_table_order=by_order)
     compactor = TableCompactor(session, ".".join(NAME), config)
-    return Prepared(lambda: _ignore(compactor.execute()), lambda: data_files(folder))
+    return Prepared(lambda: _ignore(compactor.execute()), lambda: live_files(folder))
 
 
 def _zamboni_sorted(folder: Path, rest_uri: str | None) -> Prepared:
@@ -158,15 +172,17 @@ def _zamboni_sorted(folder: Path, rest_uri: str | None) -> Prepared:
 def _iceberg_compaction(folder: Path, rest_uri: str | None) -> Prepared:
     from iceberg_compaction import Compaction, CompactionConfig, RestCatalog
 
-    catalog = RestCatalog("bench", uri=rest_uri)
+    catalog = RestCatalog("bench", uri=rest_uri, properties=_of_files(folder))
     config = CompactionConfig(target_file_size_bytes=TARGET_FILE_BYTES)
     compaction = Compaction(catalog, ".".join(NAME), config)
-    return Prepared(lambda: _ignore(compaction.run()), lambda: data_files(folder))
+    return Prepared(lambda: _ignore(compaction.run()), lambda: live_files(folder))
 
 
 def _deltalake(folder: Path, _: str | None) -> Prepared:
     from deltalake import DeltaTable, convert_to_deltalake
 
+    if (folder / REACHED).exists():
+        return _deltalake_over_s3(folder)
     place = folder / DELTA_FOLDER
     place.mkdir()
     for file in data_files(folder):
@@ -184,7 +200,30 @@ def _deltalake(folder: Path, _: str | None) -> Prepared:
         DeltaTable(place).optimize.compact(target_size=TARGET_FILE_BYTES)
 
     meanwhile = {"deletes": delete_rows, "rewrite": rewrite}
-    return Prepared(run, lambda: delta_files(place), meanwhile=meanwhile)
+    return Prepared(run, lambda: _names(delta_files(place)), meanwhile=meanwhile)
+
+
+def _deltalake_over_s3(folder: Path) -> Prepared:
+    """The folder of the data files, taken for a Delta table."""
+    from deltalake import DeltaTable, convert_to_deltalake
+
+    properties = properties_of(folder)
+    options = {
+        "aws_endpoint": properties["s3.endpoint"],
+        "aws_access_key_id": properties["s3.access-key-id"],
+        "aws_secret_access_key": properties["s3.secret-access-key"],
+        "aws_region": properties["s3.region"],
+        "aws_allow_http": "true",
+        "aws_conditional_put": "etag",
+    }
+    place = f"{open_catalog(folder).load_table(NAME).location()}/data"
+    convert_to_deltalake(place, storage_options=options)
+    table = DeltaTable(place, storage_options=options)
+
+    def run() -> None:
+        table.optimize.compact(target_size=TARGET_FILE_BYTES)
+
+    return Prepared(run, lambda: DeltaTable(place, storage_options=options).file_uris())
 
 
 def delta_files(place: Path) -> list[Path]:
@@ -192,6 +231,10 @@ def delta_files(place: Path) -> list[Path]:
     from deltalake import DeltaTable
 
     return [place / Path(uri).name for uri in DeltaTable(place).file_uris()]
+
+
+def _names(files: Iterable[Path]) -> list[str]:
+    return [str(path) for path in files]
 
 
 def _duckdb(folder: Path, _: str | None) -> Prepared:
@@ -205,7 +248,9 @@ def _duckdb(folder: Path, _: str | None) -> Prepared:
         f"COPY (SELECT * FROM read_parquet([{inputs}]) ORDER BY {TIME_COLUMN}) TO '{place}' "
         f"(FORMAT parquet, COMPRESSION zstd, FILE_SIZE_BYTES {TARGET_FILE_BYTES}, OVERWRITE_OR_IGNORE true)"
     )
-    return Prepared(lambda: _ignore(connection.execute(statement)), lambda: sorted(place.glob("*.parquet")))
+    return Prepared(
+        lambda: _ignore(connection.execute(statement)), lambda: _names(sorted(place.glob("*.parquet")))
+    )
 
 
 def _in_java(_folder: Path, _rest_uri: str | None) -> Prepared:
@@ -249,7 +294,12 @@ def _catalog(folder: Path, rest_uri: str | None):  # type: ignore[no-untyped-def
         return open_catalog(folder)
     from pyiceberg.catalog.rest import RestCatalog
 
-    return RestCatalog("bench", uri=rest_uri)
+    return RestCatalog("bench", uri=rest_uri, **_of_files(folder))
+
+
+def _of_files(folder: Path) -> dict[str, str]:
+    """How files elsewhere are reached: what a REST catalog has to be told besides its address."""
+    return {name: value for name, value in properties_of(folder).items() if name != "warehouse"}
 
 
 def _ignore(_: object) -> None:
@@ -269,10 +319,10 @@ def _main(name: str, folder: Path, rest_uri: str | None, meanwhile: str | None) 
     prepared = tool.prepare(folder, rest_uri)
     if meanwhile is not None:
         prepared.meanwhile[meanwhile]()
-    watch = TreeStopwatch()
+    began_s, watch = time.time(), TreeStopwatch()
     prepared.run()
     wall_s, cpu_s = watch.read()
-    return ToolRun(wall_s, cpu_s, [str(path) for path in prepared.live_files()], prepared.details)
+    return ToolRun(began_s, wall_s, cpu_s, prepared.live_files(), prepared.details)
 
 
 if __name__ == "__main__":

@@ -126,14 +126,14 @@ def _idle(path: Path, workers: int) -> IdleCost:
     actors += [working(Worker(dataset(), InlineEngine(), clock, f"w{n}")) for n in range(workers)]
     with leadership.acquire(take_over=True) as term:
         coordinator.start(term)
-        _turn(actors, clock, rng, 60.0)
+        turn(actors, clock, rng, 60.0)
         store.reset()
-        _turn(actors, clock, rng, 60.0 * IDLE_MINUTES)
+        turn(actors, clock, rng, 60.0 * IDLE_MINUTES)
         counted = {verb.value: count / IDLE_MINUTES for verb, count in store.requests.items()}
     return IdleCost(workers, counted)
 
 
-def _turn(
+def turn(
     actors: list[Callable[[], float]], clock: ManualClock, rng: random.Random, duration_s: float
 ) -> None:
     """Let each actor act when it is due."""

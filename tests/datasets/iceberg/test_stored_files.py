@@ -18,15 +18,17 @@ from pyiceberg.io import FileIO
 
 from lithify.datasets.iceberg import stored_files
 from lithify.datasets.iceberg.catalogs import load_table, open_catalog, open_place
-from lithify.datasets.iceberg.fileio import lend
+from lithify.datasets.iceberg.fileio import forget_metadata, lend
 from lithify.datasets.iceberg.opened_ahead import MAX_AHEAD, DataPath, OpenedAhead
 from lithify.datasets.iceberg.stored_files import Lent, StoredFile
 from lithify.errors import CorruptObject
 from lithify.store.waiting import Waiting
 from lithify.testing.s3 import Operation, S3Server, Weather
+from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, make_rows, new_table
 from tests.s3 import store_options
 
+ENDINGS = (".parquet", ".avro", ".metadata.json")
 ROWS = pa.table({"n": list(range(5000)), "text": [f"row {n}" for n in range(5000)]})
 
 
@@ -38,11 +40,15 @@ def server() -> Iterator[S3Server]:
         yield server
 
 
+def open_again(server: S3Server, folder: Path) -> Catalog:
+    """The catalog as another process has it."""
+    options = {**store_options(server.url), "uri": f"sqlite:///{folder}/catalog.db"}
+    return open_catalog("lake", {**options, "warehouse": f"s3://lake/{folder.name}"}, Waiting(10.0))
+
+
 @pytest.fixture
 def catalog(server: S3Server, tmp_path: Path) -> Catalog:
-    options = {**store_options(server.url), "uri": f"sqlite:///{tmp_path}/catalog.db"}
-    warehouse = f"s3://lake/{tmp_path.name}"
-    found = open_catalog("lake", {**options, "warehouse": warehouse}, Waiting(10.0))
+    found = open_again(server, tmp_path)
     found.create_namespace("db")
     return found
 
@@ -51,7 +57,7 @@ def catalog(server: S3Server, tmp_path: Path) -> Catalog:
 def io(server: S3Server, catalog: Catalog) -> FileIO:
     found: FileIO = catalog._load_file_io(location="s3://lake/x")
     store, _ = open_place("s3://lake", found.properties)
-    lend(store, found)
+    lend(store, found.properties)
     server.forget()
     return found
 
@@ -172,7 +178,7 @@ def test_other_places_and_other_credentials_are_left_to_pyiceberg(catalog: Catal
 def test_metadata_are_read_once_and_what_is_written_is_known(server: S3Server, catalog: Catalog) -> None:
     table = new_table(catalog)
     store, _ = open_place(table.location(), table.io.properties)
-    lend(store, table.io)
+    lend(store, table.io.properties)
     append(table, make_rows(10, START, DAY))
     server.forget()
     for _ in range(3):
@@ -186,7 +192,7 @@ def test_metadata_that_do_not_decode_are_read_again(catalog: Catalog) -> None:
     key = table.metadata_location.removeprefix("s3://lake/")
     whole = store.get(key)
     store.put(key, whole[: len(whole) // 2])
-    lend(store, table.io)
+    forget_metadata(catalog.properties)  # it was written here
     with pytest.raises(CorruptObject):
         load_table(catalog, table.name())
     store.put(key, whole)
@@ -231,3 +237,23 @@ def test_many_threads_read_at_once(io: FileIO) -> None:
     with ThreadPoolExecutor(8) as pool:
         tables = pool.map(lambda file: pq.read_table(file.open(io)), files)
     assert all(table == ROWS for table in tables)
+
+
+def test_a_compaction_asks_for_nothing_twice(server: S3Server, catalog: Catalog, tmp_path: Path) -> None:
+    table = new_table(catalog)
+    files = 12
+    for number in range(files):
+        append(table, make_rows(50, START + number * DAY / files, DAY / files))
+    server.forget()
+    result = compact(dataset_of(table, catalog=open_again(server, tmp_path)))
+    assert len(result.committed) == 1
+    log = server.log
+    by_kind = {
+        ending: Counter((r.operation, r.key) for r in log if r.key.endswith(ending)) for ending in ENDINGS
+    }
+    data, manifests, metadata = by_kind.values()
+    assert Counter(operation for operation, _ in data) == {Operation.GET: files, Operation.PUT: 1}
+    assert set(data.values()) == {1}
+    assert {operation for operation, _ in manifests} == {Operation.GET, Operation.PUT}
+    assert set(manifests.values()) == {1}, "neither is what was read read again, nor what was written"
+    assert Counter(operation for operation, _ in metadata.elements()) == {Operation.GET: 1, Operation.PUT: 1}

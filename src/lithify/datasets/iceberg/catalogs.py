@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
@@ -22,7 +23,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
 from lithify.datasets.iceberg.errors import said, translated
-from lithify.datasets.iceberg.fileio import forget_metadata, let_wait, waiting_of
+from lithify.datasets.iceberg.fileio import forget_metadata, lend, let_wait, waiting_of
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store, settled_endpoint, split_scheme, with_wait
@@ -108,12 +109,23 @@ def open_catalog(
             catalog = load_catalog(name, **_as_properties(properties or {}))
         _settle_endpoints(catalog)
         let_wait(catalog, waiting if waiting is not None else Waiting())
+        _lend_warehouse(catalog)
         return catalog
     except (ValueError, NoSuchPropertyException) as error:
         raise Refused(
             f"catalog {name} cannot be opened; describe it in .pyiceberg.yaml, in PYICEBERG_CATALOG__"
             f"{re.sub('[^A-Z0-9]', '_', name.upper())}__URI, or give its properties: {error}"
         ) from error
+
+
+def _lend_warehouse(catalog: Catalog) -> None:
+    """Where most tables of a catalog lie, their metadata need not be asked for in PyArrow's way first. That a
+    store cannot be opened concerns who opens a table there."""
+    root = "/".join(str(catalog.properties.get("warehouse", "")).split("/", 3)[:3])
+    if root.startswith("s3"):
+        with suppress(Refused):
+            store, _ = open_place(root, catalog.properties)
+            lend(store, catalog.properties)
 
 
 def _settle_endpoints(catalog: Catalog) -> None:

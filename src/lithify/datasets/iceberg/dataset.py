@@ -116,7 +116,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         `open_place` gives the store in which the table lies, and the key of its root there."""
         table = load_table(catalog, url.identifier)
         store, self.root = open_place(table)
-        lend(store, table.io)
+        lend(store, table.io.properties)
         folder = join(self.root, OWN_FOLDER, str(table.metadata.table_uuid))
         rng = rng if rng is not None else random.Random()
         super().__init__(str(url), store, folder, LEDGERS, clock, ids, rng)

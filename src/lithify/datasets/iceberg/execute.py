@@ -49,7 +49,7 @@ def execute_rewrite(task: RewriteTask) -> TaskResult:
     if not task.store_url:
         return run_rewrite(task, ids, _no_report)
     store, _ = open_store(task.store_url, task.store_options)
-    lend(store, task.io)
+    lend(store, task.io.properties)
     if task.reporting is None:
         return run_rewrite(task, ids, _no_report)
     clock = SystemClock()

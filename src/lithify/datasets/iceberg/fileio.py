@@ -130,12 +130,12 @@ def waiting_of(properties: Properties) -> Waiting:
     return roots.waiting if isinstance(roots, Roots) else Waiting()
 
 
-def lend(store: ObjectStore, io: FileIO) -> None:
-    """From now on the files of tables that are reached as by `io` are reached in `store`, if they lie there
-    and it is one of those that can be lent."""
-    roots = io.properties.get(_OWN)
+def lend(store: ObjectStore, properties: Properties) -> None:
+    """From now on the files of tables that are reached with these properties are reached in `store`, if they
+    lie there and it is one of those that can be lent."""
+    roots = properties.get(_OWN)
     if isinstance(roots, Roots):
-        roots.lent.lend(store, io.properties)
+        roots.lent.lend(store, properties)
 
 
 def forget_metadata(properties: Properties) -> None:
