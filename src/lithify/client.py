@@ -35,7 +35,7 @@ from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.datasets import kind as kinds
 from lithify.datasets.holding import Held
-from lithify.datasets.maintenance import Expired, ExpiryAsked, Maintenance, Wanted
+from lithify.datasets.maintenance import Expired, ExpiryAsked, Maintenance, OrphansAsked, Wanted
 from lithify.datasets.options import Asked
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.waiting import command_waiting
@@ -360,6 +360,20 @@ class Dataset:
         older_than_ms = None if older_than is None else round(older_than.timestamp() * 1000)
         grace_ms = None if grace_s is None else _milliseconds("grace", grace_s)
         return self._maintenance().expire(ExpiryAsked(older_than_ms, retain_last, grace_ms, dry_run))
+
+    def remove_orphans(
+        self,
+        *,
+        delete: bool = False,
+        older_than: datetime | None = None,
+        max_percent: int | None = None,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> Shown:
+        """Files under the table's location that nothing names and that are older than that, by default than
+        three days; deleted, if so wished. Its `document` is what `lithify remove-orphans --json` prints;
+        `tell` is told now and then how far it is."""
+        older_than_ms = None if older_than is None else round(older_than.timestamp() * 1000)
+        return self._maintenance().remove_orphans(OrphansAsked(older_than_ms, delete, max_percent), tell)
 
     def _maintenance(self) -> Maintenance:
         found: Maintenance = self._kind.maintenance(self._dataset, self._clock, self._ids)

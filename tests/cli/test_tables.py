@@ -262,3 +262,28 @@ def test_a_worker_goes_on_without_a_table_that_is_gone(lake: list[str]) -> None:
     assert ended.stderr.count("quarantined") == 1, ended.stderr
     assert run(["worker", gone, *lake[1:]]).exit_code == 2
     assert run(["worker", "iceberg://lake", *lake]).exit_code == 2
+
+
+def test_remove_orphans(lake: list[str], table: Table) -> None:
+    root = Path(table.location().removeprefix("file://"))
+    orphan = root / "data" / "left-behind.parquet"
+    orphan.write_bytes(b"left behind")
+    age_files(root, 4 * 24 * 3600)
+    rows = rows_of(table)
+    found = invoke_json("remove-orphans", *lake)
+    assert found["orphan_file_locations"] == [orphan.as_uri()]
+    assert (found["dry_run"], found["orphan_files_count"], found["deleted_orphan_files_count"]) == (
+        True,
+        1,
+        0,
+    )
+    assert "add --delete" in invoke("remove-orphans", *lake).stdout
+    too_young = invoke("remove-orphans", "--older-than", "2100-01-01", *lake)
+    assert (too_young.exit_code, "at least a day old" in too_young.stderr) == (2, True)
+    deleted = invoke("remove-orphans", "--delete", "--older-than", "2020-01-01", *lake)
+    assert "none that is older" in deleted.stdout
+    assert "Deleted 1 files (11 B)." in invoke("remove-orphans", "--delete", *lake).stdout
+    assert not orphan.exists()
+    assert rows_of(table) == rows
+    database = invoke("remove-orphans", str(root))
+    assert database.exit_code == 2

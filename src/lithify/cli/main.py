@@ -23,6 +23,7 @@ from lithify.cli.gc import gc
 from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
 from lithify.cli.readers import readers_app
+from lithify.cli.remove_orphans import remove_orphans
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
 from lithify.observe.logs import set_up_logs
@@ -51,6 +52,7 @@ app.command(rich_help_panel=SINGLE)(retry)
 app.command(rich_help_panel=HISTORY)(expire)
 app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)
+app.command("remove-orphans", rich_help_panel=HISTORY)(remove_orphans)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(gc)

@@ -5,7 +5,7 @@ A kind whose datasets have no history of their own to expire has none of this (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,6 +34,18 @@ class ExpiryAsked:
     grace_ms: int | None = None
     """How long files stay that nothing names any more; `None`: the kind's own default."""
     dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OrphansAsked:
+    """Which files that nothing names may be deleted."""
+
+    older_than_ms: int | None = None
+    """Wall-clock milliseconds; `None`: the kind's own default."""
+    delete: bool = False
+    """Without it, they are only found."""
+    max_percent: int | None = None
+    """Of all files there; nothing is deleted where it would be more. `None`: the kind's own default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,11 @@ class Maintenance(Protocol):
 
     def show_readers(self) -> Shown:
         """All readers, and where they stand."""
+        ...
+
+    def remove_orphans(self, asked: OrphansAsked, tell: Callable[[str], None]) -> Shown:
+        """Delete files in the dataset's place that nothing names; `tell` is told how far it is. `Refused`
+        when nobody can be sure that they are its own."""
         ...
 
     def expire(self, asked: ExpiryAsked) -> Expired:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyiceberg.table import Table
@@ -14,10 +14,12 @@ from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg import history_view as view
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
+from lithify.datasets.iceberg.garbage import DEFAULT_MAX_PERCENT
 from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
+from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import position_of
-from lithify.datasets.maintenance import Expired, ExpiryAsked, Wanted
+from lithify.datasets.maintenance import Expired, ExpiryAsked, OrphansAsked, Wanted
 from lithify.errors import HoldLapsed, Refused
 from lithify.ids import Ids
 from lithify.views.blocks import Shown
@@ -109,6 +111,17 @@ class TableMaintenance:
         table = self._dataset.load()
         standings = [self._readers.standing(reader, table) for reader in self._readers.list()]
         return view.show_readers(self._dataset.url, table.metadata, standings)
+
+    # Files
+
+    def remove_orphans(self, asked: OrphansAsked, tell: Callable[[str], None]) -> Shown:
+        options = OrphanOptions(
+            older_than_ms=asked.older_than_ms,
+            dry_run=not asked.delete,
+            max_percent=DEFAULT_MAX_PERCENT if asked.max_percent is None else asked.max_percent,
+        )
+        found = remove_orphans(self._dataset, self._clock, self._ids, options, tell)
+        return view.show_orphans(self._dataset.url, found)
 
     # Expiry
 
