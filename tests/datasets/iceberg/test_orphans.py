@@ -16,6 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from lithify.datasets.iceberg import orphans
+from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.expire import ExpireOptions
 from lithify.datasets.iceberg.garbage import ALWAYS_FEW
 from lithify.datasets.iceberg.orphans import DAY_MS, OrphanOptions, Orphans, remove_orphans
@@ -39,6 +40,7 @@ from tests.datasets.iceberg.tables import (
     read,
     read_by_duckdb,
     rewrite_without,
+    s3_catalog,
 )
 from tests.datasets.iceberg.test_expire import run as expire
 from tests.datasets.iceberg.test_expire import statistics_of
@@ -46,6 +48,7 @@ from tests.datasets.iceberg.test_expire_crashes import Template
 from tests.datasets.iceberg.test_expire_judged import Life
 from tests.datasets.iceberg.test_locations import SPELLINGS, table_at
 from tests.judge.iceberg_java import iceberg_java
+from tests.s3 import S3
 
 OLD_S = 4 * 24 * 3600
 DELETE = OrphanOptions(dry_run=False, max_percent=100)
@@ -149,6 +152,8 @@ def test_what_is_left_alone(table: Table) -> None:
         "data/c?.parquet",
         "data/[d].parquet",
         "metadata/version-hint.text",
+        "metadata/.00001-x.metadata.json.crc",
+        "metadata/00001-x.metadata.json.tmp",
         "metadata/lithify-old.avro",
     )
     own = orphan_of(table)
@@ -173,6 +178,24 @@ def test_young_files_stay(table: Table) -> None:
         with pytest.raises(Refused, match="at least a day old"):
             run(table, OrphanOptions(now_ms - DAY_MS + 60_000, dry_run=dry_run))
     assert orphan.exists()
+
+
+def test_a_table_on_s3(s3: S3, tmp_path: Path) -> None:
+    """Names say `s3a` and `s3n` where the location says `s3`."""
+    catalog = s3_catalog(s3, tmp_path)
+    table = new_table(catalog)
+    append(table, make_rows(3))
+    store, root = open_place(table.location(), table.io.properties)
+    (data,) = [meta.key for meta in store.list(f"{root}/data")]
+    for name in ("a", "b", "c", "a b%20c"):
+        store.put(f"{root}/data/{name}.parquet", store.get(data))
+    for scheme, name in (("s3a", "a"), ("s3n", "b"), ("s3", "a b%20c")):
+        add_file(table, f"{scheme}{table.location().removeprefix('s3')}/data/{name}.parquet", 3)
+    clock = a_clock()
+    clock.advance_s(OLD_S)
+    found = remove_orphans(dataset_of(table, clock=clock), clock, RandomIds())
+    assert found.paths == [f"{table.location()}/data/c.parquet"]
+    assert len(read(table)) == 12
 
 
 def test_what_tags_branches_and_statistics_name_stays(table: Table) -> None:
@@ -267,6 +290,27 @@ def test_a_table_within_the_place_of_another_keeps_its_files(catalog: SqlCatalog
 
 def test_a_table_that_the_catalog_does_not_know_keeps_its_files(table: Table, tmp_path: Path) -> None:
     other = table_in(new_catalog(tmp_path / "second"), root_of(table) / "deep/inner")
+    left(table, "data/orphan.parquet")
+    assert run(table).deleted == 1
+    assert len(read(other)) == 2
+
+
+@pytest.mark.parametrize("log", ["_delta_log/0.json", ".hoodie/hoodie.properties"])
+def test_tables_of_other_formats_keep_their_files(table: Table, log: str) -> None:
+    others = left(table, f"data/inner/{log}", "data/inner/part-0.parquet")
+    left(table, "data/orphan.parquet")
+    found = run(table)
+    assert [Path(path).name for path in found.paths] == ["orphan.parquet"]
+    assert all(path.exists() for path in others)
+    left(table, log, "part-0.parquet")
+    refused(table, "a table of (Delta Lake|Hudi)")
+
+
+def test_a_stranger_whose_metadata_are_hidden(table: Table, tmp_path: Path) -> None:
+    inner = root_of(table) / "inner"
+    other = table_in(
+        new_catalog(tmp_path / "second"), inner, **{"write.metadata.path": (inner / "_meta").as_uri()}
+    )
     left(table, "data/orphan.parquet")
     assert run(table).deleted == 1
     assert len(read(other)) == 2

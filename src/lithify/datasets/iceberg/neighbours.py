@@ -9,6 +9,7 @@ table has files there:
    nobody can tell the files apart: `Refused`.
 2. The same goes for tables that the catalog does not know (any more) and whose metadata files lie in the
    place: they say themselves where the table lies.
+   And for tables of Delta Lake and Hudi, which have a folder of their own there.
 3. Metadata files of the table's own that it does not know were left by commits that failed, or a second
    catalog has the table too and goes its own way. What they name is named.
 
@@ -46,6 +47,8 @@ WRITE_PATHS = (
     "write.object-storage.path",
     "write.folder-storage.path",
 )
+FOREIGN = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
+"""Folders of other formats, each beside the data of a table."""
 HEAD_BYTES = 8 * 1024
 """Of a metadata file: the table's UUID and the time are among the first fields that anybody writes."""
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]{1,100})"')
@@ -142,6 +145,16 @@ def _tables(catalog: Catalog) -> Iterator[tuple[str, ...]]:
                 continue  # it was dropped meanwhile
 
 
+def foreign_table(path: str) -> Neighbour | None:
+    """The table of another format that a file belongs to, by the folders it is in (pure)."""
+    parts = path.split("/")
+    for n, part in enumerate(parts[:-1]):
+        if part in FOREIGN:
+            root = "/".join(parts[:n])
+            return Neighbour(f"a table of {FOREIGN[part]}", root, (root,))
+    return None
+
+
 # Metadata files
 
 
@@ -149,6 +162,12 @@ def is_metadata(key: str) -> bool:
     """Whether it is named like a metadata file of a table, or is a part of what tells which is the newest."""
     name = key.rpartition("/")[2]
     return ".metadata.json" in name or name.startswith("version-hint")
+
+
+def is_whole_metadata(key: str) -> bool:
+    """Whether it is named like a metadata file that can be read."""
+    name = key.rpartition("/")[2]
+    return name.endswith((".metadata.json", ".metadata.json.gz")) and not name.startswith(".")
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,18 +211,26 @@ class _Run:
     def _list(self, difference: Difference) -> list[ObjectMeta]:
         """Put away every file that may be an orphan; the metadata files."""
         found, metadata_files = self._found, []
+        foreign: set[neighbours.Neighbour] = set()
         for meta in walk(self._store, self._dataset.root):
             normal = self._normal(meta.key)
-            if self._is_hidden(meta.key) or normal is None or self._is_others(normal):
+            if normal is None or self._is_others(normal):
+                continue
+            if neighbours.is_whole_metadata(meta.key):
+                metadata_files.append(meta)
+            if self._is_hidden(meta.key):
+                if (other := neighbours.foreign_table(normal)) is not None:
+                    foreign.add(other)
                 continue
             found.listed += 1
             found.listed_bytes += meta.size
             if found.listed % _TELL_EVERY == 0:
                 self._tell(f"listed {found.listed:,} files")
             if neighbours.is_metadata(meta.key):
-                metadata_files.append(meta)
-            elif meta.last_modified_ms < found.older_than_ms and _may_go(meta.key):
+                continue
+            if meta.last_modified_ms < found.older_than_ms and _may_go(meta.key):
                 difference.add_file(normal, File(meta.key, meta.size, meta.last_modified_ms))
+        self._others |= neighbours.not_ours(self._place, foreign, self._dataset.url)
         return metadata_files
 
     def _is_hidden(self, key: str) -> bool:
@@ -253,7 +261,7 @@ class _Run:
         by_folder: dict[str, list[ObjectMeta]] = {}
         for meta in files:
             normal = self._normal(meta.key)
-            if normal is None or normal in known or "version-hint" in posixpath.basename(normal):
+            if normal is None or normal in known:
                 continue
             by_folder.setdefault(posixpath.dirname(normal), []).append(meta)
         own: list[ObjectMeta] = []
