@@ -17,7 +17,7 @@ from __future__ import annotations
 import getpass
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -115,6 +115,27 @@ class Result:
     def document(self) -> Mapping[str, Any]:
         """All of it as `lithify compact --json` prints it."""
         return self.shown.document
+
+
+PARTS = ("data", "expiry", "files")
+"""Of maintenance, in the order in which they are done: each leaves something to the ones after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What a whole maintenance did."""
+
+    url: str
+    parts: Mapping[str, Shown]
+    """By name, in order; those that were skipped are not there."""
+    is_done: bool
+    """Whether all was done that there was to do; else something failed, or stands in the way."""
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """All of it as `lithify maintain --json` prints it."""
+        found = {part: self.parts[part].document if part in self.parts else None for part in PARTS}
+        return {"url": self.url, "is_done": self.is_done, **found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +396,30 @@ class Dataset:
         older_than_ms = None if older_than is None else round(older_than.timestamp() * 1000)
         return self._maintenance().remove_orphans(OrphansAsked(older_than_ms, delete, max_percent), tell)
 
+    def maintain(
+        self, *, skip: Collection[str] = (), take_over: bool = False, on_event: Observer | None = None
+    ) -> Maintained:
+        """Do once all that keeps a table in shape (`PARTS`): compact its data, let go the history that nobody
+        needs, delete what Lithify left behind and what was expired a grace period ago. `Refused` before
+        anything is done where datasets of the kind have no history."""
+        unknown = sorted(set(skip) - set(PARTS))
+        if unknown:
+            raise Refused(f"{', '.join(unknown)}: no part of maintenance; parts are {', '.join(PARTS)}")
+        self._maintenance()
+        parts: dict[str, Shown] = {}
+        is_done = True
+        if "data" not in skip:
+            compacted = self.compact(take_over=take_over, on_event=on_event)
+            parts["data"], is_done = compacted.shown, not compacted.failed
+        # Here come delete files and manifests: after the data, whose rewrite leaves fewer of them, and before
+        # the expiry, which lets go what they replaced.
+        if "expiry" not in skip:
+            expired = self.expire()
+            parts["expiry"], is_done = expired.shown, is_done and expired.is_done
+        if "files" not in skip:
+            parts["files"] = self.collect_garbage(delete=True)
+        return Maintained(self.url, parts, is_done)
+
     def _maintenance(self) -> Maintenance:
         found: Maintenance = self._kind.maintenance(self._dataset, self._clock, self._ids)
         return found
@@ -480,4 +525,15 @@ def _result(summary: RunSummary, totals: Totals, seconds: float, shown: Shown) -
     )
 
 
-__all__ = ["Dataset", "Job", "Proposals", "Proposed", "Result", "State", "Status", "open"]
+__all__ = [
+    "PARTS",
+    "Dataset",
+    "Job",
+    "Maintained",
+    "Proposals",
+    "Proposed",
+    "Result",
+    "State",
+    "Status",
+    "open",
+]

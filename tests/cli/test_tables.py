@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -31,6 +32,7 @@ from tests.datasets.iceberg.tables import (
     orphan_of,
 )
 from tests.fuzz.running import run
+from tests.judge.official import Put, open_db
 
 URL = "iceberg://lake/db.events"
 PATIENCE_S = 140.0
@@ -287,3 +289,33 @@ def test_remove_orphans(lake: list[str], table: Table) -> None:
     assert rows_of(table) == rows
     database = invoke("remove-orphans", str(root))
     assert database.exit_code == 2
+
+
+def test_maintain(lake: list[str], table: Table) -> None:
+    with table.transaction() as change:
+        change.set_properties({"history.expire.max-snapshot-age-ms": "0"})
+    rows = sorted(rows_of(table))
+    done = json.loads(run(["maintain", "--json", *lake]).stdout)
+    assert done["is_done"]
+    assert len(done["data"]["committed"]) == 1
+    assert len(done["expiry"]["expired_snapshots"]) == 4
+    assert done["files"]["dry_run"] is False
+    assert len(files_of(table)) == 2
+    assert sorted(rows_of(table)) == rows
+    again = run(["maintain", *lake]).stdout
+    assert again.index("Data:") < again.index("Expiry:") < again.index("Files:")
+    assert "Nothing to expire" in again
+    some = json.loads(run(["maintain", "--json", "--skip", "data", "--skip", "files", *lake]).stdout)
+    assert (some["data"], some["files"], some["expiry"]["outcome"]) == (None, None, "nothing_to_do")
+
+
+def test_maintenance_that_is_refused(lake: list[str], table: Table, tmp_path: Path) -> None:
+    wrong = invoke("maintain", "--skip", "everything", *lake)
+    assert (wrong.exit_code, "parts are data, expiry, files" in wrong.stderr) == (2, True)
+    with open_db(tmp_path / "db") as database:
+        database.write_batch([Put(b"k", b"v")])
+    assert invoke("maintain", str(tmp_path / "db")).exit_code == 2
+    with table.transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    blocked = run(["maintain", "--skip", "data", *lake])
+    assert (blocked.exit_code, "gc.enabled" in blocked.stdout) == (1, True)

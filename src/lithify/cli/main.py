@@ -22,6 +22,7 @@ from lithify.cli.expire import expire
 from lithify.cli.gc import gc
 from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
+from lithify.cli.maintain import maintain
 from lithify.cli.readers import readers_app
 from lithify.cli.remove_orphans import remove_orphans
 from lithify.cli.serving import coordinator, run, worker
@@ -49,6 +50,7 @@ app.command(rich_help_panel=SINGLE)(submit)
 app.command(rich_help_panel=SINGLE)(wait)
 app.command(rich_help_panel=SINGLE)(cancel)
 app.command(rich_help_panel=SINGLE)(retry)
+app.command(rich_help_panel=HISTORY)(maintain)
 app.command(rich_help_panel=HISTORY)(expire)
 app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)
