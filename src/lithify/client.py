@@ -17,7 +17,7 @@ from __future__ import annotations
 import getpass
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,7 +35,7 @@ from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.datasets import kind as kinds
 from lithify.datasets.holding import Held
-from lithify.datasets.maintenance import ExpiryAsked, Maintained, Maintenance, Wanted
+from lithify.datasets.maintenance import ExpiryAsked, Maintenance, MaintenanceResult, OrphansAsked, Wanted
 from lithify.datasets.options import Asked
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.waiting import command_waiting
@@ -115,6 +115,27 @@ class Result:
     def document(self) -> Mapping[str, Any]:
         """All of it as `lithify compact --json` prints it."""
         return self.shown.document
+
+
+PARTS = ("data", "expiry", "files")
+"""Of maintenance, in the order in which they are done: each leaves something to the ones after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What a whole maintenance did."""
+
+    url: str
+    parts: Mapping[str, Shown]
+    """By name, in order; those that were skipped are not there."""
+    is_done: bool
+    """Whether all was done that there was to do; else something failed, or stands in the way."""
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """All of it as `lithify maintain --json` prints it."""
+        found = {part: self.parts[part].document if part in self.parts else None for part in PARTS}
+        return {"url": self.url, "is_done": self.is_done, **found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,17 +375,55 @@ class Dataset:
         retain_last: int | None = None,
         grace_s: float | None = None,
         dry_run: bool = False,
-    ) -> Maintained:
+    ) -> MaintenanceResult:
         """Let go what the table's policy lets go and nobody needs, and delete files of which that was done a
         grace period ago. Its `outcome` says what came of it, in a word."""
         older_than_ms = None if older_than is None else round(older_than.timestamp() * 1000)
         grace_ms = None if grace_s is None else _milliseconds("grace", grace_s)
         return self._maintenance().expire(ExpiryAsked(older_than_ms, retain_last, grace_ms, dry_run))
 
-    def rewrite_manifests(self, *, dry_run: bool = False) -> Maintained:
+    def rewrite_manifests(self, *, dry_run: bool = False) -> MaintenanceResult:
         """Merge small manifests of the table, and sort their entries by partition and time, so that a query
         opens few of them. Rows, files and their numbers stay. Its `outcome` says what came of it."""
         return self._maintenance().rewrite_manifests(dry_run=dry_run)
+
+    def remove_orphans(
+        self,
+        *,
+        delete: bool = False,
+        older_than: datetime | None = None,
+        max_percent: int | None = None,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> Shown:
+        """Files under the table's location that nothing names and that are older than that, by default than
+        three days; deleted, if so wished. Its `document` is what `lithify remove-orphans --json` prints;
+        `tell` is told now and then how far it is."""
+        older_than_ms = None if older_than is None else round(older_than.timestamp() * 1000)
+        return self._maintenance().remove_orphans(OrphansAsked(older_than_ms, delete, max_percent), tell)
+
+    def maintain(
+        self, *, skip: Collection[str] = (), take_over: bool = False, on_event: Observer | None = None
+    ) -> Maintained:
+        """Do once all that keeps a table in shape (`PARTS`): compact its data, let go the history that nobody
+        needs, delete what Lithify left behind and what was expired a grace period ago. `Refused` before
+        anything is done where datasets of the kind have no history."""
+        unknown = sorted(set(skip) - set(PARTS))
+        if unknown:
+            raise Refused(f"{', '.join(unknown)}: no part of maintenance; parts are {', '.join(PARTS)}")
+        self._maintenance()
+        parts: dict[str, Shown] = {}
+        is_done = True
+        if "data" not in skip:
+            compacted = self.compact(take_over=take_over, on_event=on_event)
+            parts["data"], is_done = compacted.shown, not compacted.failed
+        # Here come delete files and manifests: after the data, whose rewrite leaves fewer of them, and before
+        # the expiry, which lets go what they replaced.
+        if "expiry" not in skip:
+            expired = self.expire()
+            parts["expiry"], is_done = expired.shown, is_done and expired.is_done
+        if "files" not in skip:
+            parts["files"] = self.collect_garbage(delete=True)
+        return Maintained(self.url, parts, is_done)
 
     def _maintenance(self) -> Maintenance:
         found: Maintenance = self._kind.maintenance(self._dataset, self._clock, self._ids)
@@ -471,4 +530,15 @@ def _result(summary: RunSummary, totals: Totals, seconds: float, shown: Shown) -
     )
 
 
-__all__ = ["Dataset", "Job", "Proposals", "Proposed", "Result", "State", "Status", "open"]
+__all__ = [
+    "PARTS",
+    "Dataset",
+    "Job",
+    "Maintained",
+    "Proposals",
+    "Proposed",
+    "Result",
+    "State",
+    "Status",
+    "open",
+]

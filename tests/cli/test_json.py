@@ -90,6 +90,8 @@ def test_documents_are_as_documented(place: Path, kind: str) -> None:
     said["doctor"] = run("doctor", *at, "--read-only")
     if kind == TABLE:
         said["expire"] = run("expire", *at, "--dry-run")
+        said["remove-orphans"] = run("remove-orphans", *at)
+        said["maintain"] = run("maintain", *at, "--skip", "data")
         said["rewrite-manifests"] = run("rewrite-manifests", *at, "--dry-run")
         said["hold"] = run("hold", *at)
         said["readers list"] = run("readers list", *at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -31,6 +32,7 @@ from tests.datasets.iceberg.tables import (
     orphan_of,
 )
 from tests.fuzz.running import run
+from tests.judge.official import Put, open_db
 
 URL = "iceberg://lake/db.events"
 PATIENCE_S = 140.0
@@ -262,3 +264,58 @@ def test_a_worker_goes_on_without_a_table_that_is_gone(lake: list[str]) -> None:
     assert ended.stderr.count("quarantined") == 1, ended.stderr
     assert run(["worker", gone, *lake[1:]]).exit_code == 2
     assert run(["worker", "iceberg://lake", *lake]).exit_code == 2
+
+
+def test_remove_orphans(lake: list[str], table: Table) -> None:
+    root = Path(table.location().removeprefix("file://"))
+    orphan = root / "data" / "left-behind.parquet"
+    orphan.write_bytes(b"left behind")
+    age_files(root, 4 * 24 * 3600)
+    rows = rows_of(table)
+    found = invoke_json("remove-orphans", *lake)
+    assert found["orphan_file_locations"] == [orphan.as_uri()]
+    assert (found["dry_run"], found["orphan_files_count"], found["deleted_orphan_files_count"]) == (
+        True,
+        1,
+        0,
+    )
+    assert "add --delete" in invoke("remove-orphans", *lake).stdout
+    too_young = invoke("remove-orphans", "--older-than", "2100-01-01", *lake)
+    assert (too_young.exit_code, "at least a day old" in too_young.stderr) == (2, True)
+    deleted = invoke("remove-orphans", "--delete", "--older-than", "2020-01-01", *lake)
+    assert "none that is older" in deleted.stdout
+    assert "Deleted 1 files (11 B)." in invoke("remove-orphans", "--delete", *lake).stdout
+    assert not orphan.exists()
+    assert rows_of(table) == rows
+    database = invoke("remove-orphans", str(root))
+    assert database.exit_code == 2
+
+
+def test_maintain(lake: list[str], table: Table) -> None:
+    with table.transaction() as change:
+        change.set_properties({"history.expire.max-snapshot-age-ms": "0"})
+    rows = sorted(rows_of(table))
+    done = json.loads(run(["maintain", "--json", *lake]).stdout)
+    assert done["is_done"]
+    assert len(done["data"]["committed"]) == 1
+    assert len(done["expiry"]["expired_snapshots"]) == 4
+    assert done["files"]["dry_run"] is False
+    assert len(files_of(table)) == 2
+    assert sorted(rows_of(table)) == rows
+    again = run(["maintain", *lake]).stdout
+    assert again.index("Data:") < again.index("Expiry:") < again.index("Files:")
+    assert "Nothing to expire" in again
+    some = json.loads(run(["maintain", "--json", "--skip", "data", "--skip", "files", *lake]).stdout)
+    assert (some["data"], some["files"], some["expiry"]["outcome"]) == (None, None, "nothing_to_do")
+
+
+def test_maintenance_that_is_refused(lake: list[str], table: Table, tmp_path: Path) -> None:
+    wrong = invoke("maintain", "--skip", "everything", *lake)
+    assert (wrong.exit_code, "parts are data, expiry, files" in wrong.stderr) == (2, True)
+    with open_db(tmp_path / "db") as database:
+        database.write_batch([Put(b"k", b"v")])
+    assert invoke("maintain", str(tmp_path / "db")).exit_code == 2
+    with table.transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    blocked = run(["maintain", "--skip", "data", *lake])
+    assert (blocked.exit_code, "gc.enabled" in blocked.stdout) == (1, True)

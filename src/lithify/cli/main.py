@@ -22,7 +22,9 @@ from lithify.cli.expire import expire
 from lithify.cli.gc import gc
 from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
+from lithify.cli.maintain import maintain
 from lithify.cli.readers import readers_app
+from lithify.cli.remove_orphans import remove_orphans
 from lithify.cli.rewrite_manifests import rewrite_manifests
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
@@ -49,10 +51,12 @@ app.command(rich_help_panel=SINGLE)(submit)
 app.command(rich_help_panel=SINGLE)(wait)
 app.command(rich_help_panel=SINGLE)(cancel)
 app.command(rich_help_panel=SINGLE)(retry)
+app.command(rich_help_panel=HISTORY)(maintain)
 app.command(rich_help_panel=HISTORY)(expire)
 app.command(rich_help_panel=HISTORY)(rewrite_manifests)
 app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)
+app.command("remove-orphans", rich_help_panel=HISTORY)(remove_orphans)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(gc)

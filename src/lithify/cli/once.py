@@ -1,6 +1,8 @@
-"""A run of `lithify compact`: its progress, and what is said at its end."""
+"""A run of `lithify compact` or `lithify maintain`: its progress, and what is said at its end."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import typer
 from rich.console import Console
@@ -29,4 +31,19 @@ def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_
     else:
         draw(Console(), (Line("Nothing to compact."), notes(result.notes)))
     if result.failed:
+        raise typer.Exit(1)
+
+
+def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over: bool, as_json: bool) -> None:
+    """Do all parts of maintenance once, and tell what was done. Exits with 1 when something failed or stands
+    in the way."""
+    with client.open(url, settings=config) as dataset, ProgressBars(Console(stderr=True)) as bars:
+        observe = each(EventLog(SystemClock()), *([] if as_json else [bars]))
+        done = dataset.maintain(skip=skip, take_over=take_over, on_event=observe)
+    if as_json:
+        print_json(done.document)
+    else:
+        for part, shown in done.parts.items():
+            draw(Console(), (Line("", f"{part.capitalize()}:"), *shown.blocks))
+    if not done.is_done:
         raise typer.Exit(1)

@@ -5,7 +5,7 @@ A kind whose datasets have no history of their own to expire has none of this (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,7 +37,19 @@ class ExpiryAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Maintained:
+class OrphansAsked:
+    """Which files that nothing names may be deleted."""
+
+    older_than_ms: int | None = None
+    """Wall-clock milliseconds; `None`: the kind's own default."""
+    delete: bool = False
+    """Without it, they are only found."""
+    max_percent: int | None = None
+    """Of all files there; nothing is deleted where it would be more. `None`: the kind's own default."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceResult:
     """What came of one piece of maintenance."""
 
     outcome: str
@@ -87,10 +99,15 @@ class Maintenance(Protocol):
         """All readers, and where they stand."""
         ...
 
-    def expire(self, asked: ExpiryAsked) -> Maintained:
+    def remove_orphans(self, asked: OrphansAsked, tell: Callable[[str], None]) -> Shown:
+        """Delete files in the dataset's place that nothing names; `tell` is told how far it is. `Refused`
+        when nobody can be sure that they are its own."""
+        ...
+
+    def expire(self, asked: ExpiryAsked) -> MaintenanceResult:
         """Let go what the dataset's policy lets go and nobody needs."""
         ...
 
-    def rewrite_manifests(self, *, dry_run: bool) -> Maintained:
+    def rewrite_manifests(self, *, dry_run: bool) -> MaintenanceResult:
         """Write what lists the dataset's files anew where that saves its readers work."""
         ...

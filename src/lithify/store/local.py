@@ -42,7 +42,7 @@ from types import TracebackType
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.direct import DirectFile
 from lithify.store.keys import check_key, is_leftover_name, is_object_name, unstaged
-from lithify.store.objects import ObjectMeta
+from lithify.store.objects import Folder, ObjectMeta
 from lithify.store.ranges import check_range
 
 MAX_LOCK_WAIT_S = 10.0
@@ -107,6 +107,22 @@ class LocalStore:
         with _failures("list", folder or "/"):
             yield from self._walk(self._root / folder, f"{folder}/" if folder else "", is_object_name)
 
+    def stream(self, prefix: str) -> Iterator[ObjectMeta]:
+        return self.list(prefix)
+
+    def folder(self, prefix: str) -> Folder:
+        folder = prefix.strip("/")
+        begin = f"{folder}/" if folder else ""
+        folders, objects = [], []
+        with _failures("list", folder or "/"):
+            for name, is_folder in _names_in(self._root / folder):
+                if is_folder:
+                    folders.append(begin + name)
+                elif is_object_name(begin + name):
+                    with suppress(FileNotFoundError):
+                        objects.append(_meta(begin + name, (self._root / folder / name).stat()))
+        return Folder(tuple(folders), tuple(objects))
+
     def create(self, key: str, data: bytes, put_id: str | None = None) -> str:
         path = self._path(key)
         with _write_failures("create", key):
@@ -157,18 +173,23 @@ class LocalStore:
         return self._root / check_key(key)
 
     def _walk(self, folder: Path, prefix: str, wanted: Callable[[str], bool]) -> Iterator[ObjectMeta]:
-        try:
-            with os.scandir(folder) as entries:
-                names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for name in names:
-            if name.endswith("/"):
-                yield from self._walk(folder / name, prefix + name, wanted)
+        for name, is_folder in _names_in(folder):
+            if is_folder:
+                yield from self._walk(folder / name, f"{prefix}{name}/", wanted)
             elif wanted(name):
                 # It may have been deleted since.
                 with suppress(FileNotFoundError):
                     yield _meta(prefix + name, (folder / name).stat())
+
+
+def _names_in(folder: Path) -> list[tuple[str, bool]]:
+    """The names in a folder in key order, and whether each is a folder; none when there is no such folder."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.name, entry.is_dir()) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(found, key=lambda one: f"{one[0]}/" if one[1] else one[0])
 
 
 class LocalWriter:

@@ -13,7 +13,7 @@ Invariants every implementation keeps:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -32,6 +32,15 @@ class ObjectMeta:
     """What `replace` expects; only `head`, `get_with_meta`, `create` and `replace` promise one."""
     put_id: str | None = None
     """The `put_id` given to `create`; only from `get_with_meta`, and only if the store keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What lies directly in a folder."""
+
+    folders: tuple[str, ...]
+    """Keys of the folders in it, without a closing slash."""
+    objects: tuple[ObjectMeta, ...]
 
 
 class ObjectWriter(Protocol):
@@ -92,6 +101,15 @@ class ObjectStore(Protocol):
         key order. Objects in sub-folders are included. Staging names are never listed."""
         ...
 
+    def stream(self, prefix: str) -> Iterator[ObjectMeta]:
+        """The same objects, asked for as they are taken, so that any number of them fits into memory. In any
+        order, each once."""
+        ...
+
+    def folder(self, prefix: str) -> Folder:
+        """What lies directly in the folder `prefix`."""
+        ...
+
     def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
         """Write the object if none of that key exists, else `ObjectExists`. The answer is its etag.
 
@@ -127,3 +145,17 @@ class ObjectStore(Protocol):
     def delete_staged(self, key: str) -> None:
         """Delete what `list_staged` gave; no error when it is gone. Its writer, if alive, fails."""
         ...
+
+
+def folder_of(prefix: str, objects: Iterable[ObjectMeta]) -> Folder:
+    """What lies directly in a folder, told from all that lies anywhere in it (pure)."""
+    begin = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+    folders: dict[str, None] = {}
+    direct = []
+    for meta in objects:
+        name, slash, _ = meta.key.removeprefix(begin).partition("/")
+        if slash:
+            folders[begin + name] = None
+        else:
+            direct.append(meta)
+    return Folder(tuple(folders), tuple(direct))

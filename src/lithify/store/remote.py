@@ -27,7 +27,7 @@ from lithify.store.causes import failure_of
 from lithify.store.hedging import GotOn
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.multipart import MAX_PARTS_IN_FLIGHT, PART_BYTES, MultipartWriter
-from lithify.store.objects import ObjectMeta
+from lithify.store.objects import Folder, ObjectMeta
 from lithify.store.ranges import check_range
 from lithify.store.requests import Direct
 from lithify.store.retries import Failure
@@ -44,6 +44,10 @@ _MAX_CAUSE_CHARS = 500
 _CONFLICT = "409 Conflict"
 _MAX_CONFLICTS = 10
 """S3 answers so when another write to the object ends at that moment, and asks to try again."""
+PAGE = 10_000
+"""Objects of a listing that are held in memory at once."""
+FIRST_PAGE = 1_000
+"""The first time, for who wants only some; so many stores give for one request."""
 PROBE_KEY = "lithify/is-the-store-back"
 """Asked for by who wants to know; there is no such object."""
 
@@ -115,6 +119,45 @@ class ObstoreStore:
         found = self._requests.read_on(read)
         # Not every store lists in key order (directory buckets of S3 do not).
         return iter(sorted((meta for meta in found if not is_staging_name(meta.key)), key=attrgetter("key")))
+
+    def stream(self, prefix: str) -> Iterator[ObjectMeta]:
+        folder = prefix.strip("/")
+        last: str | None = None
+        size = FIRST_PAGE
+
+        def read(got_on: GotOn) -> list[ObjectMeta]:
+            page: list[ObjectMeta] = []
+            with _failures("list", folder or "/"):
+                for chunk in obstore.list(self._backend, folder or None, offset=last, chunk_size=1):
+                    got_on()
+                    page.extend(map(self._meta, chunk))
+                    if len(page) >= size:
+                        break
+            return page
+
+        while page := self._requests.read_on(read):
+            keys = [meta.key for meta in page]
+            if keys != sorted(keys) or (last is not None and keys[0] <= last):
+                if last is not None:
+                    raise StoreError(f"list {folder or '/'}: the store does not list in key order")
+                yield from self.list(prefix)
+                return
+            yield from (meta for meta in page if not is_staging_name(meta.key))
+            last, size = keys[-1], PAGE
+
+    def folder(self, prefix: str) -> Folder:
+        folder = prefix.strip("/")
+
+        def read() -> Folder:
+            with _failures("list", folder or "/"):
+                found = obstore.list_with_delimiter(self._backend, folder or None)
+                objects = (self._meta(meta) for meta in found["objects"])
+                return Folder(
+                    tuple(sorted(key.strip("/") for key in found["common_prefixes"])),
+                    tuple(meta for meta in objects if not is_staging_name(meta.key)),
+                )
+
+        return self._requests.read(read)
 
     def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
         attributes = {} if put_id is None else {PUT_ID_METADATA: put_id}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
-from lithify.store.objects import ObjectMeta, ObjectStore, ObjectWriter
+from lithify.store.objects import Folder, ObjectMeta, ObjectStore, ObjectWriter
 
 ResultT = TypeVar("ResultT")
 
@@ -58,6 +58,12 @@ class WrappedStore:
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         # Listed at once, so that the call happens where it is made.
         return iter(self.around(Call("list", prefix), lambda: builtins.list(self.inner.list(prefix))))
+
+    def stream(self, prefix: str) -> Iterator[ObjectMeta]:
+        return self.around(Call("list", prefix), lambda: self.inner.stream(prefix))
+
+    def folder(self, prefix: str) -> Folder:
+        return self.around(Call("list", prefix), lambda: self.inner.folder(prefix))
 
     def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
         return self.around(Call("create", key, len(data)), lambda: self.inner.create(key, data, put_id))

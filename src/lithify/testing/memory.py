@@ -10,7 +10,7 @@ from types import TracebackType
 from lithify.clock import Clock, SystemClock
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.keys import check_key
-from lithify.store.objects import ObjectMeta
+from lithify.store.objects import Folder, ObjectMeta, folder_of
 from lithify.store.ranges import check_range
 
 
@@ -63,6 +63,12 @@ class MemoryStore:
         with self._lock:
             found = [self._objects[key].meta for key in sorted(self._objects) if key.startswith(folder)]
         return iter(found)
+
+    def stream(self, prefix: str) -> Iterator[ObjectMeta]:
+        return self.list(prefix)
+
+    def folder(self, prefix: str) -> Folder:
+        return folder_of(prefix, self.list(prefix))
 
     def create(self, key: str, data: bytes, put_id: str | None = None) -> str:
         with self._lock:

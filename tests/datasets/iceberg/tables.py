@@ -57,6 +57,7 @@ from pyiceberg.types import (
 from lithify.datasets.iceberg.ownership import data_prefix, mark_of
 from lithify.ids import RandomIds
 from tests.judge.iceberg_java import Reader, iceberg_java
+from tests.s3 import REGION, S3
 
 DAY = timedelta(days=1)
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -92,6 +93,20 @@ def new_catalog(
     uri = f"sqlite:///{folder}/catalog.db"
     catalog = SqlCatalog(name, uri=uri, warehouse=warehouse, **(properties or {}))
     catalog.create_namespace_if_not_exists("db")
+    return catalog
+
+
+def s3_catalog(s3: S3, folder: Path) -> SqlCatalog:
+    """An empty catalog whose warehouse is in a bucket of its own."""
+    properties = {
+        "s3.endpoint": s3.endpoint,
+        "s3.access-key-id": s3.options["aws_access_key_id"],
+        "s3.secret-access-key": s3.options["aws_secret_access_key"],
+        "s3.region": REGION,
+    }
+    warehouse = f"s3://{s3.bucket()}/lake"
+    catalog = SqlCatalog("test", uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse, **properties)
+    catalog.create_namespace("db")
     return catalog
 
 

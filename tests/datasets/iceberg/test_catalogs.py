@@ -22,8 +22,9 @@ from tests.datasets.iceberg.tables import (
     make_rows,
     new_table,
     read,
+    s3_catalog,
 )
-from tests.s3 import REGION, S3
+from tests.s3 import S3
 
 
 def test_a_rest_catalog(catalog: SqlCatalog) -> None:
@@ -55,17 +56,7 @@ def test_a_rest_catalog(catalog: SqlCatalog) -> None:
 
 def test_a_table_on_s3(s3: S3, tmp_path: Path) -> None:
     """Data, metadata and Lithify's own objects are in the bucket."""
-    bucket = s3.bucket()
-    properties = {
-        "s3.endpoint": s3.endpoint,
-        "s3.access-key-id": s3.options["aws_access_key_id"],
-        "s3.secret-access-key": s3.options["aws_secret_access_key"],
-        "s3.region": REGION,
-    }
-    catalog = SqlCatalog(
-        "test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"s3://{bucket}/lake", **properties
-    )
-    catalog.create_namespace("db")
+    catalog = s3_catalog(s3, tmp_path)
     table = new_table(catalog)
     rows = append(table, make_rows(10)) + append(table, make_rows(10))
     dataset = dataset_of(table)
@@ -73,7 +64,7 @@ def test_a_table_on_s3(s3: S3, tmp_path: Path) -> None:
     assert len(files_of(table)) == 1
     assert read(table) == by_id(rows)
 
-    store, root = open_store(table.location(), store_options(table.location(), properties))
+    store, root = open_store(table.location(), store_options(table.location(), catalog.properties))
     names = {meta.key.removeprefix(f"{root}/").partition("/")[0] for meta in store.list(root)}
     assert names == {"data", "_lithify", "metadata"}
 

@@ -4,7 +4,7 @@ the next run finds all that is left to do."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+from lithify.clock import Clock
 from lithify.datasets.iceberg.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import ExpireOptions, Expirer
@@ -61,13 +62,17 @@ class Template:
 
     def run(self) -> None:
         """Expire, with the faults that are installed."""
+        self.with_dataset(lambda dataset, clock: Expirer(dataset, clock, RandomIds()).run(EVERYTHING))
+
+    def with_dataset(self, act: Callable[[IcebergDataset, Clock], object]) -> None:
+        """Do something with the table as a process opens it anew, with the faults that are installed."""
         uri, warehouse = f"sqlite:///{self.folder}/catalog.db", (self.folder / "warehouse").as_uri()
         catalog = FaultyCatalog("test", uri=uri, warehouse=warehouse, **IO_PROPERTY)
         try:
             clock = a_clock()
             url = TableUrl("test", NAME)
             dataset = IcebergDataset(catalog, url, clock, RandomIds(), open_place=faulty(store_of))
-            Expirer(dataset, clock, RandomIds()).run(EVERYTHING)
+            act(dataset, clock)
         finally:
             catalog.close()
 

@@ -21,7 +21,7 @@ plan (`remember`); what a commit wrote, at once. It is a memory only, so it may 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -59,6 +59,7 @@ from lithify.datasets.iceberg.model import (
     TableState,
     TimeRange,
 )
+from lithify.datasets.iceberg.neighbours import Neighbour, others_in
 from lithify.datasets.iceberg.ownership import OWN_FOLDER, data_prefix, mark_of
 from lithify.datasets.iceberg.past import past_of
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
@@ -161,6 +162,15 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         if table.metadata.table_uuid != self._uuid:
             raise Refused(f"{self.url}: the table was dropped and another has its name now; start again")
         return table
+
+    @property
+    def location(self) -> str:
+        """Where the table lies."""
+        return self._location
+
+    def others(self) -> Iterator[Neighbour]:
+        """All other tables of its catalog. `Refused` where they cannot be looked at."""
+        return others_in(self._catalog, self._identifier)
 
     def check_not_moved(self, table: Table) -> None:
         """`Refused` when Lithify's own folder of the table lies at a former location of it: holds, readers

@@ -11,6 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 from lithify.coordination.holds import Placed
 from lithify.datasets.iceberg.expire import DONE, Expiry, Outcome, Outlook
 from lithify.datasets.iceberg.needs import SNAPSHOT
+from lithify.datasets.iceberg.orphans import Orphans
 from lithify.datasets.iceberg.reachable import FileKind
 from lithify.datasets.iceberg.readers import Reader, Standing, time_of
 from lithify.views import text
@@ -170,6 +171,36 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
             )
         )
     return Shown(document, (*blocks, notes(found.notes)))
+
+
+def show_orphans(url: str, found: Orphans) -> Shown:
+    """Files that nothing names, and what became of them."""
+    document = {
+        "url": url,
+        "dry_run": found.dry_run,
+        "older_than_ms": found.older_than_ms,
+        "listed_files_count": found.listed,
+        "listed_bytes": found.listed_bytes,
+        "orphan_files_count": found.found,
+        "orphan_bytes": found.found_bytes,
+        "deleted_orphan_files_count": found.deleted,
+        "deleted_bytes": found.deleted_bytes,
+        "orphan_file_locations": found.paths,
+        "notes": list(found.notes),
+    }
+    listed = f"{found.listed:,} files ({text.size(found.listed_bytes)}) lie under the table's location"
+    before = at(found.older_than_ms)
+    if not found.found:
+        nothing = Line(f"{listed}; none that is older than {before} is an orphan.")
+        return Shown(document, (nothing, notes(found.notes)))
+    deleted = f"Deleted {found.deleted:,} files ({text.size(found.deleted_bytes)})."
+    blocks = (
+        Table("Orphan files", columns("~path"), [(path,) for path in found.paths], of="files"),
+        Line(f"{listed}; {found.found:,} ({text.size(found.found_bytes)}) are orphans older than {before}."),
+        Line("Nothing was deleted; add --delete to do it." if found.dry_run else deleted),
+        notes(found.notes),
+    )
+    return Shown(document, blocks)
 
 
 def outlook_json(found: Outlook) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyiceberg.table import Table
@@ -15,12 +15,14 @@ from lithify.datasets.iceberg import history_view as view
 from lithify.datasets.iceberg import rewrite_manifests
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
+from lithify.datasets.iceberg.garbage import DEFAULT_MAX_PERCENT
 from lithify.datasets.iceberg.manifests_view import show_manifests
 from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
+from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import position_of
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
-from lithify.datasets.maintenance import ExpiryAsked, Maintained, Wanted
+from lithify.datasets.maintenance import ExpiryAsked, MaintenanceResult, OrphansAsked, Wanted
 from lithify.errors import HoldLapsed, Refused
 from lithify.ids import Ids
 from lithify.views.blocks import Shown
@@ -113,9 +115,20 @@ class TableMaintenance:
         standings = [self._readers.standing(reader, table) for reader in self._readers.list()]
         return view.show_readers(self._dataset.url, table.metadata, standings)
 
+    # Files
+
+    def remove_orphans(self, asked: OrphansAsked, tell: Callable[[str], None]) -> Shown:
+        options = OrphanOptions(
+            older_than_ms=asked.older_than_ms,
+            dry_run=not asked.delete,
+            max_percent=DEFAULT_MAX_PERCENT if asked.max_percent is None else asked.max_percent,
+        )
+        found = remove_orphans(self._dataset, self._clock, self._ids, options, tell)
+        return view.show_orphans(self._dataset.url, found)
+
     # Expiry
 
-    def expire(self, asked: ExpiryAsked) -> Maintained:
+    def expire(self, asked: ExpiryAsked) -> MaintenanceResult:
         options = ExpireOptions(
             older_than_ms=asked.older_than_ms,
             retain_last=asked.retain_last,
@@ -124,11 +137,11 @@ class TableMaintenance:
         )
         found = Expirer(self._dataset, self._clock, self._ids).run(options)
         shown = view.show_expiry(self._dataset.url, found, options.grace_ms)
-        return Maintained(found.outcome.value, found.outcome in DONE, shown)
+        return MaintenanceResult(found.outcome.value, found.outcome in DONE, shown)
 
     # Manifests
 
-    def rewrite_manifests(self, *, dry_run: bool) -> Maintained:
+    def rewrite_manifests(self, *, dry_run: bool) -> MaintenanceResult:
         found = ManifestRewriter(self._dataset, self._clock).run(dry_run=dry_run)
         shown = show_manifests(self._dataset.url, found)
-        return Maintained(found.outcome.value, found.outcome in rewrite_manifests.DONE, shown)
+        return MaintenanceResult(found.outcome.value, found.outcome in rewrite_manifests.DONE, shown)

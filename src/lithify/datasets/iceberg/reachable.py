@@ -100,16 +100,16 @@ class Names:
         """The last parts of paths outside the location."""
 
     def add(self, path: str) -> None:
-        self._keys |= _keys_of(path)
+        self._keys |= keys_of(path)
         if not path.startswith(self._root):
-            self._elsewhere |= {posixpath.basename(key) for key in _keys_of(path)}
+            self._elsewhere |= {posixpath.basename(key) for key in keys_of(path)}
 
     def has(self, path: str) -> bool:
-        keys = _keys_of(path)
+        keys = keys_of(path)
         return not keys.isdisjoint(self._keys) or any(posixpath.basename(k) in self._elsewhere for k in keys)
 
 
-def _keys_of(path: str) -> set[str]:
+def keys_of(path: str) -> set[str]:
     """All keys that a path may be of."""
     shortened = re.sub(r"[\t\r\n]", "", re.split("[#?]", path, maxsplit=1)[0]).strip()
     keys = {key_of(path), key_of(shortened)}

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.ids import RandomIds, Ulid
-from lithify.store.objects import ObjectMeta, ObjectStore, ObjectWriter
+from lithify.store.objects import Folder, ObjectMeta, ObjectStore, ObjectWriter
 from lithify.store.wrapped import Call
 from lithify.testing.faulty import Fault, FaultyStore
 from lithify.testing.memory import MemoryStore
@@ -250,6 +250,12 @@ class WatchedStore:
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         return self._inner.list(prefix)
+
+    def stream(self, prefix: str) -> Iterator[ObjectMeta]:
+        return self._inner.stream(prefix)
+
+    def folder(self, prefix: str) -> Folder:
+        return self._inner.folder(prefix)
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
         return self._inner.list_staged(prefix)

@@ -1,0 +1,45 @@
+"""`lithify maintain`: does once all that keeps a table in shape."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions, TakeOver, Url
+from lithify.cli.running import errors
+from lithify.cli.settings import settings
+
+
+def maintain(
+    url: Url,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PART", help="Leave out this part: data, expiry or files. May be repeated."),
+    ] = None,
+    take_over: TakeOver = False,
+    master: Master = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+    spark_conf: SparkConf = None,
+) -> None:
+    """Do once all that keeps a table in shape: compact its data, expire its history, delete leftovers.
+
+    Data is compacted as `lithify compact` does it. Then snapshots that nobody needs are expired, and files of
+    those that were expired an hour ago are deleted (`lithify expire`), and what Lithify itself left behind
+    (`lithify gc`). What other writers left behind is for `lithify remove-orphans`. Exit code 1 when a
+    compaction failed or something stands in the way of the expiry.
+
+    Examples:
+
+        lithify maintain iceberg://catalog/namespace.table
+
+        lithify maintain --skip expiry iceberg://catalog/namespace.table
+    """
+    with errors(as_json):
+        effective = settings(config, sets, master=master, store_option=store_option, spark_conf=spark_conf)
+        from lithify.cli.once import maintain_once
+
+        maintain_once(url, effective, skip or (), take_over=take_over, as_json=as_json)

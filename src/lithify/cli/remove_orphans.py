@@ -1,0 +1,67 @@
+"""`lithify remove-orphans`: says what lies under a table's location and nothing names, and deletes it when
+told to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from lithify.cli.hold import time_of
+from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
+from lithify.cli.running import errors, print_shown
+from lithify.cli.settings import settings
+
+
+def remove_orphans(
+    url: Url,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete it; without this, only say so.")] = False,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Only files that were written before, such as 2025-01-31T12:00:00Z; default: three days "
+            "ago. A day ago is the latest.",
+            show_default=False,
+        ),
+    ] = None,
+    max_percent: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Delete nothing if it is more than this share of all files there; default: 50.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Say which files under the location of a table nothing names, and with --delete, delete them.
+
+    They are left by writers that died before they had committed. Named is what any snapshot, branch or tag
+    needs, and what waits to be deleted after an expiry. Nothing is deleted where another table may have files
+    in the same place. Metadata files, hidden files and files that Lithify wrote (`lithify gc`) stay.
+
+    Examples:
+
+        lithify remove-orphans iceberg://catalog/namespace.table
+
+        lithify remove-orphans --delete --older-than 2025-01-31 iceberg://catalog/namespace.table
+    """
+    with errors(as_json):
+        before = None if older_than is None else time_of(older_than)
+        effective = settings(config, sets, store_option=store_option)
+        from lithify import client
+
+        progress = Console(stderr=True, quiet=as_json)
+        with client.open(url, settings=effective) as dataset:
+            shown = dataset.remove_orphans(
+                delete=delete,
+                older_than=before,
+                max_percent=max_percent,
+                tell=lambda text: progress.print(text, highlight=False, markup=False),
+            )
+        print_shown(shown, as_json)

@@ -1,0 +1,413 @@
+"""Orphan files: what lies under a table's location and nothing names. One run.
+
+1. Ask the store what time it is. Only what is older than `older_than_ms` is looked at.
+2. Read what is known of the table's lineage, then the table. It must be whole, of a tested format, and its
+   files its own (`gc.enabled`). No other table may have files in its place (`neighbours`).
+3. List the location, by several threads. Left alone whatever comes of it is
+
+   - what is below a folder whose name begins with `_` or `.`, or is named so itself: hidden files, as for
+     Iceberg's own procedure, and Lithify's folder;
+   - metadata files (`*.metadata.json`) and version hints;
+   - files that Lithify wrote, for this table or another: those are for `lithify gc`, which knows them;
+   - the folders of other tables within the place, and on a local file system what a link leads out to;
+   - a key that is no plain path (`reachable`), since names may not name it alone.
+
+4. Load the table again. Files are needed which any of its snapshots names, its statistics, its log, an expiry
+   that has written them down (`pending`), or metadata files of the table that it does not know itself. Names
+   and files are compared on the local disk (`difference`) in the normal form of `reachable`: equal but for
+   scheme, bucket, percent signs, `//` and `..`; a name outside the location keeps every file of the same last
+   part.
+5. Stop (`Refused`) if more than a share of what was listed would go: so many orphans are more likely a
+   mistake.
+6. Delete in batches. Before each the table is loaded again; what its new snapshots name, and what is pending
+   by now, is needed too.
+
+Age: a writer names its files only when it commits, which may be long after it wrote them. `MIN_AGE_MS` is
+what Iceberg's own procedure insists on, a day; jobs that run longer than the default of three days need more.
+
+Invariants: what any snapshot names is never deleted; what cannot be compared is kept. Nothing is written
+down, so a run that dies anywhere loses nothing, and the next one finds what is left. A dry run decides the
+same, by this machine's clock, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from lithify.clock import Clock
+from lithify.datasets.iceberg import neighbours
+from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.difference import Difference, File
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.garbage import (
+    ALWAYS_FEW,
+    BATCH_FILES,
+    DEFAULT_MAX_PERCENT,
+    MAX_DELETES_IN_FLIGHT,
+    check_whole,
+)
+from lithify.datasets.iceberg.ownership import FILE_PREFIX
+from lithify.datasets.iceberg.pending import Pending
+from lithify.datasets.iceberg.reachable import (
+    Names,
+    files_in,
+    is_plain,
+    key_of,
+    keys_of,
+    manifests_in,
+    statistics_in,
+)
+from lithify.datasets.iceberg.retention import may_expire
+from lithify.errors import Refused, StoreError
+from lithify.ids import Ids, Ulid
+from lithify.store.keys import check_key, url_of
+from lithify.store.objects import ObjectMeta
+from lithify.store.times import store_now_ms
+from lithify.store.urls import split_scheme
+from lithify.store.walking import walk
+
+DAY_MS = 24 * 3_600_000
+DEFAULT_AGE_MS = 3 * DAY_MS
+MIN_AGE_MS = DAY_MS
+MAX_SHOWN = 10_000
+"""Paths in a report."""
+MANIFESTS_AT_ONCE = 64
+"""Read before what they name is put away."""
+_TELL_EVERY = 100_000
+
+Tell = Callable[[str], None]
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanOptions:
+    """What one run does."""
+
+    older_than_ms: int | None = None
+    """Wall-clock milliseconds; `None`: `DEFAULT_AGE_MS` ago."""
+    dry_run: bool = True
+    max_percent: int = DEFAULT_MAX_PERCENT
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_percent <= 100:
+            raise Refused(f"the largest share to delete is {self.max_percent} %; it must be from 0 to 100")
+
+
+@dataclass(slots=True)
+class Orphans:
+    """What a run found, and deleted or would delete."""
+
+    dry_run: bool
+    older_than_ms: int
+    listed: int = 0
+    """All files under the location, other tables' and hidden ones apart."""
+    listed_bytes: int = 0
+    found: int = 0
+    found_bytes: int = 0
+    deleted: int = 0
+    deleted_bytes: int = 0
+    paths: list[str] = field(default_factory=list)
+    """Of the orphans, the first `MAX_SHOWN`."""
+    notes: list[str] = field(default_factory=list)
+
+
+def remove_orphans(
+    dataset: IcebergDataset,
+    clock: Clock,
+    ids: Ids,
+    options: OrphanOptions | None = None,
+    tell: Tell = lambda text: None,
+) -> Orphans:
+    """Find what nothing names, and delete it unless told otherwise. `Refused` when nobody can be sure, or the
+    table must not be touched; see the module. `tell` is told how far it is."""
+    return _Run(dataset, clock, ids, options if options is not None else OrphanOptions(), tell).run()
+
+
+class _Run:
+    """One run."""
+
+    def __init__(
+        self, dataset: IcebergDataset, clock: Clock, ids: Ids, options: OrphanOptions, tell: Tell
+    ) -> None:
+        self._dataset = dataset
+        self._options = options
+        self._tell = tell
+        self._store = dataset.store
+        self._pending = Pending(dataset.store, dataset.own_folder, clock, ids)
+        now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
+        older_than_ms = now_ms - DEFAULT_AGE_MS if options.older_than_ms is None else options.older_than_ms
+        if older_than_ms > now_ms - MIN_AGE_MS:
+            raise Refused(
+                f"{dataset.url}: files younger than a day may be of writers that have not committed yet; let "
+                "only what is at least a day old be deleted"
+            )
+        self._found = Orphans(options.dry_run, older_than_ms)
+        location = dataset.load().location()
+        self._place = neighbours.place_of(location)
+        self._is_local = split_scheme(location)[0] in (None, "file")
+        self._snapshots: set[int] = set()
+        """Whose names are known."""
+        self._manifests: set[str] = set()
+        self._entries: set[Ulid] = set()
+        """Of what is pending, that are known."""
+        self._looked_at = ""
+        """The metadata file of the table whose names are known."""
+        self._others: frozenset[str] = frozenset()
+        """Folders within the place that are other tables'."""
+
+    def run(self) -> Orphans:
+        table = self._load()
+        self._dataset.check_not_moved(table)
+        self._others = neighbours.not_ours(self._place, self._dataset.others(), self._dataset.url)
+        with Difference() as difference:
+            metadata_files = self._list(difference)
+            strays = self._judge_metadata(table, metadata_files)
+            self._tell("reading what the table names")
+            for path in self._named_paths(strays):
+                self._add_name(difference, path)
+            for file in self._unnamed(difference):
+                self._found.found += 1
+                self._found.found_bytes += file.size_bytes
+                if len(self._found.paths) < MAX_SHOWN:
+                    self._found.paths.append(url_of(self._store.url, file.key))
+            self._check_share()
+            if not self._options.dry_run:
+                self._delete(self._unnamed(difference))
+        return self._found
+
+    def _load(self) -> Table:
+        """The table as it is now. `Refused` for one whose files are not surely known."""
+        known = self._dataset.lineage.read()
+        table = self._dataset.load()
+        version = table.metadata.format_version
+        if version != 2:
+            raise Refused(
+                f"{self._dataset.url}: has format version {version}; orphans of version 2 are removed"
+            )
+        if not may_expire(table.metadata.properties):
+            raise Refused(
+                f"{self._dataset.url}: the table's property gc.enabled is not true, so other tables may use "
+                "its files, and none is deleted"
+            )
+        check_whole(table, known, self._dataset)
+        return table
+
+    # What is there
+
+    def _list(self, difference: Difference) -> list[ObjectMeta]:
+        """Put away every file that may be an orphan; the metadata files."""
+        found, metadata_files = self._found, []
+        foreign: set[neighbours.Neighbour] = set()
+        for meta in walk(self._store, self._dataset.root):
+            normal = self._normal(meta.key)
+            if normal is None or self._is_others(normal):
+                continue
+            if neighbours.is_whole_metadata(meta.key):
+                metadata_files.append(meta)
+            if self._is_hidden(meta.key):
+                if (other := neighbours.foreign_table(normal)) is not None:
+                    foreign.add(other)
+                continue
+            found.listed += 1
+            found.listed_bytes += meta.size
+            if found.listed % _TELL_EVERY == 0:
+                self._tell(f"listed {found.listed:,} files")
+            if neighbours.is_metadata(meta.key):
+                continue
+            if meta.last_modified_ms < found.older_than_ms and _may_go(meta.key):
+                difference.add_file(normal, File(meta.key, meta.size, meta.last_modified_ms))
+        self._others |= neighbours.not_ours(self._place, foreign, self._dataset.url)
+        return metadata_files
+
+    def _is_hidden(self, key: str) -> bool:
+        inside = key[len(self._dataset.root) :].lstrip("/")
+        return any(part.startswith(("_", ".")) for part in inside.split("/"))
+
+    def _is_others(self, normal: str) -> bool:
+        return any(neighbours.is_within(normal, folder) for folder in self._others)
+
+    def _normal(self, key: str) -> str | None:
+        """The normal form of a key in the place; `None` where a link leads out of it."""
+        if not self._is_local:
+            return key_of(f"any://bucket/{key}")
+        folder, _, name = key.rpartition("/")
+        path = Path("/", _real(folder), name)
+        normal = key_of(f"any://bucket{path}")
+        return normal if not path.is_symlink() and neighbours.is_within(normal, self._place) else None
+
+    def _judge_metadata(self, table: Table, files: Sequence[ObjectMeta]) -> list[TableMetadata]:
+        """Metadata of the table that it does not know. Other tables' folders are other tables'; `Refused`
+        where they cannot be told apart."""
+        log = table.metadata.metadata_log
+        known = set(keys_of(table.metadata_location)).union(*(keys_of(e.metadata_file) for e in log))
+        begins_ms = min((entry.timestamp_ms for entry in log), default=0) - DAY_MS
+        root = table.location().rstrip("/")
+        folders = {neighbours.place_of(table.location_provider().metadata_path)}
+        folders.add(neighbours.place_of(f"{root}/metadata"))
+        by_folder: dict[str, list[ObjectMeta]] = {}
+        for meta in files:
+            normal = self._normal(meta.key)
+            if normal is None or normal in known:
+                continue
+            by_folder.setdefault(posixpath.dirname(normal), []).append(meta)
+        own: list[ObjectMeta] = []
+        strangers = []
+        for folder, found in by_folder.items():
+            newest = max(found, key=lambda meta: meta.last_modified_ms)
+            if folder in folders or self._is_own(table, newest):
+                own += found
+            else:
+                strangers.append(neighbours.stranger(self._store, newest))
+        self._others |= neighbours.not_ours(self._place, strangers, self._dataset.url)
+        return [
+            neighbours.metadata_of(self._store, meta.key)
+            for meta, head in self._heads(own)
+            if self._is_stray(table, meta, head, begins_ms)
+        ]
+
+    def _is_own(self, table: Table, meta: ObjectMeta) -> bool:
+        """Whether a metadata file elsewhere is the table's: it may have put them there once."""
+        fields = neighbours.fields_of(self._store, meta.key)
+        location = fields.get("location")
+        is_same = fields.get("table-uuid") == str(table.metadata.table_uuid)
+        return is_same and isinstance(location, str) and neighbours.place_of(location) == self._place
+
+    def _heads(self, files: Sequence[ObjectMeta]) -> Iterator[tuple[ObjectMeta, neighbours.Head]]:
+        with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-orphans") as pool:
+            heads = pool.map(lambda meta: neighbours.head_of(self._store, meta), files)
+            yield from zip(files, heads, strict=True)
+
+    def _is_stray(self, table: Table, meta: ObjectMeta, head: neighbours.Head, begins_ms: int) -> bool:
+        """Whether a metadata file of the table may be no ancestor of what the table is now."""
+        if head.uuid != str(table.metadata.table_uuid):
+            raise Refused(
+                f"{self._dataset.url}: {url_of(self._store.url, meta.key)} is of another table ({head.uuid}) "
+                "that lies or lay in the same place, and nobody can tell whose a file is that no metadata "
+                "name, so none is deleted; if that table is gone for good, delete its metadata files first"
+            )
+        return head.updated_ms is None or head.updated_ms >= begins_ms
+
+    # What is named
+
+    def _named_paths(self, strays: Sequence[TableMetadata] = ()) -> Iterator[str]:
+        """What the table as it is now names that was not given before."""
+        table = self._load()
+        if table.metadata_location != self._looked_at:
+            self._looked_at = table.metadata_location
+            yield table.metadata_location
+            yield from (entry.metadata_file for entry in table.metadata.metadata_log)
+            with translated(f"reading the snapshots of {self._dataset.url}"):
+                yield from self._paths_in(table.io, table.metadata, may_miss=False)
+        for metadata in strays:
+            with translated(f"reading other metadata of {self._dataset.url}"):
+                yield from self._paths_in(table.io, metadata, may_miss=True)
+        # After the table: what was expired meanwhile had been written down before.
+        for entry in self._pending.read():
+            if entry.id not in self._entries:
+                self._entries.add(entry.id)
+                yield from (file.path for file in self._pending.paths(entry))
+
+    def _paths_in(self, io: FileIO, metadata: TableMetadata, *, may_miss: bool) -> Iterator[str]:
+        yield from (file.path for _, file in statistics_in(metadata))
+        new = [s for s in metadata.snapshots if s.snapshot_id not in self._snapshots]
+        self._snapshots.update(snapshot.snapshot_id for snapshot in new)
+        yield from (snapshot.manifest_list for snapshot in new)
+        for snapshots in _batches(new, MANIFESTS_AT_ONCE):
+            unread = self._unread(io, snapshots, may_miss)
+            yield from (manifest.manifest_path for manifest in unread)
+            for manifests in _batches(unread, MANIFESTS_AT_ONCE):
+                yield from (file.path for file in files_in(io, manifests, may_miss=may_miss))
+
+    def _unread(self, io: FileIO, snapshots: Sequence[Snapshot], may_miss: bool) -> list[ManifestFile]:
+        found = {}
+        for manifest in manifests_in(io, snapshots, may_miss=may_miss):
+            if manifest.manifest_path not in self._manifests:
+                found[manifest.manifest_path] = manifest
+        self._manifests.update(found)
+        return list(found.values())
+
+    def _add_name(self, difference: Difference, path: str) -> None:
+        is_outside = not path.startswith(f"{self._dataset.location.rstrip('/')}/")
+        for key in keys_of(path):
+            difference.add_name(key)
+            if is_outside:
+                difference.add_last_part(posixpath.basename(key))
+
+    # What goes
+
+    def _unnamed(self, difference: Difference) -> Iterator[File]:
+        """Orphans, other tables' files apart that were not known when they were listed."""
+        for file in difference.unnamed():
+            normal = self._normal(file.key)
+            if normal is not None and not self._is_others(normal):
+                yield file
+
+    def _check_share(self) -> None:
+        found = self._found
+        if found.found <= ALWAYS_FEW or found.found * 100 <= found.listed * self._options.max_percent:
+            return
+        what = (
+            f"{found.found} of {found.listed} files under the table's location would be deleted, more than "
+            f"{self._options.max_percent} %"
+        )
+        if not self._options.dry_run:
+            raise Refused(
+                f"{self._dataset.url}: {what}, so nothing was; look at them without --delete, and if that is "
+                "right, allow it with --max-percent"
+            )
+        found.notes.append(f"{what}: --delete needs --max-percent")
+
+    def _delete(self, orphans: Iterable[File]) -> None:
+        found, named = self._found, Names(self._dataset.location)
+        kept = 0
+        for batch in _batches(orphans, BATCH_FILES):
+            for path in self._named_paths():
+                named.add(path)
+            going = [file for file in batch if not named.has(url_of(self._store.url, file.key))]
+            kept += len(batch) - len(going)
+            with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-orphans") as pool:
+                for _ in pool.map(lambda file: self._store.delete(file.key), going):
+                    pass  # the first failure is raised here
+            found.deleted += len(going)
+            found.deleted_bytes += sum(file.size_bytes for file in going)
+            self._tell(f"deleted {found.deleted:,} of {found.found:,} files")
+        if kept:
+            found.notes.append(f"{kept} files were kept: somebody named them while others were deleted")
+
+
+def _may_go(key: str) -> bool:
+    """Whether a file that nothing names may be deleted by its key (pure)."""
+    name = posixpath.basename(key)
+    if FILE_PREFIX in name or not is_plain(key):
+        return False
+    try:
+        check_key(key)
+    except StoreError:
+        return False
+    return True
+
+
+def _batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+@lru_cache(100_000)
+def _real(folder: str) -> str:
+    """Where a local folder is, links followed."""
+    return os.path.realpath(f"/{folder}").lstrip("/")

@@ -1,0 +1,118 @@
+"""Listing a folder of very many objects: by several threads, in bounded memory.
+
+1. A folder is split into the folders in it, these again, until there are enough parts for all threads, or
+   until it was looked so many levels deep. What lies directly in a folder that was split is listed then. A
+   folder is only split if the first objects of it lie in folders: one that has millions of objects has few
+   folders, and a page of them is enough to tell.
+2. Each part is streamed (`ObjectStore.stream`) by one of the threads, which hands over pages; when nobody
+   takes them, it waits.
+
+The first error of a thread ends the listing and is raised where it is consumed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from queue import Empty, Full, Queue
+
+from lithify.store.objects import ObjectMeta, ObjectStore
+
+MAX_THREADS = 8
+MAX_LEVELS = 3
+PAGE = 1_000
+"""Objects handed over at once."""
+_PARTS_PER_THREAD = 4
+_WAIT_S = 0.1
+
+_Page = list[ObjectMeta]
+
+
+def walk(store: ObjectStore, prefix: str, threads: int = MAX_THREADS) -> Iterator[ObjectMeta]:
+    """All objects under the folder `prefix`, in any order."""
+    parts, found = _split(store, prefix, threads * _PARTS_PER_THREAD)
+    yield from found
+    pages: Queue[_Page | BaseException | None] = Queue(2 * threads)
+    stopped = threading.Event()
+    with ThreadPoolExecutor(threads, thread_name_prefix="lithify-list") as pool:
+        for part in parts:
+            pool.submit(_list, store, part, pages, stopped)
+        try:
+            left = len(parts)
+            while left:
+                page = pages.get()
+                if page is None:
+                    left -= 1
+                elif isinstance(page, BaseException):
+                    raise page
+                else:
+                    yield from page
+        finally:
+            stopped.set()
+            _empty(pages)
+
+
+def _empty(pages: Queue[_Page | BaseException | None]) -> None:
+    """Take all that is there, so that who waits to hand over sees that nobody wants it."""
+    try:
+        while True:
+            pages.get_nowait()
+    except Empty:
+        return
+
+
+def _split(store: ObjectStore, prefix: str, enough: int) -> tuple[list[str], list[ObjectMeta]]:
+    """Folders that make up the one, and the objects that are in none of them."""
+    parts, found = [prefix], list[ObjectMeta]()
+    for _ in range(MAX_LEVELS):
+        if len(parts) >= enough:
+            break
+        deeper: list[str] = []
+        for part in parts:
+            if _has_folders_first(store, part):
+                folder = store.folder(part)
+                deeper += folder.folders
+                found += folder.objects
+            else:
+                deeper.append(part)
+        if deeper == parts:
+            break
+        parts = deeper
+    return parts, found
+
+
+def _has_folders_first(store: ObjectStore, prefix: str) -> bool:
+    folder = prefix.strip("/")
+    begin = len(folder) + 1 if folder else 0
+    first = list(islice(store.stream(prefix), PAGE))
+    return bool(first) and sum("/" in meta.key[begin:] for meta in first) * 2 > len(first)
+
+
+def _list(
+    store: ObjectStore,
+    prefix: str,
+    pages: Queue[_Page | BaseException | None],
+    stopped: threading.Event,
+) -> None:
+    try:
+        objects = iter(store.stream(prefix))
+        while not stopped.is_set() and (page := list(islice(objects, PAGE))):
+            _hand_over(page, pages, stopped)
+        _hand_over(None, pages, stopped)
+    except BaseException as error:  # it is the consumer's
+        _hand_over(error, pages, stopped)
+
+
+def _hand_over(
+    page: _Page | BaseException | None,
+    pages: Queue[_Page | BaseException | None],
+    stopped: threading.Event,
+) -> None:
+    while not stopped.is_set():
+        try:
+            pages.put(page, timeout=_WAIT_S)
+            return
+        except Full:
+            continue

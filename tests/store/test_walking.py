@@ -1,0 +1,109 @@
+"""Listing very many objects: what stores give as a stream and as folders, and the walk of several threads."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from lithify.errors import StoreError
+from lithify.store import remote, walking
+from lithify.store.objects import Folder, ObjectMeta, ObjectStore
+from lithify.store.urls import open_store
+from lithify.store.walking import walk
+from lithify.store.wrapped import Call, WrappedStore
+from lithify.testing import MemoryStore
+from tests.s3 import S3
+
+Open = Callable[[], tuple[ObjectStore, str]]
+
+
+@pytest.fixture(params=["files", "memory", "dictionary", "s3"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ObjectStore, str]:
+    """An empty store and a folder in it."""
+    if request.param == "files":
+        return open_store(str(tmp_path / "root"))
+    if request.param == "dictionary":
+        return MemoryStore(), "root"
+    if request.param == "s3":
+        s3: S3 = request.getfixturevalue("s3")
+        return open_store(f"s3://{s3.bucket()}/root", s3.options)
+    return open_store(f"memory://walking-{tmp_path.name}/root")
+
+
+def keys_of(objects: Iterator[ObjectMeta]) -> list[str]:
+    return [meta.key for meta in objects]
+
+
+def fill(store: ObjectStore, root: str, names: list[str]) -> list[str]:
+    for name in names:
+        store.put(f"{root}/{name}", b"12345")
+    return sorted(f"{root}/{name}" for name in names)
+
+
+NAMES = ["data/a/1", "data/a/2", "data/b/1", "data/c", "data-2/x", "metadata/1", "metadata/2", "top"]
+
+
+def test_what_stores_give(opened: tuple[ObjectStore, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, root = opened
+    keys = fill(store, root, NAMES)
+    fill(store, f"{root}er", ["next/1"])
+    for first in (1, 2, 3, 1000):
+        monkeypatch.setattr(remote, "FIRST_PAGE", first)
+        monkeypatch.setattr(remote, "PAGE", 2 * first)
+        assert sorted(keys_of(store.stream(root))) == keys
+        assert keys_of(store.stream(f"{root}/nothing")) == []
+    assert [meta.size for meta in store.stream(f"{root}/data-2")] == [5]
+    folder = store.folder(root)
+    assert set(folder.folders) == {f"{root}/data", f"{root}/data-2", f"{root}/metadata"}
+    assert [meta.key for meta in folder.objects] == [f"{root}/top"]
+    assert store.folder(f"{root}/nothing") == Folder((), ())
+    assert sorted(keys_of(walk(store, root))) == keys
+
+
+def test_walks_of_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walking, "PAGE", 3)
+    rng = random.Random(1)
+    for _ in range(30):
+        store = MemoryStore()
+        names = {
+            "/".join(rng.choice("abcdef") for _ in range(rng.randint(1, 5)))
+            for _ in range(rng.randint(0, 60))
+        }
+        # In a dictionary a name can be a folder's as well; what counts is that each is given once.
+        keys = fill(store, "root", sorted(names))
+        assert sorted(keys_of(walk(store, "root", rng.randint(1, 4)))) == keys
+
+
+class Broken(WrappedStore):
+    """Its listings of one folder fail, after a while."""
+
+    def stream(self, prefix: str) -> Iterator[ObjectMeta]:
+        yield from super().stream(prefix)
+        if prefix.endswith("b"):
+            raise StoreError("disk on fire")
+
+    def around(self, call: Call, action: Callable[[], object]) -> object:  # type: ignore[override]
+        return action()
+
+
+def test_an_error_ends_the_walk() -> None:
+    store = MemoryStore()
+    fill(store, "root", [f"{folder}/{n}" for folder in "abc" for n in range(3)])
+    with pytest.raises(StoreError, match="disk on fire"):
+        list(walk(Broken(store), "root"))
+
+
+def test_who_stops_early_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walking, "PAGE", 1)
+    store = MemoryStore()
+    fill(store, "root", [f"{folder}/{n}" for folder in "abcdefgh" for n in range(20)])
+    before = threading.active_count()
+    found = walk(store, "root", threads=2)
+    assert len(list(islice(found, 5))) == 5
+    found.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
