@@ -24,7 +24,7 @@ from pyiceberg.table.name_mapping import NameMapping
 
 from lithify.datasets.iceberg.columns import columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.opened_ahead import DataPath
+from lithify.datasets.iceberg.opened_ahead import DataPath, Wanted
 from lithify.datasets.iceberg.timecolumn import MICROSECONDS_PER_DAY
 from lithify.planning.timeline.model import Bucket, Interval
 
@@ -63,7 +63,7 @@ class Footers:
         missing = [path for path in keys if path not in found]
         if missing:
             with ThreadPoolExecutor(min(MAX_READERS, len(missing))) as pool:
-                files = [DataPath(path, sizes[path]) for path in missing]
+                files = [DataPath(path, sizes[path], Wanted.FOOTER) for path in missing]
                 read = pool.map(lambda file: read_footer(io, file, schema, field_id, names), files)
                 found |= dict(zip(missing, read, strict=True))
         with self._lock:
