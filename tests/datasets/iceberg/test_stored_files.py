@@ -257,25 +257,24 @@ def test_an_upload_of_a_task_that_failed_is_given_up(
     task = task_of(table_of_two_files(catalog))
     monkeypatch.setattr(stored_files, "HELD_BYTES", 1000)
     monkeypatch.setattr(multipart, "PART_BYTES", 2000)
-    begun = list[str]()
+    before, begun = uploads(), set[threading.Thread]()
 
     def fail(_: RollingWriter) -> None:
-        begun.extend(uploads())
+        begun.update(uploads() - before)
         raise ZeroDivisionError
 
     monkeypatch.setattr(RollingWriter, "close", fail)
     with pytest.raises(ZeroDivisionError):
         run_rewrite(task, RandomIds(), lambda *_: None)
     assert begun
-    until_s = time.monotonic() + 20
-    while uploads():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+    for thread in begun:
+        thread.join(20)
+    assert not [thread for thread in begun if thread.is_alive()]
 
 
-def uploads() -> list[str]:
+def uploads() -> set[threading.Thread]:
     """Threads that send large files."""
-    return [thread.name for thread in threading.enumerate() if thread.name == "lithify-upload"]
+    return {thread for thread in threading.enumerate() if thread.name == "lithify-upload"}
 
 
 def test_finished_files_wait_for_each_other_where_they_are_large_and_tell_when_they_are_there(
