@@ -1,13 +1,16 @@
-"""Two requests that do not depend on each other go out together: a far store answers both in the time of one.
+"""Requests that do not depend on each other go out together: a far store answers all in the time of one.
 
-The caller's thread does the first, a daemon thread the second: an interrupt of the caller is not held up by
-what the other waits for, nor is the end of the process. Both have ended when `both` returns or raises an
-error; of two failures the first one's is raised.
+1. Of two, the caller's thread does the first, a daemon thread the second (`both`). Of many, daemon threads do
+   all (`all_of`).
+2. So an interrupt of the caller is not held up by what others wait for, nor is the end of the process.
+3. All that were begun have ended when an answer is returned or an error raised; of several failures the first
+   one's is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
@@ -57,3 +60,22 @@ def both(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[Fi
             finish()
         raise
     return found, finish()
+
+
+def all_of(actions: Iterable[Callable[[], ResultT]], most: int) -> list[ResultT]:
+    """What each of these gives, in their order. So many go on at once, and after a failure none is begun."""
+    found: list[ResultT] = []
+    under_way: deque[Callable[[], ResultT]] = deque()
+    try:
+        for action in actions:
+            if len(under_way) == most:
+                found.append(under_way.popleft()())
+            under_way.append(beside.start(action))
+        while under_way:
+            found.append(under_way.popleft()())
+    except Exception:
+        for finish in under_way:
+            with suppress(Exception):
+                finish()
+        raise
+    return found

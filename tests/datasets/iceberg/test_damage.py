@@ -114,10 +114,13 @@ LISTED: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", LISTED.values(), ids=LISTED)
 def test_manifest_lists(table: Table, change: Change) -> None:
-    path = manifest_list_of(table)
+    path, dataset = manifest_list_of(table), dataset_of(table)
+    whole = path.read_bytes()
     rewrite(path, lambda records: change(records[0]))
     with pytest.raises(CorruptObject, match=path.name):
-        dataset_of(table).snapshot()
+        dataset.snapshot()
+    path.write_bytes(whole)
+    assert len(dataset.snapshot().files) == 1, "one that was repaired is read again"
 
 
 def test_a_manifest_list_without_paths(table: Table) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from lithify.datasets.iceberg.catalogs import open_catalog
 from lithify.datasets.iceberg.fileio import WaitingFile, WaitingFileIO
 from lithify.errors import StoreUnavailable
 from lithify.events import Event, WaitingForStore
+from lithify.store.remote import PROBE_KEY
 from lithify.store.requests import Requests
 from lithify.store.waiting import Waiting
 from lithify.testing import ManualClock
@@ -303,6 +305,43 @@ def test_an_outage_is_waited_for_and_told(server: S3Server, tmp_path: Path) -> N
     io = cast(WaitingFileIO, patient._load_file_io(location="s3://lake/x"))
     assert read_parquet(io, "s3://lake/outage") == ROWS
     assert is_told_with_its_end(found.told)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PermissionError("Cannot get file info, access denied"),
+        OSError("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body."),
+    ],
+)
+def test_a_store_is_back_that_refuses_what_it_is_asked_for_to_see_that(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: OSError
+) -> None:
+    """Credentials may be for the folder of one table, or have expired."""
+    exists, path = PyArrowFile.exists, "s3://lake/refused"
+
+    def refused(file: PyArrowFile) -> bool:
+        if file.location.endswith(PROBE_KEY):
+            raise answer if server.weather is FAIR else OSError("AWS Error SLOW_DOWN during HeadObject")
+        return exists(file)
+
+    monkeypatch.setattr(PyArrowFile, "exists", refused)
+    options = {**store_options(server.url), "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    service = open_catalog("lake", options, Waiting(0.1, comes_back=True))
+    io = cast(WaitingFileIO, service._load_file_io(location=path))
+    write_parquet(io, path)
+    server.weather = replace(FAIR, outage=Outage.SLOW_DOWN)
+    with pytest.raises(StoreUnavailable):
+        len(io.new_input(path))
+    server.weather = FAIR
+    until_s = time.monotonic() + 15
+    while True:
+        try:
+            assert len(io.new_input(path))
+            break
+        except StoreUnavailable:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize("use", [write_parquet, read_parquet])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,17 +16,24 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
+from pyiceberg.table import Table
 
-from lithify.datasets.iceberg import stored_files
+from lithify.datasets.iceberg import opened_ahead, stored_files, writer
 from lithify.datasets.iceberg.catalogs import load_table, open_catalog, open_place
+from lithify.datasets.iceberg.execute import run_rewrite
 from lithify.datasets.iceberg.fileio import forget_metadata, lend
-from lithify.datasets.iceberg.opened_ahead import MAX_AHEAD, DataPath, OpenedAhead
+from lithify.datasets.iceberg.opened_ahead import MAX_AHEAD, DataPath, OpenedAhead, Wanted
 from lithify.datasets.iceberg.stored_files import Lent, StoredFile
+from lithify.datasets.iceberg.task import RewriteTask
+from lithify.datasets.iceberg.writer import OpenFile, RollingWriter
 from lithify.errors import CorruptObject
+from lithify.ids import RandomIds
+from lithify.store import multipart
 from lithify.store.waiting import Waiting
 from lithify.testing.s3 import Operation, S3Server, Weather
-from tests.datasets.iceberg.running import compact, dataset_of
+from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, make_rows, new_table
+from tests.datasets.iceberg.test_stored import task_of
 from tests.s3 import store_options
 
 ENDINGS = (".parquet", ".avro", ".metadata.json")
@@ -72,7 +80,7 @@ def asked(server: S3Server, ending: str = "") -> Counter[Operation]:
 def parquet(io: FileIO, path: str, rows: pa.Table = ROWS) -> DataPath:
     with io.new_output(path).create(overwrite=True) as stream:
         pq.write_table(rows, stream)
-    return DataPath(path, len(io.new_input(path)))
+    return DataPath(path, len(io.new_input(path)), Wanted.SOME)
 
 
 def test_small_files_are_written_and_read_by_one_request(server: S3Server, io: FileIO) -> None:
@@ -86,7 +94,7 @@ def test_small_files_are_written_and_read_by_one_request(server: S3Server, io: F
 def test_of_a_large_file_the_end_is_read_and_then_what_is_needed(
     server: S3Server, io: FileIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_files, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(opened_ahead, "WHOLE_BYTES", 1000)
     monkeypatch.setattr(stored_files, "PART_BYTES", 100_000)
     rows = pa.table({"n": list(range(100_000))})
     file = parquet(io, "s3://lake/large.parquet", rows)
@@ -96,7 +104,7 @@ def test_of_a_large_file_the_end_is_read_and_then_what_is_needed(
         assert asked(server) == {Operation.GET: 1}
         assert pq.ParquetFile(stream).read() == rows
     assert asked(server)[Operation.GET] > 2
-    with replace(file, is_whole_wanted=True).open(io) as stream:
+    with replace(file, wanted=Wanted.ALL).open(io) as stream:
         assert pq.read_table(stream) == rows
 
 
@@ -105,16 +113,25 @@ def test_of_a_large_file_the_end_is_read_and_then_what_is_needed(
 def test_a_size_that_is_not_true_does_no_harm(
     io: FileIO, monkeypatch: pytest.MonkeyPatch, wrong_by: int, whole_bytes: int
 ) -> None:
-    monkeypatch.setattr(stored_files, "WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(opened_ahead, "WHOLE_BYTES", whole_bytes)
     monkeypatch.setattr(stored_files, "TAIL_BYTES", 500)
     file = parquet(io, "s3://lake/wrong.parquet")
     with replace(file, size_bytes=file.size_bytes + wrong_by).open(io) as stream:
         assert pq.read_table(stream) == ROWS
 
 
+def test_of_a_file_whose_footer_is_wanted_no_more_than_its_end_is_read(io: FileIO) -> None:
+    rows = pa.table({"n": list(range(200_000))})
+    file = replace(parquet(io, "s3://lake/footer.parquet", rows), wanted=Wanted.FOOTER)
+    with file.open(io) as stream:
+        assert file.size_bytes > file.held_bytes
+        assert pq.ParquetFile(stream).metadata.num_rows == 200_000
+        assert isinstance(stream, stored_files.StoredReads)
+
+
 def test_a_file_that_is_gone_is_not_found(io: FileIO) -> None:
     with pytest.raises(FileNotFoundError):
-        DataPath("s3://lake/gone.parquet", 1000).open(io)
+        DataPath("s3://lake/gone.parquet", 1000, Wanted.ALL).open(io)
     with pytest.raises(FileNotFoundError):
         io.new_input("s3://lake/gone.avro").open()
     assert not io.new_input("s3://lake/gone.avro").exists()
@@ -230,6 +247,73 @@ def test_files_are_opened_ahead_in_their_order_and_within_bounds(
             with lock:
                 assert opening <= taken + 3
     assert most <= 13 < MAX_AHEAD + 10
+
+
+def table_of_two_files(catalog: Catalog) -> Table:
+    table = new_table(catalog)
+    for _ in range(2):
+        append(table, make_rows(2000, START, DAY))
+    return table
+
+
+def test_an_upload_of_a_task_that_failed_is_given_up(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(table_of_two_files(catalog))
+    monkeypatch.setattr(stored_files, "HELD_BYTES", 1000)
+    monkeypatch.setattr(multipart, "PART_BYTES", 2000)
+    before, begun = uploads(), set[threading.Thread]()
+
+    def fail(_: RollingWriter) -> None:
+        begun.update(uploads() - before)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(RollingWriter, "close", fail)
+    with pytest.raises(ZeroDivisionError):
+        run_rewrite(task, RandomIds(), lambda *_: None)
+    assert begun
+    for thread in begun:
+        thread.join(20)
+    assert not [thread for thread in begun if thread.is_alive()]
+
+
+def uploads() -> set[threading.Thread]:
+    """Threads that send large files."""
+    return {thread for thread in threading.enumerate() if thread.name == "lithify-upload"}
+
+
+def test_finished_files_wait_for_each_other_where_they_are_large_and_tell_when_they_are_there(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = replace(task_of(table_of_two_files(catalog)), target_bytes=8000)
+    monkeypatch.setattr(writer, "MAX_UPLOAD_BYTES", 1)
+    under_way, most, close = 0, 0, OpenFile.close
+
+    def counted(file: OpenFile) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        time.sleep(0.05)
+        close(file)
+        under_way -= 1
+
+    monkeypatch.setattr(OpenFile, "close", counted)
+    told = list[int]()
+    result = run_rewrite(task, RandomIds(), lambda _, written: told.append(written))
+    assert len(result.outputs) > 2
+    assert most == 1
+    assert set(told[-2:]) == {result.bytes_written - result.outputs[-1].size_bytes, result.bytes_written}
+
+
+def test_a_task_has_the_credentials_that_the_table_has_then(catalog: Catalog) -> None:
+    """Some catalogs give others for each hour."""
+    dataset = dataset_of(table_of_two_files(catalog))
+    catalog.properties["s3.session-token"] = "fresh"
+    (compaction,) = Steps(dataset).schedule().ledger.active()
+    (work,) = dataset.prepare(compaction, dataset.snapshot()).works
+    task: RewriteTask = work.argument
+    assert task.io.properties["s3.session-token"] == "fresh"
+    assert task.store_options["aws_session_token"] == "fresh"
 
 
 def test_many_threads_read_at_once(io: FileIO) -> None:

@@ -125,7 +125,6 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._identifier = url.identifier
         self._options = dict(options or {})
         self._location, self._uuid = table.location(), table.metadata.table_uuid
-        self._store_options = task_options(self._location, table.io.properties)
         self.time_key = join(folder, "now")
         """An object for asking the store what time it is."""
         self._chunks = VersionedFiles(
@@ -435,7 +434,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
                 if owner is None
                 else self._journal.reporting(compaction.id, index, owner.id, owner.last_heartbeat_ms),
                 store_url=self.store.url,
-                store_options=self._store_options,
+                store_options=task_options(self._location, table.io.properties),
             )
             cost_bytes = sum(source.file.file_size_in_bytes for source in sources)
             works.append(RangeWork(part, execute_rewrite, task, cost_bytes))

@@ -87,12 +87,12 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
             for piece, tables in pieces.drain():
                 writer.sources = tuple(sorted(piece.sources))
                 _write_piece(writer, tables, piece.rows, stored_bytes_per_row, task.target_bytes, order)
-                report(bytes_read, sum(file.size_bytes for file in writer.finished))
+                report(bytes_read, writer.written_bytes)
             spilled_bytes = pieces.spilled_bytes
-        writer.finish_uploads()
+        writer.finish_uploads(lambda: report(bytes_read, writer.written_bytes))
     except BaseException as error:
         try:
-            writer.abandon()
+            writer.abandon(error)
         except StoreError as abandon_error:
             error.add_note(f"and its unfinished outputs could not be deleted: {abandon_error}")
         raise

@@ -174,8 +174,10 @@ class WaitingFileIO(FileIO):
             requests.write(lambda: _asked(f"delete {path}", lambda: inner.delete(path)))
 
     def probe(self, location: str) -> None:
-        """Ask for a file, whether it is there or not. `StoreUnavailable` when there is no answer."""
-        _asked(f"head {location}", lambda: self._of(location).new_input(location).exists())
+        """Ask for a file, whether it is there or not. `StoreUnavailable` when there is no answer; that the
+        file must not be looked at is one."""
+        with suppress(OSError):
+            _asked(f"head {location}", lambda: self._of(location).new_input(location).exists())
 
     def _file(self, location: str) -> StoredFile | WaitingFile | PyArrowFile:
         stored = self._stored(location)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,9 +24,10 @@ from pyiceberg.table.name_mapping import NameMapping
 
 from lithify.datasets.iceberg.columns import columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.opened_ahead import DataPath
+from lithify.datasets.iceberg.opened_ahead import DataPath, Wanted
 from lithify.datasets.iceberg.timecolumn import MICROSECONDS_PER_DAY
 from lithify.planning.timeline.model import Bucket, Interval
+from lithify.store.together import all_of
 
 MAX_CACHED = 100_000
 """Files remembered; each takes some hundred bytes."""
@@ -62,10 +63,9 @@ class Footers:
             found = {path: self._kept[key] for path, key in keys.items() if key in self._kept}
         missing = [path for path in keys if path not in found]
         if missing:
-            with ThreadPoolExecutor(min(MAX_READERS, len(missing))) as pool:
-                files = [DataPath(path, sizes[path]) for path in missing]
-                read = pool.map(lambda file: read_footer(io, file, schema, field_id, names), files)
-                found |= dict(zip(missing, read, strict=True))
+            files = [DataPath(path, sizes[path], Wanted.FOOTER) for path in missing]
+            asked = (partial(read_footer, io, file, schema, field_id, names) for file in files)
+            found |= dict(zip(missing, all_of(asked, MAX_READERS), strict=True))
         with self._lock:
             for path, key in keys.items():
                 self._kept[key] = found[path]

@@ -16,9 +16,8 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pyiceberg.io import FileIO
@@ -31,6 +30,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of, referenced_data_file
 from lithify.errors import CorruptObject
+from lithify.store.together import all_of
 
 MAX_CACHED_ENTRIES = 100_000
 """Manifest entries kept between listings; each takes a few kilobytes."""
@@ -65,6 +65,11 @@ class ManifestCache:
                 self._lists.popitem(last=False)
         return found
 
+    def forget_list(self, snapshot: Snapshot) -> None:
+        """Read the manifest list of a snapshot anew the next time."""
+        with self._lock:
+            self._lists.pop(snapshot.manifest_list, None)
+
     def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[Sequence[ManifestEntry]]:
         """The live entries of each manifest."""
         with self._lock:
@@ -72,9 +77,8 @@ class ManifestCache:
         missing = [m for m in manifests if kept[m.manifest_path] is None]
         fetched: dict[str, Sequence[ManifestEntry]] = {}
         if missing:
-            with ThreadPoolExecutor(min(MAX_READERS, len(missing))) as pool:
-                read = pool.map(lambda m: live_entries(io, m), missing)
-                fetched = {m.manifest_path: entries for m, entries in zip(missing, read, strict=True)}
+            read = all_of((partial(live_entries, io, m) for m in missing), MAX_READERS)
+            fetched = {m.manifest_path: entries for m, entries in zip(missing, read, strict=True)}
         found = {path: fetched[path] if entries is None else entries for path, entries in kept.items()}
         with self._lock:
             for path, entries in found.items():
@@ -210,7 +214,11 @@ def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Lis
     """The live entries of one snapshot."""
     with translated(f"listing {'.'.join(table.name())}"):
         manifests = cache.manifests(table.io, snapshot)
-        check_listed(table, snapshot, manifests)
+        try:
+            check_listed(table, snapshot, manifests)
+        except CorruptObject:
+            cache.forget_list(snapshot)  # somebody may repair it
+            raise
         entries = cache.read(table.io, manifests)
     return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
 

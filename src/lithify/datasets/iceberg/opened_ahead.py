@@ -12,16 +12,27 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from pyiceberg.io import FileIO
 
-from lithify.datasets.iceberg.stored_files import MIB, TAIL_BYTES, StoredFile, is_read_whole
+from lithify.datasets.iceberg.stored_files import MIB, TAIL_BYTES, StoredFile
 
 MAX_AHEAD = 16
 MAX_AHEAD_BYTES = 64 * MIB
+WHOLE_BYTES = 8 * MIB
+"""A file of which any rows are wanted is read whole up to here."""
 MAX_WHOLE_BYTES = 32 * MIB
 """A file of which all rows are wanted is read whole up to here."""
+
+
+class Wanted(Enum):
+    """What of a file."""
+
+    FOOTER = "footer"
+    SOME = "some rows"
+    ALL = "all rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +42,29 @@ class DataPath:
     path: str
     size_bytes: int
     """What its manifest says."""
-    is_whole_wanted: bool = False
-    """Whether all its rows are."""
+    wanted: Wanted
 
     @property
     def held_bytes(self) -> int:
         """What it takes while it is open and not read yet."""
-        return self.size_bytes if is_read_whole(self.size_bytes, self._is_whole) else TAIL_BYTES
+        return self.size_bytes if self.size_bytes <= self._whole_bytes else TAIL_BYTES
 
     @property
-    def _is_whole(self) -> bool:
-        return self.is_whole_wanted and self.size_bytes <= MAX_WHOLE_BYTES
+    def _whole_bytes(self) -> int:
+        """A larger one is not read whole when it is opened."""
+        match self.wanted:
+            case Wanted.FOOTER:
+                return TAIL_BYTES
+            case Wanted.SOME:
+                return WHOLE_BYTES
+            case Wanted.ALL:
+                return MAX_WHOLE_BYTES
 
     def open(self, io: FileIO) -> Any:
         """A stream that can be read anywhere."""
         file = io.new_input(self.path)
         if isinstance(file, StoredFile):
-            return file.opened(self.size_bytes, is_whole_wanted=self._is_whole)
+            return file.opened(self.size_bytes, self._whole_bytes)
         return file.open()
 
 

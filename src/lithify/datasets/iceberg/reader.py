@@ -31,7 +31,7 @@ from pyiceberg.table import FileScanTask
 from lithify.datasets.iceberg.columns import Column, columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.model import TimeRange
-from lithify.datasets.iceberg.opened_ahead import DataPath, OpenedAhead
+from lithify.datasets.iceberg.opened_ahead import DataPath, OpenedAhead, Wanted
 from lithify.datasets.iceberg.projection import Projection
 from lithify.datasets.iceberg.stored import (
     BATCH_ROWS,
@@ -72,7 +72,11 @@ class RangeReader:
     def opened_ahead(self) -> OpenedAhead:
         """The sources' files, in their order."""
         files = [
-            DataPath(source.file.file_path, source.file.file_size_in_bytes, source.is_inside)
+            DataPath(
+                source.file.file_path,
+                source.file.file_size_in_bytes,
+                Wanted.ALL if source.is_inside else Wanted.SOME,
+            )
             for source in self._task.sources
         ]
         return OpenedAhead(self._task.io, files)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
 
@@ -43,6 +42,7 @@ from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.publish import Prepared, prepare
 from lithify.datasets.iceberg.summary import replace_summary
+from lithify.store.together import all_of
 
 MAX_WRITERS = 8
 """Manifests written at once."""
@@ -189,10 +189,7 @@ class _Writer:
 
     def manifests(self) -> list[ManifestFile]:
         """What has been asked for; all of it is written when this returns."""
-        if len(self._manifests) == 1:
-            return [self._manifests[0]()]
-        with ThreadPoolExecutor(MAX_WRITERS, "lithify-manifests") as pool:
-            return list(pool.map(lambda write: write(), self._manifests))
+        return all_of(self._manifests, MAX_WRITERS)
 
     def new_path(self, suffix: str) -> str:
         path = self._locations.new_metadata_location(f"{self._name}-{suffix}.avro")

@@ -5,8 +5,8 @@ requests to write the smallest file: the upload's begin, its part, its end, and 
 store each costs a round trip. Where a store on S3 is open anyway (`Lent`), files are reached in it like this:
 
 1. Metadata are read whole, by one request. A data file whose size is told (`opened`) is read from its end,
-   where the footer is, and whole if it is small, by one request too. A size that is not true shows: the end
-   is not that of a Parquet file. Then the store is asked for it.
+   where the footer is, and whole if it is small and its rows are wanted, by one request too. A size that is
+   not true shows: the end is not that of a Parquet file. Then the store is asked for it.
 2. A longer read is made of several parts at once.
 3. A file of up to `HELD_BYTES` is held while it is written, and is one PUT when it is closed. What it must
    not overwrite is its own if it has the same bytes: the answer to a first try may have been lost. The parts
@@ -38,8 +38,6 @@ from lithify.store.keys import check_key
 from lithify.store.objects import ObjectStore, ObjectWriter
 
 MIB = 1024 * 1024
-WHOLE_BYTES = 8 * MIB
-"""A data file that is not larger is read whole, whatever is needed of it."""
 TAIL_BYTES = 64 * 1024
 """What is read of the end of another; most footers are smaller."""
 PART_BYTES = 8 * MIB
@@ -157,10 +155,10 @@ class StoredFile(InputFile, OutputFile):
             return io.BytesIO(self._metadata())
         return StoredReads(self.location, self._store, self._key, len(self))
 
-    def opened(self, size: int, *, is_whole_wanted: bool = False) -> Any:
-        """A Parquet file that is said to have this size, with its end, or all of it, read already;
-        `is_whole_wanted` says that all of it will be."""
-        is_whole = is_read_whole(size, is_whole_wanted)
+    def opened(self, size: int, whole_bytes: int) -> Any:
+        """A Parquet file that is said to have this size, with its end, or all of it, read already; all of it
+        up to so many bytes."""
+        is_whole = size <= max(whole_bytes, TAIL_BYTES)
         start = 0 if is_whole else size - TAIL_BYTES
         try:
             with self._known_errors():
@@ -226,11 +224,6 @@ class StoredFile(InputFile, OutputFile):
             yield
         except ObjectNotFound as error:
             raise FileNotFoundError(self.location) from error
-
-
-def is_read_whole(size: int, is_whole_wanted: bool) -> bool:
-    """Whether opening a file of this size reads all of it."""
-    return size <= WHOLE_BYTES or is_whole_wanted
 
 
 class StoredReads(RandomReads):

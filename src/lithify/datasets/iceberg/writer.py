@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
@@ -29,12 +29,14 @@ from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.statistics import column_statistics, split_offsets
-from lithify.datasets.iceberg.stored_files import StoredFile
+from lithify.datasets.iceberg.stored_files import MIB, StoredFile
 from lithify.datasets.iceberg.task import RewriteTask
 from lithify.datasets.iceberg.writeoptions import write_options
 
 MAX_UPLOADS = 8
 """Finished files that are being sent at once."""
+MAX_UPLOAD_BYTES = 128 * MIB
+"""The same in bytes, but for a single file that is larger: what is not sent yet is in memory."""
 SAMPLES = 8
 SAMPLE_ROWS = 8192
 _METRICS = "write.metadata.metrics.column."
@@ -83,6 +85,12 @@ class OpenFile:
         with translated(f"writing {self.output.location}"):
             self._stream.close()
 
+    def abandon(self, error: BaseException) -> None:
+        """It is not wanted any more, because of an error."""
+        self._writer.is_open = False  # so that it writes no footer when it is forgotten
+        with translated(f"giving up {self.output.location}"):
+            self._stream.__exit__(type(error), error, error.__traceback__)
+
 
 class DataWriter:
     """Writes the outputs of one task."""
@@ -111,7 +119,13 @@ class DataWriter:
         self.finished: list[NewFile] = []
         self._started: list[str] = []
         self._uploader: ThreadPoolExecutor | None = None
-        self._uploads: deque[Future[None]] = deque()
+        self._uploads: deque[tuple[int, Future[None]]] = deque()
+        """Each with the bytes of its file."""
+        self._uploading_bytes = 0
+        self._open: set[OpenFile] = set()
+        """Files that are not known to be there."""
+        self.written_bytes = 0
+        """Of the files that are there."""
 
     def open(self, first: pa.Table) -> OpenFile:
         """A new file that begins with these rows."""
@@ -121,7 +135,9 @@ class DataWriter:
         self._started.append(path)
         with translated(f"writing {path}"):
             options = {**self._options, "use_dictionary": self._choose_dictionaries(first)}
-            return OpenFile(self._io.new_output(path), first.schema, options)
+            file = OpenFile(self._io.new_output(path), first.schema, options)
+        self._open.add(file)
+        return file
 
     def _choose_dictionaries(self, table: pa.Table) -> list[str]:
         if self._dictionaries is None:
@@ -135,9 +151,10 @@ class DataWriter:
         with translated(f"writing {output.location}"):
             footer, size_bytes = file.end()
         if isinstance(output, StoredFile):
-            self._upload_beside(file)
+            self._upload_beside(file, size_bytes)
         else:
-            file.close()
+            self._close(file)
+            self.written_bytes += size_bytes
         columns = column_statistics(footer, self._schema, self._properties)
         self.finished.append(
             NewFile(
@@ -155,25 +172,41 @@ class DataWriter:
             )
         )
 
-    def _upload_beside(self, file: OpenFile) -> None:
+    def _close(self, file: OpenFile) -> None:
+        file.close()
+        self._open.discard(file)
+
+    def _upload_beside(self, file: OpenFile, size_bytes: int) -> None:
         if self._uploader is None:
             self._uploader = ThreadPoolExecutor(MAX_UPLOADS, "lithify-upload")
-        if len(self._uploads) == MAX_UPLOADS:
-            self._uploads.popleft().result()
-        self._uploads.append(self._uploader.submit(file.close))
+        while self._uploads and (
+            len(self._uploads) == MAX_UPLOADS or self._uploading_bytes + size_bytes > MAX_UPLOAD_BYTES
+        ):
+            self._finish_upload()
+        self._uploads.append((size_bytes, self._uploader.submit(self._close, file)))
+        self._uploading_bytes += size_bytes
 
-    def finish_uploads(self) -> None:
-        """All finished files are there when this returns."""
+    def _finish_upload(self) -> None:
+        size_bytes, upload = self._uploads.popleft()
+        upload.result()
+        self._uploading_bytes -= size_bytes
+        self.written_bytes += size_bytes
+
+    def finish_uploads(self, moved: Callable[[], None]) -> None:
+        """All finished files are there when this returns; `moved` is called whenever one is."""
         while self._uploads:
-            self._uploads.popleft().result()
+            self._finish_upload()
+            moved()
         if self._uploader is not None:
             self._uploader.shutdown()
 
-    def abandon(self) -> None:
-        """Delete what was written; nothing names it."""
+    def abandon(self, error: BaseException) -> None:
+        """Delete what was written before an error; nothing names it."""
         if self._uploader is not None:
             # What is on its way has to be there before it can be deleted.
             self._uploader.shutdown(cancel_futures=True)
+        for file in self._open:
+            file.abandon(error)
         for path in self._started:
             with translated(f"deleting {path}"):
                 try:

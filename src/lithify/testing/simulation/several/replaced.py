@@ -23,12 +23,11 @@ import lithify.errors
 import lithify.service.worker_pool
 from lithify.compaction.proposal import NOTHING_HELD, Held
 from lithify.datasets.iceberg import dataset as table_module
-from lithify.datasets.iceberg import listing as listing_module
 from lithify.datasets.iceberg.model import IcebergLedger, TableState
 from lithify.datasets.iceberg.plan import active_tasks, plan_table
 from lithify.planning.timeline.model import TimelinePlan
 from lithify.store import together as together_module
-from lithify.testing.simulation.core.waiting import AnyTime, SameThread, wait_for_futures
+from lithify.testing.simulation.core.waiting import AnyTime, wait_for_futures
 from lithify.testing.simulation.replaced import users_of_codecs
 from lithify.testing.simulation.several.lake import manifests_in_memory
 from lithify.testing.simulation.several.scenario import MAX_LATENCY_MS
@@ -50,7 +49,6 @@ def replacements(world: World) -> Iterator[None]:
         put(logging.getLogger("lithify"), "disabled", True)
         put(logging.getLogger("lithify.defects"), "disabled", True)
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, MAX_LATENCY_MS))
-        put(listing_module, "ThreadPoolExecutor", SameThread)
         put(together_module, "beside", AnyTime(world.rng))
         put(uuid, "uuid4", new_uuid)
         put(lithify.errors, "redact", lambda text: text)
