@@ -19,6 +19,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.iceberg.manifest_merge import ManifestMerge
 from lithify.datasets.iceberg.manifest_plan import Reason
 from lithify.datasets.iceberg.rewrite_manifests import MAX_TRIES, ManifestRewriter, Outcome, Rewriting
 from lithify.errors import CorruptObject, Refused, StoreError
@@ -31,6 +32,7 @@ from tests.datasets.iceberg.tables import (
     age_files,
     append,
     append_with_deletes,
+    as_arrow,
     check,
     delete_equal,
     delete_positions,
@@ -431,6 +433,101 @@ def test_what_was_written_too_long_ago_is_not_committed(
     assert ManifestRewriter(dataset_of(table, clock=clock), clock).run().rewritten == 4
     assert lithify_files(table) == named(table)
     assert calls[0].isdisjoint(named(table))
+
+
+def test_new_manifests_have_the_number_of_the_snapshot_that_came_of_it(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of a list which lost the race."""
+    table = small_manifests(catalog)
+    meanwhile(monkeypatch, lambda: append(table, make_rows(2)), times=2)
+    assert run(table).outcome is Outcome.REWRITTEN
+    snapshot = fresh(table).current_snapshot()
+    assert snapshot is not None
+    (own,) = [m for m in manifests_of(table) if m.added_snapshot_id == snapshot.snapshot_id]
+    assert own.sequence_number == snapshot.sequence_number
+
+
+def test_a_table_that_is_upgraded_meanwhile(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests of version 1 have no sequence numbers, without which nobody reads them in version 2."""
+    table = small_manifests(catalog, properties={"format-version": "1"})
+
+    def upgrade() -> None:
+        append(table, make_rows(2))
+        with fresh(table).transaction() as change:
+            change.upgrade_table_version(2)
+
+    meanwhile(monkeypatch, upgrade)
+    assert run(table).outcome is Outcome.REWRITTEN
+    assert fresh(table).format_version == 2
+    entries = [entry for manifest in manifests_of(table) for entry in entries_of(table, manifest)]
+    numbers = [(entry.sequence_number, entry.file_sequence_number) for entry in entries]
+    assert numbers == [(0, 0)] * 4
+    assert len(read(table)) == 8
+    assert lithify_files(table) == named(table)
+
+
+def test_uploads_that_take_too_long_are_not_committed(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What collects garbage may have taken the first of them."""
+    table, clock = small_manifests(catalog), a_clock()
+    upload = ManifestMerge.upload
+
+    def slow(self: ManifestMerge) -> None:
+        upload(self)
+        clock.advance_s(301)
+
+    monkeypatch.setattr(ManifestMerge, "upload", slow)
+    before = fresh(table).metadata_location
+    with pytest.raises(StoreError, match="took too long"):
+        ManifestRewriter(dataset_of(table, clock=clock), clock).run()
+    assert fresh(table).metadata_location == before
+    assert lithify_files(table) == set()
+
+
+def test_what_landed_and_expired_before_anybody_looked(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog asks again for itself, and answers that somebody was faster. Others built upon it."""
+    table = small_manifests(catalog)
+    commit = SqlCatalog.commit_table
+
+    def repeat(self: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
+        monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+        commit(self, table, requirements, updates)
+        own = fresh(table).current_snapshot()
+        assert own is not None
+        append(table, make_rows(2))
+        fresh(table).maintenance.expire_snapshots().by_id(own.snapshot_id).commit()
+        raise CommitFailedException("somebody was faster")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", repeat)
+    assert run(table).outcome is Outcome.REWRITTEN
+    assert len(read(table)) == 8
+
+
+def test_a_commit_to_another_branch_meanwhile(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the sequence number, and not the head."""
+    table = small_manifests(catalog, properties={"lithify.branch": "main"})
+    head = fresh(table).current_snapshot()
+    assert head is not None
+    fresh(table).manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
+    meanwhile(monkeypatch, lambda: fresh(table).append(as_arrow(make_rows(1)), branch="audit"))
+    done = run(table)
+    assert (done.outcome, done.rewritten, done.added) == (Outcome.REWRITTEN, 3, 1)
+    assert len(read(table)) == 6
+    assert lithify_files(table) == named(table)
+
+
+def test_a_table_all_of_whose_rows_are_deleted(catalog: SqlCatalog) -> None:
+    table = new_table(catalog)
+    append(table, make_rows(2))
+    fresh(table).delete("id >= 0")
+    done = rewritten(table)
+    assert (done.rewritten, done.added, done.manifests) == (1, 0, 0)
+    check(table, [])
+    check(table, append(table, make_rows(2)))
 
 
 # What is refused and left alone

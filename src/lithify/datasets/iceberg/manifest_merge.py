@@ -32,7 +32,7 @@ from lithify.datasets.iceberg.manifests import bytes_of, entries_in
 MAX_BLOCK_BYTES = 64 * 1024
 """Before compression."""
 MAX_AHEAD_BYTES = 64 * 1024 * 1024
-"""Of manifests that were fetched and not yet decoded."""
+"""Of manifests that were fetched and not yet decoded, or are being sent; at least one is."""
 
 
 class Staged(OutputFile):
@@ -148,7 +148,8 @@ class ManifestMerge:
             with self._io.new_output(path).create() as stream:
                 stream.write(self._staged[path].read_bytes())
 
-        with ThreadPoolExecutor(MAX_READERS, thread_name_prefix="lithify-manifests") as pool:
+        at_once = min(MAX_READERS, max(1, MAX_AHEAD_BYTES // self._target_bytes))
+        with ThreadPoolExecutor(at_once, thread_name_prefix="lithify-manifests") as pool:
             for _ in pool.map(put, self._staged):
                 pass  # the first failure is raised here
 

@@ -54,7 +54,7 @@ from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.publish import Prepared, discard, prepare, publish
 from lithify.datasets.iceberg.refusals import check_manifests, count_notes
 from lithify.datasets.iceberg.timecolumn import find_time_column
-from lithify.errors import Refused
+from lithify.errors import Refused, StoreError
 from lithify.scratch import Scratch
 
 MAX_TRIES = 20
@@ -114,6 +114,7 @@ class _Work:
     """What is to be committed, whatever the head is by then."""
 
     snapshot_id: int
+    format_version: int
     prefix: str
     groups: list[_Written]
     empty: set[str]
@@ -190,10 +191,15 @@ class ManifestRewriter:
         if work is None:
             return None
         lost = work.kept_in(head)
-        if self._clock.monotonic_s() - work.uploaded_s > MIN_MANIFEST_AGE_MS / 2000:
+        # Manifests of version 1 have no sequence numbers, and a list of version 2 would give them some.
+        if self._is_old(work) or work.format_version != table.metadata.format_version:
             lost, work.groups, work.empty = [*lost, *work.groups], [], set()
         discard(table.io, _paths(lost))
         return work if work.groups or work.empty else None
+
+    def _is_old(self, work: _Work) -> bool:
+        """Whether what collects garbage could take its manifests soon."""
+        return self._clock.monotonic_s() - work.uploaded_s > MIN_MANIFEST_AGE_MS / 2000
 
     def _write(
         self, table: Table, layout: _Layout, plan: ManifestPlan, head: Sequence[ManifestFile]
@@ -218,7 +224,7 @@ class ManifestRewriter:
                 groups.append(_Written(group.manifests, new, entries))
             uploaded_s = self._clock.monotonic_s()
             merge.upload()
-        return _Work(snapshot_id, prefix, groups, set(plan.empty), uploaded_s)
+        return _Work(snapshot_id, metadata.format_version, prefix, groups, set(plan.empty), uploaded_s)
 
     def _commit(
         self,
@@ -240,6 +246,12 @@ class ManifestRewriter:
             "entries-processed": entries,
         }
         prepared = self._prepare(table, branch, parent, work, [*new, *kept], counts)
+        if self._is_old(work):
+            discard(table.io, [*prepared.written, *_paths(work.groups)])
+            raise StoreError(
+                f"{self._dataset.url}: putting {len(new)} manifests beside the table took too long, so that "
+                "they could be collected as garbage before they are committed; nothing was changed"
+            )
         if not publish(table, prepared, self._dataset.load):
             discard(table.io, prepared.written)
             return False
@@ -272,7 +284,8 @@ class ManifestRewriter:
                 avro_compression=COMPRESSION,
             ) as manifest_list,
         ):
-            manifest_list.add_manifests(manifests)
+            # PyIceberg notes the sequence number in what it is given, which may be written once more.
+            manifest_list.add_manifests([ManifestFile(*manifest._data) for manifest in manifests])
         summary = Summary(
             operation=Operation.REPLACE,
             **{name: str(count) for name, count in counts.items()},
@@ -280,7 +293,8 @@ class ManifestRewriter:
             **_totals(parent),
         )
         now_ms = self._clock.now_ms()
-        return prepare(table, branch, parent, work.snapshot_id, path, summary, now_ms, [path])
+        named = _paths(work.groups)
+        return prepare(table, branch, parent, work.snapshot_id, path, summary, now_ms, [path], named)
 
 
 class _Layout:
