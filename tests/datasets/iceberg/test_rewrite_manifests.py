@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile, write_manifest_list
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
@@ -541,6 +541,39 @@ def test_a_damaged_manifest_changes_nothing(catalog: SqlCatalog) -> None:
     with pytest.raises(CorruptObject, match="does not decode"):
         run(table)
     assert fresh(table).metadata_location == before
+    assert lithify_files(table) == set()
+
+
+@pytest.mark.parametrize("swapped", [{0: 1}, {1: 0}, {1: 2}])
+def test_a_list_that_gives_a_manifest_another_spec_changes_nothing(
+    catalog: SqlCatalog, swapped: Mapping[int, int]
+) -> None:
+    """Partition values would be lost, or be taken for others."""
+    table = new_table(catalog)
+    append(table, make_rows(2))
+    with fresh(table).update_spec() as change:
+        change.add_field("device", IdentityTransform(), "device")
+    append(table, make_rows(2))
+    with fresh(table).update_spec() as change:
+        change.remove_field("device")
+        change.add_field("event_time", DayTransform(), "day")
+    append(table, make_rows(2))
+    snapshot, manifests = fresh(table).current_snapshot(), manifests_of(table)
+    assert snapshot is not None
+    changed = [ManifestFile(*manifest._data) for manifest in manifests for _ in range(2)]
+    for n, manifest in enumerate(changed):
+        manifest[0] = f"{manifest.manifest_path}{n % 2 or ''}"
+        manifest[2] = swapped.get(manifest.partition_spec_id, manifest.partition_spec_id)
+    for manifest in manifests:
+        path = Path(manifest.manifest_path.removeprefix("file://"))
+        path.with_name(f"{path.name}1").write_bytes(path.read_bytes())
+    output = table.io.new_output(snapshot.manifest_list)
+    number = snapshot.sequence_number
+    table.io.delete(snapshot.manifest_list)
+    with write_manifest_list(2, output, snapshot.snapshot_id, None, number, "deflate") as manifest_list:
+        manifest_list.add_manifests(changed)
+    with pytest.raises(CorruptObject, match="does not decode"):
+        run(table)
     assert lithify_files(table) == set()
 
 

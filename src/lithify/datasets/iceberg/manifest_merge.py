@@ -27,7 +27,7 @@ from lithify.datasets.iceberg.entry_order import EntryOrder
 from lithify.datasets.iceberg.entry_sorter import BUFFER_BYTES, EntrySorter
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifest_writer import EntryPacker, Packed, SpecManifestWriter
-from lithify.datasets.iceberg.manifests import bytes_of, entries_in
+from lithify.datasets.iceberg.manifests import bytes_of, decoding, entries_in
 
 MAX_BLOCK_BYTES = 64 * 1024
 """Before compression."""
@@ -130,7 +130,9 @@ class ManifestMerge:
         sorter = EntrySorter(self._folder, self._buffer_bytes)
         for manifest, data in _fetched(self._io, manifests):
             for entry in entries_in(manifest, data):
-                sorter.add(order.key(entry), packer.pack(entry))
+                with decoding(manifest.manifest_path):
+                    packed = packer.pack(entry)
+                sorter.add(order.key(entry), packed)
         content = manifests[0].content
 
         def open_writer() -> SpecManifestWriter:

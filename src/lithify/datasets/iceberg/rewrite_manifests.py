@@ -6,7 +6,8 @@
 3. Commit a `replace` snapshot whose list has the new manifests and, as they are, all others. The commit
    asserts the table's UUID and the head.
 4. If somebody was faster, look at the new head: a group all of whose manifests it still has holds, and only
-   the list is written again. What does not hold is deleted; if nothing is left, begin again from 1.
+   the list is written again. What does not hold is deleted; if nothing is left, begin again from 1. Nothing
+   holds in a table that was given another format version meanwhile.
 
 | outcome       | when                                                |
 |---------------|-----------------------------------------------------|
