@@ -16,7 +16,7 @@ from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS
 from lithify.datasets.iceberg.garbage import Kind, collector_options
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.settings import TableGarbageSettings
-from lithify.errors import Refused, StoreError
+from lithify.errors import LithifyError, Refused, StoreError
 from lithify.events import Event, GarbageCollected
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import a_clock, dataset_of
@@ -97,16 +97,18 @@ def test_garbage_that_is_refused_stops_no_expiry(
     assert len(ids_of(table)) == 1
 
 
+@pytest.mark.parametrize("error", [StoreError("it took too long"), TypeError("a defect")])
 def test_manifests_that_cannot_be_rewritten_stop_no_expiry(
-    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, defects: list[str], error: Exception
 ) -> None:
     both = {"lithify.expire-snapshots": "1", "lithify.rewrite-manifests": "1"}
     table = six_snapshots(new_table(catalog, properties={**AT_ONCE, **both}))
 
     def fail(*_: object, **__: object) -> None:
-        raise StoreError("it took too long")
+        raise error
 
     monkeypatch.setattr(ManifestRewriter, "run", fail)
-    with pytest.raises(StoreError, match="took too long"):
+    with pytest.raises(LithifyError, match=str(error)):
         ticked(table)
     assert len(ids_of(table)) == 1
+    defects.clear()

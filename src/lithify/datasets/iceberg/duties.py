@@ -26,6 +26,7 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.garbage import Kind, collect_due
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, Outcome
+from lithify.defects import contained
 from lithify.errors import LithifyError, Refused
 from lithify.events import GarbageCollected, HistoryRun, Observer
 from lithify.ids import Ids
@@ -60,7 +61,8 @@ def duties(
                 failed = error
         if Duty.MANIFEST in due.kinds and dataset.policy(dataset.load()).rewrite_manifests:
             try:
-                _rewrite_manifests(dataset, clock)
+                with contained(f"rewriting the manifests of {dataset.url}"):
+                    _rewrite_manifests(dataset, clock)
             except LithifyError as error:
                 failed = failed or error
         if Duty.SNAPSHOT in due.kinds and dataset.policy(dataset.load()).expire_snapshots:
