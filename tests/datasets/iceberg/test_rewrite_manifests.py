@@ -520,6 +520,25 @@ def test_a_commit_to_another_branch_meanwhile(catalog: SqlCatalog, monkeypatch: 
     assert lithify_files(table) == named(table)
 
 
+@pytest.mark.parametrize("back", [0, 1])
+def test_a_branch_that_is_moved_back_meanwhile(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, back: int
+) -> None:
+    """To the head that was seen, or before it: what was moved away from does not come back."""
+    table = small_manifests(catalog)
+    ids = [snapshot.snapshot_id for snapshot in fresh(table).snapshots()]
+
+    def move() -> None:
+        append(table, make_rows(2))
+        fresh(table).manage_snapshots().set_current_snapshot(ids[-1 - back]).commit()
+
+    meanwhile(monkeypatch, move)
+    done = run(table)
+    assert (done.outcome, done.rewritten, done.added) == (Outcome.REWRITTEN, 3 - back, 1)
+    assert len(read(table)) == 2 * (3 - back)
+    assert lithify_files(table) == named(table)
+
+
 def test_a_table_all_of_whose_rows_are_deleted(catalog: SqlCatalog) -> None:
     table = new_table(catalog)
     append(table, make_rows(2))
