@@ -60,6 +60,9 @@ from lithify.scratch import Scratch
 
 MAX_TRIES = 20
 """Times a commit is repeated after somebody else was faster."""
+MAX_SLOW_TRIES = 2
+"""Times that new manifests are written which are too old once they could be committed: the store was away, or
+it always takes that long."""
 FIRST_PAUSE_S = 0.1
 """Longest pause after the first conflict; doubles with each further one."""
 MAX_PAUSE_S = 3.0
@@ -144,6 +147,7 @@ class ManifestRewriter:
         the table's `commit.manifest.min-count-to-merge`. `Refused` for a table whose manifests cannot be."""
         done = Rewriting(dry_run)
         pause_s = FIRST_PAUSE_S
+        slow_tries = 0
         work: _Work | None = None
         for attempt in range(1, MAX_TRIES + 1):
             table = self._dataset.load()
@@ -171,6 +175,14 @@ class ManifestRewriter:
                 work = self._write(table, layout, plan, head)
             if self._commit(table, branch, parent, head, work, done):
                 return done
+            if self._is_old(work):
+                slow_tries += 1
+                if slow_tries == MAX_SLOW_TRIES:
+                    discard(table.io, _paths(work.groups))
+                    raise StoreError(
+                        f"{self._dataset.url}: putting new manifests beside the table took too long, so that "
+                        "they could be collected as garbage before they are committed; nothing was changed"
+                    )
             if attempt < MAX_TRIES:
                 self._clock.sleep_s(self._rng.uniform(0, pause_s))
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
@@ -247,13 +259,7 @@ class ManifestRewriter:
             "entries-processed": entries,
         }
         prepared = self._prepare(table, branch, parent, work, [*new, *kept], counts)
-        if self._is_old(work):
-            discard(table.io, [*prepared.written, *_paths(work.groups)])
-            raise StoreError(
-                f"{self._dataset.url}: putting {len(new)} manifests beside the table took too long, so that "
-                "they could be collected as garbage before they are committed; nothing was changed"
-            )
-        if not publish(table, prepared, self._dataset.load):
+        if self._is_old(work) or not publish(table, prepared, self._dataset.load):
             discard(table.io, prepared.written)
             return False
         self._dataset.lineage.advance(self._dataset.load())
