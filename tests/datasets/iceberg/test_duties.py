@@ -14,8 +14,9 @@ from lithify.datasets.collecting import DirectoryOptions
 from lithify.datasets.iceberg.duties import Duty, duties
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS
 from lithify.datasets.iceberg.garbage import Kind, collector_options
+from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.settings import TableGarbageSettings
-from lithify.errors import Refused
+from lithify.errors import LithifyError, Refused, StoreError
 from lithify.events import Event, GarbageCollected
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import a_clock, dataset_of
@@ -94,3 +95,20 @@ def test_garbage_that_is_refused_stops_no_expiry(
     with suppress(Refused):
         duties(dataset_of(table, clock=clock), clock, RandomIds(), options).tick()
     assert len(ids_of(table)) == 1
+
+
+@pytest.mark.parametrize("error", [StoreError("it took too long"), TypeError("a defect")])
+def test_manifests_that_cannot_be_rewritten_stop_no_expiry(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, defects: list[str], error: Exception
+) -> None:
+    both = {"lithify.expire-snapshots": "1", "lithify.rewrite-manifests": "1"}
+    table = six_snapshots(new_table(catalog, properties={**AT_ONCE, **both}))
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ManifestRewriter, "run", fail)
+    with pytest.raises(LithifyError, match=str(error)):
+        ticked(table)
+    assert len(ids_of(table)) == 1
+    defects.clear()

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile, write_manifest_list
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.iceberg.manifest_merge import ManifestMerge
 from lithify.datasets.iceberg.manifest_plan import Reason
 from lithify.datasets.iceberg.rewrite_manifests import MAX_TRIES, ManifestRewriter, Outcome, Rewriting
 from lithify.errors import CorruptObject, Refused, StoreError
@@ -31,6 +32,7 @@ from tests.datasets.iceberg.tables import (
     age_files,
     append,
     append_with_deletes,
+    as_arrow,
     check,
     delete_equal,
     delete_positions,
@@ -433,6 +435,127 @@ def test_what_was_written_too_long_ago_is_not_committed(
     assert calls[0].isdisjoint(named(table))
 
 
+def test_new_manifests_have_the_number_of_the_snapshot_that_came_of_it(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of a list which lost the race."""
+    table = small_manifests(catalog)
+    meanwhile(monkeypatch, lambda: append(table, make_rows(2)), times=2)
+    assert run(table).outcome is Outcome.REWRITTEN
+    snapshot = fresh(table).current_snapshot()
+    assert snapshot is not None
+    (own,) = [m for m in manifests_of(table) if m.added_snapshot_id == snapshot.snapshot_id]
+    assert own.sequence_number == snapshot.sequence_number
+
+
+def test_a_table_that_is_upgraded_meanwhile(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests of version 1 have no sequence numbers, without which nobody reads them in version 2."""
+    table = small_manifests(catalog, properties={"format-version": "1"})
+
+    def upgrade() -> None:
+        append(table, make_rows(2))
+        with fresh(table).transaction() as change:
+            change.upgrade_table_version(2)
+
+    meanwhile(monkeypatch, upgrade)
+    assert run(table).outcome is Outcome.REWRITTEN
+    assert fresh(table).format_version == 2
+    entries = [entry for manifest in manifests_of(table) for entry in entries_of(table, manifest)]
+    numbers = [(entry.sequence_number, entry.file_sequence_number) for entry in entries]
+    assert numbers == [(0, 0)] * 4
+    assert len(read(table)) == 8
+    assert lithify_files(table) == named(table)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_uploads_that_take_too_long_are_not_committed(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """What collects garbage may have taken the first of them."""
+    table, clock = small_manifests(catalog), a_clock()
+    upload, left = ManifestMerge.upload, [times]
+
+    def slow(self: ManifestMerge) -> None:
+        upload(self)
+        if left[0]:
+            left[0] -= 1
+            clock.advance_s(301)
+
+    monkeypatch.setattr(ManifestMerge, "upload", slow)
+    before = fresh(table).metadata_location
+    if times == 1:
+        assert ManifestRewriter(dataset_of(table, clock=clock), clock).run().rewritten == 3
+        assert lithify_files(table) == named(table)
+    else:
+        with pytest.raises(StoreError, match="took too long"):
+            ManifestRewriter(dataset_of(table, clock=clock), clock).run()
+        assert fresh(table).metadata_location == before
+        assert lithify_files(table) == set()
+
+
+def test_what_landed_and_expired_before_anybody_looked(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog asks again for itself, and answers that somebody was faster. Others built upon it."""
+    table = small_manifests(catalog)
+    commit = SqlCatalog.commit_table
+
+    def repeat(self: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
+        monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+        commit(self, table, requirements, updates)
+        own = fresh(table).current_snapshot()
+        assert own is not None
+        append(table, make_rows(2))
+        fresh(table).maintenance.expire_snapshots().by_id(own.snapshot_id).commit()
+        raise CommitFailedException("somebody was faster")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", repeat)
+    assert run(table).outcome is Outcome.REWRITTEN
+    assert len(read(table)) == 8
+
+
+def test_a_commit_to_another_branch_meanwhile(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the sequence number, and not the head."""
+    table = small_manifests(catalog, properties={"lithify.branch": "main"})
+    head = fresh(table).current_snapshot()
+    assert head is not None
+    fresh(table).manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
+    meanwhile(monkeypatch, lambda: fresh(table).append(as_arrow(make_rows(1)), branch="audit"))
+    done = run(table)
+    assert (done.outcome, done.rewritten, done.added) == (Outcome.REWRITTEN, 3, 1)
+    assert len(read(table)) == 6
+    assert lithify_files(table) == named(table)
+
+
+@pytest.mark.parametrize("back", [0, 1])
+def test_a_branch_that_is_moved_back_meanwhile(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, back: int
+) -> None:
+    """To the head that was seen, or before it: what was moved away from does not come back."""
+    table = small_manifests(catalog)
+    ids = [snapshot.snapshot_id for snapshot in fresh(table).snapshots()]
+
+    def move() -> None:
+        append(table, make_rows(2))
+        fresh(table).manage_snapshots().set_current_snapshot(ids[-1 - back]).commit()
+
+    meanwhile(monkeypatch, move)
+    done = run(table)
+    assert (done.outcome, done.rewritten, done.added) == (Outcome.REWRITTEN, 3 - back, 1)
+    assert len(read(table)) == 2 * (3 - back)
+    assert lithify_files(table) == named(table)
+
+
+def test_a_table_all_of_whose_rows_are_deleted(catalog: SqlCatalog) -> None:
+    table = new_table(catalog)
+    append(table, make_rows(2))
+    fresh(table).delete("id >= 0")
+    done = rewritten(table)
+    assert (done.rewritten, done.added, done.manifests) == (1, 0, 0)
+    check(table, [])
+    check(table, append(table, make_rows(2)))
+
+
 # What is refused and left alone
 
 
@@ -444,6 +567,39 @@ def test_a_damaged_manifest_changes_nothing(catalog: SqlCatalog) -> None:
     with pytest.raises(CorruptObject, match="does not decode"):
         run(table)
     assert fresh(table).metadata_location == before
+    assert lithify_files(table) == set()
+
+
+@pytest.mark.parametrize("swapped", [{0: 1}, {1: 0}, {1: 2}])
+def test_a_list_that_gives_a_manifest_another_spec_changes_nothing(
+    catalog: SqlCatalog, swapped: Mapping[int, int]
+) -> None:
+    """Partition values would be lost, or be taken for others."""
+    table = new_table(catalog)
+    append(table, make_rows(2))
+    with fresh(table).update_spec() as change:
+        change.add_field("device", IdentityTransform(), "device")
+    append(table, make_rows(2))
+    with fresh(table).update_spec() as change:
+        change.remove_field("device")
+        change.add_field("event_time", DayTransform(), "day")
+    append(table, make_rows(2))
+    snapshot, manifests = fresh(table).current_snapshot(), manifests_of(table)
+    assert snapshot is not None
+    changed = [ManifestFile(*manifest._data) for manifest in manifests for _ in range(2)]
+    for n, manifest in enumerate(changed):
+        manifest[0] = f"{manifest.manifest_path}{n % 2 or ''}"
+        manifest[2] = swapped.get(manifest.partition_spec_id, manifest.partition_spec_id)
+    for manifest in manifests:
+        path = Path(manifest.manifest_path.removeprefix("file://"))
+        path.with_name(f"{path.name}1").write_bytes(path.read_bytes())
+    output = table.io.new_output(snapshot.manifest_list)
+    number = snapshot.sequence_number
+    table.io.delete(snapshot.manifest_list)
+    with write_manifest_list(2, output, snapshot.snapshot_id, None, number, "deflate") as manifest_list:
+        manifest_list.add_manifests(changed)
+    with pytest.raises(CorruptObject, match="does not decode"):
+        run(table)
     assert lithify_files(table) == set()
 
 

@@ -7,9 +7,9 @@
    that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
    nothing is ever expired.
 
-Each comes though one before it was refused, which is said after all of them; the garbage is first, so that
-it is collected from a table which the others must not touch. A run that something stands in the way of says
-so in the log, and is tried again after the interval.
+Each comes though one before it was refused, or manifests could not be rewritten, which is said after all of
+them; the garbage is first, so that it is collected from a table which the others must not touch. A run that
+something stands in the way of says so in the log, and is tried again after the interval.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.garbage import Kind, collect_due
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, Outcome
-from lithify.errors import Refused
+from lithify.defects import contained
+from lithify.errors import LithifyError, Refused
 from lithify.events import GarbageCollected, HistoryRun, Observer
 from lithify.ids import Ids
 
@@ -52,21 +53,22 @@ def duties(
     def carry_out(due: Due[Any]) -> GarbageCollected:
         kinds = due.kinds - frozenset(Duty)
         done = GarbageCollected(dataset.url, due.dry_run, {}, {}, 0)
-        refused: Refused | None = None
+        failed: LithifyError | None = None
         if kinds:
             try:
                 done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
             except Refused as error:
-                refused = error
+                failed = error
         if Duty.MANIFEST in due.kinds and dataset.policy(dataset.load()).rewrite_manifests:
             try:
-                _rewrite_manifests(dataset, clock)
-            except Refused as error:
-                refused = refused or error
+                with contained(f"rewriting the manifests of {dataset.url}"):
+                    _rewrite_manifests(dataset, clock)
+            except LithifyError as error:
+                failed = failed or error
         if Duty.SNAPSHOT in due.kinds and dataset.policy(dataset.load()).expire_snapshots:
             done = _expire(dataset, clock, ids, due, done, observer)
-        if refused is not None:
-            raise refused
+        if failed is not None:
+            raise failed
         return done
 
     options: dict[Any, DirectoryOptions] = dict(garbage)

@@ -27,12 +27,12 @@ from lithify.datasets.iceberg.entry_order import EntryOrder
 from lithify.datasets.iceberg.entry_sorter import BUFFER_BYTES, EntrySorter
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifest_writer import EntryPacker, Packed, SpecManifestWriter
-from lithify.datasets.iceberg.manifests import bytes_of, entries_in
+from lithify.datasets.iceberg.manifests import bytes_of, decoding, entries_in
 
 MAX_BLOCK_BYTES = 64 * 1024
 """Before compression."""
 MAX_AHEAD_BYTES = 64 * 1024 * 1024
-"""Of manifests that were fetched and not yet decoded."""
+"""Of manifests that were fetched and not yet decoded, or are being sent; at least one is."""
 
 
 class Staged(OutputFile):
@@ -130,7 +130,9 @@ class ManifestMerge:
         sorter = EntrySorter(self._folder, self._buffer_bytes)
         for manifest, data in _fetched(self._io, manifests):
             for entry in entries_in(manifest, data):
-                sorter.add(order.key(entry), packer.pack(entry))
+                with decoding(manifest.manifest_path):
+                    packed = packer.pack(entry)
+                sorter.add(order.key(entry), packed)
         content = manifests[0].content
 
         def open_writer() -> SpecManifestWriter:
@@ -148,7 +150,8 @@ class ManifestMerge:
             with self._io.new_output(path).create() as stream:
                 stream.write(self._staged[path].read_bytes())
 
-        with ThreadPoolExecutor(MAX_READERS, thread_name_prefix="lithify-manifests") as pool:
+        at_once = min(MAX_READERS, max(1, MAX_AHEAD_BYTES // self._target_bytes))
+        with ThreadPoolExecutor(at_once, thread_name_prefix="lithify-manifests") as pool:
             for _ in pool.map(put, self._staged):
                 pass  # the first failure is raised here
 

@@ -67,17 +67,21 @@ class EntryPacker:
     """Packs the live entries of manifests of one spec, as existing ones."""
 
     def __init__(self, spec: PartitionSpec, schema: Schema, format_version: TableVersion) -> None:
+        self._fields = len(spec.fields)
         self._writer: Writer = resolve_writer(
             record_schema=_entry_schema(spec, schema, ENTRY_VERSION),
             file_schema=_entry_schema(spec, schema, format_version),
         )
 
     def pack(self, entry: ManifestEntry) -> Packed:
-        """An entry that has its numbers (`manifests.entries_in`)."""
+        """An entry that has its numbers (`manifests.entries_in`). An exception of any class when its
+        partition is not of the spec."""
+        file = entry.data_file
+        if len(file.partition) != self._fields:
+            raise ValueError(f"{file.file_path} has {len(file.partition)} partition values")
         entry.status = ManifestEntryStatus.EXISTING
         out = BytesIO()
         self._writer.write(BinaryEncoder(out), entry)
-        file = entry.data_file
         partition = tuple(file.partition[n] for n in range(len(file.partition)))
         return Packed(out.getvalue(), partition, entry.sequence_number or 0, file.record_count)
 

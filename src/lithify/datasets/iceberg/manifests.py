@@ -54,7 +54,7 @@ MAX_SCHEMAS = 64
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """The manifests of a snapshot. `CorruptObject` when its list does not decode."""
     path = snapshot.manifest_list
-    with _decoding(path):
+    with decoding(path):
         found = list(read_records(bytes_of(io, path), _list_reader))
         for manifest in found:
             _check_listed(manifest)
@@ -70,7 +70,7 @@ def entries_in(manifest: ManifestFile, data: bytes) -> Iterator[ManifestEntry]:
     """The entries of a manifest with these bytes that are not deleted, one at a time. `CorruptObject` where
     it does not decode any further."""
     path, live = manifest.manifest_path, 0
-    with _decoding(path):
+    with decoding(path):
         for entry in read_records(data, _entry_reader):
             if entry.status == ManifestEntryStatus.DELETED:
                 continue
@@ -127,7 +127,7 @@ def referenced_data_file(delete_file: DataFile) -> str | None:
 
 
 @contextmanager
-def _decoding(path: str) -> Iterator[None]:
+def decoding(path: str) -> Iterator[None]:
     """PyIceberg checks little of what it reads, so damaged bytes end in errors of any class."""
     try:
         yield

@@ -4,7 +4,10 @@
 2. Time never goes back: the snapshot is not older than the table's last change, whatever this machine's
    clock says. Java refuses to read a table whose history is not in order.
 3. Where the answer of the catalog is lost, or says that somebody was faster, the table is looked at: if the
-   snapshot is in it, it was committed.
+   snapshot is in it, or the head names a manifest of it, it was committed. Between the two, others may have
+   built upon it and expired it.
+4. A commit to another branch takes the sequence number and leaves the head. A catalog that finds that out in
+   this process does not say that somebody was faster, but that is what it means.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from pyiceberg.table.update import (
 )
 
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.manifests import manifests_of
 from lithify.errors import StoreError, VersionConflict
 
 
@@ -33,11 +37,15 @@ from lithify.errors import StoreError, VersionConflict
 class Prepared:
     """A snapshot that is written and not committed."""
 
+    branch: str
     snapshot_id: int
+    sequence_number: int
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
     written: tuple[str, ...]
     """Paths of what was written for it alone: its manifest list, and manifests."""
+    named: frozenset[str]
+    """Paths of all its manifests that no snapshot named before."""
 
 
 def prepare(
@@ -49,6 +57,7 @@ def prepare(
     summary: Summary,
     now_ms: int,
     written: Iterable[str],
+    named: Iterable[str],
 ) -> Prepared:
     """The commit of a snapshot on top of `parent`, the head of the branch as it was seen."""
     metadata = table.metadata
@@ -74,13 +83,16 @@ def prepare(
     }
     expected = {"snapshot-id": parent.snapshot_id, "ref": branch}
     return Prepared(
+        branch=branch,
         snapshot_id=snapshot_id,
+        sequence_number=metadata.next_sequence_number(),
         requirements=(
             AssertTableUUID(uuid=metadata.table_uuid),
             AssertRefSnapshotId.model_validate(expected),
         ),
         updates=(AddSnapshotUpdate(snapshot=snapshot), SetSnapshotRefUpdate.model_validate(ref)),
         written=tuple(written),
+        named=frozenset(named),
     )
 
 
@@ -94,10 +106,17 @@ def publish(table: Table, prepared: Prepared, load: Callable[[], Table]) -> bool
             # Not the catalog's method: this one also removes old metadata, where the table wants it.
             table._do_commit(prepared.updates, prepared.requirements)
     except VersionConflict:
-        return _has_landed(prepared, load)
+        return _has_landed(prepared, load())
+    except ValueError:
+        now = load()
+        if _has_landed(prepared, now):
+            return True
+        if now.metadata.next_sequence_number() <= prepared.sequence_number:
+            raise
+        return False
     except StoreError as error:
         try:
-            landed = _has_landed(prepared, load)
+            landed = _has_landed(prepared, load())
         except StoreError as lookup_error:
             error.add_note(f"and whether it landed is unknown: {lookup_error}")
             raise error from None
@@ -116,5 +135,11 @@ def discard(io: FileIO, paths: Iterable[str]) -> None:
                 continue
 
 
-def _has_landed(prepared: Prepared, load: Callable[[], Table]) -> bool:
-    return load().metadata.snapshot_by_id(prepared.snapshot_id) is not None
+def _has_landed(prepared: Prepared, table: Table) -> bool:
+    if table.metadata.snapshot_by_id(prepared.snapshot_id) is not None:
+        return True
+    head = table.metadata.snapshot_by_name(prepared.branch)
+    if head is None:
+        return False
+    with translated(f"listing the manifests of {'.'.join(table.name())}"):
+        return any(manifest.manifest_path in prepared.named for manifest in manifests_of(table.io, head))

@@ -171,7 +171,8 @@ def write(
         _files_after(head, replacement),
         properties,
     )
-    return prepare(table, branch, head.snapshot, writer.snapshot_id, path, summary, now_ms, writer.written)
+    written = writer.written
+    return prepare(table, branch, head.snapshot, writer.snapshot_id, path, summary, now_ms, written, written)
 
 
 class _Writer:

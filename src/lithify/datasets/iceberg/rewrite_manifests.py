@@ -6,7 +6,8 @@
 3. Commit a `replace` snapshot whose list has the new manifests and, as they are, all others. The commit
    asserts the table's UUID and the head.
 4. If somebody was faster, look at the new head: a group all of whose manifests it still has holds, and only
-   the list is written again. What does not hold is deleted; if nothing is left, begin again from 1.
+   the list is written again. What does not hold is deleted; if nothing is left, begin again from 1. Nothing
+   holds in a table that was given another format version meanwhile.
 
 | outcome       | when                                                |
 |---------------|-----------------------------------------------------|
@@ -54,11 +55,14 @@ from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.publish import Prepared, discard, prepare, publish
 from lithify.datasets.iceberg.refusals import check_manifests, count_notes
 from lithify.datasets.iceberg.timecolumn import find_time_column
-from lithify.errors import Refused
+from lithify.errors import Refused, StoreError
 from lithify.scratch import Scratch
 
 MAX_TRIES = 20
 """Times a commit is repeated after somebody else was faster."""
+MAX_SLOW_TRIES = 2
+"""Times that new manifests are written which are too old once they could be committed: the store was away, or
+it always takes that long."""
 FIRST_PAUSE_S = 0.1
 """Longest pause after the first conflict; doubles with each further one."""
 MAX_PAUSE_S = 3.0
@@ -114,6 +118,7 @@ class _Work:
     """What is to be committed, whatever the head is by then."""
 
     snapshot_id: int
+    format_version: int
     prefix: str
     groups: list[_Written]
     empty: set[str]
@@ -142,6 +147,7 @@ class ManifestRewriter:
         the table's `commit.manifest.min-count-to-merge`. `Refused` for a table whose manifests cannot be."""
         done = Rewriting(dry_run)
         pause_s = FIRST_PAUSE_S
+        slow_tries = 0
         work: _Work | None = None
         for attempt in range(1, MAX_TRIES + 1):
             table = self._dataset.load()
@@ -169,6 +175,14 @@ class ManifestRewriter:
                 work = self._write(table, layout, plan, head)
             if self._commit(table, branch, parent, head, work, done):
                 return done
+            if self._is_old(work):
+                slow_tries += 1
+                if slow_tries == MAX_SLOW_TRIES:
+                    discard(table.io, _paths(work.groups))
+                    raise StoreError(
+                        f"{self._dataset.url}: putting new manifests beside the table took too long, so that "
+                        "they could be collected as garbage before they are committed; nothing was changed"
+                    )
             if attempt < MAX_TRIES:
                 self._clock.sleep_s(self._rng.uniform(0, pause_s))
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
@@ -190,10 +204,15 @@ class ManifestRewriter:
         if work is None:
             return None
         lost = work.kept_in(head)
-        if self._clock.monotonic_s() - work.uploaded_s > MIN_MANIFEST_AGE_MS / 2000:
+        # Manifests of version 1 have no sequence numbers, and a list of version 2 would give them some.
+        if self._is_old(work) or work.format_version != table.metadata.format_version:
             lost, work.groups, work.empty = [*lost, *work.groups], [], set()
         discard(table.io, _paths(lost))
         return work if work.groups or work.empty else None
+
+    def _is_old(self, work: _Work) -> bool:
+        """Whether what collects garbage could take its manifests soon."""
+        return self._clock.monotonic_s() - work.uploaded_s > MIN_MANIFEST_AGE_MS / 2000
 
     def _write(
         self, table: Table, layout: _Layout, plan: ManifestPlan, head: Sequence[ManifestFile]
@@ -218,7 +237,7 @@ class ManifestRewriter:
                 groups.append(_Written(group.manifests, new, entries))
             uploaded_s = self._clock.monotonic_s()
             merge.upload()
-        return _Work(snapshot_id, prefix, groups, set(plan.empty), uploaded_s)
+        return _Work(snapshot_id, metadata.format_version, prefix, groups, set(plan.empty), uploaded_s)
 
     def _commit(
         self,
@@ -240,7 +259,7 @@ class ManifestRewriter:
             "entries-processed": entries,
         }
         prepared = self._prepare(table, branch, parent, work, [*new, *kept], counts)
-        if not publish(table, prepared, self._dataset.load):
+        if self._is_old(work) or not publish(table, prepared, self._dataset.load):
             discard(table.io, prepared.written)
             return False
         self._dataset.lineage.advance(self._dataset.load())
@@ -272,7 +291,8 @@ class ManifestRewriter:
                 avro_compression=COMPRESSION,
             ) as manifest_list,
         ):
-            manifest_list.add_manifests(manifests)
+            # PyIceberg notes the sequence number in what it is given, which may be written once more.
+            manifest_list.add_manifests([ManifestFile(*manifest._data) for manifest in manifests])
         summary = Summary(
             operation=Operation.REPLACE,
             **{name: str(count) for name, count in counts.items()},
@@ -280,7 +300,8 @@ class ManifestRewriter:
             **_totals(parent),
         )
         now_ms = self._clock.now_ms()
-        return prepare(table, branch, parent, work.snapshot_id, path, summary, now_ms, [path])
+        named = _paths(work.groups)
+        return prepare(table, branch, parent, work.snapshot_id, path, summary, now_ms, [path], named)
 
 
 class _Layout:
