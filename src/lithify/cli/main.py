@@ -23,6 +23,7 @@ from lithify.cli.gc import gc
 from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
 from lithify.cli.readers import readers_app
+from lithify.cli.rewrite_deletes import rewrite_position_delete_files
 from lithify.cli.rewrite_manifests import rewrite_manifests
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
@@ -50,6 +51,7 @@ app.command(rich_help_panel=SINGLE)(wait)
 app.command(rich_help_panel=SINGLE)(cancel)
 app.command(rich_help_panel=SINGLE)(retry)
 app.command(rich_help_panel=HISTORY)(expire)
+app.command(rich_help_panel=HISTORY)(rewrite_position_delete_files)
 app.command(rich_help_panel=HISTORY)(rewrite_manifests)
 app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)

@@ -1,9 +1,10 @@
 """What a coordinator does for a table from time to time, beside compacting it.
 
 1. Garbage is collected, each kind as the settings say (`garbage`).
-2. Where the table says so (`lithify.rewrite-manifests` is 1, in its properties or in the settings),
-   manifests are rewritten once that is worth a snapshot (`rewrite_manifests`).
-3. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
+2. Where the table says so (`lithify.rewrite-position-delete-files` is 1, in its properties or in the
+   settings), delete files are dropped and merged once that is worth a snapshot (`rewrite_deletes`).
+3. Likewise manifests are rewritten (`lithify.rewrite-manifests`; `rewrite_manifests`).
+4. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
    that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
    nothing is ever expired.
 
@@ -22,10 +23,12 @@ from typing import Any
 from lithify import events
 from lithify.clock import Clock
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.iceberg import rewrite_deletes, rewrite_manifests
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
 from lithify.datasets.iceberg.garbage import Kind, collect_due
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, Outcome
+from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.errors import Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids
@@ -36,7 +39,7 @@ _log = logging.getLogger("lithify")
 class Duty(StrEnum):
     """What is no garbage."""
 
-    MANIFEST = "manifests that are rewritten"
+    REWRITE = "delete files and manifests that are rewritten"
     SNAPSHOT = "snapshots that nobody needs"
 
 
@@ -58,9 +61,9 @@ def duties(
                 done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
             except Refused as error:
                 refused = error
-        if Duty.MANIFEST in due.kinds and dataset.policy(dataset.load()).rewrite_manifests:
+        if Duty.REWRITE in due.kinds:
             try:
-                _rewrite_manifests(dataset, clock)
+                _rewrite(dataset, clock)
             except Refused as error:
                 refused = refused or error
         if Duty.SNAPSHOT in due.kinds and dataset.policy(dataset.load()).expire_snapshots:
@@ -70,17 +73,27 @@ def duties(
         return done
 
     options: dict[Any, DirectoryOptions] = dict(garbage)
-    options[Duty.MANIFEST] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
+    options[Duty.REWRITE] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
     options[Duty.SNAPSHOT] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
     return PeriodicCollector(options, carry_out, clock, observer)
 
 
-def _rewrite_manifests(dataset: IcebergDataset, clock: Clock) -> None:
-    found = ManifestRewriter(dataset, clock).run(unasked=True)
-    if found.outcome is Outcome.LOST_RACE:
-        _log.warning("%s: no manifests were rewritten: %s", dataset.url, found.why)
-    elif found.outcome is Outcome.REWRITTEN:
-        _log.info("%s: rewrote %d manifests as %d", dataset.url, found.rewritten, found.added)
+def _rewrite(dataset: IcebergDataset, clock: Clock) -> None:
+    """Deletes before manifests, so that what they leave is merged with the rest."""
+    policy = dataset.policy(dataset.load())
+    if policy.rewrite_position_delete_files:
+        deletes = DeleteRewriter(dataset, clock).run(unasked=True)
+        if deletes.outcome is rewrite_deletes.Outcome.LOST_RACE:
+            _log.warning("%s: no delete files were rewritten: %s", dataset.url, deletes.why)
+        elif deletes.outcome is rewrite_deletes.Outcome.REWRITTEN:
+            removed, added = len(deletes.removed), len(deletes.added)
+            _log.info("%s: rewrote %d delete files as %d", dataset.url, removed, added)
+    if policy.rewrite_manifests:
+        manifests = ManifestRewriter(dataset, clock).run(unasked=True)
+        if manifests.outcome is rewrite_manifests.Outcome.LOST_RACE:
+            _log.warning("%s: no manifests were rewritten: %s", dataset.url, manifests.why)
+        elif manifests.outcome is rewrite_manifests.Outcome.REWRITTEN:
+            _log.info("%s: rewrote %d manifests as %d", dataset.url, manifests.rewritten, manifests.added)
 
 
 def _expire(

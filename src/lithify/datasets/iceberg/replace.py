@@ -32,8 +32,10 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
+from lithify.datasets.iceberg.entry_order import schema_for
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing, referenced_path
 from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWriter
@@ -143,21 +145,12 @@ def write(
 ) -> Prepared:
     """Write the manifests of a snapshot on top of `head`; `properties` go into its summary."""
     metadata = table.metadata
-    writer = _Writer(table)
+    writer = SnapshotWriter(table)
     with translated(f"writing a snapshot of {'.'.join(table.name())}"):
         manifests = [*writer.added(replacement.added), *writer.removed(replacement.removed.values())]
         for manifest, entries in head.manifests:
             manifests += writer.kept(manifest, entries, replacement.removed)
-        path = writer.new_path(f"snap-{writer.snapshot_id}")
-        with write_manifest_list(
-            format_version=metadata.format_version,
-            output_file=table.io.new_output(path),
-            snapshot_id=writer.snapshot_id,
-            parent_snapshot_id=head.snapshot.snapshot_id,
-            sequence_number=metadata.next_sequence_number(),
-            avro_compression=COMPRESSION,
-        ) as manifest_list:
-            manifest_list.add_manifests(manifests)
+        path = writer.manifest_list(head.snapshot, manifests)
     summary = replace_summary(
         metadata,
         [entry.data_file for entry in replacement.removed.values()],
@@ -168,7 +161,7 @@ def write(
     return prepare(table, branch, head.snapshot, writer.snapshot_id, path, summary, now_ms, writer.written)
 
 
-class _Writer:
+class SnapshotWriter:
     """Writes the manifests of one snapshot."""
 
     def __init__(self, table: Table) -> None:
@@ -185,9 +178,9 @@ class _Writer:
         return path
 
     def added(self, files: Sequence[Added]) -> list[ManifestFile]:
-        by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
+        groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
         for added in files:
-            by_spec[added.file.spec_id].append(
+            groups[added.file.spec_id, _content_of(added.file)].append(
                 ManifestEntry.from_args(
                     status=ManifestEntryStatus.ADDED,
                     snapshot_id=self.snapshot_id,
@@ -196,15 +189,13 @@ class _Writer:
                     data_file=added.file,
                 )
             )
-        return [self._write(spec, ManifestContent.DATA, entries) for spec, entries in by_spec.items()]
+        return [self._write(spec, content, entries) for (spec, content), entries in groups.items()]
 
     def removed(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
         groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
-            is_data = entry.data_file.content == DataFileContent.DATA
-            content = ManifestContent.DATA if is_data else ManifestContent.DELETES
             deleted = _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id)
-            groups[entry.data_file.spec_id, content].append(deleted)
+            groups[entry.data_file.spec_id, _content_of(entry.data_file)].append(deleted)
         return [self._write(spec, content, deleted) for (spec, content), deleted in groups.items()]
 
     def kept(
@@ -219,6 +210,20 @@ class _Writer:
         existing = [_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in rest]
         return [self._write(manifest.partition_spec_id, manifest.content, existing)]
 
+    def manifest_list(self, parent: Snapshot, manifests: list[ManifestFile]) -> str:
+        """The path of the list of these manifests."""
+        path = self.new_path(f"snap-{self.snapshot_id}")
+        with write_manifest_list(
+            format_version=self._metadata.format_version,
+            output_file=self._table.io.new_output(path),
+            snapshot_id=self.snapshot_id,
+            parent_snapshot_id=parent.snapshot_id,
+            sequence_number=self._metadata.next_sequence_number(),
+            avro_compression=COMPRESSION,
+        ) as manifest_list:
+            manifest_list.add_manifests(manifests)
+        return path
+
     def _write(
         self, spec_id: int, content: ManifestContent, entries: Iterable[ManifestEntry]
     ) -> ManifestFile:
@@ -229,8 +234,12 @@ class _Writer:
         return writer.to_manifest_file()
 
     def _open(self, content: ManifestContent, spec: PartitionSpec, output: OutputFile) -> ManifestWriter:
-        schema = self._metadata.schema()
+        schema = schema_for(self._metadata, spec) or self._metadata.schema()
         return SpecManifestWriter(content, spec, schema, output, self.snapshot_id)
+
+
+def _content_of(file: DataFile) -> ManifestContent:
+    return ManifestContent.DATA if file.content == DataFileContent.DATA else ManifestContent.DELETES
 
 
 def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
