@@ -19,6 +19,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
+from lithify.datasets.iceberg.manifest_merge import ManifestMerge
 from lithify.datasets.iceberg.manifest_plan import Reason
 from lithify.datasets.iceberg.rewrite_manifests import MAX_TRIES, ManifestRewriter, Outcome, Rewriting
 from lithify.errors import CorruptObject, Refused, StoreError
@@ -431,6 +432,22 @@ def test_what_was_written_too_long_ago_is_not_committed(
     assert ManifestRewriter(dataset_of(table, clock=clock), clock).run().rewritten == 4
     assert lithify_files(table) == named(table)
     assert calls[0].isdisjoint(named(table))
+
+
+def test_what_took_too_long_to_write_is_not_committed(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, clock = small_manifests(catalog), a_clock()
+    upload, left = ManifestMerge.upload, [301.0]
+
+    def wait_for_the_store(self: ManifestMerge) -> None:
+        upload(self)
+        clock.advance_s(left.pop() if left else 0)
+
+    monkeypatch.setattr(ManifestMerge, "upload", wait_for_the_store)
+    assert ManifestRewriter(dataset_of(table, clock=clock), clock).run().rewritten == 3
+    assert left == []
+    assert lithify_files(table) == named(table)
 
 
 # What is refused and left alone

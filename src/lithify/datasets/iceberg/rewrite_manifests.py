@@ -188,10 +188,14 @@ class ManifestRewriter:
         if work is None:
             return None
         lost = work.kept_in(head)
-        if self._clock.monotonic_s() - work.uploaded_s > MIN_MANIFEST_AGE_MS / 2000:
+        if self._is_old(work):
             lost, work.groups, work.empty = [*lost, *work.groups], [], set()
         discard(table.io, _paths(lost))
         return work if work.groups or work.empty else None
+
+    def _is_old(self, work: _Work) -> bool:
+        """Whether what was written could soon be taken for garbage, as after waiting for the store."""
+        return self._clock.monotonic_s() - work.uploaded_s > MIN_MANIFEST_AGE_MS / 2000
 
     def _write(
         self, table: Table, layout: _Layout, plan: ManifestPlan, head: Sequence[ManifestFile]
@@ -238,7 +242,7 @@ class ManifestRewriter:
             "entries-processed": entries,
         }
         prepared = self._prepare(table, branch, parent, work, [*new, *kept], counts)
-        if not publish(table, prepared, self._dataset.load):
+        if self._is_old(work) or not publish(table, prepared, self._dataset.load):
             discard(table.io, prepared.written)
             return False
         self._dataset.lineage.advance(self._dataset.load())
