@@ -382,6 +382,11 @@ class Dataset:
         grace_ms = None if grace_s is None else _milliseconds("grace", grace_s)
         return self._maintenance().expire(ExpiryAsked(older_than_ms, retain_last, grace_ms, dry_run))
 
+    def rewrite_position_delete_files(self, *, dry_run: bool = False) -> MaintenanceResult:
+        """Drop the table's delete files that apply to nothing, and merge small ones that delete by position.
+        Rows stay. Its `outcome` says what came of it."""
+        return self._maintenance().rewrite_deletes(dry_run=dry_run)
+
     def rewrite_manifests(self, *, dry_run: bool = False) -> MaintenanceResult:
         """Merge small manifests of the table, and sort their entries by partition and time, so that a query
         opens few of them. Rows, files and their numbers stay. Its `outcome` says what came of it."""

@@ -7,13 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 import lithify
 from lithify.errors import HoldLapsed
 from lithify.testing import ManualClock
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint
-from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
+from tests.datasets.iceberg.tables import (
+    append,
+    delete_positions,
+    files_of,
+    make_rows,
+    new_catalog,
+    new_table,
+)
 
 URL = "iceberg://lake/db.events"
 
@@ -158,3 +166,18 @@ def test_rewrite_manifests(settings: dict[str, str]) -> None:
         assert done.shown.document["rewritten_manifests_count"] == 3
     again = asked(settings, "rewrite-manifests", URL)
     assert (again["outcome"], again["manifests"], again["reasons"]) == ("nothing_to_do", 1, {})
+
+
+def test_rewrite_position_delete_files(settings: dict[str, str]) -> None:
+    table = load_catalog("lake", uri=settings["store_options.uri"], type="sql").load_table("db.events")
+    for row in (0, 1):
+        delete_positions(table, {files_of(table)[0].file_path: [row]})
+    dry = asked(settings, "rewrite-position-delete-files", URL, "--dry-run")
+    counts = dry["rewritten_delete_files_count"], dry["added_delete_files_count"], dry["delete_files"]
+    assert (dry["outcome"], counts) == ("rewritten", (2, 1, 2))
+    with lithify.open(URL, settings=settings) as dataset:
+        done = dataset.rewrite_position_delete_files()
+        assert (done.outcome, done.is_done) == ("rewritten", True)
+        assert done.shown.document["rewritten_delete_files_count"] == 2
+    again = asked(settings, "rewrite-position-delete-files", URL)
+    assert (again["outcome"], again["delete_files"]) == ("nothing_to_do", 1)

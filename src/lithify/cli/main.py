@@ -25,6 +25,7 @@ from lithify.cli.inspecting import inspect_app
 from lithify.cli.maintain import maintain
 from lithify.cli.readers import readers_app
 from lithify.cli.remove_orphans import remove_orphans
+from lithify.cli.rewrite_deletes import rewrite_position_delete_files
 from lithify.cli.rewrite_manifests import rewrite_manifests
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
@@ -53,6 +54,7 @@ app.command(rich_help_panel=SINGLE)(cancel)
 app.command(rich_help_panel=SINGLE)(retry)
 app.command(rich_help_panel=HISTORY)(maintain)
 app.command(rich_help_panel=HISTORY)(expire)
+app.command(rich_help_panel=HISTORY)(rewrite_position_delete_files)
 app.command(rich_help_panel=HISTORY)(rewrite_manifests)
 app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)

@@ -108,6 +108,10 @@ class Maintenance(Protocol):
         """Let go what the dataset's policy lets go and nobody needs."""
         ...
 
+    def rewrite_deletes(self, *, dry_run: bool) -> MaintenanceResult:
+        """Drop the files of deletes that apply to nothing, and merge small ones."""
+        ...
+
     def rewrite_manifests(self, *, dry_run: bool) -> MaintenanceResult:
         """Write what lists the dataset's files anew where that saves its readers work."""
         ...

@@ -80,6 +80,21 @@ class BoundedDecoder(BinaryDecoder):
         self._position = position + 1
         return (result >> 1) ^ -(result & 1)
 
+    def read_ints(self, n: int) -> tuple[int, ...]:
+        # Statistics are most of a manifest, and most of their numbers are of one byte.
+        data, position = self._data, self._position
+        found = []
+        for _ in range(n):
+            if position < len(data) and (byte := data[position]) < 0x80:
+                position += 1
+                found.append((byte >> 1) ^ -(byte & 1))
+            else:
+                self._position = position
+                found.append(self.read_int())
+                position = self._position
+        self._position = position
+        return tuple(found)
+
     def skip_int(self) -> None:
         self.read_int()
 

@@ -1,9 +1,10 @@
 """What a coordinator does for a table from time to time, beside compacting it.
 
 1. Garbage is collected, each kind as the settings say (`garbage`).
-2. Where the table says so (`lithify.rewrite-manifests` is 1, in its properties or in the settings),
-   manifests are rewritten once that is worth a snapshot (`rewrite_manifests`).
-3. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
+2. Where the table says so (`lithify.rewrite-position-delete-files` is 1, in its properties or in the
+   settings), delete files are dropped and merged once that is worth a snapshot (`rewrite_deletes`).
+3. Likewise manifests are rewritten (`lithify.rewrite-manifests`; `rewrite_manifests`).
+4. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
    that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
    nothing is ever expired.
 
@@ -22,10 +23,12 @@ from typing import Any
 from lithify import events
 from lithify.clock import Clock
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.iceberg import rewrite_deletes, rewrite_manifests
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.garbage import Kind, collect_due
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, Outcome
+from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.defects import contained
 from lithify.errors import LithifyError, Refused
 from lithify.events import GarbageCollected, HistoryRun, Observer
@@ -37,7 +40,7 @@ _log = logging.getLogger("lithify")
 class Duty(StrEnum):
     """What is no garbage."""
 
-    MANIFEST = "manifests that are rewritten"
+    REWRITE = "delete files and manifests that are rewritten"
     SNAPSHOT = "snapshots that nobody needs"
 
 
@@ -59,12 +62,13 @@ def duties(
                 done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
             except Refused as error:
                 failed = error
-        if Duty.MANIFEST in due.kinds and dataset.policy(dataset.load()).rewrite_manifests:
-            try:
-                with contained(f"rewriting the manifests of {dataset.url}"):
-                    _rewrite_manifests(dataset, clock)
-            except LithifyError as error:
-                failed = failed or error
+        if Duty.REWRITE in due.kinds:
+            for rewrite in (_rewrite_deletes, _rewrite_manifests):
+                try:
+                    with contained(f"rewriting delete files and manifests of {dataset.url}"):
+                        rewrite(dataset, clock)
+                except LithifyError as error:
+                    failed = failed or error
         if Duty.SNAPSHOT in due.kinds and dataset.policy(dataset.load()).expire_snapshots:
             done = _expire(dataset, clock, ids, due, done, observer)
         if failed is not None:
@@ -72,17 +76,30 @@ def duties(
         return done
 
     options: dict[Any, DirectoryOptions] = dict(garbage)
-    options[Duty.MANIFEST] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
+    options[Duty.REWRITE] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
     options[Duty.SNAPSHOT] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
     return PeriodicCollector(options, carry_out, clock, observer)
 
 
+def _rewrite_deletes(dataset: IcebergDataset, clock: Clock) -> None:
+    """Before manifests, so that what it leaves is merged with the rest."""
+    if not dataset.policy(dataset.load()).rewrite_position_delete_files:
+        return
+    done = DeleteRewriter(dataset, clock).run(unasked=True)
+    if done.outcome is rewrite_deletes.Outcome.LOST_RACE:
+        _log.warning("%s: no delete files were rewritten: %s", dataset.url, done.why)
+    elif done.outcome is rewrite_deletes.Outcome.REWRITTEN:
+        _log.info("%s: rewrote %d delete files as %d", dataset.url, len(done.removed), len(done.added))
+
+
 def _rewrite_manifests(dataset: IcebergDataset, clock: Clock) -> None:
-    found = ManifestRewriter(dataset, clock).run(unasked=True)
-    if found.outcome is Outcome.LOST_RACE:
-        _log.warning("%s: no manifests were rewritten: %s", dataset.url, found.why)
-    elif found.outcome is Outcome.REWRITTEN:
-        _log.info("%s: rewrote %d manifests as %d", dataset.url, found.rewritten, found.added)
+    if not dataset.policy(dataset.load()).rewrite_manifests:
+        return
+    done = ManifestRewriter(dataset, clock).run(unasked=True)
+    if done.outcome is rewrite_manifests.Outcome.LOST_RACE:
+        _log.warning("%s: no manifests were rewritten: %s", dataset.url, done.why)
+    elif done.outcome is rewrite_manifests.Outcome.REWRITTEN:
+        _log.info("%s: rewrote %d manifests as %d", dataset.url, done.rewritten, done.added)
 
 
 def _expire(

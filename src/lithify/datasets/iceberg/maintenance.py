@@ -1,4 +1,5 @@
-"""The history of a table, its holds and readers, and its manifests, as commands and programs ask for them."""
+"""The history of a table, its holds and readers, its deletes and manifests, as commands and programs ask for
+them."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from lithify.clock import Clock
 from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg import history_view as view
-from lithify.datasets.iceberg import rewrite_manifests
+from lithify.datasets.iceberg import rewrite_deletes, rewrite_manifests
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.deletes_view import show_deletes
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
 from lithify.datasets.iceberg.garbage import DEFAULT_MAX_PERCENT
 from lithify.datasets.iceberg.manifests_view import show_manifests
@@ -21,6 +23,7 @@ from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
 from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import position_of
+from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.datasets.maintenance import ExpiryAsked, MaintenanceResult, OrphansAsked, Wanted
 from lithify.errors import HoldLapsed, Refused
@@ -139,7 +142,12 @@ class TableMaintenance:
         shown = view.show_expiry(self._dataset.url, found, options.grace_ms)
         return MaintenanceResult(found.outcome.value, found.outcome in DONE, shown)
 
-    # Manifests
+    # Deletes and manifests
+
+    def rewrite_deletes(self, *, dry_run: bool) -> MaintenanceResult:
+        found = DeleteRewriter(self._dataset, self._clock).run(dry_run=dry_run)
+        shown = show_deletes(self._dataset.url, found)
+        return MaintenanceResult(found.outcome.value, found.outcome in rewrite_deletes.DONE, shown)
 
     def rewrite_manifests(self, *, dry_run: bool) -> MaintenanceResult:
         found = ManifestRewriter(self._dataset, self._clock).run(dry_run=dry_run)

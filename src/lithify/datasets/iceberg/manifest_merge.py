@@ -128,7 +128,7 @@ class ManifestMerge:
         """The new manifests of a group, all of one content and spec, and how many entries they have."""
         packer = EntryPacker(spec, schema, self._format_version)
         sorter = EntrySorter(self._folder, self._buffer_bytes)
-        for manifest, data in _fetched(self._io, manifests):
+        for manifest, data in fetched(self._io, manifests):
             for entry in entries_in(manifest, data):
                 with decoding(manifest.manifest_path):
                     packed = packer.pack(entry)
@@ -162,7 +162,7 @@ class ManifestMerge:
         return SpecManifestWriter(content, spec, schema, output, self._snapshot_id, self._format_version)
 
 
-def _fetched(io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
+def fetched(io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
     """Manifests with their bytes, fetched ahead."""
     ahead: deque[tuple[ManifestFile, Future[bytes]]] = deque()
     ahead_bytes = 0

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 from pyiceberg.avro.codecs.deflate import DeflateCodec
@@ -44,6 +43,7 @@ from pyiceberg.types import IntegerType, ListType, NestedField, StringType, Stru
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from lithify.datasets.iceberg.manifests import ENTRY_VERSION
+from lithify.errors import CorruptObject
 
 COMPRESSION: Final = "deflate"
 """Of manifests and manifest lists: what Java uses for them and every reader knows. The table's
@@ -52,6 +52,23 @@ _EQUALITY_IDS = NestedField(
     135, "equality_ids", ListType(136, IntegerType(), element_required=True), required=False
 )
 _REFERENCED_DATA_FILE = NestedField(143, "referenced_data_file", StringType(), required=False)
+
+
+class _Encoder(BinaryEncoder):
+    """Encodes into memory. PyIceberg's writes each byte of a number to a stream."""
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+
+    def write(self, b: bytes) -> None:
+        self.out += b
+
+    def write_int(self, integer: int) -> None:
+        datum = (integer << 1) ^ (integer >> 63)
+        while datum & ~0x7F:
+            self.out.append((datum & 0x7F) | 0x80)
+            datum >>= 7
+        self.out.append(datum)
 
 
 class Packed(NamedTuple):
@@ -74,16 +91,18 @@ class EntryPacker:
         )
 
     def pack(self, entry: ManifestEntry) -> Packed:
-        """An entry that has its numbers (`manifests.entries_in`). An exception of any class when its
-        partition is not of the spec."""
-        file = entry.data_file
+        """An entry that has its numbers (`manifests.entries_in`); `CorruptObject` for one that has none. An
+        exception of any class when its partition is not of the spec."""
+        file, number = entry.data_file, entry.sequence_number
+        if number is None or entry.file_sequence_number is None or entry.snapshot_id is None:
+            raise CorruptObject(file.file_path, "is listed as an existing file, without a sequence number")
         if len(file.partition) != self._fields:
             raise ValueError(f"{file.file_path} has {len(file.partition)} partition values")
         entry.status = ManifestEntryStatus.EXISTING
-        out = BytesIO()
-        self._writer.write(BinaryEncoder(out), entry)
+        encoder = _Encoder()
+        self._writer.write(encoder, entry)
         partition = tuple(file.partition[n] for n in range(len(file.partition)))
-        return Packed(out.getvalue(), partition, entry.sequence_number or 0, file.record_count)
+        return Packed(bytes(encoder.out), partition, number, file.record_count)
 
 
 class SpecManifestWriter(ManifestWriterV2):

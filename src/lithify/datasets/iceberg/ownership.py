@@ -1,7 +1,7 @@
 """Which files beside a table are its own: names that prove who wrote them.
 
 1. Every file that Lithify writes for a table is named `lithify-<mark>-…`, followed by what no other file has:
-   the compaction, the range and random digits of a data file, random digits of a manifest.
+   the compaction, the range and random digits of a data file, random digits of a manifest or delete file.
 2. The mark is a hash of the table's UUID and location. Tables that share a folder for data have different
    marks, and so has a copy of a table, which keeps the UUID but lies elsewhere.
 3. A listed object and a path in a manifest are the same file if these names are. That holds however the path
@@ -29,9 +29,11 @@ FILE_PREFIX = "lithify-"
 _MARK_DIGITS = 16
 _DATA_NAME = r"(?P<compaction>[0-9A-HJKMNP-TV-Z]{26})-\d{5}-[0-9a-f]{32}-\d{5}\.[a-z]+"
 _MANIFEST_NAME = r"[0-9a-f]{32}-[0-9a-z-]+\.avro"
+_DELETES_NAME = r"[0-9a-f]{32}-deletes-\d+\.parquet"
 _NAME = re.compile(
     # Some locations have a hash and a dash before the name.
-    rf"(?:^|[/-])(?P<name>{FILE_PREFIX}(?P<mark>[0-9a-f]{{{_MARK_DIGITS}}})-(?:{_DATA_NAME}|{_MANIFEST_NAME}))\Z"
+    rf"(?:^|[/-])(?P<name>{FILE_PREFIX}(?P<mark>[0-9a-f]{{{_MARK_DIGITS}}})-"
+    rf"(?:{_DATA_NAME}|{_MANIFEST_NAME}|{_DELETES_NAME}))\Z"
 )
 
 
@@ -44,7 +46,7 @@ class OwnName:
     mark: str
     """Of the table it was written for."""
     compaction: Ulid | None
-    """`None` for a manifest."""
+    """`None` for a manifest, and for a delete file: no compaction writes these."""
 
 
 def mark_of(metadata: TableMetadata) -> str:

@@ -19,6 +19,7 @@
 | `lithify.max-active-bytes` | 100 GiB: bytes that active compactions read in all |
 | `lithify.max-queued-tasks` | 1000: more than these are deferred until the queue is empty |
 | `lithify.expire-snapshots` | 0; 1: coordinators expire snapshots that nobody needs, and their files |
+| `lithify.rewrite-position-delete-files` | 0; 1: coordinators drop and merge delete files |
 | `lithify.rewrite-manifests` | 0; 1: coordinators rewrite manifests where that is worth it |
 | `lithify.branch` | `main`; must be named when there are several |
 """
@@ -63,6 +64,7 @@ class TablePolicy:
     max_active_bytes: int = 100 * 1024 * MIB
     max_queued_tasks: int = 1000
     expire_snapshots: int = 0
+    rewrite_position_delete_files: int = 0
     rewrite_manifests: int = 0
     branch: str | None = None
 
@@ -77,7 +79,13 @@ _AT_LEAST_ONE = (
     "max_active_bytes",
     "max_queued_tasks",
 )
-_AT_MOST = {"min_new_percent": 100, "max_deleted_percent": 100, "expire_snapshots": 1, "rewrite_manifests": 1}
+_AT_MOST = {
+    "min_new_percent": 100,
+    "max_deleted_percent": 100,
+    "expire_snapshots": 1,
+    "rewrite_position_delete_files": 1,
+    "rewrite_manifests": 1,
+}
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _NAMES = {PREFIX + name.replace("_", "-"): name for name in TablePolicy.__dataclass_fields__}
 

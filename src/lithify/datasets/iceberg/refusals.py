@@ -59,16 +59,18 @@ def check_table(metadata: TableMetadata, branch: str | None, url: str) -> str:
     return _branch(metadata, branch, url)
 
 
-def check_manifests(metadata: TableMetadata, branch: str | None, url: str) -> str:
-    """The branch whose manifests are rewritten; `Refused` when those of the table cannot be."""
+def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """The branch whose manifests or delete files are rewritten; `Refused` when those of the table cannot
+    be."""
     if metadata.format_version not in (1, 2):
         raise Unsupported(
-            f"{url}: format version {metadata.format_version} gives rows their ids by their place in "
-            "manifests, which cannot be kept here; only manifests of versions 1 and 2 are rewritten"
+            f"{url}: format version {metadata.format_version} has deletion vectors, and row ids by the place "
+            "of entries in manifests, which cannot be kept here; only versions 1 and 2 are rewritten"
         )
     if any(key.startswith("encryption.") for key in metadata.properties):
-        raise Unsupported(f"{url}: the table is encrypted, and new manifests would not be")
+        raise Unsupported(f"{url}: the table is encrypted, and what is written here would not be")
     _check_sound(metadata, url)
+    check_writing(metadata, url)
     return _branch(metadata, branch, url)
 
 

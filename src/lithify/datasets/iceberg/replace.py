@@ -32,8 +32,10 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
+from lithify.datasets.iceberg.entry_order import schema_for
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing, referenced_path
 from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWriter
@@ -147,23 +149,13 @@ def write(
 ) -> Prepared:
     """Write the manifests of a snapshot on top of `head`; `properties` go into its summary."""
     metadata = table.metadata
-    writer = _Writer(table)
+    writer = SnapshotWriter(table)
     with translated(f"writing a snapshot of {'.'.join(table.name())}"):
         writer.add(replacement.added)
         writer.remove(replacement.removed.values())
         for manifest, entries in head.manifests:
             writer.keep(manifest, entries, replacement.removed)
-        manifests = writer.manifests()
-        path = writer.new_path(f"snap-{writer.snapshot_id}")
-        with write_manifest_list(
-            format_version=metadata.format_version,
-            output_file=table.io.new_output(path),
-            snapshot_id=writer.snapshot_id,
-            parent_snapshot_id=head.snapshot.snapshot_id,
-            sequence_number=metadata.next_sequence_number(),
-            avro_compression=COMPRESSION,
-        ) as manifest_list:
-            manifest_list.add_manifests(manifests)
+        path = writer.manifest_list(head.snapshot)
     summary = replace_summary(
         metadata,
         [entry.data_file for entry in replacement.removed.values()],
@@ -175,7 +167,7 @@ def write(
     return prepare(table, branch, head.snapshot, writer.snapshot_id, path, summary, now_ms, written, written)
 
 
-class _Writer:
+class SnapshotWriter:
     """Writes the manifests of one snapshot, several at once: each is an object of its own."""
 
     def __init__(self, table: Table) -> None:
@@ -188,19 +180,15 @@ class _Writer:
         self._manifests: list[Callable[[], ManifestFile]] = []
         """In the order of the manifest list."""
 
-    def manifests(self) -> list[ManifestFile]:
-        """What has been asked for; all of it is written when this returns."""
-        return all_of(self._manifests, MAX_WRITERS)
-
     def new_path(self, suffix: str) -> str:
         path = self._locations.new_metadata_location(f"{self._name}-{suffix}.avro")
         self.written.append(path)
         return path
 
     def add(self, files: Sequence[Added]) -> None:
-        by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
+        groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
         for added in files:
-            by_spec[added.file.spec_id].append(
+            groups[added.file.spec_id, _content_of(added.file)].append(
                 ManifestEntry.from_args(
                     status=ManifestEntryStatus.ADDED,
                     snapshot_id=self.snapshot_id,
@@ -209,29 +197,46 @@ class _Writer:
                     data_file=added.file,
                 )
             )
-        for spec, entries in by_spec.items():
-            self._write(spec, ManifestContent.DATA, entries)
+        for (spec, content), entries in groups.items():
+            self._write(spec, content, entries)
 
     def remove(self, entries: Iterable[ManifestEntry]) -> None:
         groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
-            is_data = entry.data_file.content == DataFileContent.DATA
-            content = ManifestContent.DATA if is_data else ManifestContent.DELETES
             deleted = _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id)
-            groups[entry.data_file.spec_id, content].append(deleted)
+            groups[entry.data_file.spec_id, _content_of(entry.data_file)].append(deleted)
         for (spec, content), removed in groups.items():
             self._write(spec, content, removed)
 
     def keep(
         self, manifest: ManifestFile, entries: Sequence[ManifestEntry], removed: Mapping[str, object]
     ) -> None:
-        """Take over a manifest, or the rest of it."""
+        """Take over what is not removed of a manifest."""
         rest = [entry for entry in entries if entry.data_file.file_path not in removed]
         if rest and len(rest) == len(entries):
-            self._manifests.append(lambda: manifest)
+            self.keep_whole(manifest)
         elif rest:
             existing = [_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in rest]
             self._write(manifest.partition_spec_id, manifest.content, existing)
+
+    def keep_whole(self, manifest: ManifestFile) -> None:
+        """Take over a manifest as it is."""
+        self._manifests.append(lambda: manifest)
+
+    def manifest_list(self, parent: Snapshot) -> str:
+        """Write what was asked for, and the list of it; its path."""
+        manifests = all_of(self._manifests, MAX_WRITERS)
+        path = self.new_path(f"snap-{self.snapshot_id}")
+        with write_manifest_list(
+            format_version=self._metadata.format_version,
+            output_file=self._table.io.new_output(path),
+            snapshot_id=self.snapshot_id,
+            parent_snapshot_id=parent.snapshot_id,
+            sequence_number=self._metadata.next_sequence_number(),
+            avro_compression=COMPRESSION,
+        ) as manifest_list:
+            manifest_list.add_manifests(manifests)
+        return path
 
     def _write(self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry]) -> None:
         output = self._table.io.new_output(self.new_path(f"m{len(self.written)}"))
@@ -245,8 +250,12 @@ class _Writer:
         self._manifests.append(write)
 
     def _open(self, content: ManifestContent, spec: PartitionSpec, output: OutputFile) -> ManifestWriter:
-        schema = self._metadata.schema()
+        schema = schema_for(self._metadata, spec) or self._metadata.schema()
         return SpecManifestWriter(content, spec, schema, output, self.snapshot_id)
+
+
+def _content_of(file: DataFile) -> ManifestContent:
+    return ManifestContent.DATA if file.content == DataFileContent.DATA else ManifestContent.DELETES
 
 
 def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:

@@ -53,7 +53,7 @@ from lithify.datasets.iceberg.manifest_writer import COMPRESSION
 from lithify.datasets.iceberg.manifests import manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.publish import Prepared, discard, prepare, publish
-from lithify.datasets.iceberg.refusals import check_manifests, count_notes
+from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.errors import Refused, StoreError
 from lithify.scratch import Scratch
@@ -151,7 +151,7 @@ class ManifestRewriter:
         work: _Work | None = None
         for attempt in range(1, MAX_TRIES + 1):
             table = self._dataset.load()
-            branch = check_manifests(table.metadata, self._dataset.policy(table).branch, self._dataset.url)
+            branch = check_rewritable(table.metadata, self._dataset.policy(table).branch, self._dataset.url)
             self._dataset.lineage.check(table, self._dataset.load)
             parent = table.metadata.snapshot_by_name(branch)
             if parent is None:

@@ -6,6 +6,7 @@ have none or wrong ones.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from pyiceberg.manifest import DataFile, DataFileContent
@@ -46,6 +47,27 @@ def replace_summary(
         **_totals(tuple(after)),
         **properties,
     )
+
+
+def deletes_summary(
+    parent: Summary | None, removed: Iterable[DataFile], added: Iterable[DataFile]
+) -> Summary:
+    """For delete files that are replaced while all others stay, which are not counted anew: totals are those
+    of the snapshot before, as far as it has them, and what changes."""
+    counted = UpdateMetrics()
+    change: Counter[str] = Counter()
+    for files, count, sign in ((added, counted.add_file, 1), (removed, counted.remove_file, -1)):
+        for file in files:
+            count(file)
+            for name, total in _totals([file]).items():
+                change[name] += sign * int(total)
+    known = parent.additional_properties if parent is not None else {}
+    totals = {
+        name: str(max(0, int(value) + change[name]))
+        for name, value in known.items()
+        if name.startswith("total-") and value.isdecimal()
+    }
+    return Summary(operation=Operation.REPLACE, **counted.to_dict(), **totals)
 
 
 def _of_partitions(
