@@ -23,18 +23,20 @@ from lithify.datasets.iceberg.catalogs import load_table, open_catalog, open_pla
 from lithify.datasets.iceberg.execute import run_rewrite
 from lithify.datasets.iceberg.fileio import forget_metadata, lend
 from lithify.datasets.iceberg.opened_ahead import MAX_AHEAD, DataPath, OpenedAhead, Wanted
-from lithify.datasets.iceberg.stored_files import Lent, StoredFile
+from lithify.datasets.iceberg.stored_files import Lent, Recent, StoredFile
 from lithify.datasets.iceberg.task import RewriteTask
 from lithify.datasets.iceberg.writer import OpenFile, RollingWriter
 from lithify.errors import CorruptObject
 from lithify.ids import RandomIds
 from lithify.store import multipart
+from lithify.store.urls import open_store
 from lithify.store.waiting import Waiting
 from lithify.testing.s3 import Operation, S3Server, Weather
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, make_rows, new_table
 from tests.datasets.iceberg.test_stored import task_of
-from tests.s3 import store_options
+from tests.s3 import S3, store_options
+from tests.store.test_remote import Request, between
 
 ENDINGS = (".parquet", ".avro", ".metadata.json")
 ROWS = pa.table({"n": list(range(5000)), "text": [f"row {n}" for n in range(5000)]})
@@ -153,6 +155,23 @@ def test_what_is_not_to_be_written_over_is_not(
             stream.write(byte * size)
             stream.close()
     assert io.new_input(path).open().read() == b"1" * size
+
+
+def test_a_conflict_where_nothing_is_found_is_no_file(s3: S3) -> None:
+    """S3 answers so while another request for the same object ends, a first try perhaps."""
+    conflict, asked = b"<Error><Code>ConditionalRequestConflict</Code></Error>", list[str]()
+
+    def answer(request: Request) -> tuple[int, bytes] | None:
+        if request.method == "PUT":
+            asked.append(request.path)
+        return (409, conflict) if request.method == "PUT" and len(asked) == 1 else None
+
+    root = f"s3://{s3.bucket()}"
+    with between(s3, answer) as options:
+        store, _ = open_store(root, options)
+        StoredFile(f"{root}/x.json", store, "x.json", Recent()).put(b"{}", overwrite=False)
+        assert store.get("x.json") == b"{}"
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("size", [1000, 20_000_000])

@@ -44,6 +44,7 @@ PART_BYTES = 8 * MIB
 MAX_PARTS_AT_ONCE = 8
 HELD_BYTES = 8 * MIB
 MAX_RECENT_BYTES = 16 * MIB
+_MAX_CONFLICTS = 10
 _METADATA = (".json", ".avro")
 _LASTING = (".json",)
 """What is worth remembering when it was read; of manifests the entries are kept (`listing`)."""
@@ -204,12 +205,21 @@ class StoredFile(InputFile, OutputFile):
             self._recent.keep(self.location, data)
 
     def _create(self, data: bytes) -> None:
-        try:
-            self._store.create(self._key, data)
-        except ObjectExists as error:
-            # It may be what a first try has left.
-            if self._store.get(self._key) != data:
-                raise FileExistsError(self.location) from error
+        for _ in range(_MAX_CONFLICTS):
+            try:
+                self._store.create(self._key, data)
+                return
+            except ObjectExists as error:
+                try:
+                    found = self._store.get(self._key)
+                except ObjectNotFound:
+                    continue  # S3 also says so while another request for the object is under way
+                if found != data:  # it may be what a first try has left
+                    raise FileExistsError(self.location) from error
+                return
+        raise StoreError(
+            f"create {self._key}: it conflicts with other requests, {_MAX_CONFLICTS} times in a row"
+        )
 
     def upload(self, overwrite: bool) -> ObjectWriter:
         """What a large file is written to."""
