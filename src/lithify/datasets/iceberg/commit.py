@@ -9,8 +9,9 @@
 4. Write one snapshot on top of the head and ask the catalog to make it the head, on condition that the
    head has not changed.
 5. If somebody was faster, delete what was written and start again from 1. If the answer is lost, look
-   whether the snapshot is in the table. Where even that cannot be told, the manifests stay and the
-   outcome is reported as unknown: the next call finds out in step 2.
+   whether the snapshot is in the table. If not, start again from 1 too, but delete nothing: should the first
+   one land later, the second is refused, and step 2 finds it. Where even that cannot be told, the manifests
+   stay and the outcome is reported as unknown: the next call finds out in step 2.
 
 The rows of the outputs are those of the inputs in the planned snapshot. So between it and the head,
 for every input: the file must still be there, and exactly the same position deletes must apply to it.
@@ -35,6 +36,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
 
 from lithify.clock import Clock
+from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.catalogs import load_table
 from lithify.datasets.iceberg.components import Component, components
 from lithify.datasets.iceberg.errors import translated
@@ -49,7 +51,7 @@ from lithify.datasets.iceberg.replace import (
     obsolete_deletes,
     write,
 )
-from lithify.errors import StoreError, VersionConflict
+from lithify.errors import LithifyError, StoreError, StoreUnavailable, VersionConflict
 from lithify.ids import Ulid
 
 COMPACTIONS_PROPERTY = "lithify.compactions"
@@ -100,6 +102,7 @@ class Committer:
     ) -> Verdicts:
         """Publish what still holds of each."""
         pause_s = FIRST_PAUSE_S
+        failure: LithifyError | None = None
         for attempt in range(1, MAX_TRIES + 1):
             table = load_table(self._catalog, self._identifier)
             branch = branch_of(table)
@@ -110,30 +113,38 @@ class Committer:
             batch = self._judge(table, head, compactions)
             if not batch.accepted:
                 return batch.verdicts
-            if self._publish(table, branch, head, batch):
+            failure = self._publish(table, branch, head, batch)
+            if failure is None:
                 return batch.verdicts
             if attempt < MAX_TRIES:
                 self._clock.sleep_s(self._rng.uniform(0, pause_s))
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
+        if isinstance(failure, StoreUnavailable):
+            raise failure
         raise VersionConflict(
             f"{'.'.join(self._identifier)}: other parties committed before Lithify {MAX_TRIES} times in a row"
         )
 
-    def _publish(self, table: Table, branch: str, head: Listing, batch: _Batch) -> bool:
-        """Whether the batch is committed now; `False` when somebody was faster."""
+    def _publish(
+        self, table: Table, branch: str, head: Listing, batch: _Batch
+    ) -> VersionConflict | StoreUnavailable | None:
+        """Commit the batch. What is returned is why it has to be tried again: somebody was faster, or the
+        catalog has not answered and does not know of it."""
         ids = ",".join(batch.accepted)
         prepared = write(
             table, branch, head, batch.replacement, {COMPACTIONS_PROPERTY: ids}, self._clock.now_ms()
         )
+        what = f"committing to {'.'.join(self._identifier)}"
         try:
-            with translated(f"committing to {'.'.join(self._identifier)}"):
-                # Not the catalog's method: this one also removes old metadata, where the table wants it.
-                table._do_commit(prepared.updates, prepared.requirements)
-        except VersionConflict:
+            # Not the catalog's method: this one also removes old metadata, where the table wants it.
+            asked_commit(
+                self._catalog, what, lambda: table._do_commit(prepared.updates, prepared.requirements)
+            )
+        except VersionConflict as conflict:
             if self._has_landed(prepared):
-                return True
+                return None
             discard(table.io, prepared)
-            return False
+            return conflict
         except StoreError as error:
             # It may still be under way, so nothing is deleted. If it lands later it is found then.
             try:
@@ -141,9 +152,12 @@ class Committer:
             except StoreError as lookup_error:
                 error.add_note(f"and whether it landed is unknown: {lookup_error}")
                 raise error from None
-            if not landed:
-                raise
-        return True
+            if landed:
+                return None
+            if isinstance(error, StoreUnavailable):
+                return error
+            raise
+        return None
 
     def _has_landed(self, prepared: Prepared) -> bool:
         table = load_table(self._catalog, self._identifier)
