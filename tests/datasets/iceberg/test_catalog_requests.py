@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -87,6 +88,30 @@ def test_nobody_listens_and_that_is_told_and_the_cause_named_at_the_end() -> Non
         open_catalog("gone", properties, Waiting(4.5, "table", told.append))
     assert isinstance(told[0], WaitingForStore)
     assert (told[0].url, told[0].cause) == ("catalog gone", "connection refused")
+
+
+def test_who_comes_back_waits_for_a_catalog_once_and_finds_it_back(catalog: SqlCatalog) -> None:
+    new_table(catalog)
+    is_away, is_back = threading.Event(), threading.Event()
+    is_away.set()
+
+    def tell(event: Event) -> None:
+        if isinstance(event, StoreBack):
+            is_back.set()
+
+    def choose(_: Asked) -> Fault:
+        return Fault.BUSY if is_away.is_set() else Fault.NONE
+
+    waiting = Waiting(4.5, "table", tell, comes_back=True)
+    with serve_rest(catalog) as rest, proxy(rest.uri, choose) as uri:
+        properties = {"type": "rest", "uri": uri}
+        with pytest.raises(StoreUnavailable, match="waited for the store"):
+            open_catalog("far", properties, waiting)
+        with pytest.raises(StoreUnavailable, match=r"catalog far is away since \d s: 503"):
+            open_catalog("far", properties, waiting)
+        is_away.clear()
+        assert is_back.wait(20)
+        assert load_table(open_catalog("far", properties, waiting), NAME).name() == NAME
 
 
 class Locked(SqlCatalog):

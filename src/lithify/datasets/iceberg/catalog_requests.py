@@ -30,27 +30,24 @@ READ_S = 30.0
 COMMIT_S = 60.0
 _OWN = "lithify.catalog-requests"
 """Among the properties of a catalog in this process."""
-_PROBE = "lithify_is_the_catalog_back"
-"""Asked for by who wants to know; there is no such namespace."""
 
 _T = TypeVar("_T")
 
 
 def opened(
-    name: str, properties: Mapping[str, Any], waiting: Waiting, open_it: Callable[[], Catalog]
+    name: str, properties: Mapping[str, str], waiting: Waiting, open_it: Callable[[], Catalog]
 ) -> Catalog:
     """What `open_it` gives, which asks the catalog of that name for its configuration. From then on
     `asked_catalog` and `asked_commit` wait for it."""
     url = f"catalog {name}"
-    is_rest = _is_rest(name, properties)
-    catalog = _asked(Requests(url, waiting, limit_s=READ_S), url, open_it, is_rest=is_rest)
 
     def probe() -> None:
         with translated(url):
-            catalog.namespace_exists(_PROBE)
+            open_it()
 
-    texts = {key: value for key, value in catalog.properties.items() if isinstance(value, str)}
-    requests = Requests(url, waiting, limit_s=READ_S, probe=probe, known=known_of(url, texts))
+    known = known_of(url, properties)
+    requests = Requests(url, waiting, limit_s=READ_S, probe=probe, known=known)
+    catalog = _asked(requests, url, open_it, is_rest=_is_rest(name, properties))
     catalog.properties[_OWN] = requests
     return catalog
 
