@@ -1,4 +1,4 @@
-"""A small HTTP proxy before an S3 server, which does to requests what networks and busy stores do."""
+"""A small HTTP proxy before a server, which does to requests what networks and busy stores do."""
 
 from __future__ import annotations
 
@@ -79,6 +79,13 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def flaky(s3: S3, choose: Choose, asked: list[Asked] | None = None) -> Iterator[dict[str, str]]:
     """The options that reach `s3` through a proxy with faults; `asked` collects the requests."""
+    with proxy(s3.endpoint, choose, asked) as endpoint:
+        yield {**s3.options, "aws_endpoint": endpoint}
+
+
+@contextmanager
+def proxy(endpoint: str, choose: Choose, asked: list[Asked] | None = None) -> Iterator[str]:
+    """The endpoint of a proxy with faults before another; `asked` collects the requests."""
     over, lock = threading.Event(), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -104,7 +111,7 @@ def flaky(s3: S3, choose: Choose, asked: list[Asked] | None = None) -> Iterator[
             return self._answer(status, headers, data, fault)
 
         def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-            connection = http.client.HTTPConnection(urlsplit(s3.endpoint).netloc, timeout=60)
+            connection = http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=60)
             try:
                 connection.request(self.command, self.path, body, dict(self.headers))
                 answer = connection.getresponse()
@@ -146,7 +153,7 @@ def flaky(s3: S3, choose: Choose, asked: list[Asked] | None = None) -> Iterator[
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield {**s3.options, "aws_endpoint": f"http://127.0.0.1:{server.server_port}"}
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         over.set()
         server.shutdown()

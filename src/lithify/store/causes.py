@@ -24,7 +24,7 @@ from obstore.exceptions import BaseError
 from lithify.store.retries import Failure
 
 _STATUS = re.compile(r"status code: (\d{3})([^:]*)")
-_PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
+PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
 _PASSING_CODES = ("RequestTimeout", "RequestTimeTooSkewed")
 _METADATA_SERVICES = ("://169.254.", "://metadata.google.internal")
 """Where a client looks for credentials that nobody has given."""
@@ -40,7 +40,7 @@ def failure_of(error: BaseException) -> tuple[Failure, str]:
     text, _, debug = str(error).partition("Debug source")
     status = _STATUS.search(text)
     if status is not None:
-        passes = int(status[1]) in _PASSING_STATUS or any(code in text for code in _PASSING_CODES)
+        passes = int(status[1]) in PASSING_STATUS or any(code in text for code in _PASSING_CODES)
         return Failure.PASSING if passes else Failure.LASTING, f"{status[1]}{status[2]}".strip()
     # obstore's writers raise it all as OSError, without what is below `Debug source`.
     if type(error) is not OSError and (

@@ -15,6 +15,7 @@ A write that is repeated may find its own first try: a create says `ObjectExists
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -79,9 +80,11 @@ class Requests(Direct):
         rng: random.Random | None = None,
         probe: Callable[[], object] | None = None,
         known: Known | None = None,
+        limit_s: float = math.inf,
     ) -> None:
         """`probe` reads something, whatever, by which a service learns that the store is back. `known` is
-        what others in this process know of the same store, for those who come back to it."""
+        what others in this process know of the same store, for those who come back to it. A try that is
+        silent for `limit_s` has failed; most clients cut it off by themselves."""
         waiting = waiting if waiting is not None else Waiting()
         self.url = url
         self._probe = probe
@@ -89,6 +92,7 @@ class Requests(Direct):
             waiting = replace(waiting, comes_back=False)
         self._waiting = waiting
         self.policy = RetryPolicy(waiting.max_s, max_retries)
+        self._limit_s = limit_s
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()
         self._outages = Outages(url, waiting, self._clock, known)
@@ -114,6 +118,34 @@ class Requests(Direct):
     def write(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         """What `call` gives, which sends about so much, and may have taken effect although it failed."""
         return self._repeated(lambda _: call(), size_bytes, is_hedged=False)
+
+    def repeated(self, call: Callable[[], _T]) -> _T:
+        """What `call` gives, which changes nothing. Other things may keep it waiting, so only its failures
+        say anything of the store."""
+        return self._repeated(lambda _: call(), 0, is_hedged=False, is_followed=False)
+
+    def once(self, call: Callable[[], _T], limit_s: float) -> _T:
+        """What `call` gives, which must not be repeated, and may have taken effect although it failed. When
+        nothing has come for `limit_s` it counts as failed, and may take effect yet."""
+        self._outages.check()
+        waiter = object()
+
+        def silent(for_s: float) -> None:
+            if for_s >= limit_s:
+                raise StoreUnavailable(f"{self.url}: no answer for {for_s:.0f} s", SILENCE)
+            if for_s >= FIRST_AFTER_S:
+                self._outages.waits(waiter, self._clock.monotonic_s() - for_s, SILENCE)
+
+        try:
+            answer = followed(lambda _: call(), self._clock, self._traffic, patience_s=None, silent=silent)
+        except StoreUnavailable:
+            self._outages.leaves(waiter)
+            raise
+        except BaseException as error:
+            self._end(waiter, error)
+            raise
+        self._outages.answered(waiter)
+        return answer
 
     def sent(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         """What `call` gives, which sends about so much and repeats it by itself."""
@@ -165,7 +197,9 @@ class Requests(Direct):
         finally:
             self._is_asking = False
 
-    def _repeated(self, call: Callable[[GotOn], _T], size_bytes: int, *, is_hedged: bool) -> _T:
+    def _repeated(
+        self, call: Callable[[GotOn], _T], size_bytes: int, *, is_hedged: bool, is_followed: bool = True
+    ) -> _T:
         self._outages.check()
         waiter, tries = object(), 0
         first: StoreUnavailable | None = None
@@ -184,7 +218,7 @@ class Requests(Direct):
                 since_s = failed_s
             is_silent = for_s >= least_patience_s(size_bytes)
             is_over = is_silent and now_s - since_s >= self.policy.max_wait_s
-            if is_over:
+            if is_over or for_s >= self._limit_s:
                 raise StoreUnavailable(f"{self.url}: no answer for {for_s:.0f} s", SILENCE)
 
         while True:
@@ -192,13 +226,17 @@ class Requests(Direct):
             started_s = self._clock.monotonic_s()
             try:
                 patience_s = self._traffic.usual.patience_s(size_bytes) if is_hedged else None
-                answer = followed(
-                    call,
-                    self._clock,
-                    self._traffic,
-                    size_bytes=size_bytes,
-                    patience_s=patience_s,
-                    silent=silent,
+                answer = (
+                    followed(
+                        call,
+                        self._clock,
+                        self._traffic,
+                        size_bytes=size_bytes,
+                        patience_s=patience_s,
+                        silent=silent,
+                    )
+                    if is_followed
+                    else call(lambda: None)
                 )
             except StoreUnavailable as error:
                 now_s = self._clock.monotonic_s()

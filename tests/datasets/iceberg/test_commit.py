@@ -20,7 +20,7 @@ from pyiceberg.typedef import Record
 from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane
-from lithify.errors import Fenced, StoreError
+from lithify.errors import Fenced, StoreUnavailable
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -157,20 +157,46 @@ def test_a_commit_that_landed_is_recognised(
 
 
 @pytest.mark.parametrize("lands_later", [False, True])
+def test_a_commit_that_had_no_effect_so_far_is_tried_again_and_published_once(
+    catalog: SqlCatalog, lands_later: bool
+) -> None:
+    """The first one may still be under way when the table is looked at, and land before the second."""
+    world = World(catalog)
+    under_way: list[Commit] = []
+
+    def second(commit: Commit) -> CommitTableResponse:
+        if lands_later:
+            under_way[0]()
+        return commit()
+
+    def first(commit: Commit) -> CommitTableResponse:
+        under_way.append(commit)
+        world.catalog.meddle = second
+        raise CommitStateUnknownException("no answer")
+
+    world.catalog.meddle = first
+    assert world.steps.commit().committed
+    assert world.published() == 1
+    check(world.table, world.rows)
+
+
+@pytest.mark.parametrize("lands_later", [False, True])
 def test_a_commit_whose_outcome_is_unknown_is_published_once(catalog: SqlCatalog, lands_later: bool) -> None:
-    """It may still be under way when the table is looked at; then the next try finds it."""
+    """No try has an answer, and one of them may land after all; then the next run finds it."""
     world = World(catalog)
     under_way: list[Commit] = []
 
     def meddle(commit: Commit) -> CommitTableResponse:
         under_way.append(commit)
+        world.catalog.meddle = meddle
         raise CommitStateUnknownException("no answer")
 
     world.catalog.meddle = meddle
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreUnavailable, match="no answer"):
         world.steps.commit()
+    world.catalog.meddle = None
     if lands_later:
-        under_way[0]()
+        under_way[7]()
     check(world.table, world.rows)
     assert world.steps.commit().committed
     assert world.published() == 1

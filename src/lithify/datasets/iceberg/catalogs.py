@@ -22,7 +22,8 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
-from lithify.datasets.iceberg.errors import said, translated
+from lithify.datasets.iceberg.catalog_requests import asked_catalog, opened
+from lithify.datasets.iceberg.errors import said
 from lithify.datasets.iceberg.fileio import forget_metadata, lend, let_wait, waiting_of
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
@@ -97,18 +98,19 @@ def open_catalog(
     name: str, properties: Mapping[str, str] | None = None, waiting: Waiting | None = None
 ) -> Catalog:
     """The catalog of that name in PyIceberg's configuration. `properties` win over that; they may go by the
-    names that options of databases have (`aws_endpoint`). `waiting` says how files of its tables are waited
-    for."""
+    names that options of databases have (`aws_endpoint`). `waiting` says how it and files of its tables are
+    waited for."""
     if not pyiceberg.__version__.startswith(TESTED_PYICEBERG):
         raise Refused(
             f"PyIceberg {pyiceberg.__version__} is installed, but Lithify was tested with "
             f"{TESTED_PYICEBERG}x only; install that version"
         )
+    given = _as_properties(properties or {})
+    waiting = waiting if waiting is not None else Waiting()
     try:
-        with translated(f"catalog {name}"):
-            catalog = load_catalog(name, **_as_properties(properties or {}))
+        catalog = opened(name, given, waiting, lambda: load_catalog(name, **given))
         _settle_endpoints(catalog)
-        let_wait(catalog, waiting if waiting is not None else Waiting())
+        let_wait(catalog, waiting)
         _lend_warehouse(catalog)
         return catalog
     except (ValueError, NoSuchPropertyException) as error:
@@ -153,8 +155,7 @@ def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
 def _loaded(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     what = f"table {'.'.join(identifier)}"
     try:
-        with translated(what):
-            return catalog.load_table(identifier)
+        return asked_catalog(catalog, what, lambda: catalog.load_table(identifier))
     except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
         raise CorruptObject(
             what, f"its metadata do not decode: {type(error).__name__}: {said(error)}"

@@ -10,8 +10,9 @@
 4. Write one snapshot on top of the head and ask the catalog to make it the head, on condition that the
    head has not changed.
 5. If somebody was faster, delete what was written and start again from 1. If the answer is lost, look
-   whether the snapshot is in the table. Where even that cannot be told, the manifests stay and the
-   outcome is reported as unknown: the next call finds out in step 2.
+   whether the snapshot is in the table. If not, start again from 1 too, but delete nothing: should the first
+   one land later, the second is refused, and step 2 finds it. Where even that cannot be told, the manifests
+   stay and the outcome is reported as unknown: the next call finds out in step 2.
 
 The rows of the outputs are those of the inputs in the planned snapshot. So between it and the head,
 for every input: the file must still be there, and exactly the same position deletes must apply to it.
@@ -50,7 +51,7 @@ from lithify.datasets.iceberg.replace import (
     obsolete_deletes,
     write,
 )
-from lithify.errors import VersionConflict
+from lithify.errors import LithifyError, StoreUnavailable, VersionConflict
 from lithify.ids import Ulid
 from lithify.store.together import both
 
@@ -103,6 +104,7 @@ class Committer:
         """Publish what still holds of each. `check` raises when this process may not commit to the table that
         was loaded; it has looked before anything is written."""
         pause_s = FIRST_PAUSE_S
+        failure: LithifyError | None = None
         for attempt in range(1, MAX_TRIES + 1):
             table = load_table(self._catalog, self._identifier)
             branch = branch_of(table)
@@ -112,25 +114,34 @@ class Committer:
             batch = self._judge(table, head, compactions)
             if not batch.accepted:
                 return batch.verdicts
-            if self._publish(table, branch, head, batch):
+            failure = self._publish(table, branch, head, batch)
+            if failure is None:
                 return batch.verdicts
             if attempt < MAX_TRIES:
                 self._clock.sleep_s(self._rng.uniform(0, pause_s))
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
+        if isinstance(failure, StoreUnavailable):
+            raise failure
         raise VersionConflict(
             f"{'.'.join(self._identifier)}: other parties committed before Lithify {MAX_TRIES} times in a row"
         )
 
-    def _publish(self, table: Table, branch: str, head: Listing, batch: _Batch) -> bool:
-        """Whether the batch is committed now; `False` when somebody was faster."""
+    def _publish(
+        self, table: Table, branch: str, head: Listing, batch: _Batch
+    ) -> VersionConflict | StoreUnavailable | None:
+        """Commit the batch. What is returned is why it has to be tried again: somebody was faster, or the
+        catalog has not answered and does not know of it."""
         ids = ",".join(batch.accepted)
         prepared = write(
             table, branch, head, batch.replacement, {COMPACTIONS_PROPERTY: ids}, self._clock.now_ms()
         )
-        if publish(table, prepared, lambda: load_table(self._catalog, self._identifier)):
-            return True
+        try:
+            if publish(table, prepared, lambda: load_table(self._catalog, self._identifier)):
+                return None
+        except StoreUnavailable as error:
+            return error  # it may still be under way, so nothing is deleted; should it land, it is found then
         discard(table.io, prepared.written)
-        return False
+        return VersionConflict(f"{'.'.join(self._identifier)}: somebody was faster")
 
     def _judge(self, table: Table, head: Listing, compactions: Sequence[IcebergCompaction]) -> _Batch:
         batch = _Batch({}, [], Replacement())

@@ -6,29 +6,87 @@ somebody's code, and passes through as it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 from pyiceberg.exceptions import (
     CommitFailedException,
+    CommitStateUnknownException,
     NoSuchNamespaceError,
     NoSuchTableError,
     NotInstalledError,
     RESTError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
     ValidationError,
 )
-from sqlalchemy.exc import SQLAlchemyError
+from requests import exceptions as http
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError, VersionConflict
+from lithify.errors import (
+    CorruptObject,
+    DatasetNotFound,
+    Refused,
+    StoreError,
+    StoreUnavailable,
+    VersionConflict,
+)
+from lithify.store.causes import PASSING_STATUS, UNKNOWN_NAME, UNTRUSTED
 
 MAX_SAID = 400
+_PASSING: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
+    (ServiceUnavailableError, "503 Service Unavailable"),
+    (TooManyRequestsError, "429 Too Many Requests"),
+    ((ServerError, CommitStateUnknownException), "the catalog failed"),
+    (http.Timeout, "no answer in time"),
+    (http.ChunkedEncodingError, "the answer broke off"),
+)
+_TEXTS = tuple(
+    (re.compile(pattern, re.IGNORECASE), cause)
+    for pattern, cause in (
+        (r"connection refused", "connection refused"),
+        (r"name or service not known|failed to resolve|could not translate host", UNKNOWN_NAME),
+        (r"timed? ?out", "no answer in time"),
+        (
+            r"reset by peer|aborted|broken pipe|closed the connection|lost connection|gone away",
+            "the connection broke",
+        ),
+        (r"starting up|shutting down|too many connections|database is locked", "the catalog is busy"),
+    )
+)
+"""Of requests that did not come through, and of databases."""
 _UNREACHABLE: tuple[type[Exception], ...] = (OSError, RESTError, SQLAlchemyError, pa.ArrowException)
 
 
 def said(error: Exception) -> str:
     """What an error says, in one line and without addresses of pydantic's manual."""
     return " ".join(str(error).partition("For further information")[0].split())[:MAX_SAID]
+
+
+def passing(error: Exception) -> tuple[str, bool] | None:
+    """Why a catalog has not answered, if that passes, and whether it may as well be a mistake in the
+    settings. Of a commit it is not known then whether it took effect."""
+    for kinds, cause in _PASSING:
+        if isinstance(error, kinds):
+            return cause, False
+    if isinstance(error, http.HTTPError):
+        answer = error.response
+        if answer is None or answer.status_code not in PASSING_STATUS:
+            return None
+        return f"{answer.status_code} {answer.reason}", False
+    if isinstance(error, http.SSLError):
+        return UNTRUSTED, True
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return "the connection broke", False
+    if not isinstance(error, (http.ConnectionError, DBAPIError)):
+        return None
+    told = next((cause for pattern, cause in _TEXTS if pattern.search(str(error))), None)
+    if told is None and isinstance(error, http.ConnectionError):
+        told = "the connection failed"
+    return None if told is None else (told, told == UNKNOWN_NAME)
 
 
 @contextmanager
@@ -45,4 +103,9 @@ def translated(what: str) -> Iterator[None]:
     except ValidationError as error:
         raise CorruptObject(what, said(error)) from error
     except _UNREACHABLE as error:
+        found = passing(error)
+        if found is not None:
+            cause, is_doubtful = found
+            text = f"{what}: {cause}: {type(error).__name__}: {said(error)}"
+            raise StoreUnavailable(text, cause, is_doubtful=is_doubtful) from error
         raise StoreError(f"{what}: {type(error).__name__}: {error}") from error

@@ -70,6 +70,7 @@ from lithify.clock import Clock
 from lithify.coordination.expiry_runs import ExpiryRuns
 from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
+from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.garbage import BATCH_FILES, MAX_DELETES_IN_FLIGHT, check_whole
@@ -352,8 +353,8 @@ class Expirer:
                 grace_ms, base = max(grace_ms, MIN_UNCHECKED_GRACE_MS), table.metadata_location
             entry = self._pending.write(own, going, now_ms, grace_ms, base)
         try:
-            with translated(what):
-                table._do_commit(updates_of(table.metadata, plan.policy.refs, going), requirements_of(table))
+            updates = updates_of(table.metadata, plan.policy.refs, going)
+            asked_commit(table.catalog, what, lambda: table._do_commit(updates, requirements_of(table)))
         except (VersionConflict, StoreError) as error:
             now = self._dataset.load()
             if not self._has_landed(now, plan, going):

@@ -34,6 +34,7 @@ from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from lithify.datasets.iceberg.catalog_requests import without_requests
 from lithify.datasets.iceberg.reading import RandomReads
 from lithify.datasets.iceberg.stored_files import Lent, StoredFile
 from lithify.errors import StoreUnavailable
@@ -209,7 +210,7 @@ class WaitingFileIO(FileIO):
             strategy = Patiently if streams else OnlyOnce
             given = {
                 name: value
-                for name, value in self.properties.items()
+                for name, value in without_requests(self.properties).items()
                 if name not in (PY_IO_IMPL, _GIVEN_IMPL, _OWN)
             }
             if _GIVEN_IMPL in self.properties:

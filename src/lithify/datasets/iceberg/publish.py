@@ -28,6 +28,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.manifests import manifests_of
 from lithify.errors import StoreError, VersionConflict
@@ -102,9 +103,12 @@ def publish(table: Table, prepared: Prepared, load: Callable[[], Table]) -> bool
     `StoreError` when that cannot be told: it may still be under way, so nothing of it may be deleted.
     """
     try:
-        with translated(f"committing to {'.'.join(table.name())}"):
-            # Not the catalog's method: this one also removes old metadata, where the table wants it.
-            table._do_commit(prepared.updates, prepared.requirements)
+        # Not the catalog's method: this one also removes old metadata, where the table wants it.
+        asked_commit(
+            table.catalog,
+            f"committing to {'.'.join(table.name())}",
+            lambda: table._do_commit(prepared.updates, prepared.requirements),
+        )
     except VersionConflict:
         return _has_landed(prepared, load())
     except ValueError:
