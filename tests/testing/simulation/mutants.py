@@ -134,6 +134,10 @@ def _revive(ledger: AnyLedger, epoch: int) -> AnyLedger:
     return replace(ledger, compactions=revived)
 
 
+def _recover_whatever_is_newer(ledger: AnyLedger, epoch: int) -> AnyLedger:
+    return replace(_honest_recover(replace(ledger, epoch=0), epoch), epoch=epoch)
+
+
 def _trim_all(ledger: AnyLedger) -> AnyLedger:
     return replace(ledger, compactions=ledger.active())
 
@@ -278,6 +282,11 @@ MUTANTS = (
         "a new coordinator submits again what is finished",
         (rules.STATES,),
         ((transitions, "recover", _revive),),
+    ),
+    Mutant(
+        "who takes up a ledger does not look whether a newer coordinator has",
+        (rules.EPOCHS,),
+        ((transitions, "recover", _recover_whatever_is_newer),),
     ),
     Mutant(
         "no finished compaction is remembered",
