@@ -28,6 +28,7 @@ from tests.datasets.iceberg.tables import (
     DAY,
     PATH_ID,
     START,
+    add_file,
     age_files,
     append,
     delete_equal,
@@ -349,3 +350,33 @@ def test_a_coordinator_does_it_where_the_table_says_so(catalog: SqlCatalog) -> N
     with fresh(table).transaction() as change:
         change.set_properties({"lithify.rewrite-position-delete-files": "1"})
     assert [tick() for _ in range(2)] == [4, 1], "not before there are five"
+
+
+# What is left alone
+
+
+def test_files_with_the_deleted_rows_in_them_stay(catalog: SqlCatalog) -> None:
+    table = table_with(catalog, 1)
+    for row in range(2):
+        delete_positions(table, {files_of(table)[0].file_path: [row]})
+    path = delete_files_of(table)[0].file_path.removeprefix("file://")
+    content = pq.read_table(path)
+    pq.write_table(content.append_column("row", content["pos"]), path)
+    before = fresh(table).metadata_location
+    done = run(table)
+    assert done.outcome is Outcome.NOTHING_TO_DO
+    assert any("columns beside a path and a position" in note for note in done.notes)
+    assert fresh(table).metadata_location == before
+    assert on_disk(table) == named_paths(table)
+
+
+def test_deletes_of_a_data_file_that_is_listed_twice_stay(catalog: SqlCatalog) -> None:
+    table = table_with(catalog, 1)
+    (path,) = paths(files_of(table))
+    for row in range(2):
+        delete_positions(table, {path: [row]})
+    add_file(table, path, 5)
+    done = run(table)
+    assert done.outcome is Outcome.NOTHING_TO_DO
+    assert any("listed more than once" in note for note in done.notes)
+    assert len(delete_files_of(table)) == 2
