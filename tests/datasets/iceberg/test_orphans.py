@@ -25,6 +25,7 @@ from lithify.ids import RandomIds
 from lithify.testing.faulty import Crash, Fault
 from tests.datasets.iceberg.faults import Faults, install
 from tests.datasets.iceberg.reachability import needed_by
+from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     NAME,
@@ -326,6 +327,16 @@ def test_two_tables_with_one_folder_for_data(catalog: SqlCatalog, table: Table) 
 def test_a_table_that_writes_to_a_folder_above(catalog: SqlCatalog, table: Table) -> None:
     above = root_of(table).parent.as_uri()
     refused(table, "db.other", [table_in(catalog, f"{above}/z", **{"write.data.path": above})])
+
+
+def test_through_a_rest_catalog(catalog: SqlCatalog, table: Table) -> None:
+    other = table_in(catalog, root_of(table) / "inner")
+    left(table, "data/orphan.parquet", "inner/data/a.parquet")
+    with serve_rest(catalog) as rest:
+        assert [Path(path).name for path in run(rest.load_table(NAME)).paths] == ["orphan.parquet"]
+        with fresh(other).transaction() as change:
+            change.set_properties({"write.data.path": table.location()})
+        refused(rest.load_table(NAME), "db.other has its files in", [other])
 
 
 def test_two_tables_in_one_place(catalog: SqlCatalog, table: Table) -> None:

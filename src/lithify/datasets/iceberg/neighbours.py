@@ -10,8 +10,8 @@ table has files there:
 2. The same goes for tables that the catalog does not know (any more) and whose metadata files lie in the
    place: they say themselves where the table lies.
    And for tables of Delta Lake and Hudi, which have a folder of their own there.
-3. Metadata files of the table's own that it does not know were left by commits that failed, or a second
-   catalog has the table too and goes its own way. What they name is named.
+3. Metadata files of the table's own that it does not know, and that are not older than its log, were left by
+   commits that failed, or a second catalog has the table too and goes its own way. What they name is named.
 
 Places are compared without scheme and bucket, because one bucket can have several names. What another table
 wrote to the place before it was told to write elsewhere cannot be seen, nor files that another table has
