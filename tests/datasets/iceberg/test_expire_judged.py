@@ -4,6 +4,7 @@ every snapshot whole, and a program of its own finds all files that are needed a
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from pyiceberg.table import Table
 
 from lithify.datasets.iceberg.expire import ExpireOptions, Expirer
 from lithify.datasets.iceberg.maintenance import TableMaintenance
+from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.datasets.maintenance import Wanted
 from lithify.errors import Refused
 from lithify.ids import RandomIds
@@ -37,6 +40,12 @@ from tests.judge.iceberg_java import iceberg_java
 PARTS = ("snapshots", "files", "manifests", "entries", "refs", "history", "all_data_files")
 
 
+THINGS = (
+    *("append", "append", "rewrite", "delete", "delete", "tag", "branch", "compact", "hold", "expire"),
+    *("rewrite manifests", "rewrite deletes"),
+)
+
+
 class Life:
     """Random things that happen to a table."""
 
@@ -45,9 +54,7 @@ class Life:
 
     def step(self, n: int) -> None:
         table, rng = self.table, self._rng
-        match rng.choice(
-            ["append", "append", "rewrite", "delete", "tag", "branch", "compact", "hold", "expire"]
-        ):
+        match rng.choice(THINGS):
             case "append":
                 append(table, make_rows(3, START + rng.randrange(3) * DAY))
             case "rewrite" if read(table):
@@ -60,10 +67,22 @@ class Life:
                     getattr(changes, f"create_{kind}")(chosen, f"{kind}{n}")
             case "compact":
                 compact(dataset_of(table))
+            case "rewrite manifests":
+                self._keeping(lambda: ManifestRewriter(dataset_of(table), a_clock()).run())
+            case "rewrite deletes":
+                self._keeping(lambda: DeleteRewriter(dataset_of(table), a_clock()).run())
             case "hold" if fresh(table).snapshots():
                 self._hold(f"h{n}")
             case "expire":
                 self.expire(rng.randint(1, 4))
+
+    def _keeping(self, action: Callable[[], object]) -> None:
+        """What every snapshot reads, and the newest, stays."""
+        before = {s.snapshot_id: read(self.table, s.snapshot_id) for s in fresh(self.table).snapshots()}
+        rows = read(self.table)
+        action()
+        assert {n: read(self.table, n) for n in before} == before
+        assert read(self.table) == rows
 
     def _hold(self, name: str) -> None:
         clock = a_clock()

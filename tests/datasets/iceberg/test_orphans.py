@@ -119,21 +119,18 @@ def test_however_the_location_is_written(catalog: SqlCatalog, tmp_path: Path, sp
     assert {p for p in files_in(tmp_path / "events") if "_lithify" not in p.parts} == before - {orphan}
 
 
-def test_how_names_are_written_does_not_matter(table: Table, tmp_path: Path) -> None:
+def test_how_names_are_written_does_not_matter(table: Table) -> None:
     named = left(table, "data/one.parquet", "data/a b%20c.parquet", "data/x/y.parquet", "data/z.parquet")
     root = str(root_of(table))
     spellings = (
         f"file:{root}/data/one.parquet",
         f"file://{root}/data/a b%20c.parquet",
         f"{root}//data/q/../x/y.parquet",
-        f"s3a://bucket/{tmp_path.name}/z.parquet",
     )
-    source = next(
-        path for path in files_in(root_of(table)) if path.suffix == ".parquet" and path not in named
-    )
+    source = next(root_of(table).glob("data/00000*.parquet"))
     for path in named:
         shutil.copy(source, path)
-    for spelling in spellings[:3]:
+    for spelling in spellings:
         add_file(table, spelling, 3)
     age_files(root_of(table), OLD_S)
     assert [Path(path).name for path in run(table, OrphanOptions()).paths] == ["z.parquet"]
@@ -399,7 +396,7 @@ def test_more_than_a_share_is_a_mistake(table: Table, monkeypatch: pytest.Monkey
 def test_what_is_named_meanwhile_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "BATCH_FILES", 1)
     named = left(table, *(f"data/{n}.parquet" for n in range(4)))
-    source = next(path for path in files_in(root_of(table)) if path.name.startswith("00000"))
+    source = next(root_of(table).glob("data/00000*.parquet"))
     for path in named:
         shutil.copy(source, path)
     age_files(root_of(table), OLD_S)
