@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -117,7 +118,7 @@ class Result:
         return self.shown.document
 
 
-PARTS = ("data", "expiry", "files")
+PARTS = ("data", "deletes", "manifests", "expiry", "files")
 """Of maintenance, in the order in which they are done: each leaves something to the ones after it."""
 
 
@@ -409,23 +410,28 @@ class Dataset:
     def maintain(
         self, *, skip: Collection[str] = (), take_over: bool = False, on_event: Observer | None = None
     ) -> Maintained:
-        """Do once all that keeps a table in shape (`PARTS`): compact its data, let go the history that nobody
-        needs, delete what Lithify left behind and what was expired a grace period ago. `Refused` before
-        anything is done where datasets of the kind have no history."""
+        """Do once all that keeps a table in shape (`PARTS`): compact its data, drop and merge delete files,
+        merge and sort manifests, let go the history that nobody needs, delete what Lithify left behind and
+        what was expired a grace period ago. `Refused` before anything is done where datasets of the kind have
+        no history."""
         unknown = sorted(set(skip) - set(PARTS))
         if unknown:
             raise Refused(f"{', '.join(unknown)}: no part of maintenance; parts are {', '.join(PARTS)}")
-        self._maintenance()
+        maintenance = self._maintenance()
         parts: dict[str, Shown] = {}
         is_done = True
         if "data" not in skip:
             compacted = self.compact(take_over=take_over, on_event=on_event)
             parts["data"], is_done = compacted.shown, not compacted.failed
-        # Here come delete files and manifests: after the data, whose rewrite leaves fewer of them, and before
-        # the expiry, which lets go what they replaced.
-        if "expiry" not in skip:
-            expired = self.expire()
-            parts["expiry"], is_done = expired.shown, is_done and expired.is_done
+        # Rewritten data leave fewer deletes, these fewer manifests; the expiry lets go what all replaced.
+        pieces: dict[str, Callable[[], MaintenanceResult]] = {
+            "deletes": partial(maintenance.rewrite_deletes, dry_run=False),
+            "manifests": partial(maintenance.rewrite_manifests, dry_run=False),
+            "expiry": self.expire,
+        }
+        for part in (part for part in pieces if part not in skip):
+            done = pieces[part]()
+            parts[part], is_done = done.shown, is_done and done.is_done
         if "files" not in skip:
             parts["files"] = self.collect_garbage(delete=True)
         return Maintained(self.url, parts, is_done)

@@ -298,12 +298,15 @@ def test_maintain(lake: list[str], table: Table) -> None:
     done = json.loads(run(["maintain", "--json", *lake]).stdout)
     assert done["is_done"]
     assert len(done["data"]["committed"]) == 1
-    assert len(done["expiry"]["expired_snapshots"]) == 4
+    assert (done["deletes"]["outcome"], done["manifests"]["outcome"]) == ("nothing_to_do", "rewritten")
+    assert len(done["expiry"]["expired_snapshots"]) == 5
     assert done["files"]["dry_run"] is False
     assert len(files_of(table)) == 2
     assert sorted(rows_of(table)) == rows
     again = run(["maintain", *lake]).stdout
-    assert again.index("Data:") < again.index("Expiry:") < again.index("Files:")
+    assert [
+        again.index(f"{part}:") for part in ("Data", "Deletes", "Manifests", "Expiry", "Files")
+    ] == sorted(again.index(f"{part}:") for part in ("Data", "Deletes", "Manifests", "Expiry", "Files"))
     assert "Nothing to expire" in again
     some = json.loads(run(["maintain", "--json", "--skip", "data", "--skip", "files", *lake]).stdout)
     assert (some["data"], some["files"], some["expiry"]["outcome"]) == (None, None, "nothing_to_do")
@@ -311,7 +314,7 @@ def test_maintain(lake: list[str], table: Table) -> None:
 
 def test_maintenance_that_is_refused(lake: list[str], table: Table, tmp_path: Path) -> None:
     wrong = invoke("maintain", "--skip", "everything", *lake)
-    assert (wrong.exit_code, "parts are data, expiry, files" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "parts are data, deletes, manifests, expiry, files" in wrong.stderr) == (2, True)
     with open_db(tmp_path / "db") as database:
         database.write_batch([Put(b"k", b"v")])
     assert invoke("maintain", str(tmp_path / "db")).exit_code == 2

@@ -15,7 +15,10 @@ def maintain(
     url: Url,
     skip: Annotated[
         list[str] | None,
-        typer.Option(metavar="PART", help="Leave out this part: data, expiry or files. May be repeated."),
+        typer.Option(
+            metavar="PART",
+            help="Leave out this part: data, deletes, manifests, expiry or files. May be repeated.",
+        ),
     ] = None,
     take_over: TakeOver = False,
     master: Master = None,
@@ -27,10 +30,12 @@ def maintain(
 ) -> None:
     """Do once all that keeps a table in shape: compact its data, expire its history, delete leftovers.
 
-    Data is compacted as `lithify compact` does it. Then snapshots that nobody needs are expired, and files of
-    those that were expired an hour ago are deleted (`lithify expire`), and what Lithify itself left behind
-    (`lithify gc`). What other writers left behind is for `lithify remove-orphans`. Exit code 1 when a
-    compaction failed or something stands in the way of the expiry.
+    Data is compacted as `lithify compact` does it. Then delete files are dropped and merged (`lithify
+    rewrite-position-delete-files`) and manifests merged and sorted (`lithify rewrite-manifests`). Snapshots
+    that nobody needs are expired, and files of those that were expired an hour ago are deleted (`lithify
+    expire`), and what Lithify itself left behind (`lithify gc`). What other writers left behind is for
+    `lithify remove-orphans`. Exit code 1 when a compaction failed or something stands in the way of the
+    expiry.
 
     Examples:
 
