@@ -18,14 +18,20 @@ from pyiceberg.io import FileIO
 
 from lithify.datasets.iceberg import stored_files
 from lithify.datasets.iceberg.catalogs import load_table, open_catalog, open_place
+from lithify.datasets.iceberg.execute import run_rewrite
 from lithify.datasets.iceberg.fileio import forget_metadata, lend
 from lithify.datasets.iceberg.opened_ahead import MAX_AHEAD, DataPath, OpenedAhead
 from lithify.datasets.iceberg.stored_files import Lent, StoredFile
+from lithify.datasets.iceberg.writer import OpenFile
 from lithify.errors import CorruptObject
+from lithify.ids import RandomIds
+from lithify.store import multipart
+from lithify.store.urls import open_store
 from lithify.store.waiting import Waiting
 from lithify.testing.s3 import Operation, S3Server, Weather
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, make_rows, new_table
+from tests.datasets.iceberg.test_stored import task_of
 from tests.s3 import store_options
 
 ENDINGS = (".parquet", ".avro", ".metadata.json")
@@ -230,6 +236,38 @@ def test_files_are_opened_ahead_in_their_order_and_within_bounds(
             with lock:
                 assert opening <= taken + 3
     assert most <= 13 < MAX_AHEAD + 10
+
+
+def test_a_task_that_fails_leaves_no_file_and_no_upload(
+    server: S3Server, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table(catalog)
+    for _ in range(6):
+        append(table, make_rows(100, START, DAY))
+    task = task_of(table)
+    before = len(list(catalog_keys(server)))
+    monkeypatch.setattr(stored_files, "HELD_BYTES", 1)
+    monkeypatch.setattr(multipart, "PART_BYTES", 5)
+    write = OpenFile.write
+
+    def fail(file: OpenFile, rows: pa.Table) -> None:
+        write(file, rows)
+        assert any(thread.name == "lithify-upload" for thread in threading.enumerate())
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(OpenFile, "write", fail)
+    with pytest.raises(ZeroDivisionError):
+        run_rewrite(task, RandomIds(), lambda bytes_read, bytes_written: None)
+    for thread in threading.enumerate():
+        if thread.name == "lithify-upload":
+            thread.join(10)
+            assert not thread.is_alive()
+    assert len(list(catalog_keys(server))) == before
+
+
+def catalog_keys(server: S3Server) -> Iterator[str]:
+    store, _ = open_store("s3://lake", store_options(server.url))
+    return (meta.key for meta in store.list(""))
 
 
 def test_many_threads_read_at_once(io: FileIO) -> None:

@@ -29,7 +29,7 @@ from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.partitions import partition_path
 from lithify.datasets.iceberg.statistics import column_statistics, split_offsets
-from lithify.datasets.iceberg.stored_files import StoredFile
+from lithify.datasets.iceberg.stored_files import StoredFile, StoredWriting
 from lithify.datasets.iceberg.task import RewriteTask
 from lithify.datasets.iceberg.writeoptions import write_options
 
@@ -83,6 +83,11 @@ class OpenFile:
         with translated(f"writing {self.output.location}"):
             self._stream.close()
 
+    def abandon(self) -> None:
+        """End an upload that has not ended."""
+        if isinstance(self._stream, StoredWriting):
+            self._stream.abandon()
+
 
 class DataWriter:
     """Writes the outputs of one task."""
@@ -112,6 +117,7 @@ class DataWriter:
         self._started: list[str] = []
         self._uploader: ThreadPoolExecutor | None = None
         self._uploads: deque[Future[None]] = deque()
+        self._unfinished: set[OpenFile] = set()
 
     def open(self, first: pa.Table) -> OpenFile:
         """A new file that begins with these rows."""
@@ -121,7 +127,9 @@ class DataWriter:
         self._started.append(path)
         with translated(f"writing {path}"):
             options = {**self._options, "use_dictionary": self._choose_dictionaries(first)}
-            return OpenFile(self._io.new_output(path), first.schema, options)
+            file = OpenFile(self._io.new_output(path), first.schema, options)
+        self._unfinished.add(file)
+        return file
 
     def _choose_dictionaries(self, table: pa.Table) -> list[str]:
         if self._dictionaries is None:
@@ -137,7 +145,7 @@ class DataWriter:
         if isinstance(output, StoredFile):
             self._upload_beside(file)
         else:
-            file.close()
+            self._close(file)
         columns = column_statistics(footer, self._schema, self._properties)
         self.finished.append(
             NewFile(
@@ -160,7 +168,11 @@ class DataWriter:
             self._uploader = ThreadPoolExecutor(MAX_UPLOADS, "lithify-upload")
         if len(self._uploads) == MAX_UPLOADS:
             self._uploads.popleft().result()
-        self._uploads.append(self._uploader.submit(file.close))
+        self._uploads.append(self._uploader.submit(self._close, file))
+
+    def _close(self, file: OpenFile) -> None:
+        file.close()
+        self._unfinished.discard(file)
 
     def finish_uploads(self) -> None:
         """All finished files are there when this returns."""
@@ -174,6 +186,8 @@ class DataWriter:
         if self._uploader is not None:
             # What is on its way has to be there before it can be deleted.
             self._uploader.shutdown(cancel_futures=True)
+        for file in self._unfinished:
+            file.abandon()
         for path in self._started:
             with translated(f"deleting {path}"):
                 try:
