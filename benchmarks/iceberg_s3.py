@@ -43,7 +43,7 @@ LOCAL_ONLY = {
     "Iceberg on Spark 3.5 sorted": "no AWS client for its Java comes from the package index",
     "DuckDB sorted COPY": "its extension for S3 does not come from the package index",
 }
-TABLE_WIDTH = 110
+TABLE_WIDTH = 140
 _KINDS = ("data GET", "control GET", "HEAD", "LIST", "PUT", "DELETE")
 
 
@@ -213,7 +213,7 @@ def print_tables(console: Console, results: IcebergS3Results) -> None:
     table = Table(title=title, box=SIMPLE)
     headings = ("disk s", "ms", "wall s", "CPU s", *_KINDS, "MB in", "MB out", "chain", "at once")
     for heading in ("", *headings):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for compactor in results.compactors:
         disk_s = compactor.disk_wall_s
         for latency_ms, run in compactor.runs.items():

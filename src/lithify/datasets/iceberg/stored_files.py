@@ -278,6 +278,7 @@ class StoredWriting:
         self._held = bytearray()
         self._written_bytes = 0
         self._upload: ObjectWriter | None = None
+        self._is_abandoned = False
         self.closed = False
 
     def writable(self) -> bool:
@@ -296,9 +297,11 @@ class StoredWriting:
         return self._written_bytes
 
     def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._is_abandoned:
+            return view.nbytes
         if self.closed:
             raise ValueError(f"write to {self._file.location}, which is closed")
-        view = memoryview(data).cast("B")
         if self._upload is None and len(self._held) + view.nbytes <= HELD_BYTES:
             self._held += view
         else:
@@ -321,10 +324,16 @@ class StoredWriting:
             self._upload.commit()
 
     def abandon(self) -> None:
-        """Nothing of it is to be there."""
-        self.closed = True
+        """Nothing of it is to be there, nor of what is written from now on, as PyArrow does when it forgets
+        a file that it has not ended."""
+        self.closed = self._is_abandoned = True
         if self._upload is not None:
             self._upload.abort()
+
+    def __del__(self) -> None:
+        """One that was forgotten is not there either."""
+        if not self.closed:
+            self.abandon()
 
     def __enter__(self) -> StoredWriting:
         return self
