@@ -229,6 +229,26 @@ def test_what_a_second_self_of_the_table_names_stays(table: Table, tmp_path: Pat
     assert read(other) == expected
 
 
+def test_what_a_second_self_names_that_has_not_changed_for_long_stays(table: Table, tmp_path: Path) -> None:
+    """The log of the table has left that time behind, and goes back to it by the logs of older metadata."""
+    with fresh(table).transaction() as change:
+        change.set_properties({"write.metadata.previous-versions-max": "1"})
+    other = new_catalog(tmp_path / "second").register_table(NAME, fresh(table).metadata_location)
+    append(other, make_rows(2))
+    path = Path(fresh(other).metadata_location.removeprefix("file://"))
+    metadata = json.loads(path.read_text())
+    metadata["last-updated-ms"] -= 10 * DAY_MS
+    path.write_text(json.dumps(metadata))
+    for _ in range(3):
+        append(table, make_rows(1))
+    left(table, "data/orphan.parquet")
+    expected = read(other)
+    found = run(table)
+    assert [Path(path).name for path in found.paths] == ["orphan.parquet"]
+    assert found.notes[0].startswith("1 metadata files that the table does not come from")
+    assert read(other) == expected
+
+
 def test_metadata_that_cannot_be_read_stop_it(table: Table) -> None:
     (orphan, damaged) = left(table, "data/a.parquet", "metadata/00099-x.metadata.json")
     with pytest.raises(CorruptObject, match="delete it"):
@@ -399,7 +419,7 @@ def test_more_than_a_share_is_a_mistake(table: Table, monkeypatch: pytest.Monkey
 def test_what_is_named_meanwhile_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "BATCH_FILES", 1)
     named = left(table, *(f"data/{n}.parquet" for n in range(4)))
-    source = next(path for path in files_in(root_of(table)) if path.name.startswith("00000"))
+    source = next(path for path in root_of(table).glob("data/00000*.parquet"))
     for path in named:
         shutil.copy(source, path)
     age_files(root_of(table), OLD_S)
