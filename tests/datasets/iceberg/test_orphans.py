@@ -192,6 +192,8 @@ def test_a_table_on_s3(s3: S3, tmp_path: Path) -> None:
         store.put(f"{root}/data/{name}.parquet", store.get(data))
     for scheme, name in (("s3a", "a"), ("s3n", "b"), ("s3", "a b%20c")):
         add_file(table, f"{scheme}{table.location().removeprefix('s3')}/data/{name}.parquet", 3)
+    bucket = table.location().removeprefix("s3://").partition("/")[0]
+    s3.client().put_object(Bucket=bucket, Key=f"{root}/tmp/", Body=b"")  # a marker of a folder
     clock = a_clock()
     clock.advance_s(OLD_S)
     found = remove_orphans(dataset_of(table, clock=clock), clock, RandomIds())

@@ -10,7 +10,8 @@
    - metadata files (`*.metadata.json`) and version hints;
    - files that Lithify wrote, for this table or another: those are for `lithify gc`, which knows them;
    - the folders of other tables within the place, and on a local file system what a link leads out to;
-   - a key that is no plain path (`reachable`), since names may not name it alone.
+   - a key that is no plain path (`reachable`), since names may not name it alone;
+   - empty objects of object stores: markers of folders (`x/`) are listed like an object `x`.
 
 4. Load the table again. Files are needed which any of its snapshots names, its statistics, its log, an expiry
    that has written them down (`pending`), or metadata files of the table that it does not come from. Names
@@ -228,6 +229,8 @@ class _Run:
                 self._tell(f"listed {found.listed:,} files")
             if neighbours.is_metadata(meta.key):
                 continue
+            if not self._is_local and not meta.size:
+                continue
             if meta.last_modified_ms < found.older_than_ms and _may_go(meta.key):
                 difference.add_file(normal, File(meta.key, meta.size, meta.last_modified_ms))
         self._others |= neighbours.not_ours(self._place, foreign, self._dataset.url)
@@ -250,8 +253,8 @@ class _Run:
         return normal if not path.is_symlink() and neighbours.is_within(normal, self._place) else None
 
     def _judge_metadata(self, table: Table, files: Sequence[ObjectMeta]) -> list[ObjectMeta]:
-        """Metadata files of the table that are no ancestors of what it is now. Other tables' folders are other
-        tables'; `Refused` where they cannot be told apart."""
+        """Metadata files of the table that are no ancestors of what it is now. Other tables' folders are
+        other tables'; `Refused` where they cannot be told apart."""
         known = self._ancestors(table, files)
         root = table.location().rstrip("/")
         folders = {neighbours.place_of(table.location_provider().metadata_path)}
@@ -275,8 +278,8 @@ class _Run:
             self._check_same(table, meta, uuid)
         if own:
             self._found.notes.append(
-                f"{len(own)} metadata files that the table does not come from keep what they name; delete those "
-                "that were left by commits that failed"
+                f"{len(own)} metadata files that the table does not come from keep what they name; delete "
+                "those that were left by commits that failed"
             )
         return own
 

@@ -17,8 +17,8 @@ from pyiceberg.types import IcebergType
 
 
 def is_unpartitioned(spec: PartitionSpec) -> bool:
-    """Whether a spec has no partitions, which is so as well where all its fields were dropped in format version
-    1. PyIceberg takes that for a partition, and so would not find that equality deletes of it are for all."""
+    """Whether a spec has no partitions, which is so as well where all its fields were dropped in format
+    version 1. PyIceberg takes that for a partition, and would not see that equality deletes are for all."""
     return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
 
 
