@@ -91,7 +91,8 @@ def test_a_file_in_which_a_secret_has_the_wrong_form(tmp_path: Path, text: str) 
     ],
 )
 def test_a_catalog_that_cannot_be_opened(options: dict[str, str]) -> None:
-    failed("plan", "iceberg://nowhere/db.t", *(f"--store-option={k}={v}" for k, v in options.items()))
+    wait = ["--set", "service.store_wait=1s"]
+    failed("plan", "iceberg://nowhere/db.t", *wait, *(f"--store-option={k}={v}" for k, v in options.items()))
 
 
 @pytest.fixture

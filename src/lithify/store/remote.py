@@ -136,6 +136,10 @@ class ObstoreStore:
             return page
 
         while page := self._requests.read_on(read):
+            # A folder marker (`x/`) is shown as `x`, after which it comes itself.
+            page = [meta for meta in page if meta.key != last]
+            if not page:
+                return
             keys = [meta.key for meta in page]
             if keys != sorted(keys) or (last is not None and keys[0] <= last):
                 if last is not None:

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from lithify.datasets.iceberg.delete_plan import MAX_ROWS, DataFacts, DeleteFacts, DeletePlan, plan_deletes
+from lithify.datasets.iceberg.delete_plan import (
+    MAX_ROWS,
+    DataFacts,
+    DeleteFacts,
+    DeletePlan,
+    place_of,
+    plan_deletes,
+)
 
 A, B = (0, ("a",)), (0, ("b",))
 
@@ -102,3 +109,9 @@ def test_what_compactions_apply_is_left_to_them(busy: str, left: set[str]) -> No
 def test_global_equality_deletes_wait_for_every_compaction() -> None:
     assert planned(equality("d", 2, is_global=True), busy="b1").rewritten == 0
     assert planned(equality("d", 3), busy="b1").rewritten == 1
+
+
+def test_partitions_of_floats() -> None:
+    nan, zero, minus = (place_of(0, [value]) for value in (float("nan"), 0.0, -0.0))
+    assert place_of(0, [float("nan")]) == nan
+    assert len({nan, zero, minus}) == 3

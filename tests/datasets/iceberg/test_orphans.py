@@ -189,6 +189,8 @@ def test_a_table_on_s3(s3: S3, tmp_path: Path) -> None:
         store.put(f"{root}/data/{name}.parquet", store.get(data))
     for scheme, name in (("s3a", "a"), ("s3n", "b"), ("s3", "a b%20c")):
         add_file(table, f"{scheme}{table.location().removeprefix('s3')}/data/{name}.parquet", 3)
+    bucket = table.location().removeprefix("s3://").partition("/")[0]
+    s3.client().put_object(Bucket=bucket, Key=f"{root}/tmp/", Body=b"")  # a marker of a folder
     clock = a_clock()
     clock.advance_s(OLD_S)
     found = remove_orphans(dataset_of(table, clock=clock), clock, RandomIds())
@@ -223,6 +225,26 @@ def test_what_a_second_self_of_the_table_names_stays(table: Table, tmp_path: Pat
     assert len(expected) == len(rows) + 5
     found = run(table)
     assert [Path(path).name for path in found.paths] == [orphan.name]
+    assert read(other) == expected
+
+
+def test_what_a_second_self_names_that_has_not_changed_for_long_stays(table: Table, tmp_path: Path) -> None:
+    """The log of the table has left that time behind, and goes back to it by the logs of older metadata."""
+    with fresh(table).transaction() as change:
+        change.set_properties({"write.metadata.previous-versions-max": "1"})
+    other = new_catalog(tmp_path / "second").register_table(NAME, fresh(table).metadata_location)
+    append(other, make_rows(2))
+    path = Path(fresh(other).metadata_location.removeprefix("file://"))
+    metadata = json.loads(path.read_text())
+    metadata["last-updated-ms"] -= 10 * DAY_MS
+    path.write_text(json.dumps(metadata))
+    for _ in range(3):
+        append(table, make_rows(1))
+    left(table, "data/orphan.parquet")
+    expected = read(other)
+    found = run(table)
+    assert [Path(path).name for path in found.paths] == ["orphan.parquet"]
+    assert found.notes[0].startswith("1 metadata files that the table does not come from")
     assert read(other) == expected
 
 

@@ -153,5 +153,6 @@ def _merges(group: Sequence[DeleteFacts]) -> list[list[DeleteFacts]]:
 
 
 def place_of(spec_id: int, partition: Sequence[Any]) -> Place:
-    """A partition as a key; not-a-number is one value."""
-    return spec_id, tuple("nan" if isinstance(v, float) and v != v else v for v in partition)
+    """A partition as a key. Floats by their names: not-a-number is one value, and the two zeros are two
+    partitions, although they are equal."""
+    return spec_id, tuple(repr(v) if isinstance(v, float) else v for v in partition)

@@ -29,6 +29,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of, referenced_data_file
+from lithify.datasets.iceberg.partitions import is_unpartitioned
 from lithify.errors import CorruptObject
 from lithify.store.together import all_of
 
@@ -186,7 +187,7 @@ class EqualityDeletes:
         specs = metadata.specs()
         for entry in entries:
             file = entry.data_file
-            if specs[file.spec_id].is_unpartitioned():
+            if is_unpartitioned(specs[file.spec_id]):
                 self._everywhere.append(entry.sequence_number or 0)
             else:
                 found = self._by_partition.setdefault((file.spec_id, file.partition), [])

@@ -10,8 +10,9 @@ table has files there:
 2. The same goes for tables that the catalog does not know (any more) and whose metadata files lie in the
    place: they say themselves where the table lies.
    And for tables of Delta Lake and Hudi, which have a folder of their own there.
-3. Metadata files of the table's own that it does not know, and that are not older than its log, were left by
-   commits that failed, or a second catalog has the table too and goes its own way. What they name is named.
+3. Metadata files of the table's own that it does not come from, by its log and theirs, were left by commits
+   that failed, or a second catalog has the table too and goes its own way. What they name is named, however
+   old they are: the second may not have changed for long.
 
 Places are compared without scheme and bucket, because one bucket can have several names. What another table
 wrote to the place before it was told to write elsewhere cannot be seen, nor files that another table has
@@ -50,9 +51,8 @@ WRITE_PATHS = (
 FOREIGN = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 """Folders of other formats, each beside the data of a table."""
 HEAD_BYTES = 8 * 1024
-"""Of a metadata file: the table's UUID and the time are among the first fields that anybody writes."""
+"""Of a metadata file: the table's UUID is among the first fields that anybody writes."""
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]{1,100})"')
-_UPDATED = re.compile(rb'"last-updated-ms"\s*:\s*(\d{1,18})')
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,23 +170,23 @@ def is_whole_metadata(key: str) -> bool:
     return name.endswith((".metadata.json", ".metadata.json.gz")) and not name.startswith(".")
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What a metadata file begins with."""
-
-    uuid: str
-    updated_ms: int | None
-
-
-def head_of(store: ObjectStore, meta: ObjectMeta) -> Head:
-    """The beginning of a metadata file, in one small request where that does. `CorruptObject` when it is
+def uuid_of(store: ObjectStore, meta: ObjectMeta) -> str:
+    """Of which table a metadata file is, in one small request where that does. `CorruptObject` when it is
     none."""
     data = store.get_range(meta.key, 0, min(meta.size, HEAD_BYTES))
-    uuid, updated = _UUID.search(data), _UPDATED.search(data)
-    if uuid is not None and updated is not None:
-        return Head(uuid.group(1).decode(errors="replace"), int(updated.group(1)))
-    fields = fields_of(store, meta.key)
-    return Head(str(fields.get("table-uuid")), fields.get("last-updated-ms"))
+    uuid = _UUID.search(data)
+    if uuid is not None:
+        return uuid.group(1).decode(errors="replace")
+    return str(fields_of(store, meta.key).get("table-uuid"))
+
+
+def log_of(store: ObjectStore, key: str) -> list[str]:
+    """The metadata files that came before one, the oldest first. `CorruptObject` when it does not decode."""
+    log = fields_of(store, key).get("metadata-log") or []
+    try:
+        return [str(entry["metadata-file"]) for entry in log]
+    except (TypeError, KeyError) as error:
+        raise CorruptObject(key, _what(error)) from error
 
 
 def fields_of(store: ObjectStore, key: str) -> Mapping[str, Any]:

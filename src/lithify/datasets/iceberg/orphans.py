@@ -10,10 +10,11 @@
    - metadata files (`*.metadata.json`) and version hints;
    - files that Lithify wrote, for this table or another: those are for `lithify gc`, which knows them;
    - the folders of other tables within the place, and on a local file system what a link leads out to;
-   - a key that is no plain path (`reachable`), since names may not name it alone.
+   - a key that is no plain path (`reachable`), since names may not name it alone;
+   - empty objects of object stores: markers of folders (`x/`) are listed like an object `x`.
 
 4. Load the table again. Files are needed which any of its snapshots names, its statistics, its log, an expiry
-   that has written them down (`pending`), or metadata files of the table that it does not know itself. Names
+   that has written them down (`pending`), or metadata files of the table that it does not come from. Names
    and files are compared on the local disk (`difference`) in the normal form of `reachable`: equal but for
    scheme, bucket, percent signs, `//` and `..`; a name outside the location keeps every file of the same last
    part.
@@ -228,6 +229,8 @@ class _Run:
                 self._tell(f"listed {found.listed:,} files")
             if neighbours.is_metadata(meta.key):
                 continue
+            if not self._is_local and not meta.size:
+                continue
             if meta.last_modified_ms < found.older_than_ms and _may_go(meta.key):
                 difference.add_file(normal, File(meta.key, meta.size, meta.last_modified_ms))
         self._others |= neighbours.not_ours(self._place, foreign, self._dataset.url)
@@ -249,12 +252,10 @@ class _Run:
         normal = key_of(f"any://bucket{path}")
         return normal if not path.is_symlink() and neighbours.is_within(normal, self._place) else None
 
-    def _judge_metadata(self, table: Table, files: Sequence[ObjectMeta]) -> list[TableMetadata]:
-        """Metadata of the table that it does not know. Other tables' folders are other tables'; `Refused`
-        where they cannot be told apart."""
-        log = table.metadata.metadata_log
-        known = set(keys_of(table.metadata_location)).union(*(keys_of(e.metadata_file) for e in log))
-        begins_ms = min((entry.timestamp_ms for entry in log), default=0) - DAY_MS
+    def _judge_metadata(self, table: Table, files: Sequence[ObjectMeta]) -> list[ObjectMeta]:
+        """Metadata files of the table that are no ancestors of what it is now. Other tables' folders are
+        other tables'; `Refused` where they cannot be told apart."""
+        known = self._ancestors(table, files)
         root = table.location().rstrip("/")
         folders = {neighbours.place_of(table.location_provider().metadata_path)}
         folders.add(neighbours.place_of(f"{root}/metadata"))
@@ -273,11 +274,27 @@ class _Run:
             else:
                 strangers.append(neighbours.stranger(self._store, newest))
         self._others |= neighbours.not_ours(self._place, strangers, self._dataset.url)
-        return [
-            neighbours.metadata_of(self._store, meta.key)
-            for meta, head in self._heads(own)
-            if self._is_stray(table, meta, head, begins_ms)
-        ]
+        for meta, uuid in self._uuids(own):
+            self._check_same(table, meta, uuid)
+        if own:
+            self._found.notes.append(
+                f"{len(own)} metadata files that the table does not come from keep what they name; delete "
+                "those that were left by commits that failed"
+            )
+        return own
+
+    def _ancestors(self, table: Table, files: Sequence[ObjectMeta]) -> set[str]:
+        """Normal forms of the metadata files that the table comes from, as far back as they are there: the
+        oldest in a log has a log itself."""
+        there = {normal: meta for meta in files if (normal := self._normal(meta.key)) is not None}
+        known = keys_of(table.metadata_location)
+        log = [entry.metadata_file for entry in table.metadata.metadata_log]
+        while log:
+            oldest = keys_of(log[0]) - known
+            known = known.union(*map(keys_of, log))
+            meta = next((there[key] for key in oldest if key in there), None)
+            log = [] if meta is None else neighbours.log_of(self._store, meta.key)
+        return known
 
     def _is_own(self, table: Table, meta: ObjectMeta) -> bool:
         """Whether a metadata file elsewhere is the table's: it may have put them there once."""
@@ -286,24 +303,23 @@ class _Run:
         is_same = fields.get("table-uuid") == str(table.metadata.table_uuid)
         return is_same and isinstance(location, str) and neighbours.place_of(location) == self._place
 
-    def _heads(self, files: Sequence[ObjectMeta]) -> Iterator[tuple[ObjectMeta, neighbours.Head]]:
+    def _uuids(self, files: Sequence[ObjectMeta]) -> Iterator[tuple[ObjectMeta, str]]:
         with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-orphans") as pool:
-            heads = pool.map(lambda meta: neighbours.head_of(self._store, meta), files)
-            yield from zip(files, heads, strict=True)
+            uuids = pool.map(lambda meta: neighbours.uuid_of(self._store, meta), files)
+            yield from zip(files, uuids, strict=True)
 
-    def _is_stray(self, table: Table, meta: ObjectMeta, head: neighbours.Head, begins_ms: int) -> bool:
-        """Whether a metadata file of the table may be no ancestor of what the table is now."""
-        if head.uuid != str(table.metadata.table_uuid):
+    def _check_same(self, table: Table, meta: ObjectMeta, uuid: str) -> None:
+        """`Refused` where a metadata file in the table's folder is of another."""
+        if uuid != str(table.metadata.table_uuid):
             raise Refused(
-                f"{self._dataset.url}: {url_of(self._store.url, meta.key)} is of another table ({head.uuid}) "
+                f"{self._dataset.url}: {url_of(self._store.url, meta.key)} is of another table ({uuid}) "
                 "that lies or lay in the same place, and nobody can tell whose a file is that no metadata "
                 "name, so none is deleted; if that table is gone for good, delete its metadata files first"
             )
-        return head.updated_ms is None or head.updated_ms >= begins_ms
 
     # What is named
 
-    def _named_paths(self, strays: Sequence[TableMetadata] = ()) -> Iterator[str]:
+    def _named_paths(self, strays: Sequence[ObjectMeta] = ()) -> Iterator[str]:
         """What the table as it is now names that was not given before."""
         table = self._load()
         if table.metadata_location != self._looked_at:
@@ -312,7 +328,8 @@ class _Run:
             yield from (entry.metadata_file for entry in table.metadata.metadata_log)
             with translated(f"reading the snapshots of {self._dataset.url}"):
                 yield from self._paths_in(table.io, table.metadata, may_miss=False)
-        for metadata in strays:
+        for meta in strays:
+            metadata = neighbours.metadata_of(self._store, meta.key)
             with translated(f"reading other metadata of {self._dataset.url}"):
                 yield from self._paths_in(table.io, metadata, may_miss=True)
         # After the table: what was expired meanwhile had been written down before.

@@ -1,4 +1,4 @@
-"""Naming partitions, as Iceberg does in paths and in summaries.
+"""Partitions as Iceberg has them: whether there are any, and their names in paths and in summaries.
 
 A value that no calendar of Python's has, such as a day of year 10000, is named by its number. Two partitions
 of one spec never have the same name.
@@ -11,8 +11,15 @@ from urllib.parse import quote_plus
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType
+
+
+def is_unpartitioned(spec: PartitionSpec) -> bool:
+    """Whether a spec has no partitions, which is so as well where all its fields were dropped in format
+    version 1. PyIceberg takes that for a partition, and would not see that equality deletes are for all."""
+    return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
 
 
 def partition_path(spec: PartitionSpec, partition: Record, schema: Schema) -> str:

@@ -42,6 +42,7 @@ from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWr
 from lithify.datasets.iceberg.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
+from lithify.datasets.iceberg.partitions import is_unpartitioned
 from lithify.datasets.iceberg.publish import Prepared, prepare
 from lithify.datasets.iceberg.summary import replace_summary
 from lithify.store.together import all_of
@@ -114,7 +115,7 @@ def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, Ma
             continue
         if file.content == DataFileContent.POSITION_DELETES:
             is_obsolete = oldest_kept.in_partition_of(file) > number or referenced_path(file) in removed
-        elif specs[file.spec_id].is_unpartitioned():
+        elif is_unpartitioned(specs[file.spec_id]):
             is_obsolete = oldest.anywhere() >= number
         else:
             is_obsolete = oldest.in_partition_of(file) >= number

@@ -63,6 +63,7 @@ from lithify.datasets.iceberg.listing import check_listed, referenced_path
 from lithify.datasets.iceberg.manifest_merge import fetched
 from lithify.datasets.iceberg.manifests import entries_in, manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
+from lithify.datasets.iceberg.partitions import is_unpartitioned
 from lithify.datasets.iceberg.position_deletes import Unmergeable, merged, write
 from lithify.datasets.iceberg.publish import discard, prepare, publish
 from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
@@ -323,7 +324,7 @@ def _facts(table: Table, head: _Head) -> dict[str, DeleteFacts]:
         facts[path] = DeleteFacts(
             path=path,
             place=_place(file),
-            is_global=specs[file.spec_id].is_unpartitioned(),
+            is_global=is_unpartitioned(specs[file.spec_id]),
             is_equality=file.content == DataFileContent.EQUALITY_DELETES,
             number=entry.sequence_number or 0,
             rows=file.record_count,
