@@ -29,7 +29,7 @@ meets a conflict, so nothing here may remember an older ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -165,12 +165,13 @@ def fail(ledger: AnyLedger, compaction_id: Ulid) -> AnyLedger:
     return ledger.update(compaction_id, lambda c: replace(c, state=State.FAILED, outputs=(), progress=None))
 
 
-def trim(ledger: AnyLedger) -> AnyLedger:
-    """Keep what is active and the newest finished one. That one must stay: the garbage collectors
-    of SlateDB delete nothing while a ledger has no entry at all."""
+def trim(ledger: AnyLedger, ended: Collection[Ulid] = ()) -> AnyLedger:
+    """Keep what is active, and of what is finished the newest and that which has just `ended`: some version
+    has to say how. The newest must stay: the garbage collectors of SlateDB delete nothing while a ledger has
+    no entry at all."""
     finished = [c.id for c in ledger.compactions if c.state.is_terminal]
-    newest = max(finished, default=None)
-    kept = tuple(c for c in ledger.compactions if not c.state.is_terminal or c.id == newest)
+    stays = {max(finished, default=None), *ended}
+    kept = tuple(c for c in ledger.compactions if not c.state.is_terminal or c.id in stays)
     return replace(ledger, compactions=kept)
 
 

@@ -356,7 +356,7 @@ class Coordinator:
                 if compaction is not None and not compaction.state.is_terminal:
                     settle = transitions.complete if refusal is None else transitions.fail
                     latest = settle(latest, compaction_id)
-            return transitions.trim(latest)
+            return transitions.trim(latest, verdicts.keys())
 
         self._publish(change, is_harmless=lambda: True, otherwise=lambda: self._dataset.update_ledger(change))
         if self._companion is not None:
