@@ -6,7 +6,7 @@ may notice it: often several do, and the first to look wins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -138,7 +138,7 @@ def _recover_whatever_is_newer(ledger: AnyLedger, epoch: int) -> AnyLedger:
     return replace(_honest_recover(replace(ledger, epoch=0), epoch), epoch=epoch)
 
 
-def _trim_all(ledger: AnyLedger) -> AnyLedger:
+def _trim_all(ledger: AnyLedger, ended: Collection[Ulid] = ()) -> AnyLedger:
     return replace(ledger, compactions=ledger.active())
 
 
