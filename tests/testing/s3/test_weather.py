@@ -26,6 +26,8 @@ from lithify.testing.s3 import Fate, Latency, Outage, S3Server, Verb, Weather, l
 from tests.engine.waiting import wait_until
 from tests.testing.s3.reaching import BUCKET, boto, connected, rust
 
+EXACT = 0.98
+"""The server sends a piece up to half a millisecond early rather than wait for so little."""
 BROKEN = (ConnectionClosedError, ResponseStreamingError, IncompleteReadError)
 
 
@@ -33,7 +35,7 @@ BROKEN = (ConnectionClosedError, ResponseStreamingError, IncompleteReadError)
 def at_least(seconds: float) -> Iterator[None]:
     start_s = time.monotonic()
     yield
-    assert time.monotonic() - start_s >= seconds
+    assert time.monotonic() - start_s >= seconds * EXACT
 
 
 def fates(server: S3Server) -> list[Fate]:
@@ -50,7 +52,7 @@ def test_latency_by_verb(server: S3Server) -> None:
     with at_least(0.09):
         client.list_objects_v2(Bucket=BUCKET)
     for request, least_s in zip(server.log, (0.06, 0.12, 0.09), strict=True):
-        assert request.end_s - request.start_s >= least_s * 0.99
+        assert request.end_s - request.start_s >= least_s * EXACT
 
 
 def test_a_write_takes_effect_before_its_answer(server: S3Server) -> None:
@@ -91,8 +93,8 @@ def test_two_connections_have_twice_the_bandwidth_of_one_but_not_of_all(server: 
         log = server.log
         return max(request.end_s for request in log) - min(request.start_s for request in log)
 
-    assert spans(Weather(bandwidth=4e6)) >= 0.25
-    assert spans(Weather(total_bandwidth=4e6)) >= 0.48
+    assert spans(Weather(bandwidth=4e6)) >= 0.25 * EXACT
+    assert spans(Weather(total_bandwidth=4e6)) >= 0.49 * EXACT
 
 
 def test_slow_down(server: S3Server) -> None:
