@@ -19,7 +19,8 @@ from pyiceberg.table import Table
 
 from lithify.datasets.iceberg.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
-from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, Outcome, Rewriting
+from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, RewritingManifests
+from lithify.datasets.iceberg.rewriting import Outcome
 from lithify.errors import Refused
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
@@ -429,7 +430,7 @@ def test_version_3_is_refused(version_3: Table) -> None:
 # Manifests
 
 
-def rewrite_manifests(table: Table) -> Rewriting:
+def rewrite_manifests(table: Table) -> RewritingManifests:
     return ManifestRewriter(dataset_of(table), a_clock()).run()
 
 
@@ -440,7 +441,7 @@ def entries(table: Table) -> list[Any]:
     return sorted(repr([row[name] for name in names]) for row in rows if row["status"] != 2)
 
 
-def rewritten(table: Table, *, by_duckdb: bool = True) -> Rewriting:
+def rewritten(table: Table, *, by_duckdb: bool = True) -> RewritingManifests:
     """Rewrite the manifests. All snapshots read as before, and every entry has its numbers still."""
     rows, before, numbers = read_by_java(table), history(table), entries(table)
     done = rewrite_manifests(table)

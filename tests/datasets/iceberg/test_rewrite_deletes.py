@@ -20,7 +20,9 @@ from pyiceberg.typedef import Record
 
 from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.rewrite_deletes import MAX_TRIES, DeleteRewriter, Outcome, RewritingDeletes
+from lithify.datasets.iceberg.publish import MAX_TRIES
+from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter, RewritingDeletes
+from lithify.datasets.iceberg.rewriting import Outcome
 from lithify.errors import Refused
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of

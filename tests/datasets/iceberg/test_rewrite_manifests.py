@@ -21,7 +21,9 @@ from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect
 from lithify.datasets.iceberg.manifest_merge import ManifestMerge
 from lithify.datasets.iceberg.manifest_plan import Reason
-from lithify.datasets.iceberg.rewrite_manifests import MAX_TRIES, ManifestRewriter, Outcome, Rewriting
+from lithify.datasets.iceberg.publish import MAX_TRIES
+from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter, RewritingManifests
+from lithify.datasets.iceberg.rewriting import Outcome
 from lithify.errors import CorruptObject, Refused, StoreError
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.avro import header_of
@@ -51,7 +53,7 @@ BY_DEVICE_AND_DAY = PartitionSpec(
 TARGET = "commit.manifest.target-size-bytes"
 
 
-def run(table: Table, **options: bool) -> Rewriting:
+def run(table: Table, **options: bool) -> RewritingManifests:
     return ManifestRewriter(dataset_of(table), a_clock()).run(**options)
 
 
@@ -87,7 +89,7 @@ def contents(table: Table) -> Mapping[int, Any]:
     return {s.snapshot_id: read(table, s.snapshot_id) for s in fresh(table).snapshots()}
 
 
-def rewritten(table: Table) -> Rewriting:
+def rewritten(table: Table) -> RewritingManifests:
     """Rewrite, and judge what came of it."""
     before, numbers, parent = contents(table), numbers_of(table), fresh(table).current_snapshot()
     done = run(table)

@@ -43,7 +43,7 @@ from lithify.datasets.iceberg.components import Component, components
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile
-from lithify.datasets.iceberg.publish import discard, publish
+from lithify.datasets.iceberg.publish import MAX_TRIES, discard, publish, tries
 from lithify.datasets.iceberg.replace import (
     Added,
     Replacement,
@@ -51,17 +51,12 @@ from lithify.datasets.iceberg.replace import (
     obsolete_deletes,
     write,
 )
-from lithify.errors import LithifyError, StoreUnavailable, VersionConflict
+from lithify.errors import StoreUnavailable, VersionConflict
 from lithify.ids import Ulid
 from lithify.store.together import both
 
 COMPACTIONS_PROPERTY = "lithify.compactions"
 """In the summary of a snapshot: ids of the compactions it publishes."""
-MAX_TRIES = 20
-"""Times a commit is repeated after somebody else was faster."""
-FIRST_PAUSE_S = 0.1
-"""Longest pause after the first conflict; doubles with each further one."""
-MAX_PAUSE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +98,8 @@ class Committer:
     ) -> Verdicts:
         """Publish what still holds of each. `check` raises when this process may not commit to the table that
         was loaded; it has looked before anything is written."""
-        pause_s = FIRST_PAUSE_S
-        failure: LithifyError | None = None
-        for attempt in range(1, MAX_TRIES + 1):
+        away: StoreUnavailable | None = None
+        for _ in tries(self._clock, self._rng):
             table = load_table(self._catalog, self._identifier)
             branch = branch_of(table)
             _, head = both(partial(check, table), partial(read_listing, table, branch, self._cache))
@@ -114,34 +108,22 @@ class Committer:
             batch = self._judge(table, head, compactions)
             if not batch.accepted:
                 return batch.verdicts
-            failure = self._publish(table, branch, head, batch)
-            if failure is None:
+            summary = {COMPACTIONS_PROPERTY: ",".join(batch.accepted)}
+            prepared = write(table, branch, head, batch.replacement, summary, self._clock.now_ms())
+            try:
+                is_published = publish(table, prepared, lambda: load_table(self._catalog, self._identifier))
+            except StoreUnavailable as error:
+                away = error  # it may still be under way, so nothing is deleted; should it land, it is found
+                continue
+            if is_published:
                 return batch.verdicts
-            if attempt < MAX_TRIES:
-                self._clock.sleep_s(self._rng.uniform(0, pause_s))
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
-        if isinstance(failure, StoreUnavailable):
-            raise failure
+            away = None
+            discard(table.io, prepared.written)
+        if away is not None:
+            raise away
         raise VersionConflict(
             f"{'.'.join(self._identifier)}: other parties committed before Lithify {MAX_TRIES} times in a row"
         )
-
-    def _publish(
-        self, table: Table, branch: str, head: Listing, batch: _Batch
-    ) -> VersionConflict | StoreUnavailable | None:
-        """Commit the batch. What is returned is why it has to be tried again: somebody was faster, or the
-        catalog has not answered and does not know of it."""
-        ids = ",".join(batch.accepted)
-        prepared = write(
-            table, branch, head, batch.replacement, {COMPACTIONS_PROPERTY: ids}, self._clock.now_ms()
-        )
-        try:
-            if publish(table, prepared, lambda: load_table(self._catalog, self._identifier)):
-                return None
-        except StoreUnavailable as error:
-            return error  # it may still be under way, so nothing is deleted; should it land, it is found then
-        discard(table.io, prepared.written)
-        return VersionConflict(f"{'.'.join(self._identifier)}: somebody was faster")
 
     def _judge(self, table: Table, head: Listing, compactions: Sequence[IcebergCompaction]) -> _Batch:
         batch = _Batch({}, [], Replacement())

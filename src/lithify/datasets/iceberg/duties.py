@@ -23,7 +23,6 @@ from typing import Any
 from lithify import events
 from lithify.clock import Clock
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
-from lithify.datasets.iceberg import rewrite_deletes, rewrite_manifests
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.garbage import Kind, collect_due
@@ -62,14 +61,26 @@ def duties(
                 done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
             except Refused as error:
                 failed = error
-        if Duty.REWRITE in due.kinds:
-            for rewrite in (_rewrite_deletes, _rewrite_manifests):
-                try:
-                    with contained(f"rewriting delete files and manifests of {dataset.url}"):
-                        rewrite(dataset, clock)
-                except LithifyError as error:
-                    failed = failed or error
-        if Duty.SNAPSHOT in due.kinds and dataset.policy(dataset.load()).expire_snapshots:
+        if due.kinds == kinds:
+            wanted = None
+        else:
+            try:
+                wanted = dataset.policy(dataset.load())
+            except LithifyError as error:
+                raise failed or error from error
+        if wanted is not None and Duty.REWRITE in due.kinds:
+            # Delete files before manifests, so that those they leave are merged with the rest.
+            for is_wanted, rewrite in (
+                (wanted.rewrite_position_delete_files, _rewrite_deletes),
+                (wanted.rewrite_manifests, _rewrite_manifests),
+            ):
+                if is_wanted:
+                    try:
+                        with contained(f"rewriting delete files and manifests of {dataset.url}"):
+                            rewrite(dataset, clock)
+                    except LithifyError as error:
+                        failed = failed or error
+        if wanted is not None and Duty.SNAPSHOT in due.kinds and wanted.expire_snapshots:
             done = _expire(dataset, clock, ids, due, done, observer)
         if failed is not None:
             raise failed
@@ -82,23 +93,18 @@ def duties(
 
 
 def _rewrite_deletes(dataset: IcebergDataset, clock: Clock) -> None:
-    """Before manifests, so that what it leaves is merged with the rest."""
-    if not dataset.policy(dataset.load()).rewrite_position_delete_files:
-        return
     done = DeleteRewriter(dataset, clock).run(unasked=True)
-    if done.outcome is rewrite_deletes.Outcome.LOST_RACE:
+    if not done.is_done:
         _log.warning("%s: no delete files were rewritten: %s", dataset.url, done.why)
-    elif done.outcome is rewrite_deletes.Outcome.REWRITTEN:
+    elif done.removed:
         _log.info("%s: rewrote %d delete files as %d", dataset.url, len(done.removed), len(done.added))
 
 
 def _rewrite_manifests(dataset: IcebergDataset, clock: Clock) -> None:
-    if not dataset.policy(dataset.load()).rewrite_manifests:
-        return
     done = ManifestRewriter(dataset, clock).run(unasked=True)
-    if done.outcome is rewrite_manifests.Outcome.LOST_RACE:
+    if not done.is_done:
         _log.warning("%s: no manifests were rewritten: %s", dataset.url, done.why)
-    elif done.outcome is rewrite_manifests.Outcome.REWRITTEN:
+    elif done.rewritten:
         _log.info("%s: rewrote %d manifests as %d", dataset.url, done.rewritten, done.added)
 
 

@@ -42,10 +42,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Literal, cast
 
 from pyiceberg.catalog import MetastoreCatalog
@@ -77,6 +77,7 @@ from lithify.datasets.iceberg.garbage import BATCH_FILES, MAX_DELETES_IN_FLIGHT,
 from lithify.datasets.iceberg.needs import Needs, collect_needs
 from lithify.datasets.iceberg.past import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.pending import Entry, Pending
+from lithify.datasets.iceberg.publish import tries
 from lithify.datasets.iceberg.reachable import (
     FileKind,
     NamedFile,
@@ -99,6 +100,7 @@ from lithify.datasets.iceberg.retention import (
 from lithify.errors import Refused, StoreError, VersionConflict
 from lithify.ids import Ids
 from lithify.store.times import store_now_ms
+from lithify.store.together import all_of
 from lithify.watermarks.model import Needed, Reason, Threshold
 from lithify.watermarks.rules import cut, next_threshold
 
@@ -107,9 +109,6 @@ MIN_UNCHECKED_GRACE_MS = 300_000
 """Where the catalog does not promise that no branch or tag came between."""
 MAX_TRIES = 5
 """Times a run begins again after somebody else was faster."""
-FIRST_PAUSE_S = 0.1
-"""Longest pause after the first conflict; doubles with each further one."""
-MAX_PAUSE_S = 3.0
 
 
 class Outcome(StrEnum):
@@ -252,13 +251,10 @@ class Expirer:
         options = options if options is not None else ExpireOptions()
         done = Expiry(options.dry_run)
         self._dataset.check_not_moved(self._load())
-        pause_s = FIRST_PAUSE_S
-        for attempt in range(1, MAX_TRIES + 1):
+        for _ in tries(self._clock, self._rng, MAX_TRIES):
             done.outcome, done.why = self._try(options, done)
-            if done.outcome not in (Outcome.REF_CHANGED, Outcome.LOST_RACE) or attempt == MAX_TRIES:
+            if done.outcome not in (Outcome.REF_CHANGED, Outcome.LOST_RACE):
                 break
-            self._clock.sleep_s(self._rng.uniform(0, pause_s))
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
         self._delete_files(options, done)
         if not options.dry_run:
             self._runs.add(done.outcome.value, done.why, self._clock.now_ms())
@@ -596,6 +592,4 @@ def _delete(table: Table, files: Sequence[NamedFile]) -> None:
         with translated(f"deleting {file.path}"), suppress(FileNotFoundError):
             table.io.delete(file.path)
 
-    with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-history") as pool:
-        for _ in pool.map(delete, files):
-            pass  # the first failure is raised here
+    all_of((partial(delete, file) for file in files), MAX_DELETES_IN_FLIGHT)

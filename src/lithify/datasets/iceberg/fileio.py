@@ -23,7 +23,6 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -35,8 +34,8 @@ from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from lithify.datasets.iceberg.catalog_requests import without_requests
-from lithify.datasets.iceberg.reading import RandomReads
 from lithify.datasets.iceberg.stored_files import Lent, StoredFile
+from lithify.datasets.iceberg.streams import RandomReads, SequentialWrites
 from lithify.errors import StoreUnavailable
 from lithify.store.causes import UNKNOWN_NAME, UNTRUSTED
 from lithify.store.objects import ObjectStore
@@ -321,7 +320,7 @@ class _Reading(RandomReads):
         super().close()
 
 
-class _Writing:
+class _Writing(SequentialWrites):
     """A file that is held until it is closed, or too large for that."""
 
     def __init__(self, file: WaitingFile, overwrite: bool) -> None:
@@ -329,19 +328,6 @@ class _Writing:
         self._overwrite = overwrite
         self._held = io.BytesIO()
         self._stream: Any = None
-        self.closed = False
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        """Nothing is anywhere before the end."""
 
     def tell(self) -> int:
         held: int = self._held.tell() if self._stream is None else self._stream.tell()
@@ -360,7 +346,7 @@ class _Writing:
                 self._held = io.BytesIO()
             self._file.send(lambda: self._stream.write(view))
         except BaseException as error:
-            self._abort(error)
+            self.abandon(error)
             raise
         return view.nbytes
 
@@ -374,10 +360,10 @@ class _Writing:
         try:
             self._file.send(self._stream.close)
         except BaseException as error:
-            self._abort(error)
+            self.abandon(error)
             raise
 
-    def _abort(self, error: BaseException) -> None:
+    def abandon(self, error: BaseException | None = None) -> None:
         """PyArrow knows no other end of an upload than to publish it, at the latest when it forgets it; so
         what there is of it is deleted. The name is nobody else's: it is new for each attempt."""
         self.closed = True
@@ -390,18 +376,9 @@ class _Writing:
             del stream
             self._file.delete()
         except Exception as failure:
+            if error is None:
+                raise
             error.add_note(f"and {self._file.location} may be there unfinished: {failure}")
-
-    def __enter__(self) -> _Writing:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self._abort(error)
 
 
 def _asked(what: str, call: Callable[[], _T]) -> _T:

@@ -13,18 +13,16 @@ from lithify.clock import Clock
 from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg import history_view as view
-from lithify.datasets.iceberg import rewrite_deletes, rewrite_manifests
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.deletes_view import show_deletes
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
 from lithify.datasets.iceberg.garbage import DEFAULT_MAX_PERCENT
-from lithify.datasets.iceberg.manifests_view import show_manifests
 from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
 from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import position_of
 from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
+from lithify.datasets.iceberg.rewriting_view import show_deletes, show_manifests
 from lithify.datasets.maintenance import ExpiryAsked, MaintenanceResult, OrphansAsked, Wanted
 from lithify.errors import HoldLapsed, Refused
 from lithify.ids import Ids
@@ -147,9 +145,9 @@ class TableMaintenance:
     def rewrite_deletes(self, *, dry_run: bool) -> MaintenanceResult:
         found = DeleteRewriter(self._dataset, self._clock).run(dry_run=dry_run)
         shown = show_deletes(self._dataset.url, found)
-        return MaintenanceResult(found.outcome.value, found.outcome in rewrite_deletes.DONE, shown)
+        return MaintenanceResult(found.outcome.value, found.is_done, shown)
 
     def rewrite_manifests(self, *, dry_run: bool) -> MaintenanceResult:
         found = ManifestRewriter(self._dataset, self._clock).run(dry_run=dry_run)
         shown = show_manifests(self._dataset.url, found)
-        return MaintenanceResult(found.outcome.value, found.outcome in rewrite_manifests.DONE, shown)
+        return MaintenanceResult(found.outcome.value, found.is_done, shown)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
@@ -28,6 +29,7 @@ from lithify.datasets.iceberg.entry_sorter import BUFFER_BYTES, EntrySorter
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifest_writer import EntryPacker, Packed, SpecManifestWriter
 from lithify.datasets.iceberg.manifests import bytes_of, decoding, entries_in
+from lithify.store.together import all_of
 
 MAX_BLOCK_BYTES = 64 * 1024
 """Before compression."""
@@ -151,9 +153,7 @@ class ManifestMerge:
                 stream.write(self._staged[path].read_bytes())
 
         at_once = min(MAX_READERS, max(1, MAX_AHEAD_BYTES // self._target_bytes))
-        with ThreadPoolExecutor(at_once, thread_name_prefix="lithify-manifests") as pool:
-            for _ in pool.map(put, self._staged):
-                pass  # the first failure is raised here
+        all_of((partial(put, path) for path in self._staged), at_once)
 
     def _writer(self, content: ManifestContent, spec: PartitionSpec, schema: Schema) -> SpecManifestWriter:
         path = self._new_path()

@@ -8,11 +8,13 @@
    built upon it and expired it.
 4. A commit to another branch takes the sequence number and leaves the head. A catalog that finds that out in
    this process does not say that somebody was faster, but that is what it means.
+5. Who was not the fastest looks at the table anew and tries again, after a pause (`tries`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import random
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
@@ -28,10 +30,17 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from lithify.clock import Clock
 from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.manifests import manifests_of
 from lithify.errors import StoreError, VersionConflict
+
+MAX_TRIES = 20
+"""Times a commit is repeated after somebody else was faster."""
+FIRST_PAUSE_S = 0.1
+"""Longest pause after the first conflict; doubles with each further one."""
+MAX_PAUSE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,16 @@ class Prepared:
     """Paths of what was written for it alone: its manifest list, and manifests."""
     named: frozenset[str]
     """Paths of all its manifests that no snapshot named before."""
+
+
+def tries(clock: Clock, rng: random.Random, most: int = MAX_TRIES) -> Iterator[int]:
+    """The numbers of the tries, from 1, with a pause before each but the first."""
+    pause_s = FIRST_PAUSE_S
+    for number in range(1, most + 1):
+        if number > 1:
+            clock.sleep_s(rng.uniform(0, pause_s))
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+        yield number
 
 
 def prepare(

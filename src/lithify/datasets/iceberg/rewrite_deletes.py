@@ -32,7 +32,6 @@ import random
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from pyiceberg.manifest import (
     DataFile,
@@ -65,19 +64,15 @@ from lithify.datasets.iceberg.manifests import entries_in, manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.partitions import is_unpartitioned
 from lithify.datasets.iceberg.position_deletes import Unmergeable, merged, write
-from lithify.datasets.iceberg.publish import discard, prepare, publish
+from lithify.datasets.iceberg.publish import discard, prepare, publish, tries
 from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
 from lithify.datasets.iceberg.replace import Added, SnapshotWriter
+from lithify.datasets.iceberg.rewriting import Outcome, Rewriting
 from lithify.datasets.iceberg.summary import deletes_summary
 from lithify.datasets.iceberg.writeoptions import write_options
 from lithify.datasets.iceberg.writer import KnownPartition
 from lithify.errors import Refused
 
-MAX_TRIES = 20
-"""Times a commit is repeated after somebody else was faster."""
-FIRST_PAUSE_S = 0.1
-"""Longest pause after the first conflict; doubles with each further one."""
-MAX_PAUSE_S = 3.0
 MIN_FILES = 5
 """So many delete files to drop or merge are worth a snapshot when nobody asked for it: what Java takes."""
 GRANULARITY = "write.delete.granularity"
@@ -85,25 +80,10 @@ _REPEATED = "are listed more than once, or apply to a data file that is"
 _LEFT = "delete file(s)"
 
 
-class Outcome(StrEnum):
-    """What came of a run; see the module."""
-
-    REWRITTEN = "rewritten"
-    NOTHING_TO_DO = "nothing_to_do"
-    LOST_RACE = "lost_race"
-
-
-DONE = frozenset({Outcome.REWRITTEN, Outcome.NOTHING_TO_DO})
-"""All was done that there was to do."""
-
-
 @dataclass(slots=True)
-class RewritingDeletes:
+class RewritingDeletes(Rewriting):
     """What a run did, or would do."""
 
-    dry_run: bool
-    outcome: Outcome = Outcome.NOTHING_TO_DO
-    why: str = ""
     removed: list[DataFile] = field(default_factory=list)
     """Delete files that were merged or dropped."""
     added: list[DataFile] = field(default_factory=list)
@@ -113,7 +93,6 @@ class RewritingDeletes:
     """Of a dry run, about."""
     delete_files: int = 0
     """Of the snapshot that was looked at."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +122,7 @@ class DeleteRewriter:
         """Drop and merge what is worth it. `unasked`: only if it is worth a snapshot when nobody asked for
         it. `Refused` for a table whose deletes cannot be rewritten."""
         done = RewritingDeletes(dry_run)
-        pause_s = FIRST_PAUSE_S
-        for attempt in range(1, MAX_TRIES + 1):
+        for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
             branch = check_rewritable(table.metadata, self._dataset.policy(table).branch, self._dataset.url)
             by_partition = _by_partition(table)
@@ -169,10 +147,7 @@ class DeleteRewriter:
             if outcome is not None:
                 done.outcome = outcome
                 return done
-            if attempt < MAX_TRIES:
-                self._clock.sleep_s(self._rng.uniform(0, pause_s))
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
-        done.outcome, done.why = Outcome.LOST_RACE, f"others committed first {MAX_TRIES} times in a row"
+        done.lose()
         return done
 
     def _busy(self) -> frozenset[str]:

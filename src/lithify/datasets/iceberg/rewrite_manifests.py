@@ -31,7 +31,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
 from pyiceberg.partitioning import PartitionSpec
@@ -52,45 +51,26 @@ from lithify.datasets.iceberg.manifest_plan import Facts, ManifestPlan, plan_man
 from lithify.datasets.iceberg.manifest_writer import COMPRESSION
 from lithify.datasets.iceberg.manifests import manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
-from lithify.datasets.iceberg.publish import Prepared, discard, prepare, publish
+from lithify.datasets.iceberg.publish import Prepared, discard, prepare, publish, tries
 from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
+from lithify.datasets.iceberg.rewriting import Outcome, Rewriting
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.errors import Refused, StoreError
 from lithify.scratch import Scratch
 
-MAX_TRIES = 20
-"""Times a commit is repeated after somebody else was faster."""
 MAX_SLOW_TRIES = 2
 """Times that new manifests are written which are too old once they could be committed: the store was away, or
 it always takes that long."""
-FIRST_PAUSE_S = 0.1
-"""Longest pause after the first conflict; doubles with each further one."""
-MAX_PAUSE_S = 3.0
 _ENCRYPTED = "are encrypted"
 _REPEATED = "are named more than once by the manifest list"
 _UNTYPED = "belong to a partition spec whose columns are gone"
 _LEFT = "manifest(s)"
 
 
-class Outcome(StrEnum):
-    """What came of a run; see the module."""
-
-    REWRITTEN = "rewritten"
-    NOTHING_TO_DO = "nothing_to_do"
-    LOST_RACE = "lost_race"
-
-
-DONE = frozenset({Outcome.REWRITTEN, Outcome.NOTHING_TO_DO})
-"""All was done that there was to do."""
-
-
 @dataclass(slots=True)
-class Rewriting:
+class RewritingManifests(Rewriting):
     """What a run did, or would do."""
 
-    dry_run: bool
-    outcome: Outcome = Outcome.NOTHING_TO_DO
-    why: str = ""
     rewritten: int = 0
     """Manifests that were replaced, or left out because they had no live entry."""
     added: int = 0
@@ -101,7 +81,6 @@ class Rewriting:
     """Of the snapshot then; without this run, if nothing was done."""
     plan: ManifestPlan = field(default_factory=ManifestPlan)
     """The last one that was made."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -142,14 +121,13 @@ class ManifestRewriter:
         self._clock = clock
         self._rng = rng if rng is not None else random.Random()
 
-    def run(self, *, dry_run: bool = False, unasked: bool = False) -> Rewriting:
+    def run(self, *, dry_run: bool = False, unasked: bool = False) -> RewritingManifests:
         """Rewrite what is worth it. `unasked`: only if it is worth a snapshot when nobody asked for it, by
         the table's `commit.manifest.min-count-to-merge`. `Refused` for a table whose manifests cannot be."""
-        done = Rewriting(dry_run)
-        pause_s = FIRST_PAUSE_S
+        done = RewritingManifests(dry_run)
         slow_tries = 0
         work: _Work | None = None
-        for attempt in range(1, MAX_TRIES + 1):
+        for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
             branch = check_rewritable(table.metadata, self._dataset.policy(table).branch, self._dataset.url)
             self._dataset.lineage.check(table, self._dataset.load)
@@ -183,12 +161,9 @@ class ManifestRewriter:
                         f"{self._dataset.url}: putting new manifests beside the table took too long, so that "
                         "they could be collected as garbage before they are committed; nothing was changed"
                     )
-            if attempt < MAX_TRIES:
-                self._clock.sleep_s(self._rng.uniform(0, pause_s))
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
         if work is not None:
             discard(table.io, _paths(work.groups))
-        done.outcome, done.why = Outcome.LOST_RACE, f"others committed first {MAX_TRIES} times in a row"
+        done.lose()
         return done
 
     def _time_column(self, table: Table) -> NestedField | None:
@@ -246,7 +221,7 @@ class ManifestRewriter:
         parent: Snapshot,
         head: Sequence[ManifestFile],
         work: _Work,
-        done: Rewriting,
+        done: RewritingManifests,
     ) -> bool:
         gone = {*work.empty, *(path for group in work.groups for path in group.replaced)}
         new = [manifest for group in work.groups for manifest in group.new]

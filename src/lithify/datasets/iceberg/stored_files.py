@@ -24,18 +24,18 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from types import TracebackType
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.io import InputFile, OutputFile
 
-from lithify.datasets.iceberg.reading import RandomReads
+from lithify.datasets.iceberg.streams import RandomReads, SequentialWrites
 from lithify.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
 from lithify.store.keys import check_key
 from lithify.store.objects import ObjectStore, ObjectWriter
+from lithify.store.together import all_of
 
 MIB = 1024 * 1024
 TAIL_BYTES = 64 * 1024
@@ -263,13 +263,11 @@ def read_parts(store: ObjectStore, key: str, offset: int, length: int) -> memory
     def read(start: int) -> None:
         store.get_range_into(key, offset + start, target[start : start + PART_BYTES])
 
-    starts = range(0, length, PART_BYTES)
-    with ThreadPoolExecutor(min(MAX_PARTS_AT_ONCE, len(starts)), "lithify-parts") as readers:
-        list(readers.map(read, starts))
+    all_of((partial(read, start) for start in range(0, length, PART_BYTES)), MAX_PARTS_AT_ONCE)
     return target
 
 
-class StoredWriting:
+class StoredWriting(SequentialWrites):
     """A file that is held until it is closed, or too large for that."""
 
     def __init__(self, file: StoredFile, overwrite: bool) -> None:
@@ -279,19 +277,6 @@ class StoredWriting:
         self._written_bytes = 0
         self._upload: ObjectWriter | None = None
         self._is_abandoned = False
-        self.closed = False
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        """Nothing is anywhere before the end."""
 
     def tell(self) -> int:
         return self._written_bytes
@@ -314,7 +299,6 @@ class StoredWriting:
         return view.nbytes
 
     def close(self) -> None:
-        """The file is there as a whole when this returns."""
         if self.closed:
             return
         self.closed = True
@@ -323,9 +307,9 @@ class StoredWriting:
         else:
             self._upload.commit()
 
-    def abandon(self) -> None:
-        """Nothing of it is to be there, nor of what is written from now on, as PyArrow does when it forgets
-        a file that it has not ended."""
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Nothing of what is written from now on is to be there either, as PyArrow does when it forgets a
+        file that it has not ended."""
         self.closed = self._is_abandoned = True
         if self._upload is not None:
             self._upload.abort()
@@ -333,15 +317,4 @@ class StoredWriting:
     def __del__(self) -> None:
         """One that was forgotten is not there either."""
         if not self.closed:
-            self.abandon()
-
-    def __enter__(self) -> StoredWriting:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
             self.abandon()

@@ -1,10 +1,12 @@
-"""A file as a stream that can be read anywhere, each read being a request of its own."""
+"""A file as a stream: one that can be read anywhere, each read being a request of its own, or one that is
+written from its beginning to its end."""
 
 from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 
 class RandomReads(io.RawIOBase, ABC):
@@ -54,3 +56,49 @@ class RandomReads(io.RawIOBase, ABC):
         data = self.read(len(target))
         target[: len(data)] = data
         return len(data)
+
+
+class SequentialWrites(ABC):
+    """A file that is there, as a whole, once it was closed; and not at all if its writer failed. Nothing is
+    anywhere before the end."""
+
+    closed = False
+
+    @abstractmethod
+    def tell(self) -> int:
+        """Bytes that were written."""
+
+    @abstractmethod
+    def write(self, data: Any) -> int:
+        """Append these bytes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """The file is there when this returns."""
+
+    @abstractmethod
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Nothing of it is to be there, because of this error; what stands in the way is noted in it."""
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def flush(self) -> None:  # noqa: B027 a file has it, and there is nothing to do
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abandon(error)
