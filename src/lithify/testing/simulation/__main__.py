@@ -92,7 +92,7 @@ def replay_command(seed: int, world: str = DATABASE) -> str:
     return f"python -m lithify.testing.simulation{where} --seed {seed} --trace"
 
 
-def outcomes(seeds: range, jobs: int, world: str = DATABASE) -> Iterator[Outcome]:
+def outcomes(seeds: Sequence[int], jobs: int, world: str = DATABASE) -> Iterator[Outcome]:
     """Play seeds, in this process or in several; in no particular order of time, in order of seeds."""
     play = WORLDS[world].simulate
     if jobs == 1:
