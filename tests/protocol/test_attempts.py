@@ -98,6 +98,21 @@ def test_a_compaction_that_kills_its_workers_is_given_up_too(rig: Rig) -> None:
     assert len(rig.seen(events.Reclaimed)) == MAX_ATTEMPTS
 
 
+def test_an_attempt_whose_worker_noted_it_and_then_died_counts_once(rig: Rig) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker()
+    coordinator.tick()
+    worker.tick()
+    rig.clock.advance_s(1)
+    rig.dataset().journal.add_attempt(rig.only.id, Attempt(worker.id, REASON, rig.clock.now_ms()))
+    rig.pass_silently(coordinator)
+    (attempt,) = rig.dataset().journal.attempts()[rig.only.id]
+    assert attempt.reason == REASON
+    rig.worker("next").tick()
+    rig.pass_silently(coordinator)
+    _, second = rig.dataset().journal.attempts()[rig.only.id]
+    assert "no sign of life" in second.reason
+
+
 def test_workers_that_bring_it_on_before_they_die_use_up_no_attempts(
     plain_template: Template, tmp_path: Path
 ) -> None:

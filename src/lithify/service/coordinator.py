@@ -61,7 +61,7 @@ failures are in the journal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -144,7 +144,7 @@ class Coordinator:
         """The ledger carries its epoch."""
         self._unproved: tuple[Counts, Callable[[], object]] | None = None
         """What was published last, if that may not count, and what to do then."""
-        self._unnoted: list[tuple[Ulid, Attempt]] = []
+        self._unnoted: list[tuple[AnyCompaction, Attempt]] = []
         """Attempts that ended with a reclaim and are not in the journal yet."""
         self._validated: set[Ulid] = set()
         """What was found valid here, of what the ledger has."""
@@ -182,7 +182,7 @@ class Coordinator:
         self._has_taken_up = True
         now_ms = self._clock.now_ms()
         reason = f"the process of {predecessor} ended without giving it back"
-        self._unnoted += [(c.id, Attempt(predecessor, reason, now_ms, recorded_ranges(c))) for c in held]
+        self._unnoted += [(c, Attempt(predecessor, reason, now_ms, recorded_ranges(c))) for c in held]
         return ledger
 
     def tick(self, *, is_known: bool = False) -> TickResult:
@@ -248,7 +248,7 @@ class Coordinator:
         self._admission = choice.admission
         self._dataset.remember(choice.plan, choice.shed, is_queue_empty=choice.is_queue_empty)
         given_up = {c.id for c, _ in outcome.refused}
-        self._unnoted += [(c.id, self._silent(c)) for c in outcome.reclaimed if c.id not in given_up]
+        self._unnoted += [(c, self._silent(c)) for c in outcome.reclaimed if c.id not in given_up]
         self._report(outcome)
         self._note_attempts()
         failed = self._settle(exhausted, outcome.failed)
@@ -382,9 +382,13 @@ class Coordinator:
     # Attempts
 
     def _note_attempts(self) -> None:
-        """Put into the journal what could not be put there before."""
+        """Put into the journal what could not be put there before. Who noted why an attempt failed and died
+        before it was free again has made one attempt, not two."""
+        known = self._dataset.journal.attempts() if self._unnoted else {}
         while self._unnoted:
-            self._dataset.journal.add_attempt(*self._unnoted[0])
+            compaction, attempt = self._unnoted[0]
+            if not _is_noted(compaction, known.get(compaction.id, ())):
+                self._dataset.journal.add_attempt(compaction.id, attempt)
             del self._unnoted[0]
 
     def _silent(self, compaction: AnyCompaction) -> Attempt:
@@ -481,6 +485,14 @@ class Coordinator:
             self._observe(events.Submitted(url, compaction_id, proposal.reason, proposal.cost_bytes))
         for compaction, reason in outcome.refused:
             self._observe(events.Refused(url, compaction.id, reason))
+
+
+def _is_noted(compaction: AnyCompaction, attempts: Iterable[Attempt]) -> bool:
+    """Whether its worker has noted the end of this attempt: after its last sign of life, by its own clock."""
+    owner = compaction.worker
+    return owner is not None and any(
+        a.worker == owner.id and a.at_ms >= owner.last_heartbeat_ms for a in attempts
+    )
 
 
 @dataclass(frozen=True, slots=True)

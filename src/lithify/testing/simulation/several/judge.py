@@ -97,11 +97,9 @@ class Judge:
                 raise self._world.fail(
                     rules.ENGINE, f"{who} notes an attempt at {compaction} of {place}: {note}"
                 )
-        is_told_twice = pool is None and claim is not None and bool(claim.noted)  # and then it fell silent
         # The coordinator can only give up what it has seen free.
         has_looked = (
             claim is not None
-            and not is_told_twice
             and claim.waited_ms > ROUND_MS
             and self._places[place].is_well_since(before_ms - ALLOWED_MS)
         )
