@@ -157,7 +157,7 @@ MIB = 1 << 20
     ("total_mib", "slots", "range_mib"),
     [
         pytest.param(450, 0, 256, id="nobody knows how many run at once"),
-        pytest.param(450, 2, 112.5, id="two for each slot"),
+        pytest.param(450, 2, 225, id="one for each slot"),
         pytest.param(450, 64, 32, id="but none too small"),
         pytest.param(90, 64, 22.5, id="where there is little, a quarter"),
         pytest.param(40, 64, 16, id="but none far too small"),

@@ -1,9 +1,10 @@
 """Cutting a compaction into ranges, one task each.
 
 1. A range makes about one output SST of the largest size, or less where that keeps slots of the engine busy:
-   `RANGES_PER_SLOT` for each, so that none waits long for the last. But a range is no smaller than
-   `MIN_RANGE_BYTES`, or a quarter of what a small compaction has in all: clients open each SST, and each is
-   a line in the manifest for as long as it lives. What is small is one range, and no index is read for it.
+   one for each. They are even (4), so more would make none end sooner, and each costs the start of a task.
+   But a range is no smaller than `MIN_RANGE_BYTES`, or a quarter of what a small compaction has in all:
+   clients open each SST, and each is a line in the manifest for as long as it lives. What is small is one
+   range, and no index is read for it.
 2. Read the block index of every source SST, and the stats that tell the block size, all at the same time.
    The indexes tell tasks where their blocks are, so they are kept, as long as they are few; those of a large
    compaction do not fit into memory, and each is let go of as soon as step 3 is done with it.
@@ -37,7 +38,6 @@ from lithify.store.objects import ObjectStore
 MAX_RANGES = 10_000
 """More would make the record of a compaction unwieldy; ranges get larger instead."""
 INDEX_READERS = 32
-RANGES_PER_SLOT = 2
 MIN_RANGE_BYTES = 32 << 20
 MIN_SMALL_RANGE_BYTES = 16 << 20
 MIN_RANGES_OF_SMALL = 4
@@ -127,7 +127,7 @@ def range_bytes(total_bytes: int, options: SstOptions, slots: int) -> int:
     if not slots:
         return options.max_sst_size
     least = max(MIN_SMALL_RANGE_BYTES, min(MIN_RANGE_BYTES, total_bytes // MIN_RANGES_OF_SMALL))
-    return min(options.max_sst_size, max(least, -(-total_bytes // (RANGES_PER_SLOT * slots))))
+    return min(options.max_sst_size, max(least, -(-total_bytes // slots)))
 
 
 @dataclass(frozen=True, slots=True)
