@@ -173,7 +173,7 @@ def _claims(path: Path) -> ClaimCost:
     dataset = SlateDataset(inner, root, clock, RandomIds())
     coordinator = Coordinator(dataset, clock, RandomIds())
     coordinator.start(Term(dataset.take_epoch()))
-    (proposal,) = dataset.propose(dataset.snapshot(), dataset.ledger()).proposals  # type: ignore[arg-type]
+    (proposal,) = dataset.propose(dataset.snapshot(), coordinator.take_up()).proposals
     claimed: list[events.Event] = []
 
     def observe(event: events.Event) -> None:
