@@ -83,10 +83,10 @@ def measure_idle() -> list[IdleCost]:
         return [_idle(path, workers) for workers in IDLE_WORKERS]
 
 
-def measure_claims() -> ClaimCost:
-    """What many workers lose."""
+def measure_claims(workers: int = WORKERS, claims: int = CLAIMS) -> ClaimCost:
+    """What many workers lose of so many compactions that appear one after the other."""
     with tempfile.TemporaryDirectory(prefix="claims-") as folder:
-        return _claims(_database(Path(folder), flushes=4))
+        return _claims(_database(Path(folder), flushes=4), workers, claims)
 
 
 def _database(folder: Path, flushes: int) -> Path:
@@ -166,7 +166,7 @@ class _CountingDataset(SlateDataset):
             raise
 
 
-def _claims(path: Path) -> ClaimCost:
+def _claims(path: Path, workers: int, claims: int) -> ClaimCost:
     clock, stop = SystemClock(), threading.Event()
     inner, root = open_store(str(path))
     store = DelayingStore(inner, clock, LATENCY_S)
@@ -180,7 +180,7 @@ def _claims(path: Path) -> ClaimCost:
         if isinstance(event, events.Claimed):
             claimed.append(event)
 
-    datasets = [_CountingDataset(store, root, clock) for _ in range(WORKERS)]
+    datasets = [_CountingDataset(store, root, clock) for _ in range(workers)]
 
     def work(number: int) -> None:
         rng = random.Random(number)
@@ -197,10 +197,10 @@ def _claims(path: Path) -> ClaimCost:
             worker.tick()
             wait_s = LOOP.compactions_poll_interval_s * (1 + rng.uniform(0, LOOP.jitter))
 
-    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(WORKERS)]
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(workers)]
     for thread in threads:
         thread.start()
-    for _ in range(CLAIMS):
+    for _ in range(claims):
         time.sleep(APPEARS_EVERY_S)
 
         def appear(ledger: AnyLedger) -> AnyLedger:
@@ -214,4 +214,4 @@ def _claims(path: Path) -> ClaimCost:
     stop.set()
     for thread in threads:
         thread.join()
-    return ClaimCost(WORKERS, len(claimed), sum(d.lost for d in datasets))
+    return ClaimCost(workers, len(claimed), sum(d.lost for d in datasets))

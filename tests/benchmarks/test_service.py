@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.bare import bare_speed_up
 from benchmarks.data import database_of
-from benchmarks.idle import ClaimCost, IdleCost, measure_idle
+from benchmarks.idle import ClaimCost, IdleCost, measure_claims, measure_idle
 from benchmarks.service import CASE, Drain, Scaling, ServiceRun, measure_drain
 from benchmarks.service_report import ServiceSamples
 from rich.console import Console
@@ -23,6 +23,13 @@ def test_both_sides_drain_the_same_database(tmp_path: Path) -> None:
 def test_the_merge_alone_is_measured_in_one_process_and_in_two(tmp_path: Path) -> None:
     assert bare_speed_up(database_of(CASE, tmp_path, 0.001), tmp_path) > 0
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("bare")] == []
+
+
+def test_what_is_claimed_and_lost_is_counted() -> None:
+    cost = measure_claims(workers=3, claims=1)
+    assert cost.workers == 3
+    assert cost.claims <= 1, "a worker may not have looked in time"
+    assert cost.lost <= 2
 
 
 def test_an_idle_database_is_only_read_but_for_the_lease() -> None:
