@@ -344,7 +344,7 @@ def test_a_part_of_maintenance_is_left_out(lake: list[str], table: Table, tmp_pa
     before = {file.file_path for file in files_of(table)}
     done = json.loads(run(asked).stdout)
     assert (done["data"], done["manifests"]) == (None, None)
-    assert len(done["expiry"]["expired_snapshots"]) == 5
+    assert len(done["expiry"]["expired_snapshots"]) == 3
     assert {file.file_path for file in files_of(table)} == before
 
 
