@@ -160,6 +160,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             raise Refused(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
         if table.metadata.table_uuid != self._uuid:
             raise Refused(f"{self.url}: the table was dropped and another has its name now; start again")
+        lend(self.store, table.io.properties)  # which may have other credentials by now
         return table
 
     @property
@@ -376,6 +377,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         timeline = self.timeline(snapshot, ledger, held)
         states = remember(timeline, timeline_policy(snapshot.policy))
         plan = proposals_of(snapshot, timeline, held)
+        if "data" in snapshot.policy.left_out:
+            why = "nothing is compacted unasked: lithify.skip-parts names data"
+            plan = replace(plan, proposals=(), notes=(why, *plan.notes))
         return replace(plan, memory=_Memory(states, snapshot.states))
 
     def validate(

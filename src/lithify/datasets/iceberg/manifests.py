@@ -8,7 +8,11 @@ PyIceberg's, except that
 - entries have the fields of format version 3: some of these may be in manifests of version 2 too, and must
   not be lost when such a manifest is written anew;
 - a type of fixed length that is defined once and named where it comes up again, as Java does for partition
-  fields, is spelled out, because PyIceberg knows no such names.
+  fields, is spelled out, because PyIceberg knows no such names;
+- the values of a partition come in the order of their fields in the spec, by their ids; PyIceberg leaves them
+  in that of the manifest, which Java never has other than the spec's, but its readers allow;
+- a manifest list may leave out how many files and rows its manifests have, as those of format version 1 may,
+  and as old programs did.
 """
 
 from __future__ import annotations
@@ -37,8 +41,12 @@ from pyiceberg.manifest import (
     PartitionFieldSummary,
     _inherit_from_manifest,
 )
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
+from pyiceberg.types import StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from lithify.datasets.iceberg.avro_file import read_records
@@ -46,7 +54,17 @@ from lithify.errors import CorruptObject, LithifyError
 
 ENTRY_VERSION: Final = 3
 """Of the fields that entries and their data files have in memory; those a manifest does not have are null."""
-_REFERENCED = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields].index(143)
+_FILE_FIELDS = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields]
+_REFERENCED = _FILE_FIELDS.index(143)
+_PARTITION = _FILE_FIELDS.index(102)
+_STATUSES = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED)
+_COUNTS = (504, 505, 506, 512, 513, 514)
+"""The fields of a manifest list for numbers of files, then of rows; each in the order of `_STATUSES`."""
+_LISTED = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION].fields
+_PLACES = [[field.field_id for field in _LISTED].index(count) for count in _COUNTS]
+_LIST_SCHEMA = Schema(
+    *(f.model_copy(update={"required": False}) if f.field_id in _COUNTS else f for f in _LISTED)
+)
 MAX_SCHEMAS = 64
 """Schemas remembered, the least recently used forgotten first."""
 
@@ -61,20 +79,36 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
         return found
 
 
-def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """The entries of a manifest that are not deleted. `CorruptObject` when it does not decode."""
-    return list(entries_in(manifest, bytes_of(io, manifest.manifest_path)))
+def live_entries(
+    io: FileIO, manifest: ManifestFile, spec: PartitionSpec | None = None
+) -> list[ManifestEntry]:
+    """The entries of a manifest that are not deleted. `spec`: that of the manifest, without which nobody
+    should look at their partitions. `CorruptObject` when it does not decode."""
+    return list(entries_in(manifest, bytes_of(io, manifest.manifest_path), spec))
 
 
-def entries_in(manifest: ManifestFile, data: bytes) -> Iterator[ManifestEntry]:
+def entries_in(
+    manifest: ManifestFile, data: bytes, spec: PartitionSpec | None = None
+) -> Iterator[ManifestEntry]:
     """The entries of a manifest with these bytes that are not deleted, one at a time. `CorruptObject` where
     it does not decode any further."""
     path, live = manifest.manifest_path, 0
+    fields = tuple(field.field_id for field in spec.fields) if spec is not None else ()
+    order: tuple[int, ...] | None = None
+
+    def reader_of(schema: str) -> Reader:
+        nonlocal order
+        order = _order_of(schema, fields)
+        return _entry_reader(schema)
+
     with decoding(path):
-        for entry in read_records(data, _entry_reader):
+        for entry in read_records(data, reader_of):
             if entry.status == ManifestEntryStatus.DELETED:
                 continue
             found = _inherit_from_manifest(entry, manifest)
+            if order is not None:
+                values = found.data_file.partition
+                found.data_file[_PARTITION] = Record(*(values[place] for place in order))
             _check(found)
             if (found.sequence_number or 0) > manifest.sequence_number:
                 number = manifest.sequence_number
@@ -84,6 +118,30 @@ def entries_in(manifest: ManifestFile, data: bytes) -> Iterator[ManifestEntry]:
         counted = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
         if live < counted:
             raise ValueError(f"it has {live} live files, and its manifest list says {counted}")
+
+
+def is_counted(manifest: ManifestFile) -> bool:
+    """Whether it says how many files and rows it has."""
+    return all(manifest[place] is not None for place in _PLACES)
+
+
+def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
+    """The same with all that a manifest list of version 2 has to say of it, counted where it does not say it.
+    `CorruptObject` when it does not decode."""
+    if is_counted(manifest):
+        return manifest
+    counts = dict.fromkeys(_PLACES, 0)
+    with decoding(manifest.manifest_path):
+        for entry in read_records(bytes_of(io, manifest.manifest_path), _entry_reader):
+            _check(entry)
+            status = _STATUSES.index(entry.status)
+            counts[_PLACES[status]] += 1
+            counts[_PLACES[status + len(_STATUSES)]] += entry.data_file.record_count
+    found = ManifestFile(*manifest._data)
+    for place, count in counts.items():
+        if found[place] is None:
+            found[place] = count
+    return found
 
 
 def _check_listed(manifest: ManifestFile) -> None:
@@ -156,11 +214,24 @@ def _entry_reader(schema: str) -> Reader:
 
 
 @lru_cache(MAX_SCHEMAS)
+def _order_of(schema: str, fields: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Where these partition fields are in an entry that was written with this Avro schema; `None` where they
+    are in order, or are others: the ids of format version 1 may have changed, and their order has not."""
+    if not fields:
+        return None
+    found = AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})).find_type(102)
+    there = [field.field_id for field in found.fields] if isinstance(found, StructType) else []
+    if there == list(fields) or sorted(there) != sorted(fields):
+        return None
+    return tuple(there.index(field) for field in fields)
+
+
+@lru_cache(MAX_SCHEMAS)
 def _list_reader(schema: str) -> Reader:
     """How to read manifest lists that were written with this Avro schema."""
     return resolve_reader(
         AvroSchemaConversion().avro_to_iceberg(json.loads(schema)),
-        MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
+        _LIST_SCHEMA,
         {-1: ManifestFile, 508: PartitionFieldSummary},
         {517: ManifestContent},
     )

@@ -16,6 +16,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from pyiceberg.io import OutputFile
@@ -39,10 +40,10 @@ from lithify.datasets.iceberg.entry_order import schema_for
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing, referenced_path
 from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWriter
-from lithify.datasets.iceberg.manifests import ENTRY_VERSION
+from lithify.datasets.iceberg.manifests import ENTRY_VERSION, counted
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
-from lithify.datasets.iceberg.partitions import is_unpartitioned
+from lithify.datasets.iceberg.partitions import Place, is_unpartitioned, place_of
 from lithify.datasets.iceberg.publish import Prepared, prepare
 from lithify.datasets.iceberg.summary import replace_summary
 from lithify.store.together import all_of
@@ -128,13 +129,13 @@ class _Oldest:
     """The lowest sequence number of data files; infinite where there is none."""
 
     def __init__(self, files: Iterable[tuple[DataFile, int]]) -> None:
-        self._by_partition: dict[tuple[int, Record], float] = {}
+        self._by_partition: dict[Place, float] = {}
         for file, number in files:
-            key = (file.spec_id, file.partition)
+            key = place_of(file)
             self._by_partition[key] = min(self._by_partition.get(key, inf), number)
 
     def in_partition_of(self, file: DataFile) -> float:
-        return self._by_partition.get((file.spec_id, file.partition), inf)
+        return self._by_partition.get(place_of(file), inf)
 
     def anywhere(self) -> float:
         return min(self._by_partition.values(), default=inf)
@@ -222,7 +223,7 @@ class SnapshotWriter:
 
     def keep_whole(self, manifest: ManifestFile) -> None:
         """Take over a manifest as it is."""
-        self._manifests.append(lambda: manifest)
+        self._manifests.append(partial(counted, self._table.io, manifest))
 
     def manifest_list(self, parent: Snapshot) -> str:
         """Write what was asked for, and the list of it; its path."""
