@@ -66,6 +66,8 @@ _PROVIDER_PREFIXES = {
     **dict.fromkeys(("gs",), "google_"),
     **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), "azure_"),
 }
+SCHEMES = ("file", "memory", *_PROVIDER_PREFIXES)
+"""What a URL of a store begins with."""
 _CLIENT_OPTIONS = (
     "allow_http",
     "allow_invalid_certificates",
@@ -119,10 +121,10 @@ def open_store(
         if not path.startswith("/"):
             raise Refused(f"{url}: names no path from the root; write file:///path with three slashes")
         return _local(url, path, options)
-    provider = _PROVIDER_PREFIXES.get(scheme)
-    if provider is None and scheme != "memory":
-        known = ", ".join(("file", "memory", *_PROVIDER_PREFIXES))
+    if scheme not in SCHEMES:
+        known = ", ".join(SCHEMES)
         raise Refused(f"{url}: the scheme {scheme!r} is not known; use a path or one of {known}")
+    provider = _PROVIDER_PREFIXES.get(scheme)
     if not rest.startswith("//"):
         raise Refused(f"{url}: write {scheme}://…, or ./{url} if it is a path")
     if provider is None:
