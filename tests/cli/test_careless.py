@@ -30,7 +30,8 @@ def path(tmp_path: Path) -> Path:
 # Shown
 
 
-def test_texts_are_shown_as_they_are(path: Path) -> None:
+def test_texts_are_shown_as_they_are(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert "user:100:0" in invoke("inspect", "manifest", path).stdout
     fire = path.rename(path.with_name(":fire:"))
     assert f"{fire}\n" in invoke("status", fire).stdout
@@ -43,9 +44,8 @@ def test_what_people_copy_is_whole_on_a_narrow_terminal(path: Path, monkeypatch:
     (run,) = invoke_json("inspect", "manifest", path)["root"]["runs"]
     assert run["views"][0]["sst"]["id"] in invoke("inspect", "manifest", path).stdout
     (compaction,) = invoke_json("inspect", "compactions", path)["compactions"]
-    (line,) = (
-        line for line in invoke("inspect", "compactions", path).stdout.splitlines() if compaction["id"] in line
-    )
+    lines = invoke("inspect", "compactions", path).stdout.splitlines()
+    (line,) = (line for line in lines if compaction["id"] in line)
     assert "completed" in line
 
 

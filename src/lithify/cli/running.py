@@ -73,7 +73,5 @@ def _fail(error: LithifyError, as_json: bool) -> NoReturn:
     text = concealed(str(error))[:MAX_ERROR_CHARS]  # a damaged object can hold very long keys
     if as_json:
         print_json({"error": type(error).__name__, "message": text})
-    standard_error().print(
-        f"[red]{type(error).__name__}:[/] {escape(text)}", highlight=False, soft_wrap=True
-    )
+    standard_error().print(f"[red]{type(error).__name__}:[/] {escape(text)}", highlight=False, soft_wrap=True)
     raise typer.Exit(error.exit_code) from error

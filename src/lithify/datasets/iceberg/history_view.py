@@ -113,9 +113,7 @@ def show_readers(url: str, metadata: TableMetadata, standings: Sequence[Standing
         )
     block: Block = Line("No readers are registered.")
     if rows:
-        block = Table(
-            "Readers", columns("name", "checkpoint", "runs", "needs snapshot"), rows, of="readers"
-        )
+        block = Table("Readers", columns("name", "checkpoint", "runs", "needs snapshot"), rows, of="readers")
     return Shown({"url": url, "readers": documents}, (block,))
 
 
