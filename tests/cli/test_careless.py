@@ -94,6 +94,36 @@ def test_refusals(path: Path, arguments: list[str], says: str) -> None:
     assert files(path) == before
 
 
+@pytest.mark.parametrize("name", ["a#b", "100%", "übrig", "db~1"])
+def test_a_path_of_which_slatedb_makes_two_is_refused(tmp_path: Path, name: str) -> None:
+    with open_db(tmp_path / name) as database:
+        database.put(b"key", b"value")
+        database.flush()
+    (manifests,) = (found.parent for found in tmp_path.rglob("manifest"))
+    before = files(tmp_path)
+    for path in (tmp_path / name, manifests):
+        for command in (["plan"], ["compact", "--full"], ["gc", "--delete", "--min-age", "0"]):
+            result = invoke(*command, path)
+            assert (result.exit_code, "in two other places" in result.stderr) == (2, True), result.output
+    assert files(tmp_path) == before
+
+
+def test_a_path_is_the_same_in_its_url(path: Path) -> None:
+    path = path.rename(path.with_name("a #1? b;c"))
+    for command in (["plan"], ["gc"], ["doctor", "--read-only"], ["compact", "--dry-run"]):
+        assert invoke(*command, path).exit_code == 0
+    url = invoke_json("plan", path)["url"]
+    assert invoke_json("gc", url)["url"] == url
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = invoke("plan", "db")
+    assert (result.exit_code, "the current folder is gone" in result.stderr) == (2, True), result.output
+
+
 # Stopped
 
 

@@ -172,8 +172,11 @@ def _prefix(url: str, path: str) -> str:
 
 def _local(url: str, path: str, options: Mapping[str, str] | None) -> tuple[ObjectStore, str]:
     _no_options(url, options)
-    # Not resolved: the names on disk are the ones the user gave, symbolic links included.
-    return LocalStore(), _prefix(url, os.path.normpath(Path(path).absolute()))
+    try:  # not resolved: the names on disk are the ones the user gave, symbolic links included
+        whole = os.path.normpath(Path(path).absolute())
+    except OSError as error:
+        raise Refused(f"{url}: the current folder is gone; give a path from the root") from error
+    return LocalStore(), _prefix(url, whole)
 
 
 def _memory(name: str, options: Mapping[str, str] | None) -> ObjectStore:

@@ -1,6 +1,6 @@
 """Where people read what there is to show: standard output and standard error.
 
-Texts come from keys, paths and errors of anybody's. They are shown as they are: `:100:` in a key is no picture.
+Texts come from keys, paths and errors of anybody's. They are shown as they are: `:100:` in one is no picture.
 """
 
 from __future__ import annotations
