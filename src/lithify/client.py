@@ -17,6 +17,7 @@ from __future__ import annotations
 import getpass
 import socket
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ class Result:
     bytes_read: int
     bytes_written: int
     rows: Mapping[str, int]
-    """In, out and dropped, by reason."""
+    """In, out and dropped, by reason; 0 for whatever did not happen."""
     seconds: float
     shown: Shown
     """All of it, to be drawn."""
@@ -539,7 +540,7 @@ def _result(summary: RunSummary, totals: Totals, seconds: float, shown: Shown) -
         notes=summary.plan.notes,
         bytes_read=totals.bytes_read,
         bytes_written=totals.bytes_written,
-        rows=dict(totals.rows),
+        rows=Counter(totals.rows),
         seconds=seconds,
         shown=shown,
     )

@@ -25,7 +25,16 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     if own := environ.get(CACHE_VARIABLE):
         return Path(own)
     shared = environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "lithify"
+    return (Path(shared) if shared else _home() / ".cache") / "lithify"
+
+
+def _home() -> Path:
+    """The user's; of a user without one, such as a container's with a number only, the root, where containers
+    say that it is."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def write_atomically(path: Path, data: bytes, mode: int) -> None:

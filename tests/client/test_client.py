@@ -28,7 +28,7 @@ PUBLIC = {
         "EngineDown",
         "EngineError",
     ),
-    *("Fenced", "LithifyError", "Refused", "StoreError", "Unsupported"),
+    *("Fenced", "HoldLapsed", "LithifyError", "Refused", "StoreError", "Unsupported"),
     *("Dataset", "Job", "Proposals", "Proposed", "Result", "Service", "Status", "open"),
 }
 
@@ -78,6 +78,7 @@ def test_plan_and_compact_a_database(db: lithify.Dataset, path: Path) -> None:
     assert any(isinstance(event, events.Committed) for event in seen)
     assert len(db.plan(full=True)) == 0
     assert visible_rows(read_database(path)) == before
+    assert db.compact().rows["expired"] == 0
 
 
 def test_a_table(tmp_path: Path) -> None:

@@ -87,9 +87,19 @@ def test_tables_may_come_as_json_in_one_variable(monkeypatch: pytest.MonkeyPatch
     loaded = load()
     assert loaded.config.spark.conf == {"spark.executor.cores": "2"}
     assert loaded.origins["spark.conf.spark.executor.cores"] == "LITHIFY_SPARK__CONF"
-    monkeypatch.setenv("LITHIFY_SPARK__CONF", "{")
-    with pytest.raises(Refused, match="LITHIFY_"):
+
+
+@pytest.mark.parametrize(
+    "variable", ["LITHIFY_SPARK__CONF", "LITHIFY_STORE_OPTIONS", "LITHIFY_SERVICE", "lithify_service__worker"]
+)
+@pytest.mark.parametrize("value", ["{", "secret", "[1]", ""])
+def test_a_variable_of_a_table_that_is_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(Refused, match=f"variable {variable} names a table") as refusal:
         load()
+    assert "secret" not in str(refusal.value)
 
 
 def test_the_file_may_be_named_by_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.usercache import KEEP_UNUSED_S, mark_used, remove_unused
+from lithify.usercache import KEEP_UNUSED_S, cache_folder, mark_used, remove_unused
 
 NOW_S = 2_000_000_000.0
 
@@ -68,3 +68,13 @@ def test_a_folder_that_is_missing_or_vanishes_is_no_failure(
 
     monkeypatch.setattr(Path, "rename", gone)
     remove_unused(tmp_path, "kernel-*", NOW_S)
+
+
+def test_a_user_without_a_home_has_the_one_of_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether that can be written, whoever writes there finds out."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    assert cache_folder({}) == Path("/.cache/lithify")

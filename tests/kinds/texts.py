@@ -229,7 +229,7 @@ class TextKind:
         asked: Asked,
         clock: Clock,
     ) -> ShownPlan:
-        table = Table("Would put together", columns("~what"), [(p.reason,) for p in plan.proposals])
+        table = Table("Would put together", columns("what"), [(p.reason,) for p in plan.proposals])
         return ShownPlan(Shown({"proposals": len(plan.proposals)}, (table, notes(plan.notes))))
 
     def look(self, snapshot: Texts) -> int:

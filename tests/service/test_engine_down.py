@@ -13,7 +13,7 @@ from lithify import events
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Leadership
 from lithify.engine.spark import SparkEngine
-from lithify.errors import EngineDown
+from lithify.errors import EngineDown, Refused
 from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.service.loops import LoopOptions, run_workers
@@ -122,9 +122,26 @@ def test_a_master_that_does_not_answer_is_named_before_anything_is_written(rig: 
     assert rig.dataset().lease.read() is None
 
 
+@pytest.mark.parametrize(
+    "master", ["locl[2]", "local[two]", "spark:host:7077", "http://host:7077", "", "YARN"]
+)
+def test_what_is_no_master_is_refused_before_anything_is_written(rig: Rig, master: str) -> None:
+    with SparkEngine(master) as engine, pytest.raises(Refused, match="is no Spark master"):
+        compact(rig.dataset(), engine=engine, clock=rig.clock)
+    assert rig.dataset().ledger() is None
+    assert rig.dataset().lease.read() is None
+
+
 def test_of_several_masters_one_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         alive = f"127.0.0.1:{server.getsockname()[1]}"
         SparkEngine(f"spark://{nobody()},{alive}").check()
-    for master in ("local[2]", "yarn", "k8s://https://nobody:1"):
+    for master in (
+        "local",
+        "local[2]",
+        "local[*]",
+        "local-cluster[2,1,512]",
+        "yarn",
+        "k8s://https://nobody:1",
+    ):
         SparkEngine(master).check()

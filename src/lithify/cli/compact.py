@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import (
@@ -21,10 +20,11 @@ from lithify.cli.options import (
     TakeOver,
     Url,
 )
-from lithify.cli.running import errors, print_json
+from lithify.cli.running import GOES_ON, errors, print_json
 from lithify.cli.settings import settings
 from lithify.datasets.options import Asked
 from lithify.errors import Refused
+from lithify.views.consoles import standard_output
 
 if TYPE_CHECKING:
     from lithify.config.model import Config
@@ -78,7 +78,7 @@ def _plan(url: str, config: Config, asked: Asked, as_json: bool, png: Path | Non
     if as_json:
         print_json(planned.document)
     else:
-        draw(Console(), planned.shown.blocks)
+        draw(standard_output(), planned.shown.blocks)
 
 
 @takes_kind_options("compact")
@@ -109,7 +109,7 @@ def compact(
 
         lithify compact iceberg://catalog/namespace.table
     """
-    with errors(as_json):
+    with errors(as_json, stopped=GOES_ON):
         given.check(url)
         effective = settings(
             config, sets, given, master=master, store_option=store_option, spark_conf=spark_conf

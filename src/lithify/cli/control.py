@@ -15,6 +15,7 @@ from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.errors import Refused
 from lithify.views import text
+from lithify.views.consoles import standard_error
 
 if TYPE_CHECKING:
     from lithify.client import Job
@@ -140,14 +141,14 @@ def wait(
 
         lithify wait s3://bucket/my-db 01M7Y73N1RT45V6YVXGPSA14XX
     """
-    with errors(as_json):
+    with errors(as_json, stopped="Stopped waiting; the work goes on."):
         effective = settings(config, sets, store_option=store_option)
         from lithify import client
 
         wanted = _ids(compactions) if compactions else None
         with (
             client.open(url, settings=effective) as dataset,
-            Bars(Console(stderr=True), quiet=as_json) as bars,
+            Bars(standard_error(), quiet=as_json) as bars,
         ):
             ended = dataset.wait(wanted, timeout_s=_seconds(timeout), on_look=bars.draw)
         if as_json:
@@ -233,4 +234,4 @@ def _report(job: Job, as_json: bool) -> None:
 
 def _say(sentence: str) -> None:
     """Something for people beside the output."""
-    Console(stderr=True).print(sentence, highlight=False, soft_wrap=True, markup=False)
+    standard_error().print(sentence, highlight=False, soft_wrap=True, markup=False)

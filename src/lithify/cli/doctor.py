@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.datasets.registry import registered_for
 from lithify.views import text
+from lithify.views.consoles import standard_output
 
 if TYPE_CHECKING:
     from lithify.compaction.finding import Finding
@@ -112,6 +112,6 @@ def _print(findings: list[Finding]) -> None:
         table.add_row(f"[{colour}]{f.severity.value}[/]", f.check, escape(f.says))
         if f.do:
             table.add_row("", "", f"→ {escape(f.do)}")
-    console = Console()
+    console = standard_output()
     console.print(table, highlight=False)
     text.print_rest(console, len(findings), "findings")

@@ -61,7 +61,10 @@ def hold(
         given = [
             flag for flag, value in (("--renew", renew), ("--release", release), ("--list", show)) if value
         ]
-        taking = [f for f, v in (("--snapshot", snapshot), ("--at", at), ("--name", name)) if v is not None]
+        others = [("--snapshot", snapshot), ("--at", at), ("--name", name)]
+        if renew is None:
+            others.append(("--lease", lease))
+        taking = [flag for flag, value in others if value is not None]
         if len(given) > 1 or (given and taking):
             raise Refused(f"{' and '.join([*given, *taking])} cannot be given together")
         at_time = None if at is None else time_of(at)

@@ -9,6 +9,8 @@ Modules of commands import what does the work only when a command runs, so that 
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -79,6 +81,9 @@ def _main(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every event to stderr.")] = False,
 ) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a path that is no text, or a terminal of ASCII, is no error
+            stream.reconfigure(errors="replace")
     set_up_logs("text", "debug" if verbose else "warning")
 
 

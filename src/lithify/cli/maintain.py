@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lithify.cli.options import AsJson, ConfigFile, Master, Sets, SparkConf, StoreOptions, TakeOver, Url
-from lithify.cli.running import errors
+from lithify.cli.running import GOES_ON, errors
 from lithify.cli.settings import settings
 
 
@@ -44,7 +44,7 @@ def maintain(
 
         lithify maintain --skip expiry iceberg://catalog/namespace.table
     """
-    with errors(as_json):
+    with errors(as_json, stopped=GOES_ON):
         effective = settings(config, sets, master=master, store_option=store_option, spark_conf=spark_conf)
         from lithify.cli.once import maintain_once
 

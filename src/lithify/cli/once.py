@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import typer
-from rich.console import Console
 
 from lithify import client
 from lithify.cli.running import print_json
@@ -16,20 +15,21 @@ from lithify.events import each
 from lithify.observe.logs import EventLog
 from lithify.observe.progress import ProgressBars
 from lithify.views.blocks import Line, notes
+from lithify.views.consoles import standard_error, standard_output
 from lithify.views.drawing import draw
 
 
 def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_json: bool) -> None:
     """Compact until nothing is left to do, and tell what was done. Exits with 1 when something failed."""
-    with client.open(url, settings=config) as dataset, ProgressBars(Console(stderr=True)) as bars:
+    with client.open(url, settings=config) as dataset, ProgressBars(standard_error()) as bars:
         observe = each(EventLog(SystemClock()), *([] if as_json else [bars]))
         result = dataset.compact(full=asked.full, take_over=take_over, on_event=observe, **asked.given)
     if as_json:
         print_json(result.document)
     elif result.started:
-        draw(Console(), result.shown.blocks)
+        draw(standard_output(), result.shown.blocks)
     else:
-        draw(Console(), (Line("Nothing to compact."), notes(result.notes)))
+        draw(standard_output(), (Line("Nothing to compact."), notes(result.notes)))
     if result.failed:
         raise typer.Exit(1)
 
@@ -37,7 +37,7 @@ def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_
 def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over: bool, as_json: bool) -> None:
     """Do all parts of maintenance once, and tell what was done. Exits with 1 when something failed or stands
     in the way."""
-    with client.open(url, settings=config) as dataset, ProgressBars(Console(stderr=True)) as bars:
+    with client.open(url, settings=config) as dataset, ProgressBars(standard_error()) as bars:
         observe = each(EventLog(SystemClock()), *([] if as_json else [bars]))
         done = dataset.maintain(skip=skip, take_over=take_over, on_event=observe)
     if as_json:
@@ -46,6 +46,6 @@ def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over:
         for part in client.PARTS:
             shown = done.parts.get(part)
             blocks = shown.blocks if shown is not None else (Line("Left out."),)
-            draw(Console(), (Line("", f"{part.capitalize()}:"), *blocks))
+            draw(standard_output(), (Line("", f"{part.capitalize()}:"), *blocks))
     if not done.is_done:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lithify.cli.kind_options import Given, takes_kind_options
+from lithify.cli.kind_options import NOTHING, Given, takes_kind_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
@@ -56,9 +56,11 @@ def add(
 
         lithify readers add iceberg://catalog/namespace.table s3://bucket/checkpoints/my-query
     """
-    given.check(url)
-    options = given.asked().given
-    _run(url, as_json, config, sets, store_option, lambda d: d.add_reader(checkpoint, name=name, **options))
+
+    def ask(dataset: Dataset) -> Shown:
+        return dataset.add_reader(checkpoint, name=name, **given.asked().given)
+
+    _run(url, as_json, config, sets, store_option, ask, given)
 
 
 @readers_app.command("list")
@@ -95,8 +97,10 @@ def _run(
     sets: list[str] | None,
     store_option: list[str] | None,
     ask: Callable[[Dataset], Shown],
+    given: Given = NOTHING,
 ) -> None:
     with errors(as_json):
+        given.check(url)
         effective = settings(config, sets, store_option=store_option)
         from lithify import client
 

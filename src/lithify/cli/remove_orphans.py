@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lithify.cli.hold import time_of
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
+from lithify.views.consoles import standard_error
 
 
 def remove_orphans(
@@ -56,7 +56,7 @@ def remove_orphans(
         effective = settings(config, sets, store_option=store_option)
         from lithify import client
 
-        progress = Console(stderr=True, quiet=as_json)
+        progress = standard_error(quiet=as_json)
         with client.open(url, settings=effective) as dataset:
             shown = dataset.remove_orphans(
                 delete=delete,

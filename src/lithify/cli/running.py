@@ -8,17 +8,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
 from lithify.observe.secrets import concealed
+from lithify.views.consoles import standard_error, standard_output
 
 if TYPE_CHECKING:
     from lithify.views.blocks import Shown
 
 MAX_ERROR_CHARS = 10_000
+GOES_ON = "Stopped. What was finished is recorded; the next run goes on from there."
 _PASSED = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)
 """What the command line itself deals with."""
 
@@ -46,12 +47,13 @@ def print_shown(shown: Shown, as_json: bool) -> None:
         return
     from lithify.views.drawing import draw
 
-    draw(Console(), shown.blocks)
+    draw(standard_output(), shown.blocks)
 
 
 @contextmanager
-def errors(as_json: bool) -> Iterator[None]:
-    """Errors become one sentence on stderr (or a JSON document) and an exit code, unforeseen ones too."""
+def errors(as_json: bool, *, stopped: str = "Stopped.") -> Iterator[None]:
+    """Errors become one sentence on stderr (or a JSON document) and an exit code, unforeseen ones too. An
+    interrupt says that it has `stopped`."""
     try:
         yield
     except LithifyError as error:
@@ -61,7 +63,9 @@ def errors(as_json: bool) -> Iterator[None]:
     except Exception as error:
         _fail(unexpected("this command", error), as_json)
     except KeyboardInterrupt:
-        Console(stderr=True).print("Stopped. What was finished is recorded; the next run goes on from there.")
+        if as_json:
+            print_json({"error": "Interrupted", "message": stopped})
+        standard_error().print(stopped)
         raise typer.Exit(130) from None
 
 
@@ -69,7 +73,5 @@ def _fail(error: LithifyError, as_json: bool) -> NoReturn:
     text = concealed(str(error))[:MAX_ERROR_CHARS]  # a damaged object can hold very long keys
     if as_json:
         print_json({"error": type(error).__name__, "message": text})
-    Console(stderr=True).print(
-        f"[red]{type(error).__name__}:[/] {escape(text)}", highlight=False, soft_wrap=True
-    )
+    standard_error().print(f"[red]{type(error).__name__}:[/] {escape(text)}", highlight=False, soft_wrap=True)
     raise typer.Exit(error.exit_code) from error

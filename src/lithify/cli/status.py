@@ -18,6 +18,7 @@ from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.datasets.registry import registered_for
 from lithify.views import text
+from lithify.views.consoles import standard_output
 from lithify.views.documents import plain
 from lithify.views.drawing import draw
 
@@ -61,7 +62,7 @@ def status(
         if as_json:
             print_json(as_document(found))
         else:
-            print_status(Console(), found)
+            print_status(standard_output(), found)
 
 
 def as_document(found: Status) -> dict[str, Any]:

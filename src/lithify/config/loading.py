@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,8 @@ def _check_variables(environ: Mapping[str, str], model: type[Config], former: Fo
         _letters(variable): variable for variable in (*map(_variable, former.dotted()), *names.values())
     }
     sections = {name.partition(".")[0].upper() for name in (*names, *former.tops)}
-    for variable in environ:
+    tables = {_variable(name) for name in _tables(model)}
+    for variable, value in environ.items():
         name = variable.upper()
         if not name.startswith(ENV_PREFIX) or name == FILE_VARIABLE:
             continue
@@ -166,6 +168,18 @@ def _check_variables(environ: Mapping[str, str], model: type[Config], former: Fo
                 f"the environment variable {variable} names no setting; write {by_letters[_letters(name)]}, "
                 "with two underscores between section and name"
             )
+        if name in tables and not isinstance(_table_or_text(value), dict):  # the value may be a secret
+            raise Refused(
+                f"the environment variable {variable} names a table of settings: write it as JSON, such as "
+                f'{{"name": "value"}}, or give a variable to each, {name}{ENV_DELIMITER}NAME'
+            )
+
+
+def _tables(model: type[Config]) -> set[str]:
+    """The settings that have others in them."""
+    known = options(model)
+    sections = {part for option in known for part in accumulate(option.name.split("."), "{}.{}".format)}
+    return sections - {option.name for option in known if not isinstance(option.default, dict)}
 
 
 def _letters(variable: str) -> str:

@@ -3,7 +3,7 @@
 | URL                 | kind             |
 |---------------------|------------------|
 | `iceberg://…`       | Iceberg table    |
-| everything else     | SlateDB database |
+| what a store has    | SlateDB database |
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from lithify.errors import Refused
 
 if TYPE_CHECKING:
     from lithify.config.model import Config
@@ -74,9 +76,16 @@ _BY_SCHEME: dict[str, Registered] = {
 
 
 def registered_for(url: str) -> Registered:
-    """The kind of the dataset at `url`."""
-    scheme, separator, _ = url.partition("://")
-    return _BY_SCHEME.get(scheme, _OTHERS) if separator else _OTHERS
+    """The kind of the dataset at `url`. `Refused` when its scheme is nobody's."""
+    from lithify.store.urls import SCHEMES, split_scheme
+
+    scheme, _ = split_scheme(url)
+    if scheme is None or scheme in SCHEMES:
+        return _OTHERS
+    if scheme not in _BY_SCHEME:
+        known = ", ".join((*SCHEMES, *_BY_SCHEME))
+        raise Refused(f"{url}: the scheme {scheme!r} is not known; use a path or one of {known}")
+    return _BY_SCHEME[scheme]
 
 
 def all_registered() -> tuple[Registered, ...]:

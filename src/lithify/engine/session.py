@@ -433,7 +433,8 @@ def open_connect(url: str, app_name: str, conf: Mapping[str, str]) -> ConnectSes
 
 
 def check_master(master: str) -> None:
-    """`EngineDown` when nobody listens where this master should. Nothing is started for that."""
+    """`Refused` when it is none, `EngineDown` when nobody listens where it should; nothing is started."""
+    settings.check_form(master)
     if settings.is_connect(master):
         from pyspark.sql.connect.client import DefaultChannelBuilder
 

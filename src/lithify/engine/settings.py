@@ -30,6 +30,7 @@ JVM_OPTIONS = frozenset({DRIVER_OPTIONS, "spark.driver.defaultJavaOptions"})
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _MAX_LOCAL_DIGITS = 4
 _LOCAL = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*(\d+)\s*)?\])?")
+_OTHER_MASTER = re.compile(r"local-cluster\[.+\]|yarn|(?:spark|k8s|sc)://.+")
 _LOOPBACK_HOST = re.compile(r"\w+://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?(?:[/,;].*)?")
 _LOOPBACK = "127.0.0.1"
 _MAX_SOCKET_FOLDER_BYTES = 103 - len("/.00000000-0000-0000-0000-000000000000.sock")
@@ -58,6 +59,14 @@ def parse_local(master: str, cpus: int) -> LocalMaster | None:
         raise Refused(f"the Spark master {master[:40]!r} names more than any machine has")
     count = cpus if cores == "*" else int(cores or 1)
     return LocalMaster(max(1, count), max(1, int(attempts or DEFAULT_ATTEMPTS)))
+
+
+def check_form(master: str) -> None:
+    """`Refused` when Spark would take no such master, which it says only once it has started."""
+    if parse_local(master, 1) is None and _OTHER_MASTER.fullmatch(master.strip()) is None:
+        raise Refused(
+            f"{master!r} is no Spark master: write local[N], spark://host:port, yarn, k8s://… or sc://host:port"
+        )
 
 
 def is_connect(master: str) -> bool:

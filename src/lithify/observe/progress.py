@@ -86,11 +86,13 @@ class ProgressBars:
         self._complaints = 0
 
     def __enter__(self) -> ProgressBars:
-        self._progress.start()
+        if self._progress.console.is_terminal:  # elsewhere nothing is drawn but an empty line at the end
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._progress.console.is_terminal:
+            self._progress.stop()
 
     def refresh(self) -> None:
         """Draw it as it is now; that happens several times a second anyway."""

@@ -67,6 +67,8 @@ _PROVIDER_PREFIXES = {
     **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), "azure_"),
 }
 _CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+SCHEMES = ("file", "memory", *_PROVIDER_PREFIXES)
+"""What a URL of a store begins with."""
 _CLIENT_OPTIONS = (
     "allow_http",
     "allow_invalid_certificates",
@@ -124,10 +126,10 @@ def open_store(
         if not path.startswith("/"):
             raise Refused(f"{url}: names no path from the root; write file:///path with three slashes")
         return _local(url, path, options)
-    provider = _PROVIDER_PREFIXES.get(scheme)
-    if provider is None and scheme != "memory":
-        known = ", ".join(("file", "memory", *_PROVIDER_PREFIXES))
+    if scheme not in SCHEMES:
+        known = ", ".join(SCHEMES)
         raise Refused(f"{url}: the scheme {scheme!r} is not known; use a path or one of {known}")
+    provider = _PROVIDER_PREFIXES.get(scheme)
     if not rest.startswith("//"):
         raise Refused(f"{url}: write {scheme}://…, or ./{url} if it is a path")
     if provider is None:
@@ -176,8 +178,11 @@ def _prefix(url: str, path: str) -> str:
 
 def _local(url: str, path: str, options: Mapping[str, str] | None) -> tuple[ObjectStore, str]:
     _no_options(url, options)
-    # Not resolved: the names on disk are the ones the user gave, symbolic links included.
-    return LocalStore(), _prefix(url, os.path.normpath(Path(path).absolute()))
+    try:  # not resolved: the names on disk are the ones the user gave, symbolic links included
+        whole = os.path.normpath(Path(path).absolute())
+    except OSError as error:
+        raise Refused(f"{url}: the current folder is gone; give a path from the root") from error
+    return LocalStore(), _prefix(url, whole)
 
 
 def _memory(name: str, options: Mapping[str, str] | None) -> ObjectStore:

@@ -17,10 +17,9 @@ class Column:
 
     heading: str = ""
     is_number: bool = False
-    wraps: bool = False
-    """Whether a long text goes on in the next line, rather than being cut off."""
     is_whole: bool = False
-    """Whether texts are never cut off."""
+    """Whether its texts stay in one line, such as ids that people copy. Others go on in the next line where
+    there is no room."""
 
 
 class Alarm(str):
@@ -83,9 +82,9 @@ class Shown:
 
 
 def columns(*headings: str) -> tuple[Column, ...]:
-    """Columns by their headings: with `>` before it, of numbers; with `~`, of long texts."""
+    """Columns by their headings: with `>` before it, of numbers; with `=`, of texts that stay whole."""
     return tuple(
-        Column(heading.lstrip(">~"), is_number=heading.startswith(">"), wraps=heading.startswith("~"))
+        Column(heading.lstrip(">="), is_number=heading.startswith(">"), is_whole=heading.startswith("="))
         for heading in headings
     )
 

@@ -36,7 +36,7 @@ def _draw_table(console: Console, table: Table) -> None:
         drawn.add_column(
             column.heading,
             justify="right" if column.is_number else "left",
-            overflow="fold" if column.wraps else "ellipsis",
+            overflow="fold",
             no_wrap=column.is_whole,
         )
     for row in table.rows[:MAX_SHOWN]:

@@ -126,7 +126,7 @@ def _chunk_table(
     table.add_column(words.files, justify="right", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
     table.add_column("prio.", justify="right", no_wrap=True)
     table.add_column("task", justify="right", no_wrap=True)
     if with_reasons:

@@ -54,8 +54,8 @@ _LAST_DAY = date(9998, 12, 31).toordinal() - date(1970, 1, 1).toordinal()
 
 
 def save_picture(plan: TimelinePlan, calendar: Calendar, path: Path, words: Words = TABLE_WORDS) -> None:
-    """Write the picture; its format follows from the name's ending. `Refused` without matplotlib, and
-    for a format it does not know."""
+    """Write the picture; its format follows from the name's ending. `Refused` without matplotlib, for
+    a format it does not know, and where nothing can be written."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
@@ -77,6 +77,8 @@ def save_picture(plan: TimelinePlan, calendar: Calendar, path: Path, words: Word
         figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
     except ValueError as error:
         raise Refused(f"{path}: {error}; use a name that ends in .png") from error
+    except OSError as error:
+        raise Refused(f"the picture {path} cannot be written: {error.strerror or error}") from error
 
 
 def _groups(plan: TimelinePlan) -> list[tuple[str, list[PlannedChunk]]]:

@@ -113,9 +113,7 @@ def show_readers(url: str, metadata: TableMetadata, standings: Sequence[Standing
         )
     block: Block = Line("No readers are registered.")
     if rows:
-        block = Table(
-            "Readers", columns("name", "~checkpoint", "runs", "~needs snapshot"), rows, of="readers"
-        )
+        block = Table("Readers", columns("name", "checkpoint", "runs", "needs snapshot"), rows, of="readers")
     return Shown({"url": url, "readers": documents}, (block,))
 
 
@@ -195,7 +193,7 @@ def show_orphans(url: str, found: Orphans) -> Shown:
         return Shown(document, (nothing, notes(found.notes)))
     deleted = f"Deleted {found.deleted:,} files ({text.size(found.deleted_bytes)})."
     blocks = (
-        Table("Orphan files", columns("~path"), [(path,) for path in found.paths], of="files"),
+        Table("Orphan files", columns("path"), [(path,) for path in found.paths], of="files"),
         Line(f"{listed}; {found.found:,} ({text.size(found.found_bytes)}) are orphans older than {before}."),
         Line("Nothing was deleted; add --delete to do it." if found.dry_run else deleted),
         notes(found.notes),
@@ -233,7 +231,7 @@ def show_outlook(found: Outlook) -> tuple[Block, ...]:
     if found.outcome not in (Outcome.EXPIRED, Outcome.NOTHING_TO_DO, Outcome.HELD):
         blocked = (Line(found.why, "Nothing can expire:", is_bad=True),)
     title = f"History: {found.versions:,} snapshots"
-    return (Table(title, columns("", ">snapshots", ">bytes", "~needed by"), rows), *blocked)
+    return (Table(title, columns("", ">snapshots", ">bytes", "needed by"), rows), *blocked)
 
 
 def _outcome(found: Expiry) -> Line:

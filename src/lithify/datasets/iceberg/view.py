@@ -213,7 +213,7 @@ def show_garbage(url: str, report: Report) -> Shown:
     if report.garbage:
         rows = [(found.kind.value, found.path, text.size(found.size_bytes)) for found in report.garbage]
         title = "Would delete (dry run)" if report.dry_run else "Deleted"
-        blocks = [Table(title, columns("kind", "~path", ">bytes"), rows, of="files")]
+        blocks = [Table(title, columns("kind", "path", ">bytes"), rows, of="files")]
     blocks.append(notes(report.notes))
     if report.dry_run and report.garbage:
         blocks.append(Line("Nothing was deleted; add --delete to do it."))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import binascii
 import random
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import inf
+from urllib.parse import quote
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
@@ -94,7 +96,8 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
 
     @property
     def url(self) -> str:
-        return url_of(self.store.url, self.paths.root)
+        # It names the same place again, whatever is in the path.
+        return url_of(self.store.url, re.sub(r"[%?#]", lambda odd: quote(odd[0]), self.paths.root))
 
     @property
     def journal(self) -> ObjectJournal:

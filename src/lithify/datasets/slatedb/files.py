@@ -17,7 +17,7 @@ from lithify.compaction.model import Ledger
 from lithify.datasets.slatedb.ledger import SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Manifest
-from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths
+from lithify.datasets.slatedb.paths import COMPACTIONS_SUFFIX, MANIFEST_SUFFIX, DatabasePaths, check_whole
 from lithify.errors import Refused
 from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
@@ -34,6 +34,7 @@ class DatabaseFiles:
         self, store: ObjectStore, paths: DatabasePaths, url: str, clock: Clock, ids: Ids, rng: random.Random
     ) -> None:
         self.url = url
+        self._root = paths.root
         self._clock = clock
         self._rng = rng
         self._manifests = VersionedFiles(
@@ -128,8 +129,8 @@ class DatabaseFiles:
         return changed, result
 
     def _manifest_of(self, version: Version | None) -> tuple[int, Manifest]:
-        if version is None:
-            raise Refused(f"there is no SlateDB database at {self.url}: no manifest was found; check the URL")
+        check_whole(self.url, self._root, has_manifest=version is not None)
+        assert version is not None
         return version.id, cast(Manifest, self._decode(self._manifests, version, decode_manifest))
 
     def _ledger_of(self, version: Version) -> SlateLedger:

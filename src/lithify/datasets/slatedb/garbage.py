@@ -44,6 +44,7 @@ from lithify.datasets.slatedb.paths import (
     COMPACTIONS_SUFFIX,
     MANIFEST_SUFFIX,
     DatabasePaths,
+    check_whole,
     parse_note_key,
     parse_sst_key,
     parse_wal_key,
@@ -258,8 +259,8 @@ class _Collection:
 
     def _decode_manifest(self, version: Version | None) -> Manifest:
         where = f"{self._store.url.rstrip('/')}/{self._paths.root}"
-        if version is None:
-            raise Refused(f"there is no SlateDB database at {where}: no manifest was found; check the URL")
+        check_whole(where, self._paths.root, has_manifest=version is not None)
+        assert version is not None
         manifest = decode_manifest(version.data, self._manifests.key(version.id))
         if not manifest.initialized:
             raise Refused(f"{where} is a clone that is still being made; collect its garbage afterwards")

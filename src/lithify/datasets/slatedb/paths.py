@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from lithify.errors import Refused
 from lithify.ids import Ulid, parse_ulid
 
 MANIFEST_SUFFIX = ".manifest"
 COMPACTIONS_SUFFIX = ".compactions"
 SST_SUFFIX = ".sst"
+_ENCODED = re.compile(r'[^ -}]|[#%?*"<>`^|\\\[\]{}]')
+"""What SlateDB percent-encodes in a path, once for its manifests and twice for its SSTs."""
 _WAL_NAME = re.compile(r"([0-9]{20})\.sst")
 
 
@@ -115,3 +118,18 @@ def _canonical_ulid(text: str) -> Ulid | None:
         return parse_ulid(text)
     except ValueError:
         return None
+
+
+def check_whole(url: str, root: str, *, has_manifest: bool) -> None:
+    """`Refused` when there is no whole database at `root`, which errors call `url`: no manifest, or a path
+    under which SlateDB keeps manifests and SSTs in two places."""
+    if has_manifest and "%" not in root:
+        return  # where the path is odd all the same, somebody has copied it there
+    what = f"there is no SlateDB database at {url}: no manifest was found"
+    if has_manifest:
+        what = f"what lies at {url} is a part of a SlateDB database"
+    odd = _ENCODED.search(root)
+    do = "check the URL"
+    if odd is not None:
+        do = f"of a path with {odd[0]!r} SlateDB puts manifests and SSTs in two other places; use one without"
+    raise Refused(f"{what}; {do}")

@@ -17,7 +17,7 @@ from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.datasets.slatedb.timeline import SegmentTimeline
 from lithify.observe.progress import Totals
 from lithify.views import text
-from lithify.views.blocks import Alarm, Block, Column, Line, Lines, Shown, Table, Timeline, columns, notes
+from lithify.views.blocks import Alarm, Block, Line, Lines, Shown, Table, Timeline, columns, notes
 from lithify.views.documents import plain
 from lithify.views.timeline import SEGMENT_WORDS, timeline_json
 
@@ -83,7 +83,7 @@ def _proposals(plan: Plan) -> Block:
         )
         for proposal in plan.proposals
     ]
-    headings = columns("~segment", "~sources", "~into run", "~reads", "~why")
+    headings = columns("segment", "sources", "into run", "reads", "why")
     return Table("Would compact", headings, rows, of="proposals")
 
 
@@ -240,7 +240,7 @@ def show_manifest(manifest_id: int, manifest: Manifest) -> Shown:
         (text.segment(tree.prefix), level, *(("(empty)", *("",) * 5) if view is None else _view_cells(view)))
         for tree, level, view in _places(manifest)
     ]
-    headings = columns("segment", "level", "view", "SST", "bytes", "codec", "first key", "last key")
+    headings = columns("segment", "level", "view", "=SST", "bytes", "codec", "first key", "last key")
     blocks = (
         Line(
             f"Manifest {manifest_id}: writer epoch {manifest.writer_epoch}, compactor epoch "
@@ -301,10 +301,8 @@ def show_ledger(ledger: SlateLedger) -> Shown:
         )
         for c in ledger.compactions
     ]
-    headings = columns("state", "segment", "sources", "into run", "worker", "ranges", "outputs")
-    table = Table(
-        f"Compactions, epoch {ledger.epoch}", (Column("id", is_whole=True), *headings), rows, of="compactions"
-    )
+    headings = columns("=id", "=state", "segment", "sources", "into run", "worker", "ranges", "outputs")
+    table = Table(f"Compactions, epoch {ledger.epoch}", headings, rows, of="compactions")
     document = {"epoch": ledger.epoch, "compactions": [_compaction_json(c) for c in ledger.compactions]}
     return Shown(document, (table,))
 
@@ -320,7 +318,7 @@ def show_sst(key: str, facts: Mapping[str, Any]) -> Shown:
         for name, value in facts.items()
     ]
     document: Mapping[str, Any] = plain(dict(facts))
-    return Shown(document, (Table(key, columns("", "~"), rows, of="facts"),))
+    return Shown(document, (Table(key, columns("", ""), rows, of="facts"),))
 
 
 # Garbage
