@@ -5,8 +5,8 @@
    and refused, because what it wants to keep may be gone.
 2. A hold is a lease. It lapses when it was not written again for so long, by the store's clock. Renewing is
    writing it again, on condition that nobody else has, and, if it had lapsed by then, reading the threshold
-   again. One that had not is good wherever the threshold is: a leader may have listed the holds, then this one
-   was put and accepted, then the leader published; before it cuts off, it lists them again.
+   again. One that had not is good wherever the threshold is: a leader may have listed the holds, then this
+   one was put and accepted, then the leader published; before it cuts off, it lists them again.
 3. A lapsed hold stays until the threshold is past it, since its holder may still renew it; then a leader
    deletes it.
 4. Whoever crashes between the two steps leaves a hold that lapses.
