@@ -155,8 +155,40 @@ def test_a_leader_that_is_late_leaves_the_next_hold_of_the_name(world: World) ->
     assert world.holds.list() == (later,)
 
 
+def test_a_renewal_in_time_is_good_wherever_the_watermark_is(world: World) -> None:
+    """A leader listed the holds before this one was put, and published after it was accepted."""
+    placed = world.take(5)
+    world.publish(6)
+    for _ in range(2):
+        world.clock.advance_s(3000)
+        placed = world.holds.renew(placed)
+        assert placed.hold.until_ms == world.clock.now_ms() + HOUR_MS
+    world.clock.advance_s(3600)
+    with pytest.raises(HoldLapsed, match="too late"):
+        world.holds.renew(placed)
+
+
+def test_a_renewal_follows_one_whose_answer_was_lost(world: World) -> None:
+    placed = world.take(5)
+    world.publish(6)
+    world.clock.advance_s(3000)
+    world.holds.renew(placed)
+    world.clock.advance_s(3000)
+    assert world.holds.renew(placed).hold.until_ms == world.clock.now_ms() + HOUR_MS
+
+
+def test_a_renewal_does_not_follow_one_that_came_too_late(world: World) -> None:
+    placed = world.take(5)
+    world.clock.advance_s(3600)
+    world.holds.renew(placed)
+    world.publish(6)
+    with pytest.raises(HoldLapsed, match="too late"):
+        world.holds.renew(placed)
+
+
 def test_a_hold_whose_renewal_came_too_late_leaves_nothing(world: World) -> None:
     placed = world.take(5)
+    world.clock.advance_s(3600)
     world.publish(6)
     with pytest.raises(HoldLapsed):
         world.holds.renew(placed)

@@ -4,7 +4,9 @@
    both may be. Then the published threshold is read: where it is past the hold's position the hold is deleted
    and refused, because what it wants to keep may be gone.
 2. A hold is a lease. It lapses when it was not written again for so long, by the store's clock. Renewing is
-   writing it again, on condition that nobody else has, and reading the threshold again.
+   writing it again, on condition that nobody else has, and, if it had lapsed by then, reading the threshold
+   again. One that had not is good wherever the threshold is: a leader may have listed the holds, then this
+   one was put and accepted, then the leader published; before it cuts off, it lists them again.
 3. A lapsed hold stays until the threshold is past it, since its holder may still renew it; then a leader
    deletes it.
 4. Whoever crashes between the two steps leaves a hold that lapses.
@@ -139,12 +141,14 @@ class ObjectHolds:
                     raise HoldLapsed(
                         f"hold {placed.name} lapsed and was removed; what it kept may be gone"
                     ) from None
-                placed = Placed(placed.hold, placed.lease_ms, placed.about, placed.token, there.etag)
+                hold = there.hold if _follows(there, placed) else placed.hold
+                placed = Placed(hold, placed.lease_ms, placed.about, placed.token, there.etag)
                 continue
-            if not admits(self._thresholds.read(), placed.hold.position):
+            renewed = self._read(key)
+            is_in_time = renewed is not None and _follows(renewed, placed)
+            if not is_in_time and not admits(self._thresholds.read(), placed.hold.position):
                 self._store.delete(key)
                 raise HoldLapsed(_too_late(f"hold {placed.name} had lapsed, and"))
-            renewed = self._read(key)
             if renewed is None:
                 raise HoldLapsed(f"hold {placed.name} was released by somebody else")
             return renewed
@@ -177,6 +181,12 @@ class ObjectHolds:
 
 def _key(folder: str, placed: Placed) -> str:
     return join(folder, f"{placed.name}{_TOKEN}{placed.token}{_SUFFIX}")
+
+
+def _follows(renewed: Placed, placed: Placed) -> bool:
+    """Whether it was written again before it lapsed, so that no leader ever saw it lapsed."""
+    until_ms, new_until_ms = placed.hold.until_ms, renewed.hold.until_ms
+    return until_ms is not None and new_until_ms is not None and new_until_ms - renewed.lease_ms < until_ms
 
 
 def _is_hold(meta: ObjectMeta) -> bool:

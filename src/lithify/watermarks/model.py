@@ -8,7 +8,8 @@ versions of a catalog are cut off by the same rules.
 |----------------|----------------------------------|------------------------------------------------------|
 | a holder       | put a hold                       | it then reads the threshold, and gives up its hold   |
 |                |                                  | where that is past it (`admits`)                     |
-| a holder       | renew its hold                   | it is its own; then as when it was put               |
+| a holder       | renew its hold                   | it is its own; if it had lapsed, then as when it was |
+|                |                                  | put                                                  |
 | a member       | raise its mark                   | what is below is done for good, as it will be after  |
 |                |                                  | a crash, and in this incarnation (`raised`)          |
 | the leader     | raise the threshold              | no required mark is missing, to at most the least    |

@@ -423,11 +423,12 @@ def delete_files_of(table: Table) -> list[DataFile]:
     return [e.data_file for e in entries if e.data_file.content != DataFileContent.DATA]
 
 
-def named_paths(table: Table) -> set[str]:
-    """Every file that any snapshot names: manifest lists, manifests, data and delete files."""
+def named_paths(table: Table, snapshot_id: int | None = None) -> set[str]:
+    """Every file that any snapshot, or this one, names: manifest lists, manifests, data and delete files."""
     now = fresh(table)
-    named = {snapshot.manifest_list for snapshot in now.snapshots()}
-    for snapshot in now.snapshots():
+    snapshots = [s for s in now.snapshots() if snapshot_id in (None, s.snapshot_id)]
+    named = {snapshot.manifest_list for snapshot in snapshots}
+    for snapshot in snapshots:
         for manifest in snapshot.manifests(now.io):
             named.add(manifest.manifest_path)
             named |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(now.io)}

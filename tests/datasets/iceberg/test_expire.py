@@ -24,7 +24,7 @@ from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.pending import ABANDONED_MS
 from lithify.datasets.iceberg.reachable import FileKind
 from lithify.datasets.maintenance import Wanted
-from lithify.errors import HoldLapsed, LithifyError, Refused
+from lithify.errors import HoldLapsed, LithifyError, ObjectNotFound, Refused
 from lithify.ids import RandomIds
 from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock
@@ -754,6 +754,20 @@ def test_a_lost_answer_of_the_catalog(table: Table, monkeypatch: pytest.MonkeyPa
     assert ids_of(table) == ids[-1:]
     judge(table, before)
     assert on_disk(table) == named_paths(table)
+
+
+def test_paths_without_an_entry_are_swept_after_a_day(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing waits."""
+    dataset = dataset_of(table)
+    key = f"{dataset.own_folder}/pending-files/01ARZ3NDEKTSV4RRFFQ69G5FAV.json"
+    dataset.store.put(key, b"[]")
+    options = ExpireOptions(retain_last=99)
+    run(table, options)
+    assert dataset.store.get(key) == b"[]"
+    wait(monkeypatch, ABANDONED_MS + 1_000)
+    run(table, options)
+    with pytest.raises(ObjectNotFound):
+        dataset.store.get(key)
 
 
 def test_what_never_was_committed_is_forgotten_after_a_day(

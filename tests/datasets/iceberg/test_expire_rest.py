@@ -15,7 +15,15 @@ from lithify.ids import RandomIds
 from tests.datasets.iceberg import test_expire
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, dataset_of
-from tests.datasets.iceberg.tables import append, fresh, make_rows, named_paths, new_table, read
+from tests.datasets.iceberg.tables import (
+    append,
+    fresh,
+    make_rows,
+    named_paths,
+    new_table,
+    read,
+    rewrite_without,
+)
 from tests.datasets.iceberg.test_expire import ALL, ids_of, meanwhile, on_disk, six_snapshots, statistics_of
 
 
@@ -100,6 +108,27 @@ def test_a_tag_that_is_lost_is_told_and_its_files_stay(
     assert any("stay for good" in note for note in again.notes)
     assert before <= on_disk(table)
     assert again.pending
+
+
+def test_a_lost_tag_can_be_recovered_after_what_it_shares_with_others_was_expired(
+    table: Table, rest: RestCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ids_of(table)
+    lost = named_paths(table, ids[4])
+    shared = {path for path in lost & named_paths(table, ids[5]) if path.endswith(".parquet")}
+    assert shared
+
+    def make() -> None:
+        with fresh(table).manage_snapshots() as changes:
+            changes.create_tag(ids[4], "precious")
+
+    meanwhile(monkeypatch, make)
+    assert run(table, rest).outcome is Outcome.REF_LOST
+    for row in read(table):
+        rewrite_without(table, row[1])
+    assert run(table, rest).outcome is Outcome.EXPIRED
+    assert not shared & named_paths(table)
+    assert lost <= on_disk(table)
 
 
 def test_a_tag_of_what_stays_is_not_lost(

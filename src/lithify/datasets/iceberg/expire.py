@@ -86,6 +86,7 @@ from lithify.datasets.iceberg.reachable import (
     is_plain,
     only_named_by,
     statistics_in,
+    with_all_they_name,
 )
 from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import (
@@ -390,8 +391,10 @@ class Expirer:
         now_ms = self._now_ms(options)
         waiting = self._pending.read()
         if not waiting:
+            self._pending.sweep(waiting, now_ms)
             return
         checked = {e.id: self._lost(table, e) for e in waiting if _is_unchecked(e, there)}
+        self._keep_whole(table, [entry for entry in waiting if checked.get(entry.id)])
         entries = self._pending.confirm(there, now_ms, checked)
         for entry in entries:
             if entry.blocked:
@@ -401,6 +404,9 @@ class Expirer:
         due = [e for e in entries if _is_due(e, options.grace_ms, now_ms)]
         if due and may_expire(table.metadata.properties):
             reached = Reached(table.metadata.location)
+            for entry in entries:
+                for file in self._pending.paths(entry) if entry.blocked else ():
+                    reached.names.add(file.path)
             for entry in due:
                 self._carry_out(entry, reached, done)
         done.pending = self._pending.read()
@@ -408,6 +414,14 @@ class Expirer:
     def _lost(self, table: Table, entry: Entry) -> str:
         with translated(f"reading former metadata of {self._dataset.url}"):
             return lost_between(table, entry)
+
+    def _keep_whole(self, table: Table, lost: Sequence[Entry]) -> None:
+        """What snapshots name that somebody may want to recover stays, also what they share with others that
+        may be expired later. All of it is there: no run deletes anything before it has looked at these."""
+        for entry in lost:
+            with translated(f"reading expired snapshots of {self._dataset.url}"):
+                files = with_all_they_name(table.io, self._pending.paths(entry))
+            self._pending.add_paths(entry, files)
 
     def _carry_out(self, entry: Entry, reached: Reached, done: Expiry) -> None:
         """Delete the files of an entry that nothing names, looking at the table again before each batch."""

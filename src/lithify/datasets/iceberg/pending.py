@@ -6,7 +6,8 @@
 2. The grace period of an entry begins when a run finds that none of its snapshots is in the table any more
    (`confirm`), and it is as long as that of the run that wrote the entry, or longer. Where the catalog could
    not promise that no branch or tag came between, the table's log is read first; an entry that may have met
-   one is `blocked`: its files stay for good, for a person to recover. An entry whose snapshots are still
+   one is `blocked`: its files stay for good, for a person to recover. All else that its snapshots name has
+   to stay with them, so that is added to its paths before (`add_paths`). An entry whose snapshots are still
    there after a day never was committed, and is dropped.
 3. An entry whose grace is over is carried out (`lithify.datasets.iceberg.expire`), and then dropped. Carrying
    it out twice does no harm.
@@ -91,7 +92,7 @@ class Pending:
             grace_ms=grace_ms,
             base=base,
         )
-        self._store.put(self._key(entry.id), json.dumps([asdict(file) for file in files]).encode())
+        self._put_paths(entry.id, files)
         self._change(lambda entries: (*(e for e in entries if e.id != entry.id), entry))
         return entry
 
@@ -112,7 +113,7 @@ class Pending:
             return tuple(found)
 
         entries = self._change(confirmed)
-        self._sweep(entries, now_ms)
+        self.sweep(entries, now_ms)
         return entries
 
     def paths(self, entry: Entry) -> list[NamedFile]:
@@ -126,16 +127,25 @@ class Pending:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CorruptObject(key, f"does not decode as a list of files: {error}") from error
 
+    def add_paths(self, entry: Entry, files: Sequence[NamedFile]) -> None:
+        """Have these files stay or go with those of an entry."""
+        paths = {file.path: file for file in (*self.paths(entry), *files)}
+        self._put_paths(entry.id, list(paths.values()))
+
     def drop(self, entry: Entry) -> None:
         """Forget an entry: it was carried out, or never will be."""
         self._change(lambda entries: tuple(one for one in entries if one.id != entry.id))
         self._store.delete(self._key(entry.id))
 
-    def _sweep(self, entries: Sequence[Entry], now_ms: int) -> None:
+    def sweep(self, entries: Sequence[Entry], now_ms: int) -> None:
+        """Delete old paths that are none of these entries', which are all there are."""
         known = {self._key(entry.id) for entry in entries}
         for meta in list(self._store.list(self._lists)):
             if meta.key not in known and meta.last_modified_ms < now_ms - ABANDONED_MS:
                 self._store.delete(meta.key)
+
+    def _put_paths(self, entry_id: Ulid, files: Sequence[NamedFile]) -> None:
+        self._store.put(self._key(entry_id), json.dumps([asdict(file) for file in files]).encode())
 
     def _change(self, change: Callable[[tuple[Entry, ...]], tuple[Entry, ...]]) -> tuple[Entry, ...]:
         def changed(version: Any) -> bytes | None:

@@ -173,8 +173,24 @@ def only_named_by(table: Table, going: Iterable[int]) -> list[NamedFile]:
     return [file for file in found.values() if not named.has(file.path)]
 
 
+def with_all_they_name(io: FileIO, files: Sequence[NamedFile]) -> list[NamedFile]:
+    """These files, and all that the manifest lists among them name."""
+    lists = [file.path for file in files if file.kind is FileKind.MANIFEST_LIST]
+    manifests = {m.manifest_path: m for m in manifests_in(io, map(_with_list, lists), may_miss=True)}
+    of_lists = files_in(io, list(manifests.values()), may_miss=True)
+    named = (NamedFile(m.manifest_path, FileKind.MANIFEST, m.manifest_length) for m in manifests.values())
+    return list({file.path: file for file in (*of_lists, *named, *files)}.values())
+
+
+def _with_list(path: str) -> Snapshot:
+    """A snapshot of which nothing is known but its manifest list."""
+    return Snapshot.model_validate(
+        {"snapshot-id": 0, "sequence-number": 0, "timestamp-ms": 0, "manifest-list": path}
+    )
+
+
 def manifests_in(
-    io: FileIO, snapshots: Sequence[Snapshot], *, may_miss: bool = False
+    io: FileIO, snapshots: Iterable[Snapshot], *, may_miss: bool = False
 ) -> Iterator[ManifestFile]:
     """The manifests of these snapshots, those of several more than once."""
 

@@ -3,6 +3,7 @@
     python -m lithify.testing.simulation --seeds 1..10000 --jobs 2
     python -m lithify.testing.simulation --seed 4711 --trace
     python -m lithify.testing.simulation --world several --seeds 1..10000 --jobs 2
+    python -m lithify.testing.simulation --world history --seeds 1..10000 --jobs 2
 
 Exit code 0: no violation; 1: at least one, each with the command that replays it.
 """
@@ -22,8 +23,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lithify.testing.simulation import coverage, several
+from lithify.testing.simulation import coverage, history, several
 from lithify.testing.simulation.core.outcome import Outcome
+from lithify.testing.simulation.history import coverage as history_coverage
 from lithify.testing.simulation.several import coverage as several_coverage
 from lithify.testing.simulation.simulate import simulate
 
@@ -41,10 +43,11 @@ class World:
     """What is expected to happen in many seeds and never did."""
 
 
-DATABASE, SEVERAL = "database", "several"
+DATABASE, SEVERAL, HISTORY = "database", "several", "history"
 WORLDS = {
     DATABASE: World(simulate, coverage.missing),
     SEVERAL: World(several.simulate, several_coverage.missing),
+    HISTORY: World(history.simulate, history_coverage.missing),
 }
 
 

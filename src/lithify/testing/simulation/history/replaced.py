@@ -1,0 +1,58 @@
+"""What this world puts in place of the real thing, and nothing more.
+
+1. The bytes of manifests, manifest lists and former metadata files: the values are looked up (`lake`).
+2. The store in which a checkpoint lies: it is the one store there is, as the process reaches it.
+3. Threads that read or delete side by side: everything runs in the calling fiber, in some order.
+4. Keys of paths are worked out once each.
+5. Errors are not searched for secrets, and the log is silent; the trace has it all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from typing import Any
+from unittest import mock
+
+from pyiceberg.table import Table
+
+import lithify.errors
+from lithify.datasets.iceberg import expire as expire_module
+from lithify.datasets.iceberg import reachable as reachable_module
+from lithify.datasets.iceberg import readers as readers_module
+from lithify.store import together as together_module
+from lithify.store.objects import ObjectStore
+from lithify.testing.simulation.core.waiting import AnyTime, SameThread
+from lithify.testing.simulation.history.lake import FilesView
+from lithify.testing.simulation.history.world import World
+
+_keys_of = lru_cache(maxsize=1 << 14)(reachable_module.keys_of)
+
+
+@contextmanager
+def replacements(world: World) -> Iterator[None]:
+    """The replacements above, for as long as the simulation of `world` runs."""
+    with ExitStack() as stack:
+
+        def put(module: Any, name: str, value: Any) -> None:
+            stack.enter_context(mock.patch.object(module, name, value))
+
+        put(logging.getLogger("lithify"), "disabled", True)
+        put(lithify.errors, "redact", lambda text: text)
+        put(together_module, "beside", AnyTime(world.rng))
+        put(reachable_module, "ThreadPoolExecutor", SameThread)
+        put(reachable_module, "manifests_of", FilesView.manifests_of)
+        put(reachable_module, "live_entries", FilesView.live_entries)
+        put(reachable_module, "keys_of", _keys_of)
+        put(expire_module, "_metadata_in", lambda table, path: table.io.metadata_in(path))
+        put(readers_module, "_open_like_the_table", _checkpoint)
+        yield
+
+
+def _checkpoint(url: str, table: Table) -> tuple[ObjectStore, str]:
+    """The URLs of checkpoints are keys of the store."""
+    io: Any = table.io
+    store: ObjectStore = io.process.store
+    return store, url

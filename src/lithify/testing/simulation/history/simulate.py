@@ -1,0 +1,119 @@
+"""One run: a table that many change, read and cut off while things go wrong, then peace, then nothing may be
+left over.
+
+1. The table is made, and a ledger beside it.
+2. For `BUSY_MS` everybody does what he does. The judge sees all of it.
+3. Then nothing goes wrong any more, and everybody ends what he has begun: readers come to the end of the
+   table, holds are given up or lapse, compactions end. Nobody runs the expiry.
+4. Then it is run a few times, with a grace period, or a day, between. No file that only expired snapshots
+   named is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from lithify.datasets.iceberg.expire import DONE, MIN_UNCHECKED_GRACE_MS, ExpireOptions
+from lithify.datasets.iceberg.expire import Outcome as RunOutcome
+from lithify.datasets.iceberg.pending import ABANDONED_MS, Pending
+from lithify.datasets.iceberg.retention import MAX_AGE, MIN_KEPT
+from lithify.testing.simulation.core.outcome import Outcome, Violation
+from lithify.testing.simulation.history import rules
+from lithify.testing.simulation.history.holders import run_compactor, run_holder
+from lithify.testing.simulation.history.judge import Judge
+from lithify.testing.simulation.history.people import insist, seat
+from lithify.testing.simulation.history.replaced import replacements
+from lithify.testing.simulation.history.runs import Runs, run_by_hand, run_coordinator
+from lithify.testing.simulation.history.scenario import BUSY_MS, SETTLE_MS
+from lithify.testing.simulation.history.streams import Stream
+from lithify.testing.simulation.history.world import Process, World
+from lithify.testing.simulation.history.writers import run_person, run_writer, write
+
+_OLD_MS = 3 * 3_600_000
+"""Long enough for everything to be older than it is kept, whatever clocks said."""
+
+
+def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcome:
+    """Play one seed. `trace` is given a line for everything that happens."""
+    world = World(seed, trace=trace)
+    started_ms = world.now_ms
+    with replacements(world):
+        try:
+            _play(world, started_ms)
+        except Violation:
+            pass  # it is the world's
+        finally:
+            world.is_over = True
+            world.watcher = None
+            world.scheduler.close()
+    return Outcome(seed, world.violation, world.counts, world.now_ms - started_ms)
+
+
+def _play(world: World, started_ms: int) -> None:
+    scenario = world.scenario
+    properties = {
+        MAX_AGE: str(scenario.max_age_ms),
+        MIN_KEPT: str(scenario.min_kept),
+        "write.metadata.previous-versions-max": str(scenario.max_log),
+    }
+    world.lake.create(properties, world.now_ms)
+    world.watcher = judge = Judge(world)
+    _begin(world, judge)
+    world.scheduler.run_until(started_ms + BUSY_MS)
+    world.calm()
+    world.scheduler.run_until(world.now_ms + SETTLE_MS)
+    is_done: list[bool] = []
+    world.scheduler.spawn(lambda: seat(world, "finisher", lambda p: is_done.append(_finish(p, judge))))
+    world.scheduler.run_until(world.now_ms + _OLD_MS + 2 * ABANDONED_MS)
+    if not is_done:
+        raise world.fail(rules.ENDS, "the last runs do not come to an end")
+
+
+def _begin(world: World, judge: Judge) -> None:
+    scenario, faults = world.scenario, world.faults
+    world.faults = type(faults)()
+
+    def make_ledger() -> None:
+        world.process("maker").dataset()._ledger.take_epoch(lambda taking: None)
+        world.faults = faults
+
+    world.scheduler.spawn(make_ledger)
+    world.scheduler.run_until(world.now_ms + 1_000)
+    bodies: list[tuple[str, Callable[[Process], None]]] = [("writer", run_writer)] * scenario.writers
+    bodies += [("coordinator", run_coordinator)] * scenario.coordinators
+    bodies += [("person", run_person), ("person by hand", run_by_hand), ("compactor", run_compactor)]
+    bodies += [("holder", lambda process: run_holder(process, judge))] * scenario.holders
+    bodies += [("stream", Stream(world, judge, number).run) for number in range(scenario.streams)]
+    for kind, body in bodies:
+        world.scheduler.spawn(partial(seat, world, kind, body))
+
+
+def _finish(process: Process, judge: Judge) -> bool:
+    """The last runs, with what has to pass between them."""
+    world, scenario = process.world, process.world.scenario
+    wait_ms = max(scenario.grace_ms, MIN_UNCHECKED_GRACE_MS) + 1
+    runs, outcomes = Runs(process), list[RunOutcome | None]()
+    for age_ms in (_OLD_MS, ABANDONED_MS):  # something new, so that there is something to expire
+        process.sleep_ms(age_ms)
+        insist(process, lambda: write(process, process.catalog.load_table(()), MAIN_BRANCH))
+        process.sleep_ms(scenario.max_age_ms + 1)
+        for _ in range(2):
+            outcomes.append(runs.run(ExpireOptions(grace_ms=scenario.grace_ms)))
+            process.sleep_ms(wait_ms)
+    is_idle = outcomes[-1] is not RunOutcome.HELD or judge.has_readers
+    if outcomes[-1] not in DONE or not is_idle:
+        raise world.fail(rules.ENDS, f"the last runs ended with {outcomes}")
+    dataset = process.dataset()
+    entries = Pending(process.store, dataset.own_folder, process.clock, process.ids).read()
+    blocked = frozenset(s for entry in entries if entry.blocked for s in entry.snapshots)
+    if (blocked and scenario.is_exact) or any(not entry.blocked for entry in entries):
+        raise world.fail(rules.LEFT, f"entries still wait: {entries}")
+    lists = list(process.store.list(f"{dataset.own_folder}/pending-files"))
+    if len(lists) != len(entries):
+        raise world.fail(rules.LEFT, f"{len(lists)} lists of files are left of {len(entries)} entries")
+    if (violation := judge.left(blocked)) is not None:
+        raise violation
+    return True

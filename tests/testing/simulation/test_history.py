@@ -1,0 +1,75 @@
+"""Nobody ever finds gone what was promised to him, and every rule that is broken on purpose is noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lithify.testing.simulation.__main__ import HISTORY, Summary, main, outcomes, replay_command
+from lithify.testing.simulation.history import rules, simulate
+from lithify.testing.simulation.history.coverage import missing
+from tests.testing.simulation.history_mutants import MUTANTS
+from tests.testing.simulation.mutants import Mutant
+
+pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
+
+SEEDS = range(1, 33)
+MUTANT_SEEDS = 300
+"""Each mutant must be noticed within so many."""
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    found = Summary(HISTORY)
+    for outcome in outcomes(SEEDS, jobs=2, world=HISTORY):
+        found.add(outcome)
+    return found
+
+
+def test_no_seed_violates_an_invariant(summary: Summary) -> None:
+    assert [(o.violation, replay_command(o.seed, HISTORY)) for o in summary.violations] == []
+
+
+def test_every_trouble_was_played(summary: Summary) -> None:
+    assert missing(summary.counts) == []
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
+    seeds = range(mutant.first_seed, mutant.first_seed + MUTANT_SEEDS)
+    with mutant.applied():
+        found = next((o.violation for o in map(simulate, seeds) if o.violation is not None), None)
+    assert found is not None
+    assert found.rule in mutant.noticed_by
+
+
+def test_every_invariant_has_a_mutant() -> None:
+    assert {rule for mutant in MUTANTS for rule in mutant.noticed_by} == set(rules.ALL)
+
+
+def test_a_seed_plays_the_same_run_in_every_process() -> None:
+    def trace(hash_seed: str) -> str:
+        command = [sys.executable, *replay_command(7, HISTORY).split()[1:]]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return result.stdout.rpartition("1 seeds")[0]
+
+    first = trace("1")
+    assert first == trace("2")
+    assert first.count("\n") > 100
+
+
+def test_a_violation_says_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
+    mutant = next(m for m in MUTANTS if m.noticed_by == (rules.POLICY,))
+    with mutant.applied():
+        assert main(["--world", HISTORY, "--seeds", "5000..5010", "--json"]) == 1
+    violation = json.loads(capsys.readouterr().out)["violations"][0]
+    seed = violation["seed"]
+    assert violation["rule"] == rules.POLICY
+    assert (
+        violation["replay"] == f"python -m lithify.testing.simulation --world history --seed {seed} --trace"
+    )
