@@ -68,6 +68,7 @@ from lithify.datasets.iceberg.readers import Readers, Standing
 from lithify.datasets.iceberg.refusals import check_table
 from lithify.datasets.iceberg.repeating import repeating_columns
 from lithify.datasets.iceberg.retained import retained_of
+from lithify.datasets.iceberg.slim_listing import listing_for_plan
 from lithify.datasets.iceberg.sorting import sort_fields
 from lithify.datasets.iceberg.sources import sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
@@ -79,7 +80,8 @@ from lithify.errors import CorruptObject, Refused
 from lithify.ids import Ids, Ulid
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
-from lithify.planning.timeline.model import ChunkKey, TimelinePlan
+from lithify.planning.timeline.chunks import Layout, lay_out
+from lithify.planning.timeline.model import ChunkKey, TimelineFile, TimelinePlan, TimelinePolicy
 from lithify.planning.timeline.plan import remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.store.keys import join, url_of
@@ -143,6 +145,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         """Whether deferred chunks may be planned: nothing waits in the queue."""
         self._remembered: tuple[int, ChunkStates] | None = None
         self._drawn: tuple[str, int, TableState] | None = None
+        self._layout: tuple[tuple[TimelineFile, ...], TimelinePolicy, Layout] | None = None
         self._continues: str | None = None
         """The metadata file that was found to continue what is on record."""
 
@@ -204,7 +207,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             branch = check_table(table.metadata, policy.branch, self.url)
             column = find_time_column(table.metadata, policy.time_column, self.url)
             _, listing = both(
-                partial(self._check_lineage, table), lambda: read_listing(table, branch, self._cache)
+                partial(self._check_lineage, table),
+                lambda: listing_for_plan(table, branch, self._cache, column.field_id),
             )
             states, notes = self._states(chunks)
             state = draw_state(table, listing, policy, column, self._footers, states)
@@ -370,7 +374,18 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     ) -> TimelinePlan:
         """Every chunk of the table with its verdict, and the tasks."""
         now_us = self._clock.now_ms() * 1000
-        return plan_table(snapshot, ledger, now_us, revive_deferred=self._may_revive, held=held)
+        layout = self._laid_out(snapshot)
+        return plan_table(
+            snapshot, ledger, now_us, revive_deferred=self._may_revive, held=held, layout=layout
+        )
+
+    def _laid_out(self, snapshot: TableState) -> Layout:
+        """The files over chunks, which is most of the work of planning; the same for the same files."""
+        policy = timeline_policy(snapshot.policy)
+        known = self._layout
+        if known is None or known[0] is not snapshot.files or known[1] != policy:
+            known = self._layout = snapshot.files, policy, lay_out(snapshot.files, policy)
+        return known[2]
 
     def propose(self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD) -> Plan:
         timeline = self.timeline(snapshot, ledger, held)

@@ -18,7 +18,7 @@ from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, Table
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline.calendar import Calendar, Granularity
-from lithify.planning.timeline.chunks import merge
+from lithify.planning.timeline.chunks import Layout, merge
 from lithify.planning.timeline.model import (
     ActiveTask,
     Bucket,
@@ -69,8 +69,10 @@ def plan_table(
     *,
     revive_deferred: bool = False,
     held: Held = NOTHING_HELD,
+    layout: Layout | None = None,
 ) -> TimelinePlan:
-    """The timeline of a table and what it needs; chunks with a `held` file are left alone."""
+    """The timeline of a table and what it needs; chunks with a `held` file are left alone. `layout` is that
+    of its files, where it is known."""
     return plan(
         state.files,
         timeline_policy(state.policy),
@@ -79,6 +81,7 @@ def plan_table(
         active=active_tasks(ledger),
         revive_deferred=revive_deferred,
         held=held,
+        layout=layout,
     )
 
 

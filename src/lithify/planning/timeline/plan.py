@@ -59,8 +59,9 @@ def plan(
     active: Sequence[ActiveTask] = (),
     revive_deferred: bool = False,
     held: Mapping[str, str] = MappingProxyType({}),
+    layout: Layout | None = None,
 ) -> TimelinePlan:
-    """What to compact now.
+    """What to compact now. `layout` is that of these files under this policy, where it is known.
 
     Chunks with a `held` file are left alone, for the reason that stands with its id.
 
@@ -68,7 +69,7 @@ def plan(
     alone unless `revive_deferred` (the queue is empty). Chunks of an active task get no second one,
     and tasks that share a file with an active task wait for it.
     """
-    layout = lay_out(files, policy)
+    layout = lay_out(files, policy) if layout is None else layout
     known = (states if states is not None else ChunkStates()).under(policy).records
     busy = {key: work.key for work in active for key in work.chunks}
     hold = replace(_Hold.of(layout, policy, now_us), files=held)
