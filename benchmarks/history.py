@@ -152,7 +152,7 @@ def measure(cache: Path, scale: float, console: Console) -> HistoryResults:
     expiry = expired(history, snapshots)
     console.print(f"{NAME}, manifests …", highlight=False)
     manifests = scaled(MANIFESTS, 20)
-    target_bytes = max(4096, round(MANIFEST_BYTES * min(1.0, scale * 10)))
+    target_bytes = max(16 << 10, round(MANIFEST_BYTES * min(1.0, scale * 10)))
     many = made(cache, "manifests", manifests, max(scaled(MANIFEST_FILES), 20 * manifests), target_bytes)
     before_s, rewritten = rewritten_manifests(many)
     console.print(f"{NAME}, scale …", highlight=False)

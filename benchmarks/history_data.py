@@ -48,7 +48,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotLogEntry, Sum
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import TimestamptzType
+from pyiceberg.types import PrimitiveType, StringType, TimestamptzType
 
 from benchmarks.iceberg_data import NAME, SCHEMA, START_US, US_PER_DAY, events, open_catalog
 from lithify.datasets.iceberg.manifest_writer import EntryPacker, Packed, SpecManifestWriter
@@ -82,8 +82,9 @@ class Maker:
 
     def entry(self, path: str, time_us: int, sequence_number: int) -> Packed:
         """A file of an hour, with metrics of all columns."""
-        columns = [field.field_id for field in SCHEMA.fields]
-        low, high = (to_bytes(TimestamptzType(), t) for t in (time_us, time_us + US_PER_DAY // 24 - 1))
+        low = _bounds(time_us, "a", 0)
+        high = _bounds(time_us + US_PER_DAY // 24 - 1, "z", 1000)
+        columns = list(low)
         partition = Record(time_us // US_PER_DAY) if self._spec.fields else Record()
         file = DataFile.from_args(
             _table_format_version=ENTRY_VERSION,
@@ -96,8 +97,8 @@ class Maker:
             column_sizes={column: FILE_BYTES // 8 + column for column in columns},
             value_counts=dict.fromkeys(columns, ROWS),
             null_value_counts=dict.fromkeys(columns, 0),
-            lower_bounds=dict.fromkeys(columns, low),
-            upper_bounds=dict.fromkeys(columns, high),
+            lower_bounds=low,
+            upper_bounds=high,
             split_offsets=[4],
         )
         return self._packer.pack(
@@ -263,6 +264,17 @@ class OneRow:
 
     def of(self, number: int) -> bytes:
         return number.to_bytes(8, "little").join(self._parts)
+
+
+def _bounds(time_us: int, text: str, number: int) -> dict[int, bytes]:
+    """Of every column that has bounds, by its id."""
+    found = {}
+    for column in SCHEMA.fields:
+        kind = column.field_type
+        if isinstance(kind, PrimitiveType):
+            is_text, is_time = isinstance(kind, StringType), isinstance(kind, TimestamptzType)
+            found[column.field_id] = to_bytes(kind, text if is_text else time_us if is_time else number)
+    return found
 
 
 def _ref(snapshot_id: int, kind: SnapshotRefType) -> SnapshotRef:

@@ -68,7 +68,7 @@ def test_the_judge_misses_files_and_rows(place: Place) -> None:
 
 
 def test_manifests_are_rewritten_and_one_day_is_planned(tmp_path: Path) -> None:
-    before_s, (ours, peer) = rewritten_manifests(made(tmp_path, "manifests", 20, 400, 4096), IN_PYTHON)
+    before_s, (ours, peer) = rewritten_manifests(made(tmp_path, "manifests", 20, 1000, 16 << 10), IN_PYTHON)
     assert (ours.failure, ours.wrong, peer.failure, peer.wrong) == (None, [], None, [])
     assert before_s > 0
     assert 1 < ours.found["manifests"] < 20

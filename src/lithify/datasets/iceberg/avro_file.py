@@ -89,6 +89,9 @@ class BoundedDecoder(BinaryDecoder):
 
     def read_int(self) -> int:
         data, position = self._data, self._position
+        if position < len(data) and (byte := data[position]) < 0x80:  # most numbers
+            self._position = position + 1
+            return (byte >> 1) ^ -(byte & 1)
         result = shift = 0
         try:
             while (byte := data[position]) & 0x80:

@@ -80,9 +80,8 @@ from lithify.errors import CorruptObject, Refused
 from lithify.ids import Ids, Ulid
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
-from lithify.planning.timeline.chunks import Layout, lay_out
-from lithify.planning.timeline.model import ChunkKey, TimelineFile, TimelinePlan, TimelinePolicy
-from lithify.planning.timeline.plan import remember
+from lithify.planning.timeline.model import ChunkKey, TimelinePlan
+from lithify.planning.timeline.plan import Replanning, remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
@@ -145,7 +144,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         """Whether deferred chunks may be planned: nothing waits in the queue."""
         self._remembered: tuple[int, ChunkStates] | None = None
         self._drawn: tuple[str, int, TableState] | None = None
-        self._layout: tuple[tuple[TimelineFile, ...], TimelinePolicy, Layout] | None = None
+        self._replanning = Replanning()
+        self._proposed: tuple[TimelinePlan, TableState, dict[str, str], Plan] | None = None
+        """What the last plan was made of, and the plan."""
         self._continues: str | None = None
         """The metadata file that was found to continue what is on record."""
 
@@ -374,24 +375,23 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     ) -> TimelinePlan:
         """Every chunk of the table with its verdict, and the tasks."""
         now_us = self._clock.now_ms() * 1000
-        layout = self._laid_out(snapshot)
         return plan_table(
-            snapshot, ledger, now_us, revive_deferred=self._may_revive, held=held, layout=layout
+            snapshot,
+            ledger,
+            now_us,
+            revive_deferred=self._may_revive,
+            held=held,
+            replanning=self._replanning,
         )
-
-    def _laid_out(self, snapshot: TableState) -> Layout:
-        """The files over chunks, which is most of the work of planning; the same for the same files."""
-        policy = timeline_policy(snapshot.policy)
-        known = self._layout
-        if known is None or known[0] is not snapshot.files or known[1] != policy:
-            known = self._layout = snapshot.files, policy, lay_out(snapshot.files, policy)
-        return known[2]
 
     def propose(self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD) -> Plan:
         timeline = self.timeline(snapshot, ledger, held)
         states = remember(timeline, timeline_policy(snapshot.policy))
-        plan = proposals_of(snapshot, timeline, held)
-        return replace(plan, memory=_Memory(states, snapshot.states))
+        known = self._proposed
+        if known is None or known[0] is not timeline or known[1] is not snapshot or known[2] != held:
+            plan = proposals_of(snapshot, timeline, held)
+            known = self._proposed = timeline, snapshot, dict(held), plan
+        return replace(known[3], memory=_Memory(states, snapshot.states))
 
     def validate(
         self, compaction: IcebergCompaction, snapshot: TableState, ledger: IcebergLedger

@@ -18,7 +18,7 @@ from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, Lane, Table
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline.calendar import Calendar, Granularity
-from lithify.planning.timeline.chunks import Layout, merge
+from lithify.planning.timeline.chunks import merge
 from lithify.planning.timeline.model import (
     ActiveTask,
     Bucket,
@@ -29,7 +29,7 @@ from lithify.planning.timeline.model import (
     TimelinePlan,
     TimelinePolicy,
 )
-from lithify.planning.timeline.plan import plan
+from lithify.planning.timeline.plan import Replanning
 from lithify.planning.timeline.rules import urgency
 
 US_PER_S = 1_000_000
@@ -69,11 +69,11 @@ def plan_table(
     *,
     revive_deferred: bool = False,
     held: Held = NOTHING_HELD,
-    layout: Layout | None = None,
+    replanning: Replanning | None = None,
 ) -> TimelinePlan:
-    """The timeline of a table and what it needs; chunks with a `held` file are left alone. `layout` is that
-    of its files, where it is known."""
-    return plan(
+    """The timeline of a table and what it needs; chunks with a `held` file are left alone. `replanning` is
+    what planned the table before, if anybody did."""
+    return (replanning if replanning is not None else Replanning()).plan(
         state.files,
         timeline_policy(state.policy),
         now_us,
@@ -81,7 +81,6 @@ def plan_table(
         active=active_tasks(ledger),
         revive_deferred=revive_deferred,
         held=held,
-        layout=layout,
     )
 
 

@@ -7,7 +7,7 @@ then, except the bounds and the number of nulls of one column, the time column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -84,7 +84,7 @@ def _part(place: int | None, field: Reader, column: int) -> tuple[int | None, Re
 
 def _pass_over_ints(decoder: BoundedDecoder) -> None:
     if decoder.read_int() > 0:
-        for count in _blocks(decoder):
+        while count := _count(decoder):
             decoder.skip_ints(2 * count)
 
 
@@ -93,7 +93,7 @@ def _bytes_of(decoder: BoundedDecoder, column: int) -> dict[int, bytes] | None:
     if decoder.read_int() <= 0:
         return None
     found = {}
-    for count in _blocks(decoder):
+    while count := _count(decoder):
         value = decoder.read_bytes_of(column, count)
         if value is not None:
             found[column] = value
@@ -105,19 +105,19 @@ def _number_of(decoder: BoundedDecoder, column: int) -> dict[int, int] | None:
     if decoder.read_int() <= 0:
         return None
     found = {}
-    for count in _blocks(decoder):
+    while count := _count(decoder):
         numbers = decoder.read_ints(2 * count)
         if column in (columns := numbers[::2]):
             found[column] = numbers[2 * columns.index(column) + 1]
     return found
 
 
-def _blocks(decoder: BoundedDecoder) -> Iterator[int]:
-    """How many pairs each block of a map has."""
-    while count := decoder.read_int():
-        if count < 0:
-            decoder.read_int()
-        yield abs(count)
+def _count(decoder: BoundedDecoder) -> int:
+    """How many pairs the next block of a map has; 0 behind the last one."""
+    count = decoder.read_int()
+    if count < 0:
+        decoder.read_int()  # its bytes
+    return abs(count)
 
 
 def _is_map(field: Reader, *, of_ints: bool) -> bool:

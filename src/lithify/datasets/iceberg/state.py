@@ -153,19 +153,19 @@ def _timeline_file(
 ) -> TimelineFile:
     """`listing` where there are delete files."""
     file = entry.data_file
-    deletes = listing.deletes_of(entry) if listing is not None else ()
-    return TimelineFile(
+    found = TimelineFile(
         id=file.file_path,
         times=times,
         size_bytes=file.file_size_in_bytes,
         rows=file.record_count,
-        deleted_rows=min(
-            file.record_count, sum(d.record_count for d in deletes if Listing.is_only_for(d, file))
-        ),
-        deletes=len(deletes),
         version=entry.sequence_number or 0,
         group=lane.group,
     )
+    deletes = listing.deletes_of(entry) if listing is not None else ()
+    if not deletes:
+        return found
+    deleted_rows = sum(d.record_count for d in deletes if Listing.is_only_for(d, file))
+    return replace(found, deletes=len(deletes), deleted_rows=min(file.record_count, deleted_rows))
 
 
 def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedField) -> TimelineFile:
@@ -201,7 +201,7 @@ class _Lanes:
         self._known: dict[tuple[int, tuple[object, ...]], Lane] = {}
 
     def of(self, file: DataFile) -> Lane:
-        key = (file.spec_id, tuple(file.partition[n] for n in range(len(file.partition))))
+        key = (file.spec_id, tuple(file.partition._data))
         lane = self._known.get(key)
         if lane is None:
             name = partition_path(self._specs[file.spec_id], file.partition, self._schema)
