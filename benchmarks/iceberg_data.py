@@ -19,7 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,16 +94,23 @@ class Place:
 
 def table_of(cache: Path, files: int, rows_per_file: int) -> Place:
     """A table in the folder `cache`, made if it is not there."""
-    place = Place(cache.absolute() / f"iceberg-v{VERSION}-{files}-{rows_per_file}")
+    name = f"iceberg-v{VERSION}-{files}-{rows_per_file}"
+
+    def command(folder: Path) -> list[str]:
+        return [sys.executable, "-m", "benchmarks.iceberg_data", str(folder), str(files), str(rows_per_file)]
+
+    return made_once(cache, name, command)
+
+
+def made_once(cache: Path, name: str, command: Callable[[Path], Sequence[str]]) -> Place:
+    """What a command makes in an empty folder, kept in the folder `cache` by its name."""
+    place = Place(cache.absolute() / name)
     wanted = {"folder": str(place.folder)}
     mark = place.folder / MARK
     if not mark.exists() or json.loads(mark.read_text()) != wanted:
         shutil.rmtree(place.folder, ignore_errors=True)
         place.work.mkdir(parents=True)
-        command = [
-            sys.executable, "-m", "benchmarks.iceberg_data", str(place.work), str(files), str(rows_per_file),
-        ]  # fmt: skip
-        subprocess.run(command, check=True, timeout=MAKE_TIMEOUT_S)
+        subprocess.run(command(place.work), check=True, timeout=MAKE_TIMEOUT_S)
         place.work.rename(place.kept)
         mark.write_text(json.dumps(wanted))
     return place

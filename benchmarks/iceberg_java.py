@@ -21,7 +21,7 @@ TABLE = "db.events"
 CATALOG = "bench"
 
 
-def _session(rest_uri: str) -> Any:
+def open_session(rest_uri: str) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = java_home()
@@ -42,7 +42,7 @@ def _session(rest_uri: str) -> Any:
 
 
 def _main(tool: str, rest_uri: str) -> dict[str, object]:
-    session = _session(rest_uri)
+    session = open_session(rest_uri)
     session.sparkContext.setLogLevel("ERROR")
     session.range(1000).selectExpr("sum(id)").collect()  # start everything
     strategy = "sort" if tool.endswith("sorted") else "binpack"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import CommitTableRequest, Table
+from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate
 from tests.datasets.iceberg.tables import delete_positions
 
 from benchmarks.iceberg_data import NAME, events, live_files, local_path, open_catalog
@@ -73,7 +74,7 @@ class Catalog:
         request = CommitTableRequest.model_validate(document)
         try:
             table = self._table()
-            table.catalog.commit_table(table, request.requirements, request.updates)
+            table.catalog.commit_table(table, request.requirements, _together(request.updates))
         except CommitFailedException as error:
             return 409, _error(409, "CommitFailedException", str(error))
         return 200, self._document()
@@ -86,6 +87,15 @@ class Catalog:
         with table.io.new_input(table.metadata_location).open() as stream:
             metadata = json.loads(stream.read())
         return {"metadata-location": table.metadata_location, "metadata": metadata, "config": {}}
+
+
+def _together(updates: Iterable[TableUpdate]) -> tuple[TableUpdate, ...]:
+    """Snapshots that are removed one by one, at once: PyIceberg makes new metadata of each update."""
+    gone = {s for update in updates if isinstance(update, RemoveSnapshotsUpdate) for s in update.snapshot_ids}
+    others: list[Any] = [update for update in updates if not isinstance(update, RemoveSnapshotsUpdate)]
+    if gone:
+        others.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(gone)}))
+    return tuple(others)
 
 
 def delete_rows(table: Table) -> None:

@@ -71,9 +71,9 @@ def tree(root: int) -> Iterator[int]:
                     yield from tree(int(child))
 
 
-def run_watched(command: Sequence[str]) -> Watched:
+def run_watched(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> Watched:
     """Run a command that prints one JSON document as its last line."""
-    deadline_s = time.monotonic() + TIMEOUT_S
+    deadline_s = time.monotonic() + timeout_s
     peak = 0
     with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=output, stderr=errors)
@@ -81,7 +81,7 @@ def run_watched(command: Sequence[str]) -> Watched:
             if time.monotonic() > deadline_s:
                 process.kill()
                 process.wait()
-                raise WatchedFailed(f"{' '.join(command)} took more than {TIMEOUT_S} s")
+                raise WatchedFailed(f"{' '.join(command)} took more than {timeout_s:g} s")
             peak = max(peak, _tree_memory_bytes(process.pid))
             time.sleep(SAMPLE_S)
         output.seek(0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from lithify.planning.timeline.model import (
     TimelineFile,
     TimelinePlan,
 )
-from lithify.planning.timeline.plan import plan, resolve
+from lithify.planning.timeline.plan import Replanning, plan, remember, resolve
 from lithify.testing.timeline import ModelTable
 from tests.planning.timeline.timelines import (
     DAY_US,
@@ -252,3 +254,27 @@ def test_a_chunk_with_a_held_file_is_left_alone_and_its_neighbours_are_not() -> 
     taken = {file_id for task in result.tasks for file_id in task.files}
     assert taken == {f.id for f in files} - {f.id for f in files[4:8]}
     assert {file_id for task in whole.tasks for file_id in task.files} == {f.id for f in files}
+
+
+def test_planning_again_gives_what_planning_anew_would() -> None:
+    policy = replace(POLICY, skip_clock_us=HOUR_US, max_task_bytes=1)
+    files = [f for n in range(4) for f in small_files(n, 3)]
+    more = [*files, *small_files(9, 4)]
+    active = (ActiveTask("x", frozenset({day(1)}), frozenset({"d1-0"})),)
+    states = remember(plan(files, policy, NOW_US), policy)
+    rng, replanning, seen = random.Random(1), Replanning(), set[int]()
+    for _ in range(150):
+        now_us = rng.choice((2 * DAY_US, 2 * DAY_US + 1, NOW_US))
+        held: dict[str, str] = rng.choice(({}, {}, {files[5].id: "it failed"}))
+        given: dict[str, Any] = {
+            "states": rng.choice((None, states)),
+            "active": rng.choice(((), active)),
+            "revive_deferred": rng.random() < 0.5,
+            "held": held,
+        }
+        of, under = rng.choice((files, files, more)), rng.choice((policy, policy, POLICY))
+        found = replanning.plan(of, under, now_us, **given)
+        assert found == plan(of, under, now_us, **given)
+        assert replanning.plan(of, under, now_us, **given) is found
+        seen.add(len(found.tasks))
+    assert len(seen) > 2

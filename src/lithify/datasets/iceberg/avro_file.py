@@ -15,23 +15,31 @@ there; `lithify.datasets.iceberg.manifests` makes one of it.
 from __future__ import annotations
 
 import bz2
+import re
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
 
 import cramjam
 import zstandard
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
-from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import construct_reader
 
 MAX_BLOCK_BYTES = 256 * 1024 * 1024
 """Unpacked. Writers begin a new block after tens of kilobytes."""
 _MAX_SHIFT = 63
+_MAX_SKIPPED = 100
+"""Numbers passed over at once."""
 _CHECKSUM_BYTES = 4
 _SCHEMA, _CODEC = "avro.schema", "avro.codec"
 _HEADER = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+
+
+@lru_cache
+def _numbers(count: int) -> re.Pattern[bytes]:
+    return re.compile(rb"(?>[\x80-\xff]*+[\x00-\x7f]){%d}+" % count, re.DOTALL)
 
 
 class BoundedDecoder(BinaryDecoder):
@@ -51,6 +59,21 @@ class BoundedDecoder(BinaryDecoder):
     def tell(self) -> int:
         return self._position
 
+    def go_to(self, position: int) -> None:
+        """Read on from a position where this was before."""
+        self._position = position
+
+    def bytes_since(self, start: int) -> bytes:
+        """What was read from a position to here."""
+        return self._data[start : self._position]
+
+    def repeats(self, known: bytes, start: int) -> bool:
+        """Whether the bytes from a position on are these; if so, read on behind them."""
+        if not self._data.startswith(known, start):
+            return False
+        self._position = start + len(known)
+        return True
+
     def read(self, n: int) -> bytes:
         start, end = self._position, self._position + n
         if n < 0 or end > len(self._data):
@@ -66,6 +89,9 @@ class BoundedDecoder(BinaryDecoder):
 
     def read_int(self) -> int:
         data, position = self._data, self._position
+        if position < len(data) and (byte := data[position]) < 0x80:  # most numbers
+            self._position = position + 1
+            return (byte >> 1) ^ -(byte & 1)
         result = shift = 0
         try:
             while (byte := data[position]) & 0x80:
@@ -98,8 +124,62 @@ class BoundedDecoder(BinaryDecoder):
     def skip_int(self) -> None:
         self.read_int()
 
+    def skip_ints(self, n: int) -> None:
+        """Pass over so many numbers. Unlike when they are read, how many bits they have is not looked at."""
+        for start in range(0, n, _MAX_SKIPPED):
+            found = _numbers(min(_MAX_SKIPPED, n - start)).match(self._data, self._position)
+            if found is None:
+                raise ValueError(f"{n} numbers at {self._position} have no end")
+            self._position = found.end()
 
-def read_records(data: bytes, reader_of: Callable[[str], Reader]) -> Iterator[Any]:
+    def read_bytes_of(self, key: int, n: int) -> bytes | None:
+        """Of so many pairs of a number and bytes the bytes of one number; `None` when none is its."""
+        data, position, found = self._data, self._position, None
+        for _ in range(n):
+            if position + 1 < len(data) and (data[position] | data[position + 1]) < 0x80:
+                number, length = data[position] >> 1, data[position + 1]
+                number, length = number ^ -(data[position] & 1), (length >> 1) ^ -(length & 1)
+                position += 2
+            else:
+                self._position = position
+                number, length = self.read_int(), self.read_int()
+                position = self._position
+            if length < 0 or position + length > len(data):
+                raise ValueError(f"{length} bytes at {position} of {len(data)}")
+            if number == key:
+                found = data[position : position + length]
+            position += length
+        self._position = position
+        return found
+
+
+class RecordReader(Protocol):
+    """What reads records."""
+
+    def read(self, decoder: BoundedDecoder, /) -> Any: ...
+
+
+class RememberingReader:
+    """Reads records that begin with a text, their name. One with the very bytes of the last one of its name
+    is not decoded again: it is the same value, which nobody may change."""
+
+    def __init__(self, reader: RecordReader) -> None:
+        self._reader = reader
+        self._known: dict[bytes, tuple[bytes, Any]] = {}
+
+    def read(self, decoder: BoundedDecoder) -> Any:
+        start = decoder.tell()
+        name = decoder.read_bytes()
+        known = self._known.get(name)
+        if known is not None and decoder.repeats(known[0], start):
+            return known[1]
+        decoder.go_to(start)
+        value = self._reader.read(decoder)
+        self._known[name] = decoder.bytes_since(start), value
+        return value
+
+
+def read_records(data: bytes, reader_of: Callable[[str], RecordReader]) -> Iterator[Any]:
     """The records of a file. `reader_of` tells how those are read that were written with an Avro schema."""
     decoder = BoundedDecoder(data)
     header = _HEADER.read(decoder)

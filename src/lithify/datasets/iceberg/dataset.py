@@ -68,6 +68,7 @@ from lithify.datasets.iceberg.readers import Readers, Standing
 from lithify.datasets.iceberg.refusals import check_table
 from lithify.datasets.iceberg.repeating import repeating_columns
 from lithify.datasets.iceberg.retained import retained_of
+from lithify.datasets.iceberg.slim_listing import listing_for_plan
 from lithify.datasets.iceberg.sorting import sort_fields
 from lithify.datasets.iceberg.sources import sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
@@ -80,7 +81,7 @@ from lithify.ids import Ids, Ulid
 from lithify.planning.admission import Capacity
 from lithify.planning.timeline import state_codec
 from lithify.planning.timeline.model import ChunkKey, TimelinePlan
-from lithify.planning.timeline.plan import remember
+from lithify.planning.timeline.plan import Replanning, remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
@@ -143,6 +144,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         """Whether deferred chunks may be planned: nothing waits in the queue."""
         self._remembered: tuple[int, ChunkStates] | None = None
         self._drawn: tuple[str, int, TableState] | None = None
+        self._replanning = Replanning()
+        self._proposed: tuple[TimelinePlan, TableState, dict[str, str], Plan] | None = None
+        """What the last plan was made of, and the plan."""
         self._continues: str | None = None
         """The metadata file that was found to continue what is on record."""
 
@@ -205,7 +209,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             branch = check_table(table.metadata, policy.branch, self.url)
             column = find_time_column(table.metadata, policy.time_column, self.url)
             _, listing = both(
-                partial(self._check_lineage, table), lambda: read_listing(table, branch, self._cache)
+                partial(self._check_lineage, table),
+                lambda: listing_for_plan(table, branch, self._cache, column.field_id),
             )
             states, notes = self._states(chunks)
             state = draw_state(table, listing, policy, column, self._footers, states)
@@ -371,16 +376,26 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     ) -> TimelinePlan:
         """Every chunk of the table with its verdict, and the tasks."""
         now_us = self._clock.now_ms() * 1000
-        return plan_table(snapshot, ledger, now_us, revive_deferred=self._may_revive, held=held)
+        return plan_table(
+            snapshot,
+            ledger,
+            now_us,
+            revive_deferred=self._may_revive,
+            held=held,
+            replanning=self._replanning,
+        )
 
     def propose(self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD) -> Plan:
         timeline = self.timeline(snapshot, ledger, held)
         states = remember(timeline, timeline_policy(snapshot.policy))
-        plan = proposals_of(snapshot, timeline, held)
-        if "data" in snapshot.policy.left_out:
-            why = "nothing is compacted unasked: lithify.skip-parts names data"
-            plan = replace(plan, proposals=(), notes=(why, *plan.notes))
-        return replace(plan, memory=_Memory(states, snapshot.states))
+        known = self._proposed
+        if known is None or known[0] is not timeline or known[1] is not snapshot or known[2] != held:
+            plan = proposals_of(snapshot, timeline, held)
+            if "data" in snapshot.policy.left_out:
+                why = "nothing is compacted unasked: lithify.skip-parts names data"
+                plan = replace(plan, proposals=(), notes=(why, *plan.notes))
+            known = self._proposed = timeline, snapshot, dict(held), plan
+        return replace(known[3], memory=_Memory(states, snapshot.states))
 
     def validate(
         self, compaction: IcebergCompaction, snapshot: TableState, ledger: IcebergLedger

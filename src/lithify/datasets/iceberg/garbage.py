@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from itertools import chain
 
-from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -44,10 +44,9 @@ from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.lineage import Known, continues
-from lithify.datasets.iceberg.listing import MAX_READERS
-from lithify.datasets.iceberg.manifests import live_entries, manifests_of
 from lithify.datasets.iceberg.ownership import OwnName, mark_of, parse_name
 from lithify.datasets.iceberg.pending import Pending
+from lithify.datasets.iceberg.reachable import files_in, manifests_in
 from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import Refused
 from lithify.events import GarbageCollected, Observer
@@ -55,7 +54,7 @@ from lithify.ids import RandomIds, Ulid
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
-from lithify.store.together import all_of, each_of
+from lithify.store.together import all_of
 from lithify.store.versions import VersionedFiles
 
 DEFAULT_MIN_AGE_MS = 3_600_000
@@ -366,17 +365,13 @@ def check_whole(table: Table, known: Known | None, dataset: IcebergDataset) -> N
 
 
 def _add_names(table: Table, snapshots: Sequence[Snapshot], named: _Named) -> None:
-    def names_in(manifest: ManifestFile) -> list[str]:
-        paths = (entry.data_file.file_path for entry in live_entries(table.io, manifest))
-        return [own.name for path in paths if (own := parse_name(path)) is not None]
-
-    lists = each_of((partial(manifests_of, table.io, snapshot) for snapshot in snapshots), MAX_READERS)
     manifests = {
-        m.manifest_path: m for found in lists for m in found if m.manifest_path not in named.manifests
+        m.manifest_path: m
+        for m in manifests_in(table.io, snapshots)
+        if m.manifest_path not in named.manifests
     }
-    for names in each_of((partial(names_in, manifest) for manifest in manifests.values()), MAX_READERS):
-        named.names.update(names)
-    paths = (*manifests, *(snapshot.manifest_list for snapshot in snapshots))
+    files = (file.path for file in files_in(table.io, manifests.values()))
+    paths = chain(manifests, (snapshot.manifest_list for snapshot in snapshots), files)
     named.names.update(own.name for path in paths if (own := parse_name(path)) is not None)
     named.manifests.update(manifests)
     named.snapshots.update(snapshot.snapshot_id for snapshot in snapshots)

@@ -47,7 +47,7 @@ class ManifestCache:
     were read last. Safe to share between threads."""
 
     def __init__(self, max_entries: int = MAX_CACHED_ENTRIES) -> None:
-        self._max_entries = max_entries
+        self.max_entries = max_entries
         self._kept: OrderedDict[str, Sequence[ManifestEntry]] = OrderedDict()
         self._entries = 0
         self._lists: OrderedDict[str, Sequence[ManifestFile]] = OrderedDict()
@@ -95,7 +95,7 @@ class ManifestCache:
             self._entries += len(entries)
         self._kept[path] = entries
         self._kept.move_to_end(path)
-        while self._entries > self._max_entries and len(self._kept) > 1:
+        while self._entries > self.max_entries and len(self._kept) > 1:
             _, forgotten = self._kept.popitem(last=False)
             self._entries -= len(forgotten)
 
@@ -222,6 +222,14 @@ def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | N
 
 def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Listing:
     """The live entries of one snapshot."""
+    manifests = listed_manifests(table, snapshot, cache)
+    with translated(f"listing {'.'.join(table.name())}"):
+        entries = cache.read(table.io, manifests, table.metadata.specs())
+    return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
+
+
+def listed_manifests(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Sequence[ManifestFile]:
+    """The manifests of one snapshot. `CorruptObject` when they contradict the table."""
     with translated(f"listing {'.'.join(table.name())}"):
         manifests = cache.manifests(table.io, snapshot)
         try:
@@ -229,8 +237,7 @@ def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Lis
         except CorruptObject:
             cache.forget_list(snapshot)  # somebody may repair it
             raise
-        entries = cache.read(table.io, manifests, table.metadata.specs())
-    return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
+    return manifests
 
 
 def check_listed(table: Table, snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> None:

@@ -11,8 +11,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,16 +24,14 @@ from pyiceberg.typedef import TableVersion
 
 from lithify.datasets.iceberg.entry_order import EntryOrder
 from lithify.datasets.iceberg.entry_sorter import BUFFER_BYTES, EntrySorter
+from lithify.datasets.iceberg.fetching import MAX_AHEAD_BYTES, fetched_manifests
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifest_writer import EntryPacker, Packed, SpecManifestWriter
-from lithify.datasets.iceberg.manifests import bytes_of, decoding, entries_in
-from lithify.store import together
+from lithify.datasets.iceberg.manifests import decoding, entries_in
 from lithify.store.together import all_of
 
 MAX_BLOCK_BYTES = 64 * 1024
 """Before compression."""
-MAX_AHEAD_BYTES = 64 * 1024 * 1024
-"""Of manifests that were fetched and not yet decoded, or are being sent; at least one is."""
 
 
 class Staged(OutputFile):
@@ -130,8 +127,8 @@ class ManifestMerge:
         """The new manifests of a group, all of one content and spec, and how many entries they have."""
         packer = EntryPacker(spec, schema, self._format_version)
         sorter = EntrySorter(self._folder, self._buffer_bytes)
-        for manifest, data in fetched(self._io, manifests):
-            for entry in entries_in(manifest, data, spec):
+        for manifest, data in fetched_manifests(self._io, manifests):
+            for entry in entries_in(manifest, data(), spec):
                 with decoding(manifest.manifest_path):
                     packed = packer.pack(entry)
                 sorter.add(order.key(entry), packed)
@@ -160,19 +157,3 @@ class ManifestMerge:
         local = self._staged[path] = self._folder / f"manifest-{len(self._staged)}"
         output = Staged(path, local)
         return SpecManifestWriter(content, spec, schema, output, self._snapshot_id, self._format_version)
-
-
-def fetched(io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
-    """Manifests with their bytes, fetched ahead."""
-    ahead: deque[tuple[ManifestFile, Callable[[], bytes]]] = deque()
-    ahead_bytes = 0
-    for manifest in manifests:
-        ahead.append((manifest, together.beside.start(partial(bytes_of, io, manifest.manifest_path))))
-        ahead_bytes += manifest.manifest_length
-        while len(ahead) > MAX_READERS or (len(ahead) > 1 and ahead_bytes > MAX_AHEAD_BYTES):
-            first, fetched_bytes = ahead.popleft()
-            ahead_bytes -= first.manifest_length
-            yield first, fetched_bytes()
-    while ahead:
-        first, fetched_bytes = ahead.popleft()
-        yield first, fetched_bytes()

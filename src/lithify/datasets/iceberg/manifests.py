@@ -18,7 +18,7 @@ PyIceberg's, except that
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
@@ -49,7 +49,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from lithify.datasets.iceberg.avro_file import read_records
+from lithify.datasets.iceberg.avro_file import RecordReader, RememberingReader, read_records
 from lithify.errors import CorruptObject, LithifyError
 
 ENTRY_VERSION: Final = 3
@@ -73,10 +73,37 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """The manifests of a snapshot. `CorruptObject` when its list does not decode."""
     path = snapshot.manifest_list
     with decoding(path):
-        found = list(read_records(bytes_of(io, path), _list_reader))
-        for manifest in found:
-            _check_listed(manifest)
-        return found
+        return _listed(bytes_of(io, path), _list_reader)
+
+
+class ManifestLists:
+    """Decodes the manifest lists of many snapshots. Most say of most manifests what others have said, byte
+    for byte, so what was decoded is remembered."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, RecordReader] = {}
+
+    def manifests(self, path: str, data: bytes) -> list[ManifestFile]:
+        """The manifests in the list with this path, which has these bytes. They are not to be changed.
+        `CorruptObject` when it does not decode."""
+        with decoding(path):
+            return _listed(data, self._reader)
+
+    def _reader(self, schema: str) -> RecordReader:
+        reader = self._readers.get(schema)
+        if reader is None:
+            decoding_reader = _list_reader(schema)
+            is_named = json.loads(schema)["fields"][0]["type"] == "string"
+            reader = RememberingReader(decoding_reader) if is_named else decoding_reader
+            self._readers[schema] = reader
+        return reader
+
+
+def _listed(data: bytes, reader_of: Callable[[str], RecordReader]) -> list[ManifestFile]:
+    found = list(read_records(data, reader_of))
+    for manifest in found:
+        _check_listed(manifest)
+    return found
 
 
 def live_entries(
@@ -88,21 +115,25 @@ def live_entries(
 
 
 def entries_in(
-    manifest: ManifestFile, data: bytes, spec: PartitionSpec | None = None
+    manifest: ManifestFile,
+    data: bytes,
+    spec: PartitionSpec | None = None,
+    reader_of: Callable[[str], RecordReader] | None = None,
 ) -> Iterator[ManifestEntry]:
-    """The entries of a manifest with these bytes that are not deleted, one at a time. `CorruptObject` where
-    it does not decode any further."""
+    """The entries of a manifest with these bytes that are not deleted, one at a time. `spec`: that of the
+    manifest, without which nobody should look at their partitions. `reader_of` says how those are read that
+    were written with an Avro schema, if not whole. `CorruptObject` where it does not decode any further."""
     path, live = manifest.manifest_path, 0
     fields = tuple(field.field_id for field in spec.fields) if spec is not None else ()
     order: tuple[int, ...] | None = None
 
-    def reader_of(schema: str) -> Reader:
+    def read_by(schema: str) -> RecordReader:
         nonlocal order
         order = _order_of(schema, fields)
-        return _entry_reader(schema)
+        return entry_reader(schema) if reader_of is None else reader_of(schema)
 
     with decoding(path):
-        for entry in read_records(data, reader_of):
+        for entry in read_records(data, read_by):
             if entry.status == ManifestEntryStatus.DELETED:
                 continue
             found = _inherit_from_manifest(entry, manifest)
@@ -132,7 +163,7 @@ def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
         return manifest
     counts = dict.fromkeys(_PLACES, 0)
     with decoding(manifest.manifest_path):
-        for entry in read_records(bytes_of(io, manifest.manifest_path), _entry_reader):
+        for entry in read_records(bytes_of(io, manifest.manifest_path), entry_reader):
             _check(entry)
             status = _STATUSES.index(entry.status)
             counts[_PLACES[status]] += 1
@@ -203,7 +234,7 @@ def bytes_of(io: FileIO, path: str) -> bytes:
 
 
 @lru_cache(MAX_SCHEMAS)
-def _entry_reader(schema: str) -> Reader:
+def entry_reader(schema: str) -> Reader:
     """How to read entries that were written with this Avro schema. Readers have no state."""
     return resolve_reader(
         AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})),

@@ -65,6 +65,7 @@ from lithify.datasets.iceberg.pending import Pending
 from lithify.datasets.iceberg.reachable import (
     Names,
     files_in,
+    followed_by_folder,
     is_plain,
     key_of,
     keys_of,
@@ -86,8 +87,6 @@ DEFAULT_AGE_MS = 3 * DAY_MS
 MIN_AGE_MS = DAY_MS
 MAX_SHOWN = 10_000
 """Paths in a report."""
-MANIFESTS_AT_ONCE = 64
-"""Read before what they name is put away."""
 _TELL_EVERY = 100_000
 
 Tell = Callable[[str], None]
@@ -163,6 +162,7 @@ class _Run:
         location = dataset.load().location()
         self._place = neighbours.place_of(location)
         self._is_local = split_scheme(location)[0] in (None, "file")
+        self._follow = followed_by_folder()
         self._snapshots: set[int] = set()
         """Whose names are known."""
         self._manifests: set[str] = set()
@@ -251,9 +251,9 @@ class _Run:
         if not self._is_local:
             return key_of(f"any://bucket/{key}")
         folder, _, name = key.rpartition("/")
-        path = Path("/", _real(folder), name)
+        path = f"/{_real(folder)}/{name}"
         normal = key_of(f"any://bucket{path}")
-        return normal if not path.is_symlink() and neighbours.is_within(normal, self._place) else None
+        return normal if not Path(path).is_symlink() and neighbours.is_within(normal, self._place) else None
 
     def _judge_metadata(self, table: Table, files: Sequence[ObjectMeta]) -> list[ObjectMeta]:
         """Metadata files of the table that are no ancestors of what it is now. Other tables' folders are
@@ -345,11 +345,9 @@ class _Run:
         new = [s for s in metadata.snapshots if s.snapshot_id not in self._snapshots]
         self._snapshots.update(snapshot.snapshot_id for snapshot in new)
         yield from (snapshot.manifest_list for snapshot in new)
-        for snapshots in _batches(new, MANIFESTS_AT_ONCE):
-            unread = self._unread(io, snapshots, may_miss)
-            yield from (manifest.manifest_path for manifest in unread)
-            for manifests in _batches(unread, MANIFESTS_AT_ONCE):
-                yield from (file.path for file in files_in(io, manifests, may_miss=may_miss))
+        unread = self._unread(io, new, may_miss)
+        yield from (manifest.manifest_path for manifest in unread)
+        yield from (file.path for file in files_in(io, unread, may_miss=may_miss))
 
     def _unread(self, io: FileIO, snapshots: Sequence[Snapshot], may_miss: bool) -> list[ManifestFile]:
         found = {}
@@ -361,7 +359,7 @@ class _Run:
 
     def _add_name(self, difference: Difference, path: str) -> None:
         is_outside = not path.startswith(f"{self._dataset.location.rstrip('/')}/")
-        for key in keys_of(path):
+        for key in keys_of(path, self._follow):
             difference.add_name(key)
             if is_outside:
                 difference.add_last_part(posixpath.basename(key))

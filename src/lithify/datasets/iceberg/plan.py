@@ -29,7 +29,7 @@ from lithify.planning.timeline.model import (
     TimelinePlan,
     TimelinePolicy,
 )
-from lithify.planning.timeline.plan import plan
+from lithify.planning.timeline.plan import Replanning
 from lithify.planning.timeline.rules import urgency
 
 US_PER_S = 1_000_000
@@ -69,9 +69,11 @@ def plan_table(
     *,
     revive_deferred: bool = False,
     held: Held = NOTHING_HELD,
+    replanning: Replanning | None = None,
 ) -> TimelinePlan:
-    """The timeline of a table and what it needs; chunks with a `held` file are left alone."""
-    return plan(
+    """The timeline of a table and what it needs; chunks with a `held` file are left alone. `replanning` is
+    what planned the table before, if anybody did."""
+    return (replanning if replanning is not None else Replanning()).plan(
         state.files,
         timeline_policy(state.policy),
         now_us,

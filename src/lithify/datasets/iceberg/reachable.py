@@ -6,10 +6,13 @@
    and `..`, or when they are for the local file system and lead to the same place through links. A path also
    counts as what PyIceberg makes of it: it cuts at `#` and `?` and leaves tabs and line ends out. What lies
    outside the table's location under some name keeps every file of that last name, since a folder may have
-   two names. One file too many is kept rather than one too few.
+   two names. One file too many is kept rather than one too few. So names are held as hashes (`key_set`):
+   where two are alike, a file is kept that nobody needs, and none is lost.
 3. A file is the table's to delete when it lies under the table's location, outside Lithify's own folder, or
    when its name proves that Lithify wrote it for this table (`ownership`). What lies elsewhere may be another
    table's: a data path can be shared, and files can be added from anywhere.
+4. Lists and manifests are decoded one after the other, and of what they name only `Names` is kept, and what
+   is not needed: so memory grows by a few bytes with every file of a table.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
+from itertools import chain
+from pathlib import Path
 from urllib.parse import unquote
 
 from pyiceberg.io import FileIO
@@ -29,10 +34,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify.datasets.iceberg.listing import MAX_READERS
-from lithify.datasets.iceberg.manifests import live_entries, manifests_of
+from lithify.datasets.iceberg.fetching import fetched_lists, fetched_manifests
+from lithify.datasets.iceberg.key_set import KeySet
+from lithify.datasets.iceberg.manifests import ManifestLists, entries_in
 from lithify.datasets.iceberg.ownership import OWN_FOLDER, mark_of, parse_name
-from lithify.store.together import each_of
+from lithify.datasets.iceberg.slim_entries import NO_COLUMN, slim_reader
 from lithify.store.urls import split_scheme
 
 
@@ -47,6 +53,8 @@ class FileKind(StrEnum):
     STATISTICS = "statistics_files"
 
 
+MAX_FOLDERS = 100_000
+"""Local folders of which is remembered where they lead."""
 _NOT_PLAIN = re.compile(r"[#?*\[\x00-\x1f]")
 _KINDS = {
     DataFileContent.DATA: FileKind.DATA,
@@ -90,35 +98,60 @@ def is_deletable(path: str, metadata: TableMetadata) -> bool:
     return inside and not key.startswith(f"{root}/{OWN_FOLDER}/")
 
 
+Follow = Callable[[str], str]
+"""Where a local path leads, through links."""
+
+
 class Names:
-    """The files that are needed, whatever other names they have."""
+    """The files that are needed, whatever other names they have. Short-lived: of local folders it remembers
+    where they lead."""
 
     def __init__(self, location: str) -> None:
         """`location` is the table's."""
         self._root = f"{location.rstrip('/')}/"
-        self._keys: set[str] = set()
-        self._elsewhere: set[str] = set()
+        self._keys = KeySet()
+        self._elsewhere = KeySet()
         """The last parts of paths outside the location."""
+        self._follow = followed_by_folder()
 
     def add(self, path: str) -> None:
-        self._keys |= keys_of(path)
+        keys = keys_of(path, self._follow)
+        for key in keys:
+            self._keys.add(key)
         if not path.startswith(self._root):
-            self._elsewhere |= {posixpath.basename(key) for key in keys_of(path)}
+            for key in keys:
+                self._elsewhere.add(posixpath.basename(key))
 
     def has(self, path: str) -> bool:
-        keys = keys_of(path)
-        return not keys.isdisjoint(self._keys) or any(posixpath.basename(k) in self._elsewhere for k in keys)
+        keys = keys_of(path, self._follow)
+        return any(key in self._keys or posixpath.basename(key) in self._elsewhere for key in keys)
 
 
-def keys_of(path: str) -> set[str]:
+def keys_of(path: str, follow: Follow = os.path.realpath) -> set[str]:
     """All keys that a path may be of."""
-    shortened = re.sub(r"[\t\r\n]", "", re.split("[#?]", path, maxsplit=1)[0]).strip()
-    keys = {key_of(path), key_of(shortened)}
-    scheme, rest = split_scheme(path)
+    shortened = path
+    if not is_plain(path) or path != path.strip():
+        shortened = re.sub(r"[\t\r\n]", "", re.split("[#?]", path, maxsplit=1)[0]).strip()
+    keys = {key_of(name) for name in {path, shortened}}
+    scheme, _ = split_scheme(path)
     if scheme in (None, "file"):
-        for name in (rest, split_scheme(shortened)[1]):
-            keys.add(key_of(os.path.realpath(f"/{name.lstrip('/')}")))
+        for name in {path, shortened}:
+            keys.add(key_of(follow(f"/{split_scheme(name)[1].lstrip('/')}")))
     return keys
+
+
+def followed_by_folder() -> Follow:
+    """As `os.path.realpath`, but looks at each folder only once."""
+    real_folder = lru_cache(MAX_FOLDERS)(os.path.realpath)
+
+    def follow(path: str) -> str:
+        folder, name = os.path.split(path)
+        if name in ("", ".", ".."):
+            return os.path.realpath(path)
+        real = f"{real_folder(folder)}/{name}"
+        return os.path.realpath(path) if Path(real).is_symlink() else real
+
+    return follow
 
 
 class Reached:
@@ -138,9 +171,7 @@ class Reached:
         unread = [manifest for path, manifest in manifests.items() if path not in self._manifests]
         for path in (*manifests, *(snapshot.manifest_list for snapshot in new)):
             self.names.add(path)
-        for file in files_in(table.io, unread):
-            self.names.add(file.path)
-        for _, file in statistics_in(table.metadata):
+        for file in chain(files_in(table.io, unread), (file for _, file in statistics_in(table.metadata))):
             self.names.add(file.path)
         self._manifests.update(manifests)
         self._snapshots.update(snapshot.snapshot_id for snapshot in new)
@@ -158,7 +189,7 @@ def only_named_by(table: Table, going: Iterable[int]) -> list[NamedFile]:
     lost = {path: manifest for path, manifest in lost.items() if path not in kept}
     lists = (NamedFile(s.manifest_list, FileKind.MANIFEST_LIST, 0) for s in leaving)
     manifests = (NamedFile(m.manifest_path, FileKind.MANIFEST, m.manifest_length) for m in lost.values())
-    of_lost = list(files_in(table.io, list(lost.values()), may_miss=True))
+    of_lost = files_in(table.io, lost.values(), may_miss=True)
     statistics = [file for snapshot_id, file in statistics_in(metadata) if snapshot_id in gone]
     named = Names(metadata.location)
     for path in (*kept, *(s.manifest_list for s in staying)):
@@ -166,11 +197,15 @@ def only_named_by(table: Table, going: Iterable[int]) -> list[NamedFile]:
     for snapshot_id, file in statistics_in(metadata):
         if snapshot_id not in gone:
             named.add(file.path)
-    if of_lost:
-        for file in files_in(table.io, list(kept.values())):
+    first = next(of_lost, None)
+    if first is not None:
+        for file in files_in(table.io, kept.values()):
             named.add(file.path)
-    found = {file.path: file for file in (*of_lost, *manifests, *lists, *statistics)}
-    return [file for file in found.values() if not named.has(file.path)]
+    found: dict[str, NamedFile] = {}
+    for file in chain(() if first is None else (first,), of_lost, manifests, lists, statistics):
+        if file.path not in found and not named.has(file.path):
+            found[file.path] = file
+    return list(found.values())
 
 
 def with_all_they_name(io: FileIO, files: Sequence[NamedFile]) -> list[NamedFile]:
@@ -192,35 +227,30 @@ def _with_list(path: str) -> Snapshot:
 def manifests_in(
     io: FileIO, snapshots: Iterable[Snapshot], *, may_miss: bool = False
 ) -> Iterator[ManifestFile]:
-    """The manifests of these snapshots, those of several more than once."""
-
-    def read(snapshot: Snapshot) -> list[ManifestFile]:
+    """The manifests of these snapshots, those of several more than once. They are not to be changed."""
+    lists = ManifestLists()
+    for snapshot, fetched in fetched_lists(io, snapshots):
         try:
-            return manifests_of(io, snapshot)
+            data = fetched()
         except FileNotFoundError:
             if not may_miss:
                 raise
-            return []
-
-    for found in each_of((partial(read, snapshot) for snapshot in snapshots), MAX_READERS):
-        yield from found
+            continue
+        yield from lists.manifests(snapshot.manifest_list, data)
 
 
-def files_in(io: FileIO, manifests: Sequence[ManifestFile], *, may_miss: bool = False) -> Iterator[NamedFile]:
+def files_in(io: FileIO, manifests: Iterable[ManifestFile], *, may_miss: bool = False) -> Iterator[NamedFile]:
     """The live files of these manifests."""
-
-    def read(manifest: ManifestFile) -> list[NamedFile]:
+    for manifest, fetched in fetched_manifests(io, manifests):
         try:
-            entries = live_entries(io, manifest)
+            data = fetched()
         except FileNotFoundError:
             if not may_miss:
                 raise
-            return []
-        files = (entry.data_file for entry in entries)
-        return [NamedFile(f.file_path, _KINDS[f.content], f.file_size_in_bytes) for f in files]
-
-    for found in each_of((partial(read, manifest) for manifest in manifests), MAX_READERS):
-        yield from found
+            continue
+        for entry in entries_in(manifest, data, reader_of=partial(slim_reader, column=NO_COLUMN)):
+            file = entry.data_file
+            yield NamedFile(file.file_path, _KINDS[file.content], file.file_size_in_bytes)
 
 
 def statistics_in(metadata: TableMetadata) -> Iterator[tuple[int, NamedFile]]:

@@ -121,18 +121,29 @@ def _branch(metadata: TableMetadata, wanted: str | None, url: str) -> str:
     return branches[0] if branches else MAIN_BRANCH
 
 
-def why_left_alone(data_file: DataFile, metadata: TableMetadata, has_equality_deletes: bool) -> str | None:
-    """Why a file cannot be rewritten; `None` when it can, if its times are known."""
-    if data_file.key_metadata is not None:
-        return "are encrypted"
-    if data_file.file_format != FileFormat.PARQUET:
-        return f"are in the format {data_file.file_format.value}, not Parquet"
-    if has_equality_deletes:
-        return "have equality deletes that apply, which cannot be read here; let their writer apply them"
-    sources = [field.source_id for field in metadata.specs()[data_file.spec_id].fields]
-    if any(metadata.schema().find_column_name(source) is None for source in sources):
-        return f"are partitioned by a column that is gone (partition spec {data_file.spec_id})"
-    return None
+class Refusals:
+    """What a table's files are refused for."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        schema = metadata.schema()
+        self._gone = {
+            spec_id
+            for spec_id, spec in metadata.specs().items()
+            if any(schema.find_column_name(field.source_id) is None for field in spec.fields)
+        }
+        """Partition specs made from columns that are not there any more."""
+
+    def why_left_alone(self, data_file: DataFile, has_equality_deletes: bool) -> str | None:
+        """Why a file cannot be rewritten; `None` when it can, if its times are known."""
+        if data_file.key_metadata is not None:
+            return "are encrypted"
+        if data_file.file_format != FileFormat.PARQUET:
+            return f"are in the format {data_file.file_format.value}, not Parquet"
+        if has_equality_deletes:
+            return "have equality deletes that apply, which cannot be read here; let their writer apply them"
+        if data_file.spec_id in self._gone:
+            return f"are partitioned by a column that is gone (partition spec {data_file.spec_id})"
+        return None
 
 
 def table_notes(metadata: TableMetadata) -> tuple[str, ...]:

@@ -55,9 +55,9 @@ from lithify.datasets.iceberg.delete_plan import (
 )
 from lithify.datasets.iceberg.entry_order import schema_for
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.fetching import fetched_manifests
 from lithify.datasets.iceberg.garbage import MIN_MANIFEST_AGE_MS
 from lithify.datasets.iceberg.listing import check_listed, referenced_path
-from lithify.datasets.iceberg.manifest_merge import fetched
 from lithify.datasets.iceberg.manifests import entries_in, manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.partitions import Place, is_unpartitioned, place_of
@@ -161,8 +161,8 @@ class DeleteRewriter:
             of_deletes = [m for m in manifests if m.content == ManifestContent.DELETES]
             specs = table.metadata.specs()
             entries = {
-                manifest.manifest_path: list(entries_in(manifest, data, specs[manifest.partition_spec_id]))
-                for manifest, data in fetched(table.io, of_deletes)
+                manifest.manifest_path: list(entries_in(manifest, data(), specs[manifest.partition_spec_id]))
+                for manifest, data in fetched_manifests(table.io, of_deletes)
             }
             data, busy_places, repeated = DataFacts(), set[Place](), set[str]()
             deletes: dict[str, ManifestEntry] = {}
@@ -174,8 +174,8 @@ class DeleteRewriter:
             places = {place_of(entry.data_file) for entry in deletes.values()}
             only = {referenced_path(entry.data_file) for entry in deletes.values()}
             of_data = [m for m in manifests if m.content == ManifestContent.DATA] if deletes else []
-            for manifest, content in fetched(table.io, of_data):
-                for entry in entries_in(manifest, content, specs[manifest.partition_spec_id]):
+            for manifest, content in fetched_manifests(table.io, of_data):
+                for entry in entries_in(manifest, content(), specs[manifest.partition_spec_id]):
                     file, place = entry.data_file, place_of(entry.data_file)
                     number = entry.sequence_number or 0
                     if place in places or file.file_path in only:

@@ -11,9 +11,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from pyiceberg.manifest import DataFile, ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -26,7 +27,7 @@ from lithify.datasets.iceberg.model import Lane, NewFile, TableState
 from lithify.datasets.iceberg.ownership import parse_name
 from lithify.datasets.iceberg.partitions import Place, partition_path, place_of
 from lithify.datasets.iceberg.policy import TablePolicy
-from lithify.datasets.iceberg.refusals import count_notes, table_notes, why_left_alone
+from lithify.datasets.iceberg.refusals import Refusals, count_notes, table_notes
 from lithify.datasets.iceberg.replace import data_file_of
 from lithify.datasets.iceberg.timecolumn import bound_us, bounded
 from lithify.planning.timeline.model import Bucket, Interval, TimelineFile
@@ -48,68 +49,123 @@ def draw_state(
     states: ChunkStates,
 ) -> TableState:
     """The table as the planner sees it."""
-    files: list[TimelineFile] = []
-    left_alone: list[str] = []
-    if listing is not None:
-        reasons = {
-            path: why_left_alone(entry.data_file, table.metadata, listing.equality_deletes.apply_to(entry))
-            for path, entry in listing.data.items()
-        }
-        times = _times(table, listing, reasons, time_column, footers)  # and more reasons
-        lanes = _Lanes(table)
-        for path, entry in listing.data.items():
-            reason = reasons[path]
-            if reason is None and times[path] is Bucket.UNKNOWN:
-                reason = _UNKNOWN_TIMES
-            if reason is not None:
-                left_alone.append(reason)
-            files.append(_timeline_file(entry, times[path], lanes.of(entry.data_file), listing))
-        for path, entries in listing.repeated_data.items():
-            left_alone.append(_REPEATED)
-            files.append(_repeated_file(path, entries, lanes.of(entries[0].data_file)))
+    drawn = _Drawn(table, listing, time_column) if listing is not None else None
+    if drawn is not None:
+        drawn.read_footers(footers)
     return TableState(
         uuid=str(table.metadata.table_uuid),
         snapshot_id=listing.snapshot.snapshot_id if listing is not None else None,
         timestamp_ms=listing.snapshot.timestamp_ms if listing is not None else 0,
         sort_order_id=table.metadata.default_sort_order_id,
-        files=tuple(files),
+        files=() if drawn is None else (*drawn.files.values(), *drawn.repeated.values()),
         delete_files=listing.delete_file_count if listing is not None else 0,
         policy=policy,
-        notes=(*count_notes(left_alone), *table_notes(table.metadata)),
+        notes=(*count_notes(() if drawn is None else drawn.left_alone()), *table_notes(table.metadata)),
         states=states,
         source=listing,
     )
 
 
+class _Drawn:
+    """The files of a listing, which is gone through once: there may be very many."""
+
+    def __init__(self, table: Table, listing: Listing, column: NestedField) -> None:
+        self._table = table
+        self._column = column
+        self._names = table.metadata.name_mapping()
+        self.files: dict[str, TimelineFile] = {}
+        """Those that can be named by their paths, by path."""
+        self.repeated: dict[str, TimelineFile] = {}
+        """Paths that are listed more than once: each stands for several files."""
+        self._reasons: dict[str, str] = {}
+        """By path, why a file is left alone."""
+        self._asked: dict[str, int] = {}
+        """Sizes of the files whose footers have to be read, by path."""
+        self._refusals = Refusals(table.metadata)
+        lanes, has_deletes = _Lanes(table), bool(listing.delete_file_count)
+        for entry in listing.entries(DataFileContent.DATA):
+            file = self._file(entry, listing, lanes, has_deletes=has_deletes)
+            before = self.files.pop(file.id, None) or self.repeated.get(file.id)
+            if before is not None:
+                self._repeat(before, file)
+            else:
+                self.files[file.id] = file
+        if has_deletes:
+            self._repeat_deletes(listing)
+
+    def _file(
+        self, entry: ManifestEntry, listing: Listing, lanes: _Lanes, *, has_deletes: bool
+    ) -> TimelineFile:
+        file = entry.data_file
+        reason = self._refusals.why_left_alone(file, listing.equality_deletes.apply_to(entry))
+        times = Bucket.UNKNOWN if reason is not None else times_of(file, self._column)
+        if reason is not None:
+            self._reasons[file.file_path] = reason
+        elif times is Bucket.UNKNOWN or (self._names is not None and parse_name(file.file_path) is None):
+            self._asked[file.file_path] = file.file_size_in_bytes
+        return _timeline_file(entry, times, lanes.of(file), listing if has_deletes else None)
+
+    def _repeat(self, before: TimelineFile, file: TimelineFile) -> None:
+        """What is deleted from which of the files that a path stands for does not matter here."""
+        self._reasons.pop(file.id, None)
+        self._asked.pop(file.id, None)
+        self.repeated[file.id] = TimelineFile(
+            id=file.id,
+            times=Bucket.UNKNOWN,
+            size_bytes=before.size_bytes + file.size_bytes,
+            rows=before.rows + file.rows,
+            version=max(before.version, file.version),
+            group=before.group,
+        )
+
+    def _repeat_deletes(self, listing: Listing) -> None:
+        """A path that is that of a delete file too is no data file's alone."""
+        of_deletes = listing.entries(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES)
+        for path in sorted({entry.data_file.file_path for entry in of_deletes} & self.files.keys()):
+            file = self.files.pop(path)
+            self._reasons.pop(path, None)
+            self._asked.pop(path, None)
+            self.repeated[path] = replace(file, times=Bucket.UNKNOWN, deletes=0, deleted_rows=0)
+
+    def read_footers(self, footers: Footers) -> None:
+        """Times that no manifest has, and what else only a file itself says."""
+        schema = self._table.metadata.schema()
+        found = footers.read(self._table.io, self._asked, schema, self._column.field_id, self._names)
+        for path, footer in found.items():
+            file, times = self.files[path], footer.times
+            if footer.unfit is not None:
+                self._reasons[path] = footer.unfit
+            elif file.times is not Bucket.UNKNOWN:
+                continue
+            elif times is Bucket.UNKNOWN:
+                self._reasons[path] = _UNKNOWN_TIMES
+            known = bounded(times.start_us, times.end_us) if isinstance(times, Interval) else times
+            self.files[path] = replace(file, times=known)
+
+    def left_alone(self) -> Iterator[str]:
+        """Of each file that is left alone, why."""
+        yield from self._reasons.values()
+        yield from (_REPEATED for _ in self.repeated)
+
+
 def _timeline_file(
-    entry: ManifestEntry, times: Interval | Bucket, lane: Lane, listing: Listing
+    entry: ManifestEntry, times: Interval | Bucket, lane: Lane, listing: Listing | None
 ) -> TimelineFile:
+    """`listing` where there are delete files."""
     file = entry.data_file
-    deletes = listing.deletes_of(entry)
-    return TimelineFile(
+    found = TimelineFile(
         id=file.file_path,
         times=times,
         size_bytes=file.file_size_in_bytes,
         rows=file.record_count,
-        deleted_rows=min(
-            file.record_count, sum(d.record_count for d in deletes if listing.is_only_for(d, file))
-        ),
-        deletes=len(deletes),
         version=entry.sequence_number or 0,
         group=lane.group,
     )
-
-
-def _repeated_file(path: str, entries: Sequence[ManifestEntry], lane: Lane) -> TimelineFile:
-    """A path that stands for several files. What is deleted from which of them does not matter here."""
-    return TimelineFile(
-        id=path,
-        times=Bucket.UNKNOWN,
-        size_bytes=sum(entry.data_file.file_size_in_bytes for entry in entries),
-        rows=sum(entry.data_file.record_count for entry in entries),
-        version=max(entry.sequence_number or 0 for entry in entries),
-        group=lane.group,
-    )
+    deletes = listing.deletes_of(entry) if listing is not None else ()
+    if not deletes:
+        return found
+    deleted_rows = sum(d.record_count for d in deletes if Listing.is_only_for(d, file))
+    return replace(found, deletes=len(deletes), deleted_rows=min(file.record_count, deleted_rows))
 
 
 def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedField) -> TimelineFile:
@@ -122,35 +178,6 @@ def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedF
         version=sequence_number,
         group=lane.group,
     )
-
-
-def _times(
-    table: Table,
-    listing: Listing,
-    reasons: dict[str, str | None],
-    column: NestedField,
-    footers: Footers,
-) -> Mapping[str, Interval | Bucket]:
-    """The times of all files; unknown for those that there is a reason to leave alone. Reasons that
-    footers give are added."""
-    known = {
-        path: Bucket.UNKNOWN if reasons[path] is not None else times_of(entry.data_file, column)
-        for path, entry in listing.data.items()
-    }
-    names = table.metadata.name_mapping()
-    asked = {
-        path: listing.data[path].data_file.file_size_in_bytes
-        for path, times in known.items()
-        if reasons[path] is None
-        and (times is Bucket.UNKNOWN or (names is not None and parse_name(path) is None))
-    }
-    found = footers.read(table.io, asked, table.metadata.schema(), column.field_id, names)
-    for path, footer in found.items():
-        reasons[path] = footer.unfit
-        if footer.unfit is not None or known[path] is Bucket.UNKNOWN:
-            times = footer.times
-            known[path] = bounded(times.start_us, times.end_us) if isinstance(times, Interval) else times
-    return known
 
 
 def times_of(file: DataFile, column: NestedField) -> Interval | Bucket:

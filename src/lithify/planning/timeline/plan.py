@@ -14,6 +14,7 @@ one task; the totals are those of the timeline.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -43,11 +44,52 @@ from lithify.planning.timeline.rules import judge, rules_of
 from lithify.planning.timeline.state import ChunkStates, Record, State, policy_fingerprint
 from lithify.planning.timeline.tasks import Part, Run, form, inputs
 
-__all__ = ["files_of", "plan", "remember", "resolve"]
+__all__ = ["Replanning", "files_of", "plan", "remember", "resolve"]
 
 _BY_URGENCY = (Status.AWAITING, Status.DEFERRED, Status.SKIPPED, Status.COMPACTED)
 _ACTIONS = {State.EMPTY: Action.EMPTY, State.STABLE: Action.STABLE}
 _UNCHANGED = "unchanged since the last analysis"
+
+
+class Replanning:
+    """Plans the same timeline again and again. Laying out files and forming tasks takes time for every file;
+    neither is done anew where it would come out the same, and then the plan is the very same value. Safe to
+    share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: Iterable[TimelineFile] | None = None
+        self._policy: TimelinePolicy | None = None
+        self._layout = Layout((), (), (), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._made_of: tuple[object, ...] = ()
+        self._plan = TimelinePlan((), (), (), {})
+
+    def plan(
+        self,
+        files: Iterable[TimelineFile],
+        policy: TimelinePolicy,
+        now_us: int,
+        *,
+        states: ChunkStates | None = None,
+        active: Sequence[ActiveTask] = (),
+        revive_deferred: bool = False,
+        held: Mapping[str, str] = MappingProxyType({}),
+    ) -> TimelinePlan:
+        """See `plan`. Files are the same when they are the same object, which nobody may change."""
+        known = (states if states is not None else ChunkStates()).under(policy).records
+        busy = {key: work.key for work in active for key in work.chunks}
+        rules = rules_of(policy)
+        with self._lock:
+            if self._files is not files or self._policy != policy:
+                self._layout = lay_out(files, policy)
+                self._files, self._policy, self._made_of = files, policy, ()
+            layout = self._layout
+            hold = replace(_Hold.of(layout, policy, now_us), files=held)
+            judged = [_judge(chunk, known, busy, hold, rules, revive_deferred) for chunk in layout.chunks]
+            made_of = judged, tuple(active)
+            if self._made_of != made_of:
+                self._plan, self._made_of = _planned(layout, judged, active, busy, policy), made_of
+            return self._plan
 
 
 def plan(
@@ -68,12 +110,18 @@ def plan(
     alone unless `revive_deferred` (the queue is empty). Chunks of an active task get no second one,
     and tasks that share a file with an active task wait for it.
     """
-    layout = lay_out(files, policy)
-    known = (states if states is not None else ChunkStates()).under(policy).records
-    busy = {key: work.key for work in active for key in work.chunks}
-    hold = replace(_Hold.of(layout, policy, now_us), files=held)
-    rules = rules_of(policy)
-    judged = [_judge(chunk, known, busy, hold, rules, revive_deferred) for chunk in layout.chunks]
+    return Replanning().plan(
+        files, policy, now_us, states=states, active=active, revive_deferred=revive_deferred, held=held
+    )
+
+
+def _planned(
+    layout: Layout,
+    judged: Sequence[_Judged],
+    active: Sequence[ActiveTask],
+    busy: Mapping[ChunkKey, str],
+    policy: TimelinePolicy,
+) -> TimelinePlan:
     tasks = paint(
         [_task(run, policy) for run in form(map(_part, judged), policy)],
         active,

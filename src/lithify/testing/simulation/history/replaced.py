@@ -2,7 +2,7 @@
 
 1. The bytes of manifests, manifest lists and former metadata files: the values are looked up (`lake`).
 2. The store in which a checkpoint lies: it is the one store there is, as the process reaches it.
-3. Threads that read or delete side by side: everything runs in the calling fiber, in some order.
+3. Threads that work side by side: everything runs in the calling fiber, in some order.
 4. Keys of paths are worked out once each.
 5. Errors are not searched for secrets, and the log is silent; the trace has it all.
 """
@@ -10,13 +10,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from unittest import mock
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 import lithify.errors
 from lithify.datasets.iceberg import expire as expire_module
@@ -24,7 +25,7 @@ from lithify.datasets.iceberg import reachable as reachable_module
 from lithify.datasets.iceberg import readers as readers_module
 from lithify.store import together as together_module
 from lithify.store.objects import ObjectStore
-from lithify.testing.simulation.core.waiting import AnyTime, SameThread
+from lithify.testing.simulation.core.waiting import AnyTime
 from lithify.testing.simulation.history.lake import FilesView
 from lithify.testing.simulation.history.world import World
 
@@ -42,13 +43,29 @@ def replacements(world: World) -> Iterator[None]:
         put(logging.getLogger("lithify"), "disabled", True)
         put(lithify.errors, "redact", lambda text: text)
         put(together_module, "beside", AnyTime(world.rng))
-        put(reachable_module, "ThreadPoolExecutor", SameThread)
-        put(reachable_module, "manifests_of", FilesView.manifests_of)
-        put(reachable_module, "live_entries", FilesView.live_entries)
+        put(reachable_module, "fetched_lists", _lists)
+        put(reachable_module, "fetched_manifests", _manifests)
+        put(reachable_module, "ManifestLists", _Decoded)
+        put(reachable_module, "entries_in", lambda manifest, entries, reader_of: entries)
         put(reachable_module, "keys_of", _keys_of)
         put(expire_module, "_metadata_in", lambda table, path: table.io.metadata_in(path))
         put(readers_module, "_open_like_the_table", _checkpoint)
         yield
+
+
+def _lists(io: FilesView, snapshots: Iterable[Snapshot]) -> Iterator[tuple[Snapshot, Callable[[], Any]]]:
+    return ((snapshot, partial(io.manifests_of, snapshot)) for snapshot in snapshots)
+
+
+def _manifests(io: FilesView, manifests: Iterable[Any]) -> Iterator[tuple[Any, Callable[[], Any]]]:
+    return ((manifest, partial(io.live_entries, manifest)) for manifest in manifests)
+
+
+class _Decoded:
+    """Of what is looked up there is nothing to decode."""
+
+    def manifests(self, path: str, found: Sequence[Any]) -> Sequence[Any]:
+        return found
 
 
 def _checkpoint(url: str, table: Table) -> tuple[ObjectStore, str]:
