@@ -23,6 +23,7 @@ from benchmarks.iceberg_data import NAME, open_catalog
 from benchmarks.iceberg_tools import JAVA_PYTHON, version_of
 from benchmarks.watch import TreeStopwatch
 
+JAVA = "Iceberg on Spark 3.5"
 KEPT = 5
 READER_BEHIND = 20
 """Snapshots."""
@@ -104,7 +105,7 @@ def reader_at(snapshots: int) -> int | None:
 TOOLS = (
     Tool("Lithify", "lithify", _lithify),
     Tool("zamboni", "iceberg-zamboni", _zamboni),
-    Tool("Iceberg on Spark 3.5", "snowpark-connect-deps-iceberg"),
+    Tool(JAVA, "snowpark-connect-deps-iceberg"),
 )
 
 

@@ -17,7 +17,7 @@ from benchmarks.history import (
     rewritten_manifests,
     rows_by_ref,
 )
-from benchmarks.history_tools import KEPT, READER_BEHIND, TOOLS
+from benchmarks.history_tools import JAVA, KEPT, READER_BEHIND, TOOLS
 from benchmarks.iceberg_data import Place, copy_for_a_run
 from rich.console import Console
 
@@ -90,7 +90,7 @@ def measured(tool: str, wall_s: float, *, wrong: tuple[str, ...] = (), plan_s: f
 
 
 def test_targets_compare_with_the_peers_that_are_right() -> None:
-    tools = [measured("Lithify", 2.0), measured("zamboni", 3.0, wrong=("rows",)), measured("Java", 8.0)]
+    tools = [measured("Lithify", 2.0), measured("zamboni", 3.0, wrong=("rows",)), measured(JAVA, 8.0)]
     held = {"listed": 10.0, "files": 10.0, "peak_memory_bytes": 500e6}
     plan = {"files": 7.0, "plan_s": 50.0, "peak_memory_bytes": 1e9, "again_s": 0.5}
     scale = {"orphans": held, "names": held, "expire": held, "plan": plan}

@@ -119,7 +119,7 @@ def _planned(
     layout: Layout,
     judged: Sequence[_Judged],
     active: Sequence[ActiveTask],
-    busy: Mapping[ChunkKey, str],
+    busy: dict[ChunkKey, str],
     policy: TimelinePolicy,
 ) -> TimelinePlan:
     tasks = paint(
