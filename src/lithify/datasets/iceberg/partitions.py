@@ -9,17 +9,25 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote_plus
 
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType
 
+from lithify.datasets.iceberg.delete_plan import Place, place_of
+
 
 def is_unpartitioned(spec: PartitionSpec) -> bool:
     """Whether a spec has no partitions, which is so as well where all its fields were dropped in format
     version 1. PyIceberg takes that for a partition, and would not see that equality deletes are for all."""
     return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
+
+
+def place_of_file(file: DataFile) -> Place:
+    """The partition of a file, as a key."""
+    return place_of(file.spec_id, [file.partition[n] for n in range(len(file.partition))])
 
 
 def partition_path(spec: PartitionSpec, partition: Record, schema: Schema) -> str:

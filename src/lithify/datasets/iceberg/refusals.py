@@ -121,14 +121,15 @@ def _branch(metadata: TableMetadata, wanted: str | None, url: str) -> str:
     return branches[0] if branches else MAIN_BRANCH
 
 
-def why_left_alone(data_file: DataFile, metadata: TableMetadata, has_equality_deletes: bool) -> str | None:
-    """Why a file cannot be rewritten; `None` when it can, if its times are known."""
+def why_left_alone(data_file: DataFile, metadata: TableMetadata, unfit_deletes: str | None) -> str | None:
+    """Why a file cannot be rewritten; `None` when it can, if its times are known. `unfit_deletes`: why the
+    equality deletes that apply to it cannot be applied here."""
     if data_file.key_metadata is not None:
         return "are encrypted"
     if data_file.file_format != FileFormat.PARQUET:
         return f"are in the format {data_file.file_format.value}, not Parquet"
-    if has_equality_deletes:
-        return "have equality deletes that apply, which cannot be read here; let their writer apply them"
+    if unfit_deletes is not None:
+        return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
     sources = [field.source_id for field in metadata.specs()[data_file.spec_id].fields]
     if any(metadata.schema().find_column_name(source) is None for source in sources):
         return f"are partitioned by a column that is gone (partition spec {data_file.spec_id})"

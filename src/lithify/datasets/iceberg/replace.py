@@ -35,6 +35,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
+from lithify.datasets.iceberg.delete_plan import Place
 from lithify.datasets.iceberg.entry_order import schema_for
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing, referenced_path
@@ -42,7 +43,7 @@ from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWr
 from lithify.datasets.iceberg.manifests import ENTRY_VERSION
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
-from lithify.datasets.iceberg.partitions import is_unpartitioned
+from lithify.datasets.iceberg.partitions import is_unpartitioned, place_of_file
 from lithify.datasets.iceberg.publish import Prepared, prepare
 from lithify.datasets.iceberg.summary import replace_summary
 from lithify.store.together import all_of
@@ -128,13 +129,13 @@ class _Oldest:
     """The lowest sequence number of data files; infinite where there is none."""
 
     def __init__(self, files: Iterable[tuple[DataFile, int]]) -> None:
-        self._by_partition: dict[tuple[int, Record], float] = {}
+        self._by_partition: dict[Place, float] = {}
         for file, number in files:
-            key = (file.spec_id, file.partition)
+            key = place_of_file(file)
             self._by_partition[key] = min(self._by_partition.get(key, inf), number)
 
     def in_partition_of(self, file: DataFile) -> float:
-        return self._by_partition.get((file.spec_id, file.partition), inf)
+        return self._by_partition.get(place_of_file(file), inf)
 
     def anywhere(self) -> float:
         return min(self._by_partition.values(), default=inf)

@@ -5,13 +5,16 @@
 2. Where the table has a name mapping, it may have files that were not written for Iceberg. Their footers
    are read in any case: they say whether a rewrite can be right.
 3. A file in which no row has a time goes to the bucket of such files.
-4. A file that cannot be rewritten (`refusals`), or is listed more than once, counts as one of unknown times:
+4. Rows that delete files hide by position are counted where such a file is for one data file only. Those that
+   equality deletes hide are estimated (`equality_deletes`), if the policy wants to know: each commit of such
+   deletes changes the estimate of every older file.
+5. A file that cannot be rewritten (`refusals`), or is listed more than once, counts as one of unknown times:
    the planner leaves it alone and still counts it, so that the totals are those of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
@@ -20,6 +23,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField
 
+from lithify.datasets.iceberg.equality_deletes import NO_BURDEN, Burden
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.listing import Listing
 from lithify.datasets.iceberg.model import Lane, NewFile, TableState
@@ -52,7 +56,9 @@ def draw_state(
     left_alone: list[str] = []
     if listing is not None:
         reasons = {
-            path: why_left_alone(entry.data_file, table.metadata, listing.equality_deletes.apply_to(entry))
+            path: why_left_alone(
+                entry.data_file, table.metadata, listing.equality_deletes.burden(entry).why_unfit
+            )
             for path, entry in listing.data.items()
         }
         times = _times(table, listing, reasons, time_column, footers)  # and more reasons
@@ -63,7 +69,8 @@ def draw_state(
                 reason = _UNKNOWN_TIMES
             if reason is not None:
                 left_alone.append(reason)
-            files.append(_timeline_file(entry, times[path], lanes.of(entry.data_file), listing))
+            burden = listing.equality_deletes.burden(entry) if policy.max_deleted_percent else NO_BURDEN
+            files.append(_timeline_file(entry, times[path], lanes.of(entry.data_file), listing, burden))
         for path, entries in listing.repeated_data.items():
             left_alone.append(_REPEATED)
             files.append(_repeated_file(path, entries, lanes.of(entries[0].data_file)))
@@ -82,7 +89,7 @@ def draw_state(
 
 
 def _timeline_file(
-    entry: ManifestEntry, times: Interval | Bucket, lane: Lane, listing: Listing
+    entry: ManifestEntry, times: Interval | Bucket, lane: Lane, listing: Listing, burden: Burden
 ) -> TimelineFile:
     file = entry.data_file
     deletes = listing.deletes_of(entry)
@@ -91,13 +98,21 @@ def _timeline_file(
         times=times,
         size_bytes=file.file_size_in_bytes,
         rows=file.record_count,
-        deleted_rows=min(
-            file.record_count, sum(d.record_count for d in deletes if listing.is_only_for(d, file))
-        ),
-        deletes=len(deletes),
+        deleted_rows=_deleted_rows(file, deletes, burden),
+        deletes=len(deletes) + burden.files,
         version=entry.sequence_number or 0,
         group=lane.group,
     )
+
+
+def _deleted_rows(file: DataFile, deletes: Set[DataFile], burden: Burden) -> int:
+    """Rows of a file that are hidden; 0 if there are any and nobody knows how many. What equality deletes
+    hide is estimated, and never all that is left: that would be a file without rows."""
+    rows = file.record_count
+    by_position = min(rows, sum(d.record_count for d in deletes if Listing.is_only_for(d, file)))
+    if not burden.files or (deletes and not by_position):
+        return by_position
+    return max(by_position, min(rows - 1, by_position + max(1, round(burden.share * rows))))
 
 
 def _repeated_file(path: str, entries: Sequence[ManifestEntry], lane: Lane) -> TimelineFile:
