@@ -464,6 +464,9 @@ def test_without_a_limit_for_deleted_rows_deletes_are_no_reason(catalog: SqlCata
 # Random histories
 
 
+WRITES = ("upsert", "upsert", "upsert", "append", "delete", "position")
+
+
 class Life:
     """Random things that happen to a table with one row for each key and version."""
 
@@ -473,9 +476,19 @@ class Life:
         self._partitioned = len(devices) > 1
 
     def step(self) -> None:
-        match self._rng.choice(
-            ("upsert", "upsert", "upsert", "append", "delete", "position", "compact", "rewrite")
-        ):
+        match self._rng.choice((*WRITES, "compact", "compact meanwhile", "rewrite")):
+            case "compact":
+                compact(dataset_of(self.table))
+            case "compact meanwhile":
+                Steps(dataset_of(self.table)).until_committed(self.write)
+            case "rewrite":
+                DeleteRewriter(dataset_of(self.table), a_clock()).run()
+            case _:
+                self.write()
+
+    def write(self) -> None:
+        """One commit of somebody else's."""
+        match self._rng.choice(WRITES):
             case "append":
                 self.rows += append(self.table, self._make())
             case "upsert":
@@ -484,10 +497,6 @@ class Life:
                 self._upsert([])
             case "position" if files_of(self.table):
                 self._delete_by_position()
-            case "compact":
-                compact(dataset_of(self.table))
-            case "rewrite":
-                DeleteRewriter(dataset_of(self.table), a_clock()).run()
 
     def _make(self) -> list[Row]:
         rng, device = self._rng, self._rng.choice(self._devices)
