@@ -42,6 +42,8 @@ _EPOCH = datetime(1970, 1, 1)
 Reader = Literal["spark", "generic"]
 """Iceberg's reader inside Spark, or its own (which also knows the type `time`, and no metadata tables)."""
 
+Trigger = Literal["processingTime", "availableNow"]
+
 
 class JavaError(Exception):
     """Java refused a request, or did not answer it."""
@@ -155,6 +157,29 @@ class IcebergJava:
         """Write a file by parquet-mr, of any schema in its own words: numbers, texts, groups as mappings,
         repeated fields as lists, bytes of fixed length and INT96 in base 64."""
         self.ask("write_parquet", path=path, schema=schema, rows=list(rows))
+
+    def stream(
+        self,
+        table: str,
+        checkpoint: str,
+        output: str,
+        trigger: Trigger,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start a reader of Spark Structured Streaming on its checkpoint, let it read all there is into a
+        folder of JSON files (`streamed`), and stop it."""
+        self.ask(
+            "stream",
+            table=table,
+            checkpoint=checkpoint,
+            output=output,
+            trigger={"availableNow": True} if trigger == "availableNow" else {"processingTime": "1 second"},
+            options=dict(options or {}),
+        )
+
+    def streamed(self, output: str, column: str) -> list[Any]:
+        """What a reader has written of a column, of the batches that it finished."""
+        return [value for (value,) in self.sql(f"SELECT {column} FROM json.`{output}`").values]
 
     def ask(self, operation: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> Any:
         """The answer to any request that the server knows."""

@@ -88,6 +88,7 @@ class Server:
             "delete_positions": self._delete_positions,
             "append_file": self._append_file,
             "write_parquet": self._write_parquet,
+            "stream": self._stream,
         }
 
     def answer(self, line: str) -> str:
@@ -171,6 +172,21 @@ class Server:
     def _write_parquet(self, path: str, schema: str, rows: list[dict[str, Any]]) -> None:
         """See `IcebergJudge.writeParquet`."""
         self._judge.writeParquet(path, schema, json.dumps(rows))
+
+    def _stream(
+        self, table: str, checkpoint: str, output: str, trigger: dict[str, Any], options: dict[str, str]
+    ) -> None:
+        """Stream what there is of a table into files of JSON, then stop."""
+        source = self._session.readStream.format("iceberg").options(**options).load(table)
+        sink = source.writeStream.format("json").option("checkpointLocation", checkpoint)
+        query = sink.trigger(**trigger).start(output)
+        try:
+            if "availableNow" in trigger:
+                query.awaitTermination()
+            else:
+                query.processAllAvailable()
+        finally:
+            query.stop()
 
     def _load(self, table: str) -> Any:
         spark = self._jvm.org.apache.iceberg.spark.Spark3Util

@@ -151,11 +151,9 @@ def append(table: Table, rows: Sequence[Row]) -> list[Row]:
 
 def append_with_deletes(table: Table, rows: Sequence[Row], positions: Sequence[int]) -> list[Row]:
     """A data file and a delete file for some of its rows in one commit; the rows that are left."""
-    now = fresh(table)
-    (data,) = _dataframe_to_data_files(now.metadata, as_arrow(rows), now.io)
-    data.spec_id = now.spec().spec_id
+    data = data_file(table, rows)
     targets = {data.file_path: positions}
-    delete_positions(now, targets, files={data.file_path: data}, together=[data])
+    delete_positions(fresh(table), targets, files={data.file_path: data}, together=[data])
     return [row for n, row in enumerate(rows) if n not in positions]
 
 
@@ -223,10 +221,40 @@ def delete_equal(
     table: Table, ids: Sequence[int], *, spec_id: int = 0, partition: Record | None = None
 ) -> str:
     """Delete rows by the value of their id (merge on read), in one commit; the delete file's path."""
-    schema = pa.schema([pa.field("id", pa.int64(), True, {"PARQUET:field_id": "2"})])
-    content = pa.table([list(ids)], schema=schema)
+    return delete_keys(
+        table, pa.table({"id": pa.array(ids, pa.int64())}), spec_id=spec_id, partition=partition
+    )
+
+
+def delete_keys(
+    table: Table,
+    keys: pa.Table,
+    *,
+    spec_id: int = 0,
+    partition: Record | None = None,
+    together: Sequence[DataFile] = (),
+    file_format: FileFormat = FileFormat.PARQUET,
+) -> str:
+    """Delete rows that are equal to one of `keys` in their columns, which are called as in the table now, in
+    one commit that adds the files `together`; the delete file's path. `file_format`: as the manifest says."""
+    now = fresh(table)
+    ids = [now.schema().find_field(name).field_id for name in keys.column_names]
+    fields = [
+        field.with_metadata({"PARQUET:field_id": str(n)}) for n, field in zip(ids, keys.schema, strict=True)
+    ]
+    content = keys.cast(pa.schema(fields))
     kind = DataFileContent.EQUALITY_DELETES
-    return _commit_deletes(fresh(table), content, kind, spec_id, partition or Record(), ({}, {}))
+    return _commit_deletes(
+        now, content, kind, spec_id, partition or Record(), ({}, {}), together, ids, file_format
+    )
+
+
+def data_file(table: Table, rows: Sequence[Row]) -> DataFile:
+    """A file with these rows, of one partition, that no snapshot has yet."""
+    now = fresh(table)
+    (data,) = _dataframe_to_data_files(now.metadata, as_arrow(rows), now.io)
+    data.spec_id = now.spec().spec_id
+    return data
 
 
 def _commit_deletes(
@@ -237,6 +265,8 @@ def _commit_deletes(
     partition: Record,
     bounds: tuple[dict[int, bytes], dict[int, bytes]],
     together: Sequence[DataFile] = (),
+    equality_ids: Sequence[int] | None = None,
+    file_format: FileFormat = FileFormat.PARQUET,
 ) -> str:
     path = f"{table.location()}/data/deletes-{uuid.uuid4()}.parquet"
     output = table.io.new_output(path)
@@ -245,13 +275,13 @@ def _commit_deletes(
     file = DataFile.from_args(
         content=kind,
         file_path=path,
-        file_format=FileFormat.PARQUET,
+        file_format=file_format,
         partition=partition,
         record_count=content.num_rows,
         file_size_in_bytes=len(output),
         lower_bounds=bounds[0],
         upper_bounds=bounds[1],
-        equality_ids=[2] if kind == DataFileContent.EQUALITY_DELETES else None,
+        equality_ids=None if equality_ids is None else list(equality_ids),
     )
     file.spec_id = spec_id
     add_delete_file(table, file, together)

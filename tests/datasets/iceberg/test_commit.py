@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
@@ -19,7 +20,10 @@ from pyiceberg.typedef import Record
 
 from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
+from lithify.datasets.iceberg.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane
+from lithify.datasets.iceberg.publish import publish
+from lithify.datasets.iceberg.replace import Added, Replacement, write
 from lithify.errors import Fenced, StoreUnavailable
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
@@ -307,21 +311,29 @@ def test_an_impossible_compaction_is_refused_and_nothing_is_written(
 
 
 def test_an_equality_delete_that_the_rewrite_did_not_apply_is_a_conflict(catalog: Catalog) -> None:
-    """As old as the planned snapshot, it would not apply to outputs of that sequence number."""
+    """As old as the planned snapshot, it would not apply to outputs of that sequence number. So it is with a
+    file that another program makes of several."""
     table = new_table(catalog)
-    rows = append(table, make_rows(20))
-    gone = rows.pop(3)
-    delete_equal(table, [gone[1]])
-    dataset = dataset_of(table)
-    epoch = dataset.take_epoch()
-    state = dataset.snapshot()
-    assert state.snapshot_id is not None
-    spec = ChunkSpec("t", state.snapshot_id, Lane(0, ""), (), (), (state.files[0].id,), 0)
-    compaction: IcebergCompaction = Compaction(RandomIds().ulid(1), spec, State.COMPACTED)
-    refusal = dataset.commit([compaction], epoch)[compaction.id]
-    assert refusal is not None
-    assert "an equality delete as old as the planned snapshot" in refusal
-    check(table, rows, by_pyiceberg=False)
+    rows = append(table, make_rows(20)) + append(table, make_rows(20))
+    delete_equal(table, [rows[0][1]])
+    steps = Steps(dataset_of(table))
+
+    def replaced() -> None:
+        """By a delete file of the same number that deletes one more row."""
+        delete_equal(table, [rows[0][1], rows[5][1]])
+        listing = read_listing(fresh(table), "main", ManifestCache())
+        assert listing is not None
+        deletes = listing.entries(DataFileContent.EQUALITY_DELETES)
+        old, new = sorted(deletes, key=lambda entry: entry.sequence_number or 0)
+        replacement = Replacement({e.data_file.file_path: e for e in (old, new)})
+        replacement.added.append(Added(new.data_file, old.sequence_number or 0))
+        prepared = write(fresh(table), "main", listing, replacement, {}, 0)
+        assert publish(fresh(table), prepared, lambda: fresh(table))
+
+    tick = steps.until_committed(replaced)
+    assert not tick.committed
+    assert "equality deletes as old as the planned snapshot" in tick.refused[0][1]
+    check(table, [row for row in rows if row not in (rows[0], rows[5])], by_pyiceberg=False)
 
 
 def test_a_partition_column_that_is_dropped_meanwhile_is_a_conflict(catalog: Catalog) -> None:

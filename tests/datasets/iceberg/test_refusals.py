@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pyiceberg
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import SortField, SortOrder
@@ -30,7 +31,7 @@ from tests.datasets.iceberg.tables import (
     append,
     as_arrow,
     check,
-    delete_equal,
+    delete_keys,
     files_of,
     fresh,
     make_rows,
@@ -177,7 +178,7 @@ def test_another_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _equality_deletes(table: Table) -> None:
-    delete_equal(table, [-1])
+    delete_keys(table, pa.table({"id": [-1]}), file_format=FileFormat.ORC)
 
 
 def _avro(table: Table) -> None:
@@ -186,7 +187,7 @@ def _avro(table: Table) -> None:
 
 def _orc(table: Table, kind: str = "ORC") -> None:
     """A file in another format, as its manifest says."""
-    from pyiceberg.manifest import DataFile, FileFormat
+    from pyiceberg.manifest import DataFile
 
     rows = fresh(table).scan().to_arrow()
     path = f"{table.location()}/data/rows.orc"
@@ -224,7 +225,7 @@ def _add(table: Table, file: Any) -> None:
 @pytest.mark.parametrize(
     ("spoil", "pattern", "left_alone"),
     [
-        (_equality_deletes, "equality deletes", 3),
+        (_equality_deletes, "equality deletes that apply and are in the format ORC", 3),
         (_orc, "format ORC", 1),
         (_avro, "format AVRO", 1),
         (_encrypted, "encrypted", 1),

@@ -15,10 +15,12 @@
    stay and the outcome is reported as unknown: the next call finds out in step 2.
 
 The rows of the outputs are those of the inputs in the planned snapshot. So between it and the head,
-for every input: the file must still be there, and exactly the same position deletes must apply to it.
-That holds for whatever happened meanwhile, in any order, and whether or not snapshots in between have
-expired; only the planned one is needed. An equality delete that came later needs no conflict, because
-outputs keep the sequence number of the planned snapshot and stay in the partition of their inputs.
+for every input: the file must still be there, and exactly the same position deletes must apply to it, and the
+same equality deletes up to the sequence number of the planned snapshot. That holds for whatever happened
+meanwhile, in any order, and whether or not snapshots in between have expired; only the planned one is needed.
+Outputs have that sequence number and stay in the partition of their inputs. So the equality deletes that were
+applied do not apply to them, which would delete rows that came in between, and one that came later needs no
+conflict, because it does.
 Appended files never conflict. Added columns and new partition specs do not either.
 """
 
@@ -29,19 +31,17 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import _read_deletes
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
 
 from lithify.clock import Clock
 from lithify.datasets.iceberg.catalogs import load_table
 from lithify.datasets.iceberg.components import Component, components
-from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
+from lithify.datasets.iceberg.live_rows import LiveRows
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile
 from lithify.datasets.iceberg.partitions import place_of
 from lithify.datasets.iceberg.publish import MAX_TRIES, discard, publish, tries
@@ -100,13 +100,14 @@ class Committer:
         """Publish what still holds of each. `check` raises when this process may not commit to the table that
         was loaded; it has looked before anything is written."""
         away: StoreUnavailable | None = None
+        count = LiveRows()
         for _ in tries(self._clock, self._rng):
             table = load_table(self._catalog, self._identifier)
             branch = branch_of(table)
             _, head = both(partial(check, table), partial(read_listing, table, branch, self._cache))
             if head is None:
                 return {c.id: Verdict("the table has no snapshot any more") for c in compactions}
-            batch = self._judge(table, head, compactions)
+            batch = self._judge(table, head, compactions, count)
             if not batch.accepted:
                 return batch.verdicts
             summary = {COMPACTIONS_PROPERTY: ",".join(batch.accepted)}
@@ -126,7 +127,9 @@ class Committer:
             f"{'.'.join(self._identifier)}: other parties committed before Lithify {MAX_TRIES} times in a row"
         )
 
-    def _judge(self, table: Table, head: Listing, compactions: Sequence[IcebergCompaction]) -> _Batch:
+    def _judge(
+        self, table: Table, head: Listing, compactions: Sequence[IcebergCompaction], count: LiveRows
+    ) -> _Batch:
         batch = _Batch({}, [], Replacement())
         done = committed_ids(table, head)
         for compaction in compactions:
@@ -134,11 +137,13 @@ class Committer:
             if compaction.id in done or there:
                 batch.verdicts[compaction.id] = Verdict(published=there)
             else:
-                batch.verdicts[compaction.id] = self._add(table, head, compaction, batch)
+                batch.verdicts[compaction.id] = self._add(table, head, compaction, batch, count)
         batch.replacement.removed |= obsolete_deletes(head, batch.replacement) if batch.accepted else {}
         return batch
 
-    def _add(self, table: Table, head: Listing, compaction: IcebergCompaction, batch: _Batch) -> Verdict:
+    def _add(
+        self, table: Table, head: Listing, compaction: IcebergCompaction, batch: _Batch, count: LiveRows
+    ) -> Verdict:
         """Put what holds of a compaction into the batch."""
         spec = compaction.spec
         planned = table.metadata.snapshot_by_id(spec.snapshot_id)
@@ -150,7 +155,7 @@ class Committer:
         whole = _refusal(base, head, spec)
         parts = components(spec.inputs, compaction.outputs)
         clean = [part for part in parts if whole is None and refusals.keys().isdisjoint(part.inputs)]
-        rows = live_rows(table.io, base, [path for part in clean for path in part.inputs])
+        rows = count.of(table.io, base, [path for part in clean for path in part.inputs])
         accepted = []
         for part in clean:
             miscounted = _miscounted(part, rows)
@@ -230,8 +235,12 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, path: str) -> str | 
         return f"{path} was removed or rewritten by somebody else"
     if _paths(base.deletes_of(planned)) != _paths(head.deletes_of(current)):
         return f"rows of {path} were deleted meanwhile"
-    if head.equality_deletes.apply_to(current, until=base.snapshot.sequence_number or 0):
-        return f"an equality delete as old as the planned snapshot applies to {path}"
+    applied, until = base.equality_deletes.of(planned), base.snapshot.sequence_number or 0
+    if _named(applied) != _named(head.equality_deletes.of(current, until)):
+        return f"equality deletes as old as the planned snapshot were added to those of {path}, or removed"
+    unfit = base.equality_deletes.burden(planned).why_unfit
+    if unfit is not None:
+        return f"equality deletes apply to {path} and {unfit}"
     if planned.data_file.spec_id != spec.lane.spec_id:
         return f"{path} is of partition spec {planned.data_file.spec_id}, not {spec.lane.spec_id}"
     return None
@@ -249,24 +258,6 @@ def _miscounted(part: Component, rows: Mapping[str, int]) -> str | None:
     )
 
 
-def live_rows(io: FileIO, listing: Listing, paths: Iterable[str]) -> dict[str, int]:
-    """How many rows of each of these data files no position delete of the listing hides, in every place where
-    the listing has the file."""
-    wanted = set(paths)
-    entries = [e for e in listing.entries(DataFileContent.DATA) if e.data_file.file_path in wanted]
-    applied = [(entry.data_file, listing.deletes_of(entry)) for entry in entries]
-    delete_files = {delete.file_path: delete for _, deletes in applied for delete in deletes}
-    with translated("reading position deletes"):
-        positions = {path: _read_deletes(io, file) for path, file in delete_files.items()}
-    rows = dict.fromkeys(wanted, 0)
-    for file, deletes in applied:
-        of_file = [positions[delete.file_path].get(file.file_path) for delete in deletes]
-        seen = [pc.unique(found).to_pylist() for found in of_file if found is not None]
-        hidden = len({p for found in seen for p in found if 0 <= p < file.record_count})
-        rows[file.file_path] += file.record_count - hidden
-    return rows
-
-
 def committed_ids(table: Table, head: Listing) -> set[str]:
     """Compactions that the history of the branch names."""
     found: set[str] = set()
@@ -278,3 +269,7 @@ def committed_ids(table: Table, head: Listing) -> set[str]:
 
 def _paths(files: set[DataFile]) -> set[str]:
     return {file.file_path for file in files}
+
+
+def _named(deletes: Iterable[EqualityDelete]) -> set[tuple[str, int]]:
+    return {(delete.path, delete.number) for delete in deletes}

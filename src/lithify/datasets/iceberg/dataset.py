@@ -70,7 +70,7 @@ from lithify.datasets.iceberg.repeating import repeating_columns
 from lithify.datasets.iceberg.retained import retained_of
 from lithify.datasets.iceberg.slim_listing import listing_for_plan
 from lithify.datasets.iceberg.sorting import sort_fields
-from lithify.datasets.iceberg.sources import sources_of
+from lithify.datasets.iceberg.sources import equality_deletes_of, sources_of
 from lithify.datasets.iceberg.split import RANGE_BYTES, split
 from lithify.datasets.iceberg.state import draw_state, written_file
 from lithify.datasets.iceberg.task import DEFAULT_BUFFER_BYTES, RewriteTask, TaskResult, slim
@@ -446,6 +446,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
                 sort_order_id=spec.sort_order_id,
                 target_bytes=target_bytes,
                 buffer_bytes=self.buffer_bytes,
+                equality_deletes=equality_deletes_of(listing, sources),
                 name_prefix=data_prefix(mark_of(metadata), compaction.id, index),
                 repeating=repeating,
                 done=done,

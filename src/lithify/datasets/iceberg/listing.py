@@ -2,7 +2,7 @@
 
 1. Read the manifest list, then every manifest, but for those in the cache: neither ever changes.
 2. Attribute position delete files to data files by path bounds, partition and sequence number, and
-   equality delete files by partition and sequence number, as readers do.
+   equality delete files by partition and sequence number (`equality_deletes`), as readers do.
 3. A path that is listed more than once, as registering a file twice makes it, stands for as many files with
    the same name. Readers give its rows as often. Whoever removes the path removes all of them, so they are
    kept apart from the files that can be named by their paths, and nobody replaces them.
@@ -28,9 +28,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
+from lithify.datasets.iceberg.equality_deletes import EqualityDeletes
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of, referenced_data_file
-from lithify.datasets.iceberg.partitions import Place, is_unpartitioned, place_of
+from lithify.datasets.iceberg.partitions import place_of
 from lithify.errors import CorruptObject
 from lithify.store.together import all_of
 
@@ -151,7 +152,8 @@ class Listing:
 
     @cached_property
     def equality_deletes(self) -> EqualityDeletes:
-        return EqualityDeletes(self.metadata, self.entries(DataFileContent.EQUALITY_DELETES))
+        deletes = self.entries(DataFileContent.EQUALITY_DELETES)
+        return EqualityDeletes(self.metadata, deletes, lambda: self.entries(DataFileContent.DATA))
 
     def deletes_of(self, entry: ManifestEntry) -> set[DataFile]:
         """The position delete files that apply to a data file."""
@@ -184,32 +186,6 @@ def referenced_path(delete_file: DataFile) -> str | None:
     low = (delete_file.lower_bounds or {}).get(PATH_FIELD_ID)
     high = (delete_file.upper_bounds or {}).get(PATH_FIELD_ID)
     return low.decode() if low is not None and low == high else None
-
-
-class EqualityDeletes:
-    """Sequence numbers of the equality delete files by the place where they apply. One of an
-    unpartitioned spec applies everywhere, another in its own partition."""
-
-    def __init__(self, metadata: TableMetadata, entries: Iterable[ManifestEntry]) -> None:
-        self._everywhere: list[int] = []
-        self._by_partition: dict[Place, list[int]] = {}
-        specs = metadata.specs()
-        for entry in entries:
-            file = entry.data_file
-            if is_unpartitioned(specs[file.spec_id]):
-                self._everywhere.append(entry.sequence_number or 0)
-            else:
-                found = self._by_partition.setdefault(place_of(file), [])
-                found.append(entry.sequence_number or 0)
-
-    def apply_to(self, entry: ManifestEntry, until: int | None = None) -> bool:
-        """Whether any applies to a data file, those up to the sequence number `until` only: deletes of
-        a higher sequence number than the file's do."""
-        if not self._everywhere and not self._by_partition:
-            return False
-        file, own = entry.data_file, entry.sequence_number or 0
-        here = self._by_partition.get(place_of(file), ())
-        return any(own < n and (until is None or n <= until) for n in (*self._everywhere, *here))
 
 
 def read_listing(table: Table, branch: str, cache: ManifestCache) -> Listing | None:

@@ -5,7 +5,8 @@
 2. Another file that must not be rewritten (`columns.why_unfit`) is refused. The planner leaves those alone
    that it knows of.
 3. Of every other file the rows deleted by position are left out, and the rest is projected onto the current
-   schema, with the values of its partition where the file does not have them (`projection`).
+   schema, with the values of its partition where the file does not have them (`projection`). Then those are
+   left out whose key was deleted later than the file was added (`equality_keys`).
 
 Row groups without a row of the range are left out where their statistics tell. Field ids go with the columns,
 so that outputs have them. Texts that repeat stay the dictionaries that they are in the files.
@@ -14,6 +15,7 @@ so that outputs have them. Texts that repeat stay the dictionaries that they are
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,7 @@ from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import FileScanTask
 
 from lithify.datasets.iceberg.columns import Column, columns_of, open_file, why_unfit
+from lithify.datasets.iceberg.equality_keys import DeletedKeys
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.datasets.iceberg.opened_ahead import DataPath, OpenedAhead, Wanted
@@ -64,6 +67,7 @@ class RangeReader:
         paths = parquet_path_to_id_mapping(self.file_schema)
         self._dictionaries = tuple(path for path, field_id in paths.items() if field_id in task.repeating)
         self._names = task.metadata.name_mapping()
+        self._newest_delete = max((delete.number for delete in task.equality_deletes), default=-1)
 
     def column_name(self, field_id: int) -> str:
         """The name of a top-level column in the outputs."""
@@ -89,7 +93,11 @@ class RangeReader:
             footer = pq.ParquetFile(stream)
             file = open_file(stream, self._dictionaries, footer.metadata)
             wanted = None if source.is_inside else self._task.range
-            if not source.delete_files and has_columns(footer, self._stored):
+            if (
+                not source.delete_files
+                and not self._may_have_deleted(source)
+                and has_columns(footer, self._stored)
+            ):
                 time_name = self.column_name(self._task.time_field_id)
                 yield from batches_in_range(file, self.arrow_schema, time_name, wanted)
                 return
@@ -113,8 +121,20 @@ class RangeReader:
                 for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
                     kept = _without(batch, deleted, start)
                     start += batch.num_rows
-                    yield from rows_in_range(projection.apply(kept), time_name, wanted)
+                    for rows in rows_in_range(projection.apply(kept), time_name, wanted):
+                        if self._may_have_deleted(source):
+                            rows = self._deleted_keys.left(rows, source.number)
+                        if rows.num_rows:
+                            yield rows
             start = end
+
+    def _may_have_deleted(self, source: SourceFile) -> bool:
+        """Whether an equality delete file applies to a source."""
+        return self._newest_delete > source.number
+
+    @cached_property
+    def _deleted_keys(self) -> DeletedKeys:
+        return DeletedKeys(self._task.io, self._task.equality_deletes, self._schema, self._names)
 
     def _projection(self, columns: tuple[Column, ...], source: SourceFile) -> Projection:
         ids = {column.field_id for column in columns if column.field_id is not None}

@@ -133,14 +133,15 @@ class Refusals:
         }
         """Partition specs made from columns that are not there any more."""
 
-    def why_left_alone(self, data_file: DataFile, has_equality_deletes: bool) -> str | None:
-        """Why a file cannot be rewritten; `None` when it can, if its times are known."""
+    def why_left_alone(self, data_file: DataFile, unfit_deletes: str | None) -> str | None:
+        """Why a file cannot be rewritten; `None` when it can, if its times are known. `unfit_deletes`: why
+        the equality deletes that apply to it cannot be applied here."""
         if data_file.key_metadata is not None:
             return "are encrypted"
         if data_file.file_format != FileFormat.PARQUET:
             return f"are in the format {data_file.file_format.value}, not Parquet"
-        if has_equality_deletes:
-            return "have equality deletes that apply, which cannot be read here; let their writer apply them"
+        if unfit_deletes is not None:
+            return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
         if data_file.spec_id in self._gone:
             return f"are partitioned by a column that is gone (partition spec {data_file.spec_id})"
         return None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import NestedField
 
+from lithify.datasets.iceberg.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.listing import Listing
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.datasets.iceberg.task import SourceFile, without_statistics
@@ -30,8 +32,19 @@ def sources_of(
             deletes = sorted(listing.deletes_of(entry), key=lambda d: d.file_path)
             slim_deletes = tuple(without_statistics(delete) for delete in deletes)
             slim_file = without_statistics(entry.data_file)
-            found.append(SourceFile(positions[file.id], slim_file, slim_deletes, is_inside))
+            number = entry.sequence_number or 0
+            found.append(SourceFile(positions[file.id], slim_file, slim_deletes, is_inside, number))
     return tuple(found)
+
+
+def equality_deletes_of(listing: Listing, sources: Sequence[SourceFile]) -> tuple[EqualityDelete, ...]:
+    """The equality delete files that apply to any of the sources, which are of one partition: those that
+    apply to the oldest."""
+    if not sources:
+        return ()
+    oldest = min(sources, key=lambda source: source.number)
+    found = listing.equality_deletes.of(listing.data[oldest.file.file_path])
+    return tuple(replace(delete, file=without_statistics(delete.file)) for delete in found)
 
 
 def _meets(file: TimelineFile, part: TimeRange) -> bool:

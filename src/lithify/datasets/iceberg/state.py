@@ -5,13 +5,16 @@
 2. Where the table has a name mapping, it may have files that were not written for Iceberg. Their footers
    are read in any case: they say whether a rewrite can be right.
 3. A file in which no row has a time goes to the bucket of such files.
-4. A file that cannot be rewritten (`refusals`), or is listed more than once, counts as one of unknown times:
+4. Rows that delete files hide by position are counted where such a file is for one data file only. Those that
+   equality deletes hide are estimated (`equality_deletes`), if the policy wants to know: each commit of such
+   deletes changes the estimate of every older file.
+5. A file that cannot be rewritten (`refusals`), or is listed more than once, counts as one of unknown times:
    the planner leaves it alone and still counts it, so that the totals are those of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
@@ -21,6 +24,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField
 
+from lithify.datasets.iceberg.equality_deletes import NO_BURDEN, Burden
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.listing import Listing
 from lithify.datasets.iceberg.model import Lane, NewFile, TableState
@@ -49,7 +53,7 @@ def draw_state(
     states: ChunkStates,
 ) -> TableState:
     """The table as the planner sees it."""
-    drawn = _Drawn(table, listing, time_column) if listing is not None else None
+    drawn = _Drawn(table, listing, time_column, policy) if listing is not None else None
     if drawn is not None:
         drawn.read_footers(footers)
     return TableState(
@@ -69,7 +73,7 @@ def draw_state(
 class _Drawn:
     """The files of a listing, which is gone through once: there may be very many."""
 
-    def __init__(self, table: Table, listing: Listing, column: NestedField) -> None:
+    def __init__(self, table: Table, listing: Listing, column: NestedField, policy: TablePolicy) -> None:
         self._table = table
         self._column = column
         self._names = table.metadata.name_mapping()
@@ -82,6 +86,7 @@ class _Drawn:
         self._asked: dict[str, int] = {}
         """Sizes of the files whose footers have to be read, by path."""
         self._refusals = Refusals(table.metadata)
+        self._estimates_deletes = bool(policy.max_deleted_percent)
         lanes, has_deletes = _Lanes(table), bool(listing.delete_file_count)
         for entry in listing.entries(DataFileContent.DATA):
             file = self._file(entry, listing, lanes, has_deletes=has_deletes)
@@ -97,13 +102,15 @@ class _Drawn:
         self, entry: ManifestEntry, listing: Listing, lanes: _Lanes, *, has_deletes: bool
     ) -> TimelineFile:
         file = entry.data_file
-        reason = self._refusals.why_left_alone(file, listing.equality_deletes.apply_to(entry))
+        burden = listing.equality_deletes.burden(entry)
+        reason = self._refusals.why_left_alone(file, burden.why_unfit)
         times = Bucket.UNKNOWN if reason is not None else times_of(file, self._column)
         if reason is not None:
             self._reasons[file.file_path] = reason
         elif times is Bucket.UNKNOWN or (self._names is not None and parse_name(file.file_path) is None):
             self._asked[file.file_path] = file.file_size_in_bytes
-        return _timeline_file(entry, times, lanes.of(file), listing if has_deletes else None)
+        known = burden if self._estimates_deletes else NO_BURDEN
+        return _timeline_file(entry, times, lanes.of(file), listing if has_deletes else None, known)
 
     def _repeat(self, before: TimelineFile, file: TimelineFile) -> None:
         """What is deleted from which of the files that a path stands for does not matter here."""
@@ -149,7 +156,7 @@ class _Drawn:
 
 
 def _timeline_file(
-    entry: ManifestEntry, times: Interval | Bucket, lane: Lane, listing: Listing | None
+    entry: ManifestEntry, times: Interval | Bucket, lane: Lane, listing: Listing | None, burden: Burden
 ) -> TimelineFile:
     """`listing` where there are delete files."""
     file = entry.data_file
@@ -162,10 +169,20 @@ def _timeline_file(
         group=lane.group,
     )
     deletes = listing.deletes_of(entry) if listing is not None else ()
-    if not deletes:
+    if not deletes and not burden.files:
         return found
-    deleted_rows = sum(d.record_count for d in deletes if Listing.is_only_for(d, file))
-    return replace(found, deletes=len(deletes), deleted_rows=min(file.record_count, deleted_rows))
+    deleted_rows = _deleted_rows(file, deletes, burden)
+    return replace(found, deletes=len(deletes) + burden.files, deleted_rows=deleted_rows)
+
+
+def _deleted_rows(file: DataFile, deletes: Collection[DataFile], burden: Burden) -> int:
+    """Rows of a file that are hidden; 0 if there are any and nobody knows how many. What equality deletes
+    hide is estimated, and never all that is left: that would be a file without rows."""
+    rows = file.record_count
+    by_position = min(rows, sum(d.record_count for d in deletes if Listing.is_only_for(d, file)))
+    if not burden.files or (deletes and not by_position):
+        return by_position
+    return max(by_position, min(rows - 1, by_position + max(1, round(burden.share * rows))))
 
 
 def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedField) -> TimelineFile:

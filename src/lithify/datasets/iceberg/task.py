@@ -14,6 +14,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.sidecar import Reporting
+from lithify.datasets.iceberg.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.model import NewFile, TimeRange
 
 MIB = 1024 * 1024
@@ -30,6 +31,8 @@ class SourceFile:
     delete_files: tuple[DataFile, ...]
     is_inside: bool
     """Whether all its rows belong to the range, so that none has to be filtered out."""
+    number: int
+    """Its data sequence number: equality deletes of a higher one apply to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class RewriteTask:
     """Outputs are about even in size and not larger than this."""
     name_prefix: str
     """Of the names of outputs; each attempt adds something of its own."""
+    equality_deletes: tuple[EqualityDelete, ...] = ()
+    """All that apply to any source, of the planned snapshot."""
     repeating: tuple[int, ...] = ()
     """Field ids of texts that are carried as dictionaries."""
     buffer_bytes: int = DEFAULT_BUFFER_BYTES

@@ -1,0 +1,151 @@
+"""How many rows of data files the deletes of a snapshot leave, counted for the commit: apart from the tasks
+that rewrite them, from the files alone, and with other means, so that an error of either shows.
+
+1. Deleted positions are counted each once; those that are none of the file do not count.
+2. Where equality deletes apply to a file, the columns they are by are read of it, without the rows that are
+   hidden by position. What is left is joined with the deleted keys, both as texts in which a null is one more
+   value, and rows that find a key are left out.
+
+Memory is bounded by the keys (`equality_keys`) and those of `JOINED_ROWS` rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import _get_column_projection_values, _read_deletes
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
+
+from lithify.datasets.iceberg.columns import columns_of, open_file
+from lithify.datasets.iceberg.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.equality_keys import Key, key_schema, read_keys
+from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.listing import Listing
+from lithify.datasets.iceberg.projection import Projection
+
+JOINED_ROWS = 1024 * 1024
+"""Rows of a data file that are joined with the deleted keys at once."""
+
+Positions = Mapping[str, pa.ChunkedArray]
+"""Deleted positions in a delete file, by the path of the data file."""
+
+
+class LiveRows:
+    """Counts of rows, each made once: neither snapshots nor files change."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], int] = {}
+
+    def of(self, io: FileIO, listing: Listing, paths: Iterable[str]) -> dict[str, int]:
+        """How many rows of each of these data files no delete of the listing hides, in every place where the
+        listing has the file."""
+        snapshot_id = listing.snapshot.snapshot_id
+        wanted = set(paths)
+        missing = {path for path in wanted if (snapshot_id, path) not in self._known}
+        for path, rows in _counted(io, listing, missing).items():
+            self._known[snapshot_id, path] = rows
+        return {path: self._known[snapshot_id, path] for path in wanted}
+
+
+def _counted(io: FileIO, listing: Listing, wanted: set[str]) -> dict[str, int]:
+    entries = [e for e in listing.entries(DataFileContent.DATA) if e.data_file.file_path in wanted]
+    applied = [(entry, listing.deletes_of(entry)) for entry in entries]
+    delete_files = {delete.file_path: delete for _, deletes in applied for delete in deletes}
+    with translated("reading position deletes"):
+        positions = {path: _read_deletes(io, file) for path, file in delete_files.items()}
+    joins = _Joins(io, listing)
+    rows = dict.fromkeys(wanted, 0)
+    for entry, deletes in applied:
+        file = entry.data_file
+        hidden = _hidden(file, [positions[delete.file_path] for delete in deletes])
+        equality = listing.equality_deletes.of(entry)
+        rows[file.file_path] += (
+            joins.left(entry, hidden, equality) if equality else file.record_count - len(hidden)
+        )
+    return rows
+
+
+def _hidden(file: DataFile, deletes: Sequence[Positions]) -> set[int]:
+    """The positions of a file that these delete."""
+    of_file = [found for deleted in deletes if (found := deleted.get(file.file_path)) is not None]
+    return {p for found in of_file for p in pc.unique(found).to_pylist() if 0 <= p < file.record_count}
+
+
+class _Joins:
+    """Joins of data files with deleted keys; a delete file is read once."""
+
+    def __init__(self, io: FileIO, listing: Listing) -> None:
+        self._io = io
+        self._metadata = listing.metadata
+        self._schema, self._names = listing.metadata.schema(), listing.metadata.name_mapping()
+        self._keys: dict[str, pa.Table] = {}
+
+    def left(self, entry: ManifestEntry, hidden: set[int], deletes: Sequence[EqualityDelete]) -> int:
+        """How many rows of a data file are neither at a hidden position nor deleted by key."""
+        deleted: dict[Key, list[pa.Table]] = defaultdict(list)
+        for delete in deletes:
+            deleted[delete.field_ids].append(self._deleted(delete))
+        joined, rows = [pa.concat_tables(found) for found in deleted.values()], 0
+        field_ids = tuple(sorted({field_id for key in deleted for field_id in key}))
+        for table in self._rows(entry.data_file, hidden, field_ids):
+            for keys in joined:
+                table = table.join(keys, keys.column_names, join_type="left anti", use_threads=False)
+            rows += table.num_rows
+        return rows
+
+    def _deleted(self, delete: EqualityDelete) -> pa.Table:
+        if delete.path not in self._keys:
+            empty = key_schema(self._schema, delete.field_ids).empty_table()
+            batches = read_keys(self._io, delete, self._schema, self._names)
+            tables = [_as_texts(pa.Table.from_batches([batch])) for batch in batches]
+            self._keys[delete.path] = pa.concat_tables([_as_texts(empty), *tables])
+        return self._keys[delete.path]
+
+    def _rows(self, file: DataFile, hidden: set[int], field_ids: Key) -> Iterator[pa.Table]:
+        """The keys of the rows of a data file, but for those at hidden positions."""
+        positions = np.array(sorted(hidden), np.int64)
+        path = file.file_path
+        with translated(f"reading {path}"), self._io.new_input(path).open() as stream:
+            source = open_file(stream)
+            columns = columns_of(source.schema_arrow, self._names)
+            ids = {column.field_id for column in columns if column.field_id is not None}
+            constants = _get_column_projection_values(
+                file, self._schema, self._schema, self._metadata.specs()[file.spec_id], ids
+            )
+            # One column at least, so that there are rows.
+            read = [column for column in columns if column.field_id in field_ids] or columns[:1]
+            projection = Projection(read, key_schema(self._schema, field_ids), constants, path)
+            names = [column.name for column in read]
+            start = 0
+            for batch in source.iter_batches(JOINED_ROWS, columns=names, use_threads=False):
+                first, last = np.searchsorted(positions, [start, start + batch.num_rows])
+                kept = np.ones(batch.num_rows, np.bool_)
+                kept[positions[first:last] - start] = False
+                start += batch.num_rows
+                yield _as_texts(pa.Table.from_batches([projection.apply(batch.filter(pa.array(kept)))]))
+
+
+def _as_texts(table: pa.Table) -> pa.Table:
+    """Values as bytes that are the same only for the same value; nulls are `n`, and others begin with `v`."""
+    return pa.table({field.name: _as_text(table.column(field.name)) for field in table.schema})
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.cast(column.type.storage_type)
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
+    elif pa.types.is_date(column.type):
+        column = column.cast(pa.int32())
+    elif pa.types.is_temporal(column.type):
+        column = column.cast(pa.int64())
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        column = column.cast(pa.string())
+    begin, between = pa.scalar(b"v", pa.binary()), pa.scalar(b"", pa.binary())
+    texts = pc.binary_join_element_wise(begin, column.cast(pa.binary()), between)
+    return texts.fill_null(pa.scalar(b"n", pa.binary()))
