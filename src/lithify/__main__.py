@@ -1,6 +1,19 @@
-"""`python -m lithify`: the same as `lithify`."""
+"""`lithify`, and `python -m lithify`. What is interrupted before a command has begun just ends."""
 
-from lithify.cli.main import app
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command that the arguments name."""
+    try:
+        from lithify.cli.main import app
+
+        app(prog_name="lithify")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
 
 if __name__ == "__main__":
-    app(prog_name="lithify")
+    main()

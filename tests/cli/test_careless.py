@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import lithify.__main__ as entry
 from lithify import client
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files
@@ -140,3 +141,16 @@ def test_an_interrupt_says_what_has_stopped(
     assert ("the next run goes on" in result.stderr) == goes_on
     told = json.loads(invoke(command, "--json", path).stdout)
     assert told["error"] == "Interrupted"
+
+
+def test_an_interrupt_before_the_command_has_begun_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str, *_: object) -> None:
+        if name == "lithify.cli.main":
+            raise KeyboardInterrupt
+
+    finder = type("Interrupted", (), {"find_spec": staticmethod(interrupted)})
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "lithify.cli.main")
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 130
