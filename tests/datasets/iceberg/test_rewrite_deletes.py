@@ -152,16 +152,12 @@ def test_what_applies_to_nothing_is_dropped(catalog: SqlCatalog) -> None:
 
 def test_between_whose_paths_there_is_nothing(catalog: SqlCatalog) -> None:
     table = table_with(catalog, 3)
-    rows = read(table)
-    files = sorted(paths(files_of(table)))
-    delete_positions(table, {files[0]: [0], files[1]: [0]})
-    left = read(table)
-    for row in {row[1] for row in rows if row in left}:
-        if sum(path in paths(files_of(table)) for path in files[:2]):
-            owner = {path: {r["id"] for r in pq.read_table(path[7:]).to_pylist()} for path in files[:2]}
-            if any(row in ids and path in paths(files_of(table)) for path, ids in owner.items()):
-                rewrite_without(table, row)
-    assert not set(files[:2]) & set(paths(files_of(table)))
+    first, second, _ = sorted(files_of(table), key=lambda file: file.file_path)
+    delete_positions(table, {first.file_path: [0], second.file_path: [0]})
+    with fresh(table).transaction() as transaction, transaction.update_snapshot().overwrite() as removing:
+        removing.delete_data_file(first)
+        removing.delete_data_file(second)
+    assert len(delete_files_of(table)) == 1
     assert rewritten(table).dangling == 1
     assert delete_files_of(table) == []
 
