@@ -431,7 +431,7 @@ class Expirer:
                 return
             with translated(f"reading the snapshots of {self._dataset.url}"):
                 reached.add(table)
-            self._spare(reached, seen)
+            self._spare(table, reached, seen)
             batch = [
                 file
                 for file in files[start : start + BATCH_FILES]
@@ -442,11 +442,13 @@ class Expirer:
             done.deleted_bytes += sum(file.size_bytes for file in batch)
         self._pending.drop(entry)
 
-    def _spare(self, reached: Reached, seen: set[Ulid]) -> None:
-        """What other entries have as well is left to them: it waits for snapshots that went later, or stays.
-        To be done after the table was loaded: what it does not name any more was written down before."""
+    def _spare(self, table: Table, reached: Reached, seen: set[Ulid]) -> None:
+        """What other entries have as well whose snapshots are gone is left to them: it waits, or stays. Read
+        after the table: what that does not name any more was written down before. An entry with a snapshot
+        that is there may never be carried out."""
+        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
         for entry in self._pending.read():
-            if entry.id not in seen:
+            if entry.id not in seen and there.isdisjoint(entry.snapshots):
                 seen.add(entry.id)
                 for file in self._pending.paths(entry):
                     reached.names.add(file.path)
