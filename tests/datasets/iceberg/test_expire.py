@@ -756,6 +756,36 @@ def test_a_lost_answer_of_the_catalog(table: Table, monkeypatch: pytest.MonkeyPa
     assert on_disk(table) == named_paths(table)
 
 
+def test_files_wait_for_the_last_snapshot_that_named_them(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a run that never committed wrote them down before somebody went back to an old snapshot."""
+
+    def die() -> None:
+        raise CommitStateUnknownException("never sent")
+
+    ids = ids_of(table)
+    with monkeypatch.context() as patched:
+        meanwhile(patched, die)
+        with pytest.raises(LithifyError):
+            run(table)
+    with fresh(table).manage_snapshots() as changes:
+        changes.rollback_to_snapshot(ids[2])
+    rows = append(table, make_rows(1))
+    options = ExpireOptions(FOR_EVER_MS)
+    assert run(table, options).outcome is Outcome.EXPIRED
+    named = named_paths(table)
+    wait(monkeypatch, DEFAULT_GRACE_MS + 1_000)
+    for row in read(table)[: -len(rows)]:
+        rewrite_without(table, row[1])
+    assert run(table, options).outcome is Outcome.EXPIRED
+    assert not {path for path in named if path.endswith(".parquet")} <= named_paths(table)
+    assert named <= on_disk(table)
+    wait(monkeypatch, 2 * DEFAULT_GRACE_MS + 2_000)
+    run(table, options)
+    assert on_disk(table) == named_paths(table)
+
+
 def test_paths_without_an_entry_are_swept_after_a_day(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nothing waits."""
     dataset = dataset_of(table)

@@ -64,12 +64,9 @@ def _due_at_once(entry: Entry, grace_ms: int, now_ms: int) -> bool:
 
 class _NothingIsReached:
     def __init__(self, location: str) -> None:
-        self.names = SimpleNamespace(has=lambda path: False)
+        self.names = SimpleNamespace(has=_never, add=_nothing)
 
     def add(self, table: Table) -> None:
-        pass
-
-    def keep(self, *_: Any) -> None:
         pass
 
 
@@ -184,6 +181,11 @@ MUTANTS = (
         ((ObjectHolds, "renew", _renew_whatever),),
     ),
     Mutant(
+        "a hold is renewed as it was put, though it has not lapsed",
+        (rules.RENEWED,),
+        ((holds, "_follows", _never),),
+    ),
+    Mutant(
         "a hold is removed before it has lapsed",
         (rules.HOLDS, rules.RENEWED),
         ((holds, "is_over", _over_before_it_has_lapsed),),
@@ -205,13 +207,18 @@ MUTANTS = (
     ),
     Mutant(
         "a catalog that could check everything is asked for refs only",
-        (rules.REFS, rules.LEFT),
+        (rules.REFS, rules.LEFT, rules.SURVIVES),
         ((expire, "_checks_here", _never),),
     ),
     Mutant(
         "nobody looks for branches and tags that came between",
         (rules.REFS,),
         ((expire, "lost_between", _no_reason),),
+    ),
+    Mutant(
+        "of what lost its branch or tag only that stays which nothing else named",
+        (rules.REFS,),
+        ((Expirer, "_keep_whole", _nothing),),
     ),
     Mutant(
         "what a reader has only planned counts as committed",

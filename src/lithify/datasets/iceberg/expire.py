@@ -11,7 +11,8 @@ Stage 2. Collect again: who put a hold meanwhile either is found now, or finds t
    they and the properties say what they said, and that no snapshot is gone. After a conflict both stages are
    repeated, a few times.
 Files. What was written down by any run, and whose snapshots are gone for longer than the grace period, is
-   deleted in batches: each only if no snapshot, as the table is then, names it (`reachable`).
+   deleted in batches: each only if no snapshot, as the table is then, names it (`reachable`), and if no other
+   run has written it down too, for which it waits or stays.
 
 | outcome        | when                                                                     |
 |----------------|--------------------------------------------------------------------------|
@@ -99,7 +100,7 @@ from lithify.datasets.iceberg.retention import (
     retention_of,
 )
 from lithify.errors import Refused, StoreError, VersionConflict
-from lithify.ids import Ids
+from lithify.ids import Ids, Ulid
 from lithify.store.times import store_now_ms
 from lithify.store.together import all_of
 from lithify.watermarks.model import Needed, Reason, Threshold
@@ -403,12 +404,9 @@ class Expirer:
                     done.outcome, done.why = Outcome.REF_LOST, entry.blocked
         due = [e for e in entries if _is_due(e, options.grace_ms, now_ms)]
         if due and may_expire(table.metadata.properties):
-            reached = Reached(table.metadata.location)
-            for entry in entries:
-                for file in self._pending.paths(entry) if entry.blocked else ():
-                    reached.names.add(file.path)
+            reached, seen = Reached(table.metadata.location), {entry.id for entry in due}
             for entry in due:
-                self._carry_out(entry, reached, done)
+                self._carry_out(entry, reached, seen, done)
         done.pending = self._pending.read()
 
     def _lost(self, table: Table, entry: Entry) -> str:
@@ -423,8 +421,9 @@ class Expirer:
                 files = with_all_they_name(table.io, self._pending.paths(entry))
             self._pending.add_paths(entry, files)
 
-    def _carry_out(self, entry: Entry, reached: Reached, done: Expiry) -> None:
-        """Delete the files of an entry that nothing names, looking at the table again before each batch."""
+    def _carry_out(self, entry: Entry, reached: Reached, seen: set[Ulid], done: Expiry) -> None:
+        """Delete the files of an entry that nothing names, looking at the table again before each batch. In
+        `seen` are the entries whose time has come, and those that were looked at."""
         files = self._pending.paths(entry)
         for start in range(0, len(files), BATCH_FILES):
             table = self._load()
@@ -432,6 +431,7 @@ class Expirer:
                 return
             with translated(f"reading the snapshots of {self._dataset.url}"):
                 reached.add(table)
+            self._spare(table, reached, seen)
             batch = [
                 file
                 for file in files[start : start + BATCH_FILES]
@@ -441,6 +441,17 @@ class Expirer:
             done.deleted.update(file.kind for file in batch)
             done.deleted_bytes += sum(file.size_bytes for file in batch)
         self._pending.drop(entry)
+
+    def _spare(self, table: Table, reached: Reached, seen: set[Ulid]) -> None:
+        """What other entries have as well whose snapshots are gone is left to them: it waits, or stays. Read
+        after the table: what that does not name any more was written down before. An entry with a snapshot
+        that is there may never be carried out."""
+        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        for entry in self._pending.read():
+            if entry.id not in seen and there.isdisjoint(entry.snapshots):
+                seen.add(entry.id)
+                for file in self._pending.paths(entry):
+                    reached.names.add(file.path)
 
     def _load(self) -> Table:
         """The table as it is now. `Refused` for one that is not surely whole, or of another format than the

@@ -17,7 +17,7 @@ from lithify.testing.simulation.history.judge import Judge
 from lithify.testing.simulation.history.people import attempt, insist, now_and_then
 from lithify.testing.simulation.history.world import Process
 
-_READ_PAUSE_MS = 4_000
+_READ_PAUSE_MS = 2_000
 
 
 def run_holder(process: Process, judge: Judge) -> None:
@@ -46,6 +46,9 @@ def _hold(process: Process, judge: Judge, maintenance: TableMaintenance) -> None
     held = Held(maintenance, placed, process.clock, began_s)
     renewals = rng.choice((0, 1, 3))
     try:
+        if rng.random() < 0.2:  # it is busy with something else, and comes back too late
+            process.sleep_ms(lease_ms + rng.randint(1, 2 * lease_ms))
+            _renew(process, judge, held)
         for path in _files_of(process, held, chosen):
             process.sleep_ms(rng.randint(1, _READ_PAUSE_MS))
             if renewals and rng.random() < 0.3:
@@ -130,7 +133,7 @@ def _compact(process: Process, dataset: IcebergDataset) -> None:
     if attempt(process, lambda: dataset.update_ledger(submit)):
         process.count("event: compaction")
         for _ in range(rng.randint(1, 10)):
-            process.sleep_ms(rng.randint(1, 2 * _READ_PAUSE_MS))
+            process.sleep_ms(rng.randint(1, 4 * _READ_PAUSE_MS))
     insist(process, lambda: dataset.update_ledger(_end_all))
 
 

@@ -31,6 +31,7 @@ class Faults:
     repeated_per_call: float = 0.0
     """The request is sent twice, as clients do when the first answer does not come."""
     delay_per_call: float = 0.0
+    delay_per_write: float = 0.0
     pause_per_call: float = 0.0
     """The process sleeps for long, and goes on."""
     trouble_per_commit: float = 0.0
@@ -95,10 +96,10 @@ class Scenario:
             writer_skew_ms=0 if is_short else rng.choice((0, 1_500, MAX_BACK_MS)),
             coordinators=2,
             run_pause_ms=rng.choice((5_000, 15_000)),
-            streams=rng.choice((0, 1, 2)),
+            streams=rng.choice((0, 0, 1, 2)),
             stream_pause_ms=rng.choice((3_000, 15_000)),
-            holders=rng.choice((1, 2, 3)),
-            hold_pause_ms=rng.choice((2_000, 8_000)),
+            holders=rng.choice((1, 2, 2)),
+            hold_pause_ms=rng.choice((5_000, 15_000)),
             ref_pause_ms=rng.choice((0, 4_000, 15_000)),
             by_hand_pause_ms=rng.choice((0, 40_000)),
             compaction_pause_ms=rng.choice((0, 15_000)),
@@ -115,6 +116,7 @@ def _faults(rng: random.Random) -> Faults:
         lost_answer_per_call=rng.choice((0.0, 0.003, 0.01)),
         repeated_per_call=rng.choice((0.0, 0.003, 0.02)),
         delay_per_call=rng.choice((0.0, 0.02, 0.1)),
+        delay_per_write=rng.choice((0.0, 0.5)),
         pause_per_call=rng.choice((0.0, 0.0, 0.002, 0.005)),
         trouble_per_commit=rng.choice((0.0, 0.05, 0.2)),
         max_latency_ms=rng.choice((20, 20, 300)),

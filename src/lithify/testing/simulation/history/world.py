@@ -40,6 +40,8 @@ from lithify.testing.simulation.history.scenario import (
 
 ResultT = TypeVar("ResultT")
 
+_WRITES = ("create ", "put ", "replace ")
+
 
 class Watcher(Protocol):
     """Is told of all changes: of a write and a commit once it is done, of a deletion before."""
@@ -235,7 +237,7 @@ class Process:
             pause_ms = rng.randint(*PAUSE_MS)
             self.log(f"pauses for {pause_ms / 1000:.1f} s before {what}")
             self.sleep_ms(pause_ms)
-        elif share < faults.pause_per_call + faults.delay_per_call:
+        elif share < faults.pause_per_call + _delays(what, faults):
             world.count("fault: slow")
             self.sleep_ms(rng.randint(*DELAY_MS))
         if world.is_over:
@@ -266,6 +268,11 @@ class Process:
             except Exception as error:  # a refusal, which nobody hears of
                 self.log(f"{what}: {error}")
         raise Crash(what)
+
+
+def _delays(what: str, faults: Faults) -> float:
+    """Writes may be slower than what is read."""
+    return faults.delay_per_write if what.startswith(_WRITES) else faults.delay_per_call
 
 
 def _drawn(share: float, probabilities: Mapping[str, float]) -> str | None:
