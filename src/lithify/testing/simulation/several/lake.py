@@ -279,7 +279,7 @@ def _manifests_of(files: MemoryFiles, snapshot: Snapshot) -> list[ManifestFile]:
     return list(files.lists[snapshot.manifest_list])
 
 
-def _live_entries(files: MemoryFiles, manifest: ManifestFile) -> list[ManifestEntry]:
+def _live_entries(files: MemoryFiles, manifest: ManifestFile, spec: object = None) -> list[ManifestEntry]:
     entries = files.manifests[manifest.manifest_path]
     return [
         _inherit_from_manifest(entry, manifest)

@@ -74,6 +74,7 @@ class _Timelines:
         *,
         revive_deferred: bool = False,
         held: Held = NOTHING_HELD,
+        replanning: object = None,
     ) -> TimelinePlan:
         """All days of these tables are long over, so what time it is does not matter."""
         asked = (active_tasks(ledger), revive_deferred, tuple(sorted(held.items())))
