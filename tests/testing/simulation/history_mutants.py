@@ -15,7 +15,7 @@ from pyiceberg.table.update import AssertTableUUID
 from lithify.coordination import holds, thresholds
 from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.iceberg import checkpoints, expire, needs, readers
+from lithify.datasets.iceberg import checkpoints, expire, needs
 from lithify.datasets.iceberg.checkpoints import Checkpoint
 from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.pending import Entry, Pending
@@ -152,10 +152,6 @@ def _never(*_: object, **__: object) -> bool:
     return False
 
 
-def _always(*_: object, **__: object) -> bool:
-    return True
-
-
 def _no_reason(table: Table, entry: Entry) -> str:
     return ""
 
@@ -226,11 +222,6 @@ MUTANTS = (
         ((checkpoints, "_committed", _planned),),
     ),
     Mutant(
-        "a reader is registered however late it comes",
-        (rules.READERS,),
-        ((readers, "admits", _always),),
-    ),
-    Mutant(
         "a reader never counts as begun",
         (rules.ENDS,),
         ((Checkpoint, "is_begun", False),),
@@ -252,7 +243,7 @@ MUTANTS = (
     ),
     Mutant(
         "what the table names is not looked at again before files are deleted",
-        (rules.NAMED,),
+        (rules.NAMED, rules.REFS, rules.GRACE),
         ((expire, "Reached", _NothingIsReached),),
     ),
     Mutant(
