@@ -146,12 +146,14 @@ def test_who_stops_early_waits_for_no_thread_and_none_goes_on(monkeypatch: pytes
     monkeypatch.setattr(walking, "MAX_LEVELS", 1)
     found = walk(hanging, "root", threads=2)
     assert len(list(islice(found, 2))) == 2
+    for _ in range(2):
+        hanging.begun.get(timeout=LIMIT_S)
     found.close()  # type: ignore[attr-defined]
     assert hanging.ended.empty()
     hanging.may_go_on.set()
     for _ in range(2):
         hanging.ended.get(timeout=LIMIT_S)
-    assert hanging.begun.qsize() == 2
+    assert hanging.begun.empty()
 
 
 def test_an_interrupt_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
