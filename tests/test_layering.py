@@ -18,6 +18,28 @@ def test_imports_point_down_only() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+KEEP_THREADS = {
+    "wiring.py",
+    "engine/spark.py",
+    "store/direct.py",
+    "datasets/slatedb/kernel/outputs.py",
+    "datasets/slatedb/kernel/windows.py",
+}
+"""Each has threads as long as what owns them lives, which ends them itself."""
+
+
+def test_only_what_lives_long_has_a_pool_of_threads() -> None:
+    """A pool holds up an interrupt, and the end of the process, until all that was begun in it has ended.
+    What only wants requests to go out together uses `store.together`, which does not."""
+    root = ROOT / "src" / "lithify"
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if "ThreadPoolExecutor" in set(names_in(path.read_text()))
+    }
+    assert found == KEEP_THREADS
+
+
 WORDS = re.compile(r"slatedb|iceberg|kafka|(?:^|_)l0(?:_|$)", re.IGNORECASE)
 KINDS = ("datasets/slatedb/", "datasets/iceberg/", "datasets/registry.py", "testing/simulation/")
 

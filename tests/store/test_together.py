@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable, Iterable
 
 import pytest
 
-from lithify.store.together import all_of
+from lithify.store.together import all_of, each_of
 
 LIMIT_S = 20.0
 
@@ -61,7 +62,36 @@ def test_after_a_failure_none_is_begun_and_those_under_way_have_ended() -> None:
     assert ended == ["end"]
 
 
-def test_an_interrupt_is_not_held_up() -> None:
+def test_one_after_another_is_begun_as_they_are_taken() -> None:
+    begun = list[int]()
+
+    def begin(number: int) -> Callable[[], int]:
+        begun.append(number)
+        return lambda: number
+
+    taken = each_of((begin(number) for number in range(6)), 2)
+    assert begun == []
+    for number in range(5):
+        assert next(taken) == number
+        assert begun == list(range(min(number + 3, 6)))
+    assert list(taken) == [5]
+
+
+def test_who_stops_taking_waits_for_none() -> None:
+    is_over = threading.Event()
+    taken = each_of(iter([lambda: True, lambda: is_over.wait(LIMIT_S)]), 2)
+    try:
+        assert next(taken)
+        taken.close()  # type: ignore[attr-defined]
+        assert not is_over.is_set()
+    finally:
+        is_over.set()
+
+
+@pytest.mark.parametrize("together", [all_of, each_of])
+def test_an_interrupt_is_not_held_up(
+    together: Callable[[Iterable[Callable[[], None]], int], Iterable[None]],
+) -> None:
     is_over = threading.Event()
 
     def interrupt() -> None:
@@ -75,7 +105,7 @@ def test_an_interrupt_is_not_held_up() -> None:
     ended = list[str]()
     try:
         with pytest.raises(KeyboardInterrupt):
-            all_of([interrupt, wait], 2)
+            list(together([interrupt, wait], 2))
         assert not ended
     finally:
         is_over.set()

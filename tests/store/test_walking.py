@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -18,6 +20,8 @@ from lithify.store.walking import walk
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import MemoryStore
 from tests.s3 import S3
+
+LIMIT_S = 20.0
 
 Open = Callable[[], tuple[ObjectStore, str]]
 
@@ -98,12 +102,59 @@ def test_an_error_ends_the_walk() -> None:
         list(walk(Broken(store), "root"))
 
 
-def test_who_stops_early_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+class Hanging(Broken):
+    """Lists two objects of a folder before it hangs, until it is told to go on."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.may_go_on = threading.Event()
+        self.begun, self.ended = Queue[str](), Queue[str]()
+
+    def stream(self, prefix: str) -> Iterator[ObjectMeta]:
+        found = self.inner.stream(prefix)
+        if prefix == "root":
+            yield from found
+            return
+        self.begun.put(prefix)
+        yield from islice(found, 2)
+        assert self.may_go_on.wait(LIMIT_S)
+        self.ended.put(prefix)
+        yield from found
+
+
+def test_who_stops_early_waits_for_no_thread_and_none_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walking, "PAGE", 1)
     store = MemoryStore()
     fill(store, "root", [f"{folder}/{n}" for folder in "abcdefgh" for n in range(20)])
-    before = threading.active_count()
-    found = walk(store, "root", threads=2)
-    assert len(list(islice(found, 5))) == 5
+    hanging = Hanging(store)
+    monkeypatch.setattr(walking, "MAX_LEVELS", 1)
+    found = walk(hanging, "root", threads=2)
+    assert len(list(islice(found, 2))) == 2
+    for _ in range(2):
+        hanging.begun.get(timeout=LIMIT_S)
     found.close()  # type: ignore[attr-defined]
-    assert threading.active_count() == before
+    assert hanging.ended.empty()
+    hanging.may_go_on.set()
+    for _ in range(2):
+        hanging.ended.get(timeout=LIMIT_S)
+    assert hanging.begun.empty()
+
+
+def test_an_interrupt_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walking, "MAX_LEVELS", 1)
+    store = MemoryStore()
+    fill(store, "root", [f"{folder}/{n}" for folder in "ab" for n in range(3)])
+    hanging = Hanging(store)
+
+    def interrupt() -> None:
+        for _ in range(2):
+            hanging.begun.get(timeout=LIMIT_S)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(walk(hanging, "root", threads=2))
+        assert hanging.ended.empty()
+    finally:
+        hanging.may_go_on.set()

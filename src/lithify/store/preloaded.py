@@ -8,9 +8,10 @@ of many small objects waits for one round trip.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from lithify.store.objects import ObjectStore
+from lithify.store.together import all_of
 from lithify.store.wrapped import WrappedStore
 
 MAX_READERS = 32
@@ -21,9 +22,8 @@ class PreloadedStore(WrappedStore):
 
     def __init__(self, inner: ObjectStore, sizes: Mapping[str, int]) -> None:
         super().__init__(inner)
-        with ThreadPoolExecutor(MAX_READERS, "lithify-preload") as readers:
-            found = readers.map(lambda item: inner.get_range(item[0], 0, item[1]), sizes.items())
-            self._loaded = {key: memoryview(data) for key, data in zip(sizes, found, strict=True)}
+        found = all_of((partial(inner.get_range, key, 0, size) for key, size in sizes.items()), MAX_READERS)
+        self._loaded = {key: memoryview(data) for key, data in zip(sizes, found, strict=True)}
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         found = self._find(key, offset, length)

@@ -1,16 +1,16 @@
 """Requests that do not depend on each other go out together: a far store answers all in the time of one.
 
 1. Of two, the caller's thread does the first, a daemon thread the second (`both`). Of many, daemon threads do
-   all (`all_of`).
+   all: for who needs all answers (`all_of`), or takes one after another and holds few of them (`each_of`).
 2. So an interrupt of the caller is not held up by what others wait for, nor is the end of the process.
 3. All that were begun have ended when an answer is returned or an error raised; of several failures the first
-   one's is raised.
+   one's is raised. Only who stops taking from `each_of` leaves some of them to end by themselves.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
@@ -64,18 +64,21 @@ def both(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[Fi
 
 def all_of(actions: Iterable[Callable[[], ResultT]], most: int) -> list[ResultT]:
     """What each of these gives, in their order. So many go on at once, and after a failure none is begun."""
-    found: list[ResultT] = []
+    return list(each_of(actions, most))
+
+
+def each_of(actions: Iterable[Callable[[], ResultT]], most: int) -> Iterator[ResultT]:
+    """The same one after another, as they are taken. No more than so many go on or wait to be taken."""
     under_way: deque[Callable[[], ResultT]] = deque()
     try:
         for action in actions:
             if len(under_way) == most:
-                found.append(under_way.popleft()())
+                yield under_way.popleft()()
             under_way.append(beside.start(action))
         while under_way:
-            found.append(under_way.popleft()())
+            yield under_way.popleft()()
     except Exception:
         for finish in under_way:
             with suppress(Exception):
                 finish()
         raise
-    return found

@@ -7,17 +7,19 @@
 2. Each part is streamed (`ObjectStore.stream`) by one of the threads, which hands over pages; when nobody
    takes them, it waits.
 
-The first error of a thread ends the listing and is raised where it is consumed.
+The first error of a thread ends the listing and is raised where it is consumed. Who stops listing, for
+whatever reason, waits for no thread: each ends after the request that it waits for.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
-from queue import Empty, Full, Queue
+from queue import Empty, Full, Queue, SimpleQueue
 
+from lithify.store.hedging import start_thread
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 MAX_THREADS = 8
@@ -34,33 +36,25 @@ def walk(store: ObjectStore, prefix: str, threads: int = MAX_THREADS) -> Iterato
     """All objects under the folder `prefix`, in any order."""
     parts, found = _split(store, prefix, threads * _PARTS_PER_THREAD)
     yield from found
+    waiting: SimpleQueue[str] = SimpleQueue()
+    for part in parts:
+        waiting.put(part)
     pages: Queue[_Page | BaseException | None] = Queue(2 * threads)
     stopped = threading.Event()
-    with ThreadPoolExecutor(threads, thread_name_prefix="lithify-list") as pool:
-        for part in parts:
-            pool.submit(_list, store, part, pages, stopped)
-        try:
-            left = len(parts)
-            while left:
-                page = pages.get()
-                if page is None:
-                    left -= 1
-                elif isinstance(page, BaseException):
-                    raise page
-                else:
-                    yield from page
-        finally:
-            stopped.set()
-            _empty(pages)
-
-
-def _empty(pages: Queue[_Page | BaseException | None]) -> None:
-    """Take all that is there, so that who waits to hand over sees that nobody wants it."""
     try:
-        while True:
-            pages.get_nowait()
-    except Empty:
-        return
+        for _ in range(min(threads, len(parts))):
+            start_thread(partial(_list_parts, store, waiting, pages, stopped))
+        left = len(parts)
+        while left:
+            page = pages.get()
+            if page is None:
+                left -= 1
+            elif isinstance(page, BaseException):
+                raise page
+            else:
+                yield from page
+    finally:
+        stopped.set()
 
 
 def _split(store: ObjectStore, prefix: str, enough: int) -> tuple[list[str], list[ObjectMeta]]:
@@ -88,6 +82,20 @@ def _has_folders_first(store: ObjectStore, prefix: str) -> bool:
     begin = len(folder) + 1 if folder else 0
     first = list(islice(store.stream(prefix), PAGE))
     return bool(first) and sum("/" in meta.key[begin:] for meta in first) * 2 > len(first)
+
+
+def _list_parts(
+    store: ObjectStore,
+    waiting: SimpleQueue[str],
+    pages: Queue[_Page | BaseException | None],
+    stopped: threading.Event,
+) -> None:
+    while not stopped.is_set():
+        try:
+            part = waiting.get_nowait()
+        except Empty:
+            return
+        _list(store, part, pages, stopped)
 
 
 def _list(

@@ -46,8 +46,8 @@ def micros(time: datetime) -> int:
 def read(task: RewriteTask) -> pa.Table:
     """All rows of the task's range."""
     reader = RangeReader(task)
-    with reader.opened_ahead() as files:
-        batches = [batch for source in task.sources for batch in reader.batches(source, files)]
+    files = reader.opened_ahead()
+    batches = [batch for source in task.sources for batch in reader.batches(source, files)]
     return pa.Table.from_batches(batches, reader.arrow_schema)
 
 

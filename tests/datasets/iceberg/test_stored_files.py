@@ -240,10 +240,10 @@ def test_files_are_opened_ahead_in_their_order_and_within_bounds(
 ) -> None:
     files = [parquet(io, f"s3://lake/ahead/{n}.parquet") for n in range(40)]
     server.forget()
-    with OpenedAhead(io, files) as ahead:
-        for _ in files:
-            with ahead.take() as stream:
-                assert stream.read()[-4:] == b"PAR1"
+    ahead = OpenedAhead(io, files)
+    for _ in files:
+        with ahead.take() as stream:
+            assert stream.read()[-4:] == b"PAR1"
     assert asked(server) == {Operation.GET: 40}
 
     opening, most, lock = 0, 0, threading.Lock()
@@ -260,11 +260,11 @@ def test_files_are_opened_ahead_in_their_order_and_within_bounds(
     server.weather = Weather()
     budget = 3 * files[0].size_bytes
     monkeypatch.setattr("lithify.datasets.iceberg.opened_ahead.MAX_AHEAD_BYTES", budget)
-    with OpenedAhead(io, files) as ahead:
-        for taken in range(1, 11):
-            ahead.take().close()
-            with lock:
-                assert opening <= taken + 3
+    ahead = OpenedAhead(io, files)
+    for taken in range(1, 11):
+        ahead.take().close()
+        with lock:
+            assert opening <= taken + 3
     assert most <= 13 < MAX_AHEAD + 10
 
 
@@ -294,6 +294,28 @@ def test_an_upload_of_a_task_that_failed_is_given_up(
     for thread in begun:
         thread.join(20)
     assert not [thread for thread in begun if thread.is_alive()]
+
+
+def test_an_interrupt_of_a_task_waits_for_no_upload(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, close, may_end = task_of(table_of_two_files(catalog)), OpenFile.close, threading.Event()
+
+    def hang(file: OpenFile) -> None:
+        assert may_end.wait(20)
+        close(file)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OpenFile, "close", hang)
+    monkeypatch.setattr(writer, "column_statistics", interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_rewrite(task, RandomIds(), lambda *_: None)
+        assert not may_end.is_set()
+    finally:
+        may_end.set()
 
 
 def uploads() -> set[threading.Thread]:

@@ -75,13 +75,13 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
     bytes_read = 0.0
     try:
         with Pieces(task.range.cuts, time_name, task.buffer_bytes) as pieces:
-            with reader.opened_ahead() as files:
-                for source in task.sources:
-                    bytes_per_row = source.file.file_size_in_bytes / max(source.file.record_count, 1)
-                    for batch in reader.batches(source, files):
-                        pieces.add(pa.Table.from_batches([batch]), source.position)
-                        bytes_read += bytes_per_row * batch.num_rows
-                        report(bytes_read, 0)
+            files = reader.opened_ahead()
+            for source in task.sources:
+                bytes_per_row = source.file.file_size_in_bytes / max(source.file.record_count, 1)
+                for batch in reader.batches(source, files):
+                    pieces.add(pa.Table.from_batches([batch]), source.position)
+                    bytes_read += bytes_per_row * batch.num_rows
+                    report(bytes_read, 0)
             rows = pieces.rows
             stored_bytes_per_row = bytes_read / max(rows, 1)
             for piece, tables in pieces.drain():

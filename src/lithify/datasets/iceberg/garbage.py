@@ -28,9 +28,9 @@ writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
@@ -55,6 +55,7 @@ from lithify.ids import RandomIds, Ulid
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
+from lithify.store.together import all_of, each_of
 from lithify.store.versions import VersionedFiles
 
 DEFAULT_MIN_AGE_MS = 3_600_000
@@ -369,13 +370,12 @@ def _add_names(table: Table, snapshots: Sequence[Snapshot], named: _Named) -> No
         paths = (entry.data_file.file_path for entry in live_entries(table.io, manifest))
         return [own.name for path in paths if (own := parse_name(path)) is not None]
 
-    with ThreadPoolExecutor(MAX_READERS, thread_name_prefix="lithify-gc") as pool:
-        lists = pool.map(lambda snapshot: manifests_of(table.io, snapshot), snapshots)
-        manifests = {
-            m.manifest_path: m for found in lists for m in found if m.manifest_path not in named.manifests
-        }
-        for names in pool.map(names_in, manifests.values()):
-            named.names.update(names)
+    lists = each_of((partial(manifests_of, table.io, snapshot) for snapshot in snapshots), MAX_READERS)
+    manifests = {
+        m.manifest_path: m for found in lists for m in found if m.manifest_path not in named.manifests
+    }
+    for names in each_of((partial(names_in, manifest) for manifest in manifests.values()), MAX_READERS):
+        named.names.update(names)
     paths = (*manifests, *(snapshot.manifest_list for snapshot in snapshots))
     named.names.update(own.name for path in paths if (own := parse_name(path)) is not None)
     named.manifests.update(manifests)
@@ -387,6 +387,4 @@ def _batches(files: Sequence[_Listed]) -> Iterator[Sequence[_Listed]]:
 
 
 def _delete(files: Iterable[tuple[ObjectStore, ObjectMeta]]) -> None:
-    with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-gc") as pool:
-        for _ in pool.map(lambda file: file[0].delete(file[1].key), files):
-            pass  # the first failure is raised here
+    all_of((partial(store.delete, meta.key) for store, meta in files), MAX_DELETES_IN_FLIGHT)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from lithify.datasets.iceberg.entry_sorter import BUFFER_BYTES, EntrySorter
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifest_writer import EntryPacker, Packed, SpecManifestWriter
 from lithify.datasets.iceberg.manifests import bytes_of, decoding, entries_in
+from lithify.store import together
 from lithify.store.together import all_of
 
 MAX_BLOCK_BYTES = 64 * 1024
@@ -164,16 +164,15 @@ class ManifestMerge:
 
 def fetched(io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
     """Manifests with their bytes, fetched ahead."""
-    ahead: deque[tuple[ManifestFile, Future[bytes]]] = deque()
+    ahead: deque[tuple[ManifestFile, Callable[[], bytes]]] = deque()
     ahead_bytes = 0
-    with ThreadPoolExecutor(MAX_READERS, thread_name_prefix="lithify-manifests") as pool:
-        for manifest in manifests:
-            ahead.append((manifest, pool.submit(bytes_of, io, manifest.manifest_path)))
-            ahead_bytes += manifest.manifest_length
-            while len(ahead) > MAX_READERS or (len(ahead) > 1 and ahead_bytes > MAX_AHEAD_BYTES):
-                first, fetching = ahead.popleft()
-                ahead_bytes -= first.manifest_length
-                yield first, fetching.result()
-        while ahead:
-            first, fetching = ahead.popleft()
-            yield first, fetching.result()
+    for manifest in manifests:
+        ahead.append((manifest, together.beside.start(partial(bytes_of, io, manifest.manifest_path))))
+        ahead_bytes += manifest.manifest_length
+        while len(ahead) > MAX_READERS or (len(ahead) > 1 and ahead_bytes > MAX_AHEAD_BYTES):
+            first, fetched_bytes = ahead.popleft()
+            ahead_bytes -= first.manifest_length
+            yield first, fetched_bytes()
+    while ahead:
+        first, fetched_bytes = ahead.popleft()
+        yield first, fetched_bytes()

@@ -26,8 +26,8 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -40,6 +40,7 @@ from lithify.datasets.iceberg.reachable import key_of
 from lithify.errors import CorruptObject, Refused
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.together import each_of
 from lithify.store.urls import split_scheme
 
 WRITE_PATHS = (
@@ -118,8 +119,8 @@ def others_in(catalog: Catalog, own: tuple[str, ...]) -> Iterator[Neighbour]:
         return None if table is None else neighbour(name, table.location, table.properties)
 
     names = [name for name in _tables(catalog) if name != own]
-    with ThreadPoolExecutor(MAX_READERS, thread_name_prefix="lithify-neighbours") as pool:
-        yield from (found for found in pool.map(load, names) if found is not None)
+    loaded = each_of((partial(load, name) for name in names), MAX_READERS)
+    yield from (found for found in loaded if found is not None)
 
 
 def _none_if_gone(catalog: Catalog, identifier: tuple[str, ...]) -> TableMetadata | None:

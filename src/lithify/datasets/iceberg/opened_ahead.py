@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from pyiceberg.io import FileIO
 
 from lithify.datasets.iceberg.stored_files import MIB, TAIL_BYTES, StoredFile
+from lithify.store import together
 
 MAX_AHEAD = 16
 MAX_AHEAD_BYTES = 64 * MIB
@@ -69,14 +70,13 @@ class DataPath:
 
 
 class OpenedAhead:
-    """These files, each to be taken once, in this order; a context manager, because threads work for it."""
+    """These files, each to be taken once, in this order. Who takes no more of them waits for none."""
 
     def __init__(self, io: FileIO, files: Sequence[DataPath]) -> None:
         self._io = io
         self._waiting = deque(files)
         self._opening: deque[tuple[DataPath, Callable[[], Any]]] = deque()
         self._held_bytes = 0
-        self._pool: ThreadPoolExecutor | None = None
 
     def take(self) -> Any:
         """The next one, opened."""
@@ -99,15 +99,4 @@ class OpenedAhead:
     def _begin(self, file: DataPath) -> Callable[[], Any]:
         if not isinstance(self._io.new_input(file.path), StoredFile):
             return lambda: file.open(self._io)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(MAX_AHEAD, "lithify-ahead")
-        opening: Future[Any] = self._pool.submit(file.open, self._io)
-        return opening.result
-
-    def __enter__(self) -> OpenedAhead:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """What is on its way is not waited for."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        return together.beside.start(partial(file.open, self._io))

@@ -36,9 +36,8 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -78,6 +77,7 @@ from lithify.ids import Ids, Ulid
 from lithify.store.keys import check_key, url_of
 from lithify.store.objects import ObjectMeta
 from lithify.store.times import store_now_ms
+from lithify.store.together import all_of, each_of
 from lithify.store.urls import split_scheme
 from lithify.store.walking import walk
 
@@ -304,9 +304,8 @@ class _Run:
         return is_same and isinstance(location, str) and neighbours.place_of(location) == self._place
 
     def _uuids(self, files: Sequence[ObjectMeta]) -> Iterator[tuple[ObjectMeta, str]]:
-        with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-orphans") as pool:
-            uuids = pool.map(lambda meta: neighbours.uuid_of(self._store, meta), files)
-            yield from zip(files, uuids, strict=True)
+        asking = (partial(neighbours.uuid_of, self._store, meta) for meta in files)
+        yield from zip(files, each_of(asking, MAX_DELETES_IN_FLIGHT), strict=True)
 
     def _check_same(self, table: Table, meta: ObjectMeta, uuid: str) -> None:
         """`Refused` where a metadata file in the table's folder is of another."""
@@ -396,9 +395,7 @@ class _Run:
                 named.add(path)
             going = [file for file in batch if not named.has(url_of(self._store.url, file.key))]
             kept += len(batch) - len(going)
-            with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-orphans") as pool:
-                for _ in pool.map(lambda file: self._store.delete(file.key), going):
-                    pass  # the first failure is raised here
+            all_of((partial(self._store.delete, file.key) for file in going), MAX_DELETES_IN_FLIGHT)
             found.deleted += len(going)
             found.deleted_bytes += sum(file.size_bytes for file in going)
             self._tell(f"deleted {found.deleted:,} of {found.found:,} files")

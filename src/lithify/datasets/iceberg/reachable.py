@@ -18,9 +18,9 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from urllib.parse import unquote
 
 from pyiceberg.io import FileIO
@@ -32,6 +32,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lithify.datasets.iceberg.listing import MAX_READERS
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of
 from lithify.datasets.iceberg.ownership import OWN_FOLDER, mark_of, parse_name
+from lithify.store.together import each_of
 from lithify.store.urls import split_scheme
 
 
@@ -185,9 +186,8 @@ def manifests_in(
                 raise
             return []
 
-    with ThreadPoolExecutor(MAX_READERS, thread_name_prefix="lithify-history") as pool:
-        for found in pool.map(read, snapshots):
-            yield from found
+    for found in each_of((partial(read, snapshot) for snapshot in snapshots), MAX_READERS):
+        yield from found
 
 
 def files_in(io: FileIO, manifests: Sequence[ManifestFile], *, may_miss: bool = False) -> Iterator[NamedFile]:
@@ -203,9 +203,8 @@ def files_in(io: FileIO, manifests: Sequence[ManifestFile], *, may_miss: bool = 
         files = (entry.data_file for entry in entries)
         return [NamedFile(f.file_path, _KINDS[f.content], f.file_size_in_bytes) for f in files]
 
-    with ThreadPoolExecutor(MAX_READERS, thread_name_prefix="lithify-history") as pool:
-        for found in pool.map(read, manifests):
-            yield from found
+    for found in each_of((partial(read, manifest) for manifest in manifests), MAX_READERS):
+        yield from found
 
 
 def statistics_in(metadata: TableMetadata) -> Iterator[tuple[int, NamedFile]]:

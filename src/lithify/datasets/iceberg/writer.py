@@ -10,8 +10,9 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import IO, Any, cast
 
@@ -32,6 +33,7 @@ from lithify.datasets.iceberg.statistics import column_statistics, split_offsets
 from lithify.datasets.iceberg.stored_files import MIB, StoredFile
 from lithify.datasets.iceberg.task import RewriteTask
 from lithify.datasets.iceberg.writeoptions import write_options
+from lithify.store import together
 
 MAX_UPLOADS = 8
 """Finished files that are being sent at once."""
@@ -118,9 +120,10 @@ class DataWriter:
         """Of the rows that are being written: what files that are finished now are marked with."""
         self.finished: list[NewFile] = []
         self._started: list[str] = []
-        self._uploader: ThreadPoolExecutor | None = None
-        self._uploads: deque[tuple[int, Future[None]]] = deque()
-        """Each with the bytes of its file."""
+        self._uploads: deque[tuple[int, Callable[[], None]]] = deque()
+        """Each with the bytes of its file, and what waits for its end."""
+        self._beside: set[OpenFile] = set()
+        """All that were sent so."""
         self._uploading_bytes = 0
         self._open: set[OpenFile] = set()
         """Files that are not known to be there."""
@@ -177,18 +180,18 @@ class DataWriter:
         self._open.discard(file)
 
     def _upload_beside(self, file: OpenFile, size_bytes: int) -> None:
-        if self._uploader is None:
-            self._uploader = ThreadPoolExecutor(MAX_UPLOADS, "lithify-upload")
         while self._uploads and (
             len(self._uploads) == MAX_UPLOADS or self._uploading_bytes + size_bytes > MAX_UPLOAD_BYTES
         ):
             self._finish_upload()
-        self._uploads.append((size_bytes, self._uploader.submit(self._close, file)))
+        self._beside.add(file)
+        finish = together.beside.start(partial(self._close, file))
+        self._uploads.append((size_bytes, finish))
         self._uploading_bytes += size_bytes
 
     def _finish_upload(self) -> None:
-        size_bytes, upload = self._uploads.popleft()
-        upload.result()
+        size_bytes, finish = self._uploads.popleft()
+        finish()
         self._uploading_bytes -= size_bytes
         self.written_bytes += size_bytes
 
@@ -197,14 +200,17 @@ class DataWriter:
         while self._uploads:
             self._finish_upload()
             moved()
-        if self._uploader is not None:
-            self._uploader.shutdown()
 
     def abandon(self, error: BaseException) -> None:
-        """Delete what was written before an error; nothing names it."""
-        if self._uploader is not None:
+        """Delete what was written before an error; nothing names it. An interrupt waits for no upload: what
+        comes to be there after it is garbage."""
+        if isinstance(error, Exception):
             # What is on its way has to be there before it can be deleted.
-            self._uploader.shutdown(cancel_futures=True)
+            for _, finish in self._uploads:
+                with suppress(Exception):
+                    finish()
+        else:
+            self._open -= self._beside
         for file in self._open:
             file.abandon(error)
         for path in self._started:

@@ -30,9 +30,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from lithify.clock import Clock
 from lithify.datasets.slatedb import retention
@@ -53,6 +53,7 @@ from lithify.errors import CorruptObject, LithifyError, ObjectNotFound, Refused
 from lithify.ids import Ids, RandomIds
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
+from lithify.store.together import all_of
 from lithify.store.versions import Version, VersionedFiles
 
 DEFAULT_MIN_AGE_MS = 300_000
@@ -376,9 +377,8 @@ class _Collection:
     def _delete(self, garbage: Iterable[ObjectMeta], delete: Callable[[str], None] | None = None) -> None:
         if self._options.dry_run:
             return
-        with ThreadPoolExecutor(MAX_DELETES_IN_FLIGHT, thread_name_prefix="lithify-gc") as pool:
-            for _ in pool.map(delete or self._store.delete, [meta.key for meta in garbage]):
-                pass  # the first failure is raised here, and what has not begun is left out
+        deleting = (partial(delete or self._store.delete, meta.key) for meta in garbage)
+        all_of(deleting, MAX_DELETES_IN_FLIGHT)
 
 
 def _count(found: Sequence[object], garbage: Sequence[ObjectMeta]) -> Count:

@@ -21,7 +21,6 @@ everything: (-inf, b1) [b1, b2) ... [bk, +inf).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -32,6 +31,7 @@ from lithify.datasets.slatedb.index import BlockIndex
 from lithify.datasets.slatedb.kernel.spans import held_range, read_index
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
 from lithify.datasets.slatedb.task import SMALL_BYTES, SourceSst, SstOptions
+from lithify.store import together
 from lithify.store.objects import ObjectStore
 
 MAX_RANGES = 10_000
@@ -152,18 +152,18 @@ def plan_ranges(
     kept = _KeptIndexes()
     block_size = options.block_size
 
-    def views(stats: Future[bytes] | None) -> Iterator[tuple[BlockIndex, KeyRange]]:
+    def views() -> Iterator[tuple[BlockIndex, KeyRange]]:
         nonlocal block_size
-        for part, index in zip(parts, readers.map(partial(read_index, store), parts), strict=True):
+        stats = None if largest is None else together.beside.start(partial(read_stored_stats, store, largest))
+        indexes = together.each_of((partial(read_index, store, part) for part in parts), INDEX_READERS)
+        for part, index in zip(parts, indexes, strict=True):
             if stats is not None and part is largest:
-                block_size = block_size_of(store, part, index, stats.result())
+                block_size = block_size_of(store, part, index, stats())
             kept.add(part.key, index)
             yield index, effective_range(part)
 
     target_bytes = range_bytes(sum(part.sst.info.data_end for part in parts), options, slots)
-    with ThreadPoolExecutor(INDEX_READERS, "lithify-index") as readers:
-        stats = None if largest is None else readers.submit(read_stored_stats, store, largest)
-        ranges = split(views(stats), target_bytes)
+    ranges = split(views(), target_bytes)
     return Cut(replace(options, block_size=block_size), ranges, kept.indexes)
 
 

@@ -2,8 +2,7 @@
 
 1. Cutting a compaction into ranges reads SSTs of the simulation instead of SlateDB's.
 2. A worker that waits for its tasks lets virtual time pass.
-3. What runs in threads runs in the fiber of its process: deletions of the garbage collector, and requests
-   that go out together, in either order.
+3. Requests that go out together, which run in threads, run in the fiber of its process, in any order.
 4. The log is silent; the trace has it all.
 5. Names of SSTs are parsed once each.
 6. In most seeds manifests and ledgers are not really encoded (`codecs`).
@@ -40,7 +39,7 @@ from lithify.datasets.slatedb.split import Cut
 from lithify.datasets.slatedb.task import DEFAULT_BLOCK_SIZE, SourceSst, SstOptions
 from lithify.store import together as together_module
 from lithify.store.objects import ObjectStore
-from lithify.testing.simulation.core.waiting import AnyTime, SameThread, wait_for_futures
+from lithify.testing.simulation.core.waiting import AnyTime, wait_for_futures
 from lithify.testing.simulation.rows import ROW_BYTES, cut, decode_rows
 from lithify.testing.simulation.scenario import (
     CHECKPOINT_LIFETIME_S,
@@ -90,7 +89,6 @@ def replacements(world: World) -> Iterator[None]:
         wait = wait_for_futures(world.scheduler)
         put(lithify.service.worker, "wait", wait)
         put(lithify.service.worker_pool, "wait", wait)
-        put(garbage_module, "ThreadPoolExecutor", SameThread)
         for name, ms in _LEASE_TIMES.items():
             put(lithify.coordination.leadership, name, ms)
         put(together_module, "beside", AnyTime(world.rng))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from lithify.store.together import Beside
 from lithify.testing.simulation.core.fibers import EPOCH_MS, Scheduler
 
-ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
@@ -42,22 +41,6 @@ def wait_for_futures(scheduler: Scheduler, least_ms: int = 0) -> Callable[..., N
         scheduler.sleep_ms(least_ms if is_over else round(timeout * 1000))
 
     return wait
-
-
-class SameThread:
-    """An executor that does everything at once, in the calling fiber."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        pass
-
-    def __enter__(self) -> SameThread:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def map(self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
-        return map(function, items)
 
 
 class AtOnce(Beside):
