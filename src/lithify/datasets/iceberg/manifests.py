@@ -8,7 +8,9 @@ PyIceberg's, except that
 - entries have the fields of format version 3: some of these may be in manifests of version 2 too, and must
   not be lost when such a manifest is written anew;
 - a type of fixed length that is defined once and named where it comes up again, as Java does for partition
-  fields, is spelled out, because PyIceberg knows no such names.
+  fields, is spelled out, because PyIceberg knows no such names;
+- a manifest list may leave out how many files and rows its manifests have, as those of format version 1 may,
+  and as old programs did.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from pyiceberg.manifest import (
     PartitionFieldSummary,
     _inherit_from_manifest,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
@@ -47,6 +50,14 @@ from lithify.errors import CorruptObject, LithifyError
 ENTRY_VERSION: Final = 3
 """Of the fields that entries and their data files have in memory; those a manifest does not have are null."""
 _REFERENCED = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields].index(143)
+_STATUSES = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED)
+_COUNTS = (504, 505, 506, 512, 513, 514)
+"""The fields of a manifest list for numbers of files, then of rows; each in the order of `_STATUSES`."""
+_LISTED = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION].fields
+_PLACES = [[field.field_id for field in _LISTED].index(count) for count in _COUNTS]
+_LIST_SCHEMA = Schema(
+    *(f.model_copy(update={"required": False}) if f.field_id in _COUNTS else f for f in _LISTED)
+)
 MAX_SCHEMAS = 64
 """Schemas remembered, the least recently used forgotten first."""
 
@@ -84,6 +95,30 @@ def entries_in(manifest: ManifestFile, data: bytes) -> Iterator[ManifestEntry]:
         counted = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
         if live < counted:
             raise ValueError(f"it has {live} live files, and its manifest list says {counted}")
+
+
+def is_counted(manifest: ManifestFile) -> bool:
+    """Whether it says how many files and rows it has."""
+    return all(manifest[place] is not None for place in _PLACES)
+
+
+def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
+    """The same with all that a manifest list of version 2 has to say of it, counted where it does not say it.
+    `CorruptObject` when it does not decode."""
+    if is_counted(manifest):
+        return manifest
+    counts = dict.fromkeys(_PLACES, 0)
+    with decoding(manifest.manifest_path):
+        for entry in read_records(bytes_of(io, manifest.manifest_path), _entry_reader):
+            _check(entry)
+            status = _STATUSES.index(entry.status)
+            counts[_PLACES[status]] += 1
+            counts[_PLACES[status + len(_STATUSES)]] += entry.data_file.record_count
+    found = ManifestFile(*manifest._data)
+    for place, count in counts.items():
+        if found[place] is None:
+            found[place] = count
+    return found
 
 
 def _check_listed(manifest: ManifestFile) -> None:
@@ -160,7 +195,7 @@ def _list_reader(schema: str) -> Reader:
     """How to read manifest lists that were written with this Avro schema."""
     return resolve_reader(
         AvroSchemaConversion().avro_to_iceberg(json.loads(schema)),
-        MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
+        _LIST_SCHEMA,
         {-1: ManifestFile, 508: PartitionFieldSummary},
         {517: ManifestContent},
     )

@@ -16,6 +16,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from pyiceberg.io import OutputFile
@@ -39,7 +40,7 @@ from lithify.datasets.iceberg.entry_order import schema_for
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing, referenced_path
 from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWriter
-from lithify.datasets.iceberg.manifests import ENTRY_VERSION
+from lithify.datasets.iceberg.manifests import ENTRY_VERSION, counted
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.partitions import is_unpartitioned
@@ -222,7 +223,7 @@ class SnapshotWriter:
 
     def keep_whole(self, manifest: ManifestFile) -> None:
         """Take over a manifest as it is."""
-        self._manifests.append(lambda: manifest)
+        self._manifests.append(partial(counted, self._table.io, manifest))
 
     def manifest_list(self, parent: Snapshot) -> str:
         """Write what was asked for, and the list of it; its path."""

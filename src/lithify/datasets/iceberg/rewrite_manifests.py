@@ -31,6 +31,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
 from pyiceberg.partitioning import PartitionSpec
@@ -45,11 +46,11 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.entry_order import EntryOrder, schema_for
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.garbage import MIN_MANIFEST_AGE_MS
-from lithify.datasets.iceberg.listing import check_listed
+from lithify.datasets.iceberg.listing import MAX_READERS, check_listed
 from lithify.datasets.iceberg.manifest_merge import ManifestMerge
 from lithify.datasets.iceberg.manifest_plan import Facts, ManifestPlan, plan_manifests
 from lithify.datasets.iceberg.manifest_writer import COMPRESSION
-from lithify.datasets.iceberg.manifests import manifests_of
+from lithify.datasets.iceberg.manifests import counted, is_counted, manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.publish import Prepared, discard, prepare, publish, tries
 from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
@@ -57,6 +58,7 @@ from lithify.datasets.iceberg.rewriting import Outcome, Rewriting
 from lithify.datasets.iceberg.timecolumn import find_time_column
 from lithify.errors import Refused, StoreError
 from lithify.scratch import Scratch
+from lithify.store.together import all_of
 
 MAX_SLOW_TRIES = 2
 """Times that new manifests are written which are too old once they could be committed: the store was away, or
@@ -137,6 +139,9 @@ class ManifestRewriter:
             with translated(f"listing the manifests of {self._dataset.url}"):
                 head = manifests_of(table.io, parent)
                 check_listed(table, parent, head)
+                if table.metadata.format_version > 1 and not all(map(is_counted, head)):
+                    # A list of version 1 from before the table was upgraded.
+                    head = all_of((partial(counted, table.io, manifest) for manifest in head), MAX_READERS)
             done.manifests = len(head)
             work = self._still(table, work, head)
             if work is None:
