@@ -11,9 +11,9 @@ from lithify.datasets.iceberg.delete_plan import (
     DataFacts,
     DeleteFacts,
     DeletePlan,
-    place_of,
     plan_deletes,
 )
+from lithify.datasets.iceberg.partitions import place
 
 A, B = (0, ("a",)), (0, ("b",))
 
@@ -112,6 +112,6 @@ def test_global_equality_deletes_wait_for_every_compaction() -> None:
 
 
 def test_partitions_of_floats() -> None:
-    nan, zero, minus = (place_of(0, [value]) for value in (float("nan"), 0.0, -0.0))
-    assert place_of(0, [float("nan")]) == nan
+    nan, zero, minus = (place(0, [value]) for value in (float("nan"), 0.0, -0.0))
+    assert place(0, [float("nan")]) == nan
     assert len({nan, zero, minus}) == 3

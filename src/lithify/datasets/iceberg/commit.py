@@ -43,6 +43,7 @@ from lithify.datasets.iceberg.components import Component, components
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile
+from lithify.datasets.iceberg.partitions import place_of
 from lithify.datasets.iceberg.publish import MAX_TRIES, discard, publish, tries
 from lithify.datasets.iceberg.replace import (
     Added,
@@ -196,7 +197,7 @@ class _Batch:
 def _refusal(base: Listing, head: Listing, spec: ChunkSpec) -> str | None:
     """Why no output may replace any input, whatever happened to single ones."""
     known = [base.data[path].data_file for path in spec.inputs if path in base.data]
-    if len({str(file.partition) for file in known}) > 1:
+    if len({place_of(file) for file in known}) > 1:
         return "the inputs are of several partitions"
     schema, fields = head.metadata.schema(), head.metadata.specs()
     if spec.lane.spec_id in fields and any(

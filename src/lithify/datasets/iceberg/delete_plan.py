@@ -21,13 +21,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+
+from lithify.datasets.iceberg.partitions import Place
 
 MAX_ROWS = 8_000_000
 """Deleted rows in one file: some megabytes, and some hundred in memory while they are sorted."""
-
-Place = tuple[int, Any]
-"""A partition of a partition spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +148,3 @@ def _merges(group: Sequence[DeleteFacts]) -> list[list[DeleteFacts]]:
         found[-1].append(one)
         rows += one.rows
     return [merge for merge in found if len(merge) > 1]
-
-
-def place_of(spec_id: int, partition: Sequence[Any]) -> Place:
-    """A partition as a key. Floats by their names: not-a-number is one value, and the two zeros are two
-    partitions, although they are equal."""
-    return spec_id, tuple(repr(v) if isinstance(v, float) else v for v in partition)

@@ -15,21 +15,22 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID, DeleteFileIndex
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
 
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of, referenced_data_file
-from lithify.datasets.iceberg.partitions import is_unpartitioned
+from lithify.datasets.iceberg.partitions import Place, is_unpartitioned, place_of
 from lithify.errors import CorruptObject
 from lithify.store.together import all_of
 
@@ -71,14 +72,17 @@ class ManifestCache:
         with self._lock:
             self._lists.pop(snapshot.manifest_list, None)
 
-    def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[Sequence[ManifestEntry]]:
-        """The live entries of each manifest."""
+    def read(
+        self, io: FileIO, manifests: Sequence[ManifestFile], specs: Mapping[int, PartitionSpec]
+    ) -> list[Sequence[ManifestEntry]]:
+        """The live entries of each manifest; `specs` are those of the table."""
         with self._lock:
             kept = {m.manifest_path: self._kept.get(m.manifest_path) for m in manifests}
         missing = [m for m in manifests if kept[m.manifest_path] is None]
         fetched: dict[str, Sequence[ManifestEntry]] = {}
         if missing:
-            read = all_of((partial(live_entries, io, m) for m in missing), MAX_READERS)
+            reading = (partial(live_entries, io, m, specs[m.partition_spec_id]) for m in missing)
+            read = all_of(reading, MAX_READERS)
             fetched = {m.manifest_path: entries for m, entries in zip(missing, read, strict=True)}
         found = {path: fetched[path] if entries is None else entries for path, entries in kept.items()}
         with self._lock:
@@ -142,7 +146,7 @@ class Listing:
     def position_deletes(self) -> DeleteFileIndex:
         index = DeleteFileIndex()
         for entry in self.entries(DataFileContent.POSITION_DELETES):
-            index.add_delete_file(entry, entry.data_file.partition)
+            index.add_delete_file(entry, _partition(entry.data_file))
         return index
 
     @cached_property
@@ -153,7 +157,7 @@ class Listing:
         """The position delete files that apply to a data file."""
         with self._lock:
             return self.position_deletes.for_data_file(
-                entry.sequence_number or 0, entry.data_file, entry.data_file.partition
+                entry.sequence_number or 0, entry.data_file, _partition(entry.data_file)
             )
 
     @property
@@ -166,6 +170,11 @@ class Listing:
     def is_only_for(delete_file: DataFile, data_file: DataFile) -> bool:
         """Whether all deletes in a file are for rows of that data file, by the bounds of its paths."""
         return referenced_path(delete_file) == data_file.file_path
+
+
+def _partition(file: DataFile) -> Record:
+    """The partition as PyIceberg's index of deletes can compare it with others."""
+    return Record(*place_of(file)[1])
 
 
 def referenced_path(delete_file: DataFile) -> str | None:
@@ -183,14 +192,14 @@ class EqualityDeletes:
 
     def __init__(self, metadata: TableMetadata, entries: Iterable[ManifestEntry]) -> None:
         self._everywhere: list[int] = []
-        self._by_partition: dict[tuple[int, Any], list[int]] = {}
+        self._by_partition: dict[Place, list[int]] = {}
         specs = metadata.specs()
         for entry in entries:
             file = entry.data_file
             if is_unpartitioned(specs[file.spec_id]):
                 self._everywhere.append(entry.sequence_number or 0)
             else:
-                found = self._by_partition.setdefault((file.spec_id, file.partition), [])
+                found = self._by_partition.setdefault(place_of(file), [])
                 found.append(entry.sequence_number or 0)
 
     def apply_to(self, entry: ManifestEntry, until: int | None = None) -> bool:
@@ -199,7 +208,7 @@ class EqualityDeletes:
         if not self._everywhere and not self._by_partition:
             return False
         file, own = entry.data_file, entry.sequence_number or 0
-        here = self._by_partition.get((file.spec_id, file.partition), ())
+        here = self._by_partition.get(place_of(file), ())
         return any(own < n and (until is None or n <= until) for n in (*self._everywhere, *here))
 
 
@@ -220,7 +229,7 @@ def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Lis
         except CorruptObject:
             cache.forget_list(snapshot)  # somebody may repair it
             raise
-        entries = cache.read(table.io, manifests)
+        entries = cache.read(table.io, manifests, table.metadata.specs())
     return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
 
 

@@ -131,7 +131,7 @@ class ManifestMerge:
         packer = EntryPacker(spec, schema, self._format_version)
         sorter = EntrySorter(self._folder, self._buffer_bytes)
         for manifest, data in fetched(self._io, manifests):
-            for entry in entries_in(manifest, data):
+            for entry in entries_in(manifest, data, spec):
                 with decoding(manifest.manifest_path):
                     packed = packer.pack(entry)
                 sorter.add(order.key(entry), packed)

@@ -9,6 +9,8 @@ PyIceberg's, except that
   not be lost when such a manifest is written anew;
 - a type of fixed length that is defined once and named where it comes up again, as Java does for partition
   fields, is spelled out, because PyIceberg knows no such names;
+- the values of a partition come in the order of their fields in the spec, by their ids; PyIceberg leaves them
+  in that of the manifest, which Java never has other than the spec's, but its readers allow;
 - a manifest list may leave out how many files and rows its manifests have, as those of format version 1 may,
   and as old programs did.
 """
@@ -39,9 +41,12 @@ from pyiceberg.manifest import (
     PartitionFieldSummary,
     _inherit_from_manifest,
 )
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
+from pyiceberg.types import StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from lithify.datasets.iceberg.avro_file import read_records
@@ -49,7 +54,9 @@ from lithify.errors import CorruptObject, LithifyError
 
 ENTRY_VERSION: Final = 3
 """Of the fields that entries and their data files have in memory; those a manifest does not have are null."""
-_REFERENCED = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields].index(143)
+_FILE_FIELDS = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields]
+_REFERENCED = _FILE_FIELDS.index(143)
+_PARTITION = _FILE_FIELDS.index(102)
 _STATUSES = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED)
 _COUNTS = (504, 505, 506, 512, 513, 514)
 """The fields of a manifest list for numbers of files, then of rows; each in the order of `_STATUSES`."""
@@ -72,20 +79,36 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
         return found
 
 
-def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """The entries of a manifest that are not deleted. `CorruptObject` when it does not decode."""
-    return list(entries_in(manifest, bytes_of(io, manifest.manifest_path)))
+def live_entries(
+    io: FileIO, manifest: ManifestFile, spec: PartitionSpec | None = None
+) -> list[ManifestEntry]:
+    """The entries of a manifest that are not deleted. `spec`: that of the manifest, without which nobody
+    should look at their partitions. `CorruptObject` when it does not decode."""
+    return list(entries_in(manifest, bytes_of(io, manifest.manifest_path), spec))
 
 
-def entries_in(manifest: ManifestFile, data: bytes) -> Iterator[ManifestEntry]:
+def entries_in(
+    manifest: ManifestFile, data: bytes, spec: PartitionSpec | None = None
+) -> Iterator[ManifestEntry]:
     """The entries of a manifest with these bytes that are not deleted, one at a time. `CorruptObject` where
     it does not decode any further."""
     path, live = manifest.manifest_path, 0
+    fields = tuple(field.field_id for field in spec.fields) if spec is not None else ()
+    order: tuple[int, ...] | None = None
+
+    def reader_of(schema: str) -> Reader:
+        nonlocal order
+        order = _order_of(schema, fields)
+        return _entry_reader(schema)
+
     with decoding(path):
-        for entry in read_records(data, _entry_reader):
+        for entry in read_records(data, reader_of):
             if entry.status == ManifestEntryStatus.DELETED:
                 continue
             found = _inherit_from_manifest(entry, manifest)
+            if order is not None:
+                values = found.data_file.partition
+                found.data_file[_PARTITION] = Record(*(values[place] for place in order))
             _check(found)
             if (found.sequence_number or 0) > manifest.sequence_number:
                 number = manifest.sequence_number
@@ -188,6 +211,19 @@ def _entry_reader(schema: str) -> Reader:
         {-1: ManifestEntry, 2: DataFile},
         {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     )
+
+
+@lru_cache(MAX_SCHEMAS)
+def _order_of(schema: str, fields: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Where these partition fields are in an entry that was written with this Avro schema; `None` where they
+    are in order, or are others: the ids of format version 1 may have changed, and their order has not."""
+    if not fields:
+        return None
+    found = AvroSchemaConversion().avro_to_iceberg(_spelled_out(json.loads(schema), {})).find_type(102)
+    there = [field.field_id for field in found.fields] if isinstance(found, StructType) else []
+    if there == list(fields) or sorted(there) != sorted(fields):
+        return None
+    return tuple(there.index(field) for field in fields)
 
 
 @lru_cache(MAX_SCHEMAS)

@@ -1,4 +1,5 @@
-"""Partitions as Iceberg has them: whether there are any, and their names in paths and in summaries.
+"""Partitions as Iceberg has them: whether there are any, which are the same, and their names in paths and in
+summaries.
 
 A value that no calendar of Python's has, such as a day of year 10000, is named by its number. Two partitions
 of one spec never have the same name.
@@ -6,14 +7,30 @@ of one spec never have the same name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote_plus
 
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType
+
+Place = tuple[int, tuple[Any, ...]]
+"""A partition of a partition spec, as a key."""
+
+
+def place_of(file: DataFile) -> Place:
+    """The partition that a file is in."""
+    return place(file.spec_id, [file.partition[n] for n in range(len(file.partition))])
+
+
+def place(spec_id: int, values: Sequence[Any]) -> Place:
+    """A partition with these values. Floats are told apart by their names: not-a-number is one value, and the
+    two zeros are two, although they are equal."""
+    return spec_id, tuple(repr(value) if isinstance(value, float) else value for value in values)
 
 
 def is_unpartitioned(spec: PartitionSpec) -> bool:

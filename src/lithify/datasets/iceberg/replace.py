@@ -43,7 +43,7 @@ from lithify.datasets.iceberg.manifest_writer import COMPRESSION, SpecManifestWr
 from lithify.datasets.iceberg.manifests import ENTRY_VERSION, counted
 from lithify.datasets.iceberg.model import NewFile
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
-from lithify.datasets.iceberg.partitions import is_unpartitioned
+from lithify.datasets.iceberg.partitions import Place, is_unpartitioned, place_of
 from lithify.datasets.iceberg.publish import Prepared, prepare
 from lithify.datasets.iceberg.summary import replace_summary
 from lithify.store.together import all_of
@@ -129,13 +129,13 @@ class _Oldest:
     """The lowest sequence number of data files; infinite where there is none."""
 
     def __init__(self, files: Iterable[tuple[DataFile, int]]) -> None:
-        self._by_partition: dict[tuple[int, Record], float] = {}
+        self._by_partition: dict[Place, float] = {}
         for file, number in files:
-            key = (file.spec_id, file.partition)
+            key = place_of(file)
             self._by_partition[key] = min(self._by_partition.get(key, inf), number)
 
     def in_partition_of(self, file: DataFile) -> float:
-        return self._by_partition.get((file.spec_id, file.partition), inf)
+        return self._by_partition.get(place_of(file), inf)
 
     def anywhere(self) -> float:
         return min(self._by_partition.values(), default=inf)

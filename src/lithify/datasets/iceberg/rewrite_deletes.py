@@ -51,8 +51,6 @@ from lithify.datasets.iceberg.delete_plan import (
     DataFacts,
     DeleteFacts,
     DeletePlan,
-    Place,
-    place_of,
     plan_deletes,
 )
 from lithify.datasets.iceberg.entry_order import schema_for
@@ -62,7 +60,7 @@ from lithify.datasets.iceberg.listing import check_listed, referenced_path
 from lithify.datasets.iceberg.manifest_merge import fetched
 from lithify.datasets.iceberg.manifests import entries_in, manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
-from lithify.datasets.iceberg.partitions import is_unpartitioned
+from lithify.datasets.iceberg.partitions import Place, is_unpartitioned, place_of
 from lithify.datasets.iceberg.position_deletes import Unmergeable, merged, write
 from lithify.datasets.iceberg.publish import discard, prepare, publish, tries
 from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
@@ -161,8 +159,9 @@ class DeleteRewriter:
             manifests = manifests_of(table.io, parent)
             check_listed(table, parent, manifests)
             of_deletes = [m for m in manifests if m.content == ManifestContent.DELETES]
+            specs = table.metadata.specs()
             entries = {
-                manifest.manifest_path: list(entries_in(manifest, data))
+                manifest.manifest_path: list(entries_in(manifest, data, specs[manifest.partition_spec_id]))
                 for manifest, data in fetched(table.io, of_deletes)
             }
             data, busy_places, repeated = DataFacts(), set[Place](), set[str]()
@@ -172,12 +171,12 @@ class DeleteRewriter:
                 if path in deletes:
                     repeated.add(path)
                 deletes[path] = entry
-            places = {_place(entry.data_file) for entry in deletes.values()}
+            places = {place_of(entry.data_file) for entry in deletes.values()}
             only = {referenced_path(entry.data_file) for entry in deletes.values()}
             of_data = [m for m in manifests if m.content == ManifestContent.DATA] if deletes else []
             for manifest, content in fetched(table.io, of_data):
-                for entry in entries_in(manifest, content):
-                    file, place = entry.data_file, _place(entry.data_file)
+                for entry in entries_in(manifest, content, specs[manifest.partition_spec_id]):
+                    file, place = entry.data_file, place_of(entry.data_file)
                     number = entry.sequence_number or 0
                     if place in places or file.file_path in only:
                         data.add(file.file_path, place, number)
@@ -298,7 +297,7 @@ def _facts(table: Table, head: _Head) -> dict[str, DeleteFacts]:
         low, high = [None if bound is None else bound.decode() for bound in bounds]
         facts[path] = DeleteFacts(
             path=path,
-            place=_place(file),
+            place=place_of(file),
             is_global=is_unpartitioned(specs[file.spec_id]),
             is_equality=file.content == DataFileContent.EQUALITY_DELETES,
             number=entry.sequence_number or 0,
@@ -309,10 +308,6 @@ def _facts(table: Table, head: _Head) -> dict[str, DeleteFacts]:
             can_merge=file.file_format == FileFormat.PARQUET and file.key_metadata is None,
         )
     return facts
-
-
-def _place(file: DataFile) -> Place:
-    return place_of(file.spec_id, [file.partition[n] for n in range(len(file.partition))])
 
 
 def _by_partition(table: Table) -> bool:

@@ -24,7 +24,7 @@ from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.listing import Listing
 from lithify.datasets.iceberg.model import Lane, NewFile, TableState
 from lithify.datasets.iceberg.ownership import parse_name
-from lithify.datasets.iceberg.partitions import partition_path
+from lithify.datasets.iceberg.partitions import Place, partition_path, place_of
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.datasets.iceberg.refusals import count_notes, table_notes, why_left_alone
 from lithify.datasets.iceberg.replace import data_file_of
@@ -171,10 +171,10 @@ class _Lanes:
     def __init__(self, table: Table) -> None:
         self._schema: Schema = table.metadata.schema()
         self._specs: Mapping[int, PartitionSpec] = table.metadata.specs()
-        self._known: dict[tuple[int, tuple[object, ...]], Lane] = {}
+        self._known: dict[Place, Lane] = {}
 
     def of(self, file: DataFile) -> Lane:
-        key = (file.spec_id, tuple(file.partition[n] for n in range(len(file.partition))))
+        key = place_of(file)
         lane = self._known.get(key)
         if lane is None:
             name = partition_path(self._specs[file.spec_id], file.partition, self._schema)

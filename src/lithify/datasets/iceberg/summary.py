@@ -20,10 +20,9 @@ from pyiceberg.table.snapshots import (
     Summary,
     UpdateMetrics,
 )
-from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
-from lithify.datasets.iceberg.partitions import partition_path
+from lithify.datasets.iceberg.partitions import Place, partition_path, place_of
 
 
 def replace_summary(
@@ -35,15 +34,15 @@ def replace_summary(
 ) -> Summary:
     """`after`: every data and delete file the table has then; `properties` are the writer's own."""
     whole = UpdateMetrics()
-    partitions: dict[tuple[int, Record], UpdateMetrics] = {}
+    partitions: dict[Place, tuple[DataFile, UpdateMetrics]] = {}
     for files, count in ((added, UpdateMetrics.add_file), (removed, UpdateMetrics.remove_file)):
         for file in files:
             count(whole, file)
-            count(partitions.setdefault((file.spec_id, file.partition), UpdateMetrics()), file)
+            count(partitions.setdefault(place_of(file), (file, UpdateMetrics()))[1], file)
     return Summary(
         operation=Operation.REPLACE,
         **whole.to_dict(),
-        **_of_partitions(metadata, partitions),
+        **_of_partitions(metadata, list(partitions.values())),
         **_totals(tuple(after)),
         **properties,
     )
@@ -71,14 +70,14 @@ def deletes_summary(
 
 
 def _of_partitions(
-    metadata: TableMetadata, partitions: Mapping[tuple[int, Record], UpdateMetrics]
+    metadata: TableMetadata, partitions: Sequence[tuple[DataFile, UpdateMetrics]]
 ) -> dict[str, str]:
     found = {CHANGED_PARTITION_COUNT_PROP: str(len(partitions))}
     most = property_as_int(metadata.properties, TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, 0)
     if partitions and len(partitions) <= (most or 0):
         found[PARTITION_SUMMARY_PROP] = "true"
-        for (spec_id, partition), metrics in partitions.items():
-            name = partition_path(metadata.specs()[spec_id], partition, metadata.schema())
+        for file, metrics in partitions:
+            name = partition_path(metadata.specs()[file.spec_id], file.partition, metadata.schema())
             counted = ",".join(f"{key}={value}" for key, value in metrics.to_dict().items())
             found[f"{CHANGED_PARTITION_PREFIX}{name}"] = counted
     return found
