@@ -36,7 +36,14 @@ from lithify.config.loading import load
 from lithify.config.model import Config
 from lithify.datasets import kind as kinds
 from lithify.datasets.holding import Held
-from lithify.datasets.maintenance import ExpiryAsked, Maintenance, MaintenanceResult, OrphansAsked, Wanted
+from lithify.datasets.maintenance import (
+    PARTS,
+    ExpiryAsked,
+    Maintenance,
+    MaintenanceResult,
+    OrphansAsked,
+    Wanted,
+)
 from lithify.datasets.options import Asked
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.waiting import command_waiting
@@ -118,17 +125,13 @@ class Result:
         return self.shown.document
 
 
-PARTS = ("data", "deletes", "manifests", "expiry", "files")
-"""Of maintenance, in the order in which they are done: each leaves something to the ones after it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Maintained:
     """What a whole maintenance did."""
 
     url: str
     parts: Mapping[str, Shown]
-    """By name, in order; those that were skipped are not there."""
+    """By name, in order; those that were left out are not there."""
     is_done: bool
     """Whether all was done that there was to do; else something failed, or stands in the way."""
 
@@ -412,12 +415,13 @@ class Dataset:
     ) -> Maintained:
         """Do once all that keeps a table in shape (`PARTS`): compact its data, drop and merge delete files,
         merge and sort manifests, let go the history that nobody needs, delete what Lithify left behind and
-        what was expired a grace period ago. `Refused` before anything is done where datasets of the kind have
-        no history."""
+        what was expired a grace period ago; but for what is in `skip`, and what the table's own policy leaves
+        out. `Refused` before anything is done where datasets of the kind have no history."""
         unknown = sorted(set(skip) - set(PARTS))
         if unknown:
             raise Refused(f"{', '.join(unknown)}: no part of maintenance; parts are {', '.join(PARTS)}")
         maintenance = self._maintenance()
+        skip = {*skip, *maintenance.left_out()}
         parts: dict[str, Shown] = {}
         is_done = True
         if "data" not in skip:

@@ -312,6 +312,28 @@ def test_maintain(lake: list[str], table: Table) -> None:
     assert (some["data"], some["files"], some["expiry"]["outcome"]) == (None, None, "nothing_to_do")
 
 
+@pytest.mark.parametrize("route", ["property", "settings", "file", "option"])
+def test_a_part_of_maintenance_is_left_out(lake: list[str], table: Table, tmp_path: Path, route: str) -> None:
+    """By the table, by the settings, by a file of settings, or for once."""
+    asked = ["maintain", "--json", *lake]
+    with table.transaction() as change:
+        change.set_properties({"history.expire.max-snapshot-age-ms": "0"})
+        if route == "property":
+            change.set_properties({"lithify.skip-parts": "data,manifests"})
+    if route == "settings":
+        asked += ["--set", "iceberg.properties.skip-parts=data,manifests"]
+    if route == "file":
+        (tmp_path / "lithify.toml").write_text('[iceberg.properties]\nskip-parts = "data,manifests"\n')
+        asked += ["--config", str(tmp_path / "lithify.toml")]
+    if route == "option":
+        asked += ["--skip", "data", "--skip", "manifests"]
+    before = {file.file_path for file in files_of(table)}
+    done = json.loads(run(asked).stdout)
+    assert (done["data"], done["manifests"]) == (None, None)
+    assert len(done["expiry"]["expired_snapshots"]) == 3
+    assert {file.file_path for file in files_of(table)} == before
+
+
 def test_maintenance_that_is_refused(lake: list[str], table: Table, tmp_path: Path) -> None:
     wrong = invoke("maintain", "--skip", "everything", *lake)
     assert (wrong.exit_code, "parts are data, deletes, manifests, expiry, files" in wrong.stderr) == (2, True)

@@ -17,7 +17,8 @@ def maintain(
         list[str] | None,
         typer.Option(
             metavar="PART",
-            help="Leave out this part: data, deletes, manifests, expiry or files. May be repeated.",
+            help="Leave out this part: data, deletes, manifests, expiry or files. May be repeated. The "
+            "table's property lithify.skip-parts leaves parts out as well.",
         ),
     ] = None,
     take_over: TakeOver = False,

@@ -43,7 +43,9 @@ def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over:
     if as_json:
         print_json(done.document)
     else:
-        for part, shown in done.parts.items():
-            draw(Console(), (Line("", f"{part.capitalize()}:"), *shown.blocks))
+        for part in client.PARTS:
+            shown = done.parts.get(part)
+            blocks = shown.blocks if shown is not None else (Line("Left out."),)
+            draw(Console(), (Line("", f"{part.capitalize()}:"), *blocks))
     if not done.is_done:
         raise typer.Exit(1)

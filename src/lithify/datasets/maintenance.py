@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from lithify.coordination.holds import Placed
 from lithify.views.blocks import Shown
 
+PARTS = ("data", "deletes", "manifests", "expiry", "files")
+"""Of maintenance, in the order in which they are done: each leaves something to the ones after it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -61,6 +64,10 @@ class MaintenanceResult:
 
 class Maintenance(Protocol):
     """The history of one dataset."""
+
+    def left_out(self) -> frozenset[str]:
+        """Those of `PARTS` that the dataset itself wants left out, whoever looks after it."""
+        ...
 
     def hold(self, wanted: Wanted, lease_ms: int, name: str | None, owner: str) -> Placed:
         """Keep a version and all that came after it, until the lease ends. `Refused` when it may be gone."""

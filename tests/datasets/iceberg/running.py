@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -25,14 +25,21 @@ from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 
 
-def dataset_of(table: Table, *, clock: Clock | None = None, catalog: Catalog | None = None) -> IcebergDataset:
-    """The table as a dataset, with nothing cached."""
+def dataset_of(
+    table: Table,
+    *,
+    clock: Clock | None = None,
+    catalog: Catalog | None = None,
+    options: Mapping[str, str] | None = None,
+) -> IcebergDataset:
+    """The table as a dataset, with nothing cached; `options` win over its properties."""
     url = TableUrl("test", table.name())
     return IcebergDataset(
         catalog if catalog is not None else table.catalog,
         url,
         clock if clock is not None else a_clock(),
         RandomIds(),
+        options=options or {},
     )
 
 

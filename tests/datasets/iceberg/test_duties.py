@@ -5,22 +5,34 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from lithify.datasets.collecting import DirectoryOptions
+from lithify.datasets.iceberg import duties as duties_module
 from lithify.datasets.iceberg.duties import Duty, duties
-from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS
+from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, Expirer
 from lithify.datasets.iceberg.garbage import Kind, collector_options
+from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import LithifyError, Refused, StoreError
 from lithify.events import Event, GarbageCollected
 from lithify.ids import RandomIds
-from tests.datasets.iceberg.running import a_clock, dataset_of
-from tests.datasets.iceberg.tables import age_files, fresh, named_paths, new_table, read
+from tests.datasets.iceberg.running import a_clock, compact, dataset_of
+from tests.datasets.iceberg.tables import (
+    age_files,
+    append,
+    by_id,
+    fresh,
+    make_rows,
+    named_paths,
+    new_table,
+    read,
+)
 from tests.datasets.iceberg.test_expire import ids_of, on_disk, six_snapshots
 from tests.datasets.iceberg.test_expire import reader_that_has_not_begun as add_reader
 
@@ -78,6 +90,62 @@ def test_what_stands_in_the_way_is_logged(
 def test_the_property_is_a_switch(catalog: SqlCatalog) -> None:
     table = new_table(catalog, properties={"lithify.expire-snapshots": "2"})
     with pytest.raises(Refused, match="more than 1"):
+        dataset_of(table).policy(fresh(table))
+
+
+PARTS = ("deletes", "manifests", "expiry", "files")
+
+
+@pytest.mark.parametrize("in_settings", [False, True])
+@pytest.mark.parametrize("skipped", PARTS)
+def test_each_part_is_left_out_where_the_policy_says_so(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, skipped: str, in_settings: bool
+) -> None:
+    """In the table's properties or in the settings, which win; the other parts are done."""
+    wanted = {"expire-snapshots": "1", "rewrite-manifests": "1", "rewrite-position-delete-files": "1"}
+    properties = {**AT_ONCE, **{f"lithify.{name}": value for name, value in wanted.items()}}
+    properties["lithify.skip-parts"] = "data, files" if in_settings else skipped
+    table = new_table(catalog, properties=properties)
+    six_snapshots(table)
+    done = set[str]()
+
+    def note(part: str, module: object, name: str) -> None:
+        do = getattr(module, name)
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            done.add(part)
+            return do(*arguments, **options)
+
+        monkeypatch.setattr(module, name, noted)
+
+    note("deletes", DeleteRewriter, "run")
+    note("manifests", ManifestRewriter, "run")
+    note("expiry", Expirer, "run")
+    note("files", duties_module, "collect_due")
+    clock = a_clock()
+    options = {"skip-parts": skipped} if in_settings else {}
+    dataset = dataset_of(table, clock=clock, options=options)
+    duties(dataset, clock, RandomIds(), collector_options(TableGarbageSettings())).tick()
+    assert done == set(PARTS) - {skipped}
+
+
+def test_nothing_is_compacted_unasked_where_the_policy_leaves_the_data_out(catalog: SqlCatalog) -> None:
+    table = new_table(catalog, properties={"lithify.skip-parts": "data", "lithify.min-saved-files": "1"})
+    rows = [row for _ in range(3) for row in append(table, make_rows(3))]
+    dataset = dataset_of(table)
+    before = named_paths(table)
+    done = compact(dataset)
+    assert not done.started
+    assert any("lithify.skip-parts names data" in note for note in done.plan.notes)
+    assert named_paths(table) == before
+    assert read(table) == by_id(rows)
+    options = {"skip-parts": ""}
+    assert compact(dataset_of(table, options=options)).committed, "the settings win"
+
+
+def test_a_part_that_there_is_not_is_refused(catalog: SqlCatalog) -> None:
+    table = new_table(catalog, properties={"lithify.skip-parts": "expiry,snapshots"})
+    with pytest.raises(Refused, match="skip-parts names snapshots: no part of maintenance; parts are data, "):
         dataset_of(table).policy(fresh(table))
 
 

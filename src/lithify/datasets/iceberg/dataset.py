@@ -376,6 +376,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         timeline = self.timeline(snapshot, ledger, held)
         states = remember(timeline, timeline_policy(snapshot.policy))
         plan = proposals_of(snapshot, timeline, held)
+        if "data" in snapshot.policy.left_out:
+            why = "nothing is compacted unasked: lithify.skip-parts names data"
+            plan = replace(plan, proposals=(), notes=(why, *plan.notes))
         return replace(plan, memory=_Memory(states, snapshot.states))
 
     def validate(

@@ -8,6 +8,8 @@
    that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
    nothing is ever expired.
 
+What `lithify.skip-parts` names is left out of all that: files, deletes, manifests, expiry.
+
 Each comes though one before it was refused, or manifests could not be rewritten, which is said after all of
 them; the garbage is first, so that it is collected from a table which the others must not touch. A run that
 something stands in the way of says so in the log, and is tried again after the interval.
@@ -56,31 +58,31 @@ def duties(
         kinds = due.kinds - frozenset(Duty)
         done = GarbageCollected(dataset.url, due.dry_run, {}, {}, 0)
         failed: LithifyError | None = None
-        if kinds:
+        try:
+            wanted = dataset.policy(dataset.load())
+        except LithifyError as error:
+            # Who only collects garbage needs no more of the policy.
+            wanted, failed = None, None if due.kinds == kinds else error
+        left_out = frozenset[str]() if wanted is None else wanted.left_out
+        if kinds and "files" not in left_out:
             try:
                 done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
             except Refused as error:
                 failed = error
-        if due.kinds == kinds:
-            wanted = None
-        else:
-            try:
-                wanted = dataset.policy(dataset.load())
-            except LithifyError as error:
-                raise failed or error from error
         if wanted is not None and Duty.REWRITE in due.kinds:
             # Delete files before manifests, so that those they leave are merged with the rest.
-            for is_wanted, rewrite in (
-                (wanted.rewrite_position_delete_files, _rewrite_deletes),
-                (wanted.rewrite_manifests, _rewrite_manifests),
+            for part, is_wanted, rewrite in (
+                ("deletes", wanted.rewrite_position_delete_files, _rewrite_deletes),
+                ("manifests", wanted.rewrite_manifests, _rewrite_manifests),
             ):
-                if is_wanted:
+                if is_wanted and part not in left_out:
                     try:
                         with contained(f"rewriting delete files and manifests of {dataset.url}"):
                             rewrite(dataset, clock)
                     except LithifyError as error:
                         failed = failed or error
-        if wanted is not None and Duty.SNAPSHOT in due.kinds and wanted.expire_snapshots:
+        is_expired = wanted is not None and wanted.expire_snapshots and "expiry" not in left_out
+        if is_expired and Duty.SNAPSHOT in due.kinds:
             done = _expire(dataset, clock, ids, due, done, observer)
         if failed is not None:
             raise failed

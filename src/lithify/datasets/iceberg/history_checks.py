@@ -39,7 +39,9 @@ def check_history(dataset: IcebergDataset, retained: Retained, now_ms: int) -> I
     yield _check_kept(retained)
     if retained.readers:
         yield from _check_readers(dataset, table, now_ms)
-    yield _check_policy(table.metadata, bool(dataset.policy(table).expire_snapshots), dataset.url, now_ms)
+    policy = dataset.policy(table)
+    is_on = bool(policy.expire_snapshots) and "expiry" not in policy.left_out
+    yield _check_policy(table.metadata, is_on, dataset.url, now_ms)
     last = max(retained.runs.items(), key=lambda run: run[1].last_ms, default=None)
     if last is not None and last[0] not in DONE:
         yield warning(

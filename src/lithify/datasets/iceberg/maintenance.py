@@ -41,6 +41,9 @@ class TableMaintenance:
         self._holds = ObjectHolds(store, folder, self.thresholds, clock, ids)
         self._readers = Readers(store, folder, self.thresholds)
 
+    def left_out(self) -> frozenset[str]:
+        return self._dataset.policy(self._dataset.load()).left_out
+
     # Holds
 
     def hold(self, wanted: Wanted, lease_ms: int, name: str | None, owner: str) -> Placed:

@@ -21,6 +21,7 @@
 | `lithify.expire-snapshots` | 0; 1: coordinators expire snapshots that nobody needs, and their files |
 | `lithify.rewrite-position-delete-files` | 0; 1: coordinators drop and merge delete files |
 | `lithify.rewrite-manifests` | 0; 1: coordinators rewrite manifests where that is worth it |
+| `lithify.skip-parts` | none: parts of maintenance, such as `data,expiry`, that nobody does unasked |
 | `lithify.branch` | `main`; must be named when there are several |
 """
 
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from lithify.datasets.maintenance import PARTS
 from lithify.errors import Refused
 
 PREFIX = "lithify."
@@ -66,10 +68,16 @@ class TablePolicy:
     expire_snapshots: int = 0
     rewrite_position_delete_files: int = 0
     rewrite_manifests: int = 0
+    skip_parts: str = ""
     branch: str | None = None
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Those of `PARTS` that are skipped."""
+        return frozenset(filter(None, (part.strip() for part in self.skip_parts.split(","))))
 
-_TEXTS = ("granularity", "time_zone", "time_column", "branch")
+
+_TEXTS = ("granularity", "time_zone", "time_column", "skip_parts", "branch")
 _AT_LEAST_ONE = (
     "target_file_size_bytes",
     "min_saved_files",
@@ -114,6 +122,10 @@ def parse_policy(
     if policy.granularity not in GRANULARITIES:
         known = ", ".join(GRANULARITIES)
         raise Refused(f"{url}: lithify.granularity is {policy.granularity!r}; it must be one of {known}")
+    unknown = sorted(policy.left_out - set(PARTS))
+    if unknown:
+        says = f"{', '.join(unknown)}: no part of maintenance; parts are {', '.join(PARTS)}"
+        raise Refused(f"{url}: lithify.skip-parts names {says}")
     try:
         ZoneInfo(policy.time_zone)
     except (ZoneInfoNotFoundError, ValueError) as error:
