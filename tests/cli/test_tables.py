@@ -312,6 +312,20 @@ def test_maintain(lake: list[str], table: Table) -> None:
     assert (some["data"], some["files"], some["expiry"]["outcome"]) == (None, None, "nothing_to_do")
 
 
+def test_a_plan_tells_of_orphan_files_what_the_last_look_found(lake: list[str], table: Table) -> None:
+    assert json.loads(run(["plan", "--json", *lake]).stdout)["orphans"] is None
+    orphan = Path(table.location().removeprefix("file://")) / "data" / "left.parquet"
+    orphan.write_bytes(b"left behind")
+    age_files(orphan.parent, 4 * 24 * 3600)
+    run(["remove-orphans", *lake])
+    known = json.loads(run(["plan", "--json", *lake]).stdout)["orphans"]
+    assert (known["orphan_files_count"], known["orphan_bytes"], known["deleted_bytes"]) == (1, 11, 0)
+    assert "1 files (11 B) that nothing names were found" in run(["plan", *lake]).stdout
+    run(["remove-orphans", "--delete", *lake])
+    known = json.loads(run(["plan", "--json", *lake]).stdout)["orphans"]
+    assert (known["orphan_files_count"], known["deleted_orphan_files_count"]) == (0, 1)
+
+
 @pytest.mark.parametrize("route", ["property", "settings", "file", "option"])
 def test_a_part_of_maintenance_is_left_out(lake: list[str], table: Table, tmp_path: Path, route: str) -> None:
     """By the table, by the settings, by a file of settings, or for once."""

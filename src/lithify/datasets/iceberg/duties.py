@@ -8,6 +8,10 @@
    that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
    nothing is ever expired.
 
+5. Where the table says so (`lithify.remove-orphans` is 1), orphan files are deleted (`orphans`), once in each
+   `lithify.orphan-interval-seconds`, whichever coordinator it is: `orphan_runs` remembers the last time. One
+   that was refused comes again after the same time, because looking costs a listing of the whole location.
+
 What `lithify.skip-parts` names is left out of all that: files, deletes, manifests, expiry.
 
 Each comes though one before it was refused, or manifests could not be rewritten, which is said after all of
@@ -28,14 +32,21 @@ from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.garbage import Kind, collect_due
+from lithify.datasets.iceberg.orphan_runs import OrphanRuns
+from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
+from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.defects import contained
-from lithify.errors import LithifyError, Refused
+from lithify.errors import CorruptObject, LithifyError, Refused
 from lithify.events import GarbageCollected, HistoryRun, Observer
 from lithify.ids import Ids
 
 _log = logging.getLogger("lithify")
+
+
+ORPHANS_LOOK_MS = 3_600_000
+"""So often a coordinator sees whether it is time to look for orphan files; what failed is tried then."""
 
 
 class Duty(StrEnum):
@@ -43,6 +54,7 @@ class Duty(StrEnum):
 
     REWRITE = "delete files and manifests that are rewritten"
     SNAPSHOT = "snapshots that nobody needs"
+    ORPHAN = "orphan files"
 
 
 def duties(
@@ -84,6 +96,12 @@ def duties(
         is_expired = wanted is not None and wanted.expire_snapshots and "expiry" not in left_out
         if is_expired and Duty.SNAPSHOT in due.kinds:
             done = _expire(dataset, clock, ids, due, done, observer)
+        if wanted is not None and wanted.remove_orphans and Duty.ORPHAN in due.kinds:
+            try:
+                with contained(f"removing orphan files of {dataset.url}"):
+                    done = _remove_orphans(dataset, clock, ids, wanted, done)
+            except LithifyError as error:
+                failed = failed or error
         if failed is not None:
             raise failed
         return done
@@ -91,6 +109,7 @@ def duties(
     options: dict[Any, DirectoryOptions] = dict(garbage)
     options[Duty.REWRITE] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
     options[Duty.SNAPSHOT] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
+    options[Duty.ORPHAN] = DirectoryOptions(ORPHANS_LOOK_MS, min_age_ms=DEFAULT_GRACE_MS)
     return PeriodicCollector(options, carry_out, clock, observer)
 
 
@@ -132,6 +151,30 @@ def _expire(
             "files of expired snapshots": sum(found.deleted.values()),
         },
         {**done.left, Duty.SNAPSHOT.value: found.snapshots},
+        done.bytes_deleted + found.deleted_bytes,
+    )
+
+
+def _remove_orphans(
+    dataset: IcebergDataset, clock: Clock, ids: Ids, policy: TablePolicy, done: GarbageCollected
+) -> GarbageCollected:
+    runs, now_ms = OrphanRuns(dataset.store, dataset.own_folder), clock.now_ms()
+    last = runs.known()
+    if last is not None and abs(now_ms - last.deleting_ms) < policy.orphan_interval_seconds * 1000:
+        return done
+    options = OrphanOptions(min_age_ms=policy.orphan_age_seconds * 1000, dry_run=False)
+    try:
+        found = remove_orphans(dataset, clock, ids, options)
+    except (Refused, CorruptObject) as error:
+        runs.note_refused(str(error), now_ms - options.min_age_ms, now_ms)
+        raise
+    runs.note(found, clock.now_ms())
+    _log.info("%s: deleted %d orphan files of %d files", dataset.url, found.deleted, found.listed)
+    return GarbageCollected(
+        done.dataset,
+        done.dry_run,
+        {**done.deleted, Duty.ORPHAN.value: found.deleted},
+        done.left,
         done.bytes_deleted + found.deleted_bytes,
     )
 

@@ -4,6 +4,7 @@
 2. What every registered reader needs can be told, and it moves: it has committed something within a day, or
    there is nothing that it has not read.
 3. The policy keeps something, and not everything; what it lets go goes, and the last run was let do so.
+4. Where coordinators are to look for orphan files, they do.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.retained import Retained
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DONE
+from lithify.datasets.iceberg.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.readers import Standing
 from lithify.datasets.iceberg.retention import expirable, may_expire, retention_of
 from lithify.errors import CorruptObject, Refused
@@ -42,6 +44,8 @@ def check_history(dataset: IcebergDataset, retained: Retained, now_ms: int) -> I
     policy = dataset.policy(table)
     is_on = bool(policy.expire_snapshots) and "expiry" not in policy.left_out
     yield _check_policy(table.metadata, is_on, dataset.url, now_ms)
+    if policy.remove_orphans:
+        yield _check_orphans(dataset, policy.orphan_interval_seconds * 1000, now_ms)
     last = max(retained.runs.items(), key=lambda run: run[1].last_ms, default=None)
     if last is not None and last[0] not in DONE:
         yield warning(
@@ -50,6 +54,25 @@ def check_history(dataset: IcebergDataset, retained: Retained, now_ms: int) -> I
             f"{last[1].why}",
             f"remove the cause, then see what it says now: lithify expire --dry-run {dataset.url}",
         )
+
+
+def _check_orphans(dataset: IcebergDataset, interval_ms: int, now_ms: int) -> Finding:
+    run = OrphanRuns(dataset.store, dataset.own_folder).known()
+    look = f"see what it says now: lithify remove-orphans {dataset.url}"
+    if run is not None and run.why:
+        ago = duration(max(now_ms - run.at_ms, 0))
+        return warning("orphans", f"a look for orphan files {ago} ago was refused: {run.why}", look)
+    if run is None or not run.deleting_ms:
+        return ok("orphans", "no coordinator has looked for orphan files yet")
+    ago_ms = max(now_ms - run.deleting_ms, 0)
+    if ago_ms > 2 * interval_ms:
+        return warning(
+            "orphans",
+            f"coordinators are to look for orphan files every {duration(interval_ms)}, and the last one did "
+            f"{duration(ago_ms)} ago",
+            f"see whether a coordinator runs and what its log says; {look}",
+        )
+    return ok("orphans", f"{run.deleted} orphan files were deleted {duration(ago_ms)} ago")
 
 
 def _check_kept(retained: Retained) -> Finding:

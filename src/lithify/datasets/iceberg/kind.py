@@ -21,6 +21,7 @@ from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.expire import Expirer, Outlook
 from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
+from lithify.datasets.iceberg.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.request import everything, request
 from lithify.datasets.iceberg.settings import IcebergSettings
@@ -96,7 +97,10 @@ class IcebergKind:
         drawn = everything(snapshot, ledger, now_us) if asked.full else dataset.timeline(snapshot, ledger)
         timeline = Timeline(drawn, timeline_policy(snapshot.policy).calendar)
         history = _outlook(dataset, clock)
-        return ShownPlan(view.show_plan(dataset.url, snapshot, plan, timeline, history), timeline)
+        orphans = OrphanRuns(dataset.store, dataset.own_folder).known()
+        now_ms = clock.now_ms()
+        shown = view.show_plan(dataset.url, snapshot, plan, timeline, history, orphans, now_ms)
+        return ShownPlan(shown, timeline)
 
     def look(self, snapshot: TableState) -> view.Facts:
         return view.facts_of(snapshot)

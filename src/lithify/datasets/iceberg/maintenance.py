@@ -17,6 +17,7 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
 from lithify.datasets.iceberg.garbage import DEFAULT_MAX_PERCENT
 from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
+from lithify.datasets.iceberg.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import position_of
@@ -24,7 +25,7 @@ from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.rewriting_view import show_deletes, show_manifests
 from lithify.datasets.maintenance import ExpiryAsked, MaintenanceResult, OrphansAsked, Wanted
-from lithify.errors import HoldLapsed, Refused
+from lithify.errors import HoldLapsed, Refused, StoreError
 from lithify.ids import Ids
 from lithify.views.blocks import Shown
 
@@ -128,6 +129,10 @@ class TableMaintenance:
             max_percent=DEFAULT_MAX_PERCENT if asked.max_percent is None else asked.max_percent,
         )
         found = remove_orphans(self._dataset, self._clock, self._ids, options, tell)
+        try:
+            OrphanRuns(self._dataset.store, self._dataset.own_folder).note(found, self._clock.now_ms())
+        except StoreError as error:  # somebody may look who may not write
+            found.notes.append(f"what was found could not be kept for `lithify plan`: {error}")
         return view.show_orphans(self._dataset.url, found)
 
     # Expiry

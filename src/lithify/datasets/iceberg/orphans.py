@@ -99,7 +99,8 @@ class OrphanOptions:
     """What one run does."""
 
     older_than_ms: int | None = None
-    """Wall-clock milliseconds; `None`: `DEFAULT_AGE_MS` ago."""
+    """Wall-clock milliseconds; `None`: `min_age_ms` ago by the store's clock."""
+    min_age_ms: int = DEFAULT_AGE_MS
     dry_run: bool = True
     max_percent: int = DEFAULT_MAX_PERCENT
 
@@ -150,7 +151,9 @@ class _Run:
         self._store = dataset.store
         self._pending = Pending(dataset.store, dataset.own_folder, clock, ids)
         now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
-        older_than_ms = now_ms - DEFAULT_AGE_MS if options.older_than_ms is None else options.older_than_ms
+        older_than_ms = options.older_than_ms
+        if older_than_ms is None:
+            older_than_ms = now_ms - options.min_age_ms
         if older_than_ms > now_ms - MIN_AGE_MS:
             raise Refused(
                 f"{dataset.url}: files younger than a day may be of writers that have not committed yet; let "

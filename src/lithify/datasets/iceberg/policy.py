@@ -21,6 +21,9 @@
 | `lithify.expire-snapshots` | 0; 1: coordinators expire snapshots that nobody needs, and their files |
 | `lithify.rewrite-position-delete-files` | 0; 1: coordinators drop and merge delete files |
 | `lithify.rewrite-manifests` | 0; 1: coordinators rewrite manifests where that is worth it |
+| `lithify.remove-orphans` | 0; 1: coordinators delete orphan files of any writer |
+| `lithify.orphan-age-seconds` | 259200: those that are older; three days at least |
+| `lithify.orphan-interval-seconds` | 604800: how often they look for them; a day at least |
 | `lithify.skip-parts` | none: parts of maintenance, such as `data,expiry`, that nobody does unasked |
 | `lithify.branch` | `main`; must be named when there are several |
 """
@@ -36,6 +39,7 @@ from lithify.datasets.maintenance import PARTS
 from lithify.errors import Refused
 
 PREFIX = "lithify."
+DAY_S = 24 * 3600
 MIB = 1024 * 1024
 GRANULARITIES = ("hour", "day", "week", "month", "year")
 DEFAULT_TARGET_BYTES = 512 * MIB
@@ -68,6 +72,9 @@ class TablePolicy:
     expire_snapshots: int = 0
     rewrite_position_delete_files: int = 0
     rewrite_manifests: int = 0
+    remove_orphans: int = 0
+    orphan_age_seconds: int = 3 * DAY_S
+    orphan_interval_seconds: int = 7 * DAY_S
     skip_parts: str = ""
     branch: str | None = None
 
@@ -78,21 +85,24 @@ class TablePolicy:
 
 
 _TEXTS = ("granularity", "time_zone", "time_column", "skip_parts", "branch")
-_AT_LEAST_ONE = (
-    "target_file_size_bytes",
-    "min_saved_files",
-    "max_task_bytes",
-    "small_task_bytes",
-    "max_tasks",
-    "max_active_bytes",
-    "max_queued_tasks",
-)
+_AT_LEAST = {
+    "target_file_size_bytes": 1,
+    "min_saved_files": 1,
+    "max_task_bytes": 1,
+    "small_task_bytes": 1,
+    "max_tasks": 1,
+    "max_active_bytes": 1,
+    "max_queued_tasks": 1,
+    "orphan_age_seconds": 3 * DAY_S,
+    "orphan_interval_seconds": DAY_S,
+}
 _AT_MOST = {
     "min_new_percent": 100,
     "max_deleted_percent": 100,
     "expire_snapshots": 1,
     "rewrite_position_delete_files": 1,
     "rewrite_manifests": 1,
+    "remove_orphans": 1,
 }
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _NAMES = {PREFIX + name.replace("_", "-"): name for name in TablePolicy.__dataclass_fields__}
@@ -113,7 +123,7 @@ def parse_policy(
         name = _NAMES.get(key)
         if name is None:
             raise Refused(f"{url}: the property {key} is not known; known are {', '.join(_NAMES)}")
-        values[name] = text if name in _TEXTS else _number(key, text, int(name in _AT_LEAST_ONE), url)
+        values[name] = text if name in _TEXTS else _number(key, text, _AT_LEAST.get(name, 0), url)
     policy = TablePolicy(**values)  # type: ignore[arg-type]  # each name has its own type, checked above
     for name, most in _AT_MOST.items():
         if getattr(policy, name) > most:

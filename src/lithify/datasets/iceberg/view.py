@@ -13,6 +13,7 @@ from lithify.datasets.iceberg.expire import Outlook
 from lithify.datasets.iceberg.garbage import Report
 from lithify.datasets.iceberg.history_view import needed_json, outlook_json, show_needed, show_outlook
 from lithify.datasets.iceberg.model import ChunkSpec, TableState
+from lithify.datasets.iceberg.orphan_runs import OrphanRun, orphans_json
 from lithify.datasets.kind import Run
 from lithify.errors import LithifyError
 from lithify.views import text
@@ -39,9 +40,16 @@ def spec_json(spec: ChunkSpec) -> dict[str, Any]:
 
 
 def show_plan(
-    url: str, state: TableState, plan: Plan, timeline: Timeline, history: Outlook | LithifyError
+    url: str,
+    state: TableState,
+    plan: Plan,
+    timeline: Timeline,
+    history: Outlook | LithifyError,
+    orphans: OrphanRun | None,
+    now_ms: int,
 ) -> Shown:
-    """The timeline, what would be started now, and what of the history could go, or why nobody can tell."""
+    """The timeline, what would be started now, what of the history could go, or why nobody can tell, and what
+    was found of orphan files when somebody looked for them."""
     blocks: tuple[Block, ...]
     if isinstance(history, Outlook):
         facts, blocks = outlook_json(history), show_outlook(history)
@@ -54,9 +62,23 @@ def show_plan(
         "starts": [proposal.spec.task for proposal in plan.proposals],
         "notes": list(plan.notes),
         "history": facts,
+        "orphans": orphans_json(orphans),
     }
     nothing = () if plan.proposals else (Line("Nothing to compact now."),)
-    return Shown(document, (timeline, *nothing, notes(plan.notes), *blocks))
+    return Shown(document, (timeline, *nothing, notes(plan.notes), *blocks, *_show_orphans(orphans, now_ms)))
+
+
+def _show_orphans(run: OrphanRun | None, now_ms: int) -> tuple[Block, ...]:
+    if run is None:
+        return ()
+    ago = f"{text.duration(max(now_ms - run.at_ms, 0))} ago"
+    if run.why:
+        why = f"nobody knows how many there are, since a look {ago} was refused: {run.why}"
+        return (Line(why, "Orphans:", is_bad=True),)
+    if not run.left:
+        return (Line(f"A look for orphan files {ago} left none that was old enough to go."),)
+    found = f"{run.left:,} files ({text.size(run.left_bytes)})"
+    return (Line(f"{found} that nothing names were found {ago}: lithify remove-orphans.", "Orphans:"),)
 
 
 def show_run(run: Run) -> Shown:
