@@ -69,6 +69,22 @@ def test_what_stores_give(opened: tuple[ObjectStore, str], monkeypatch: pytest.M
     assert sorted(keys_of(walk(store, root))) == keys
 
 
+def test_markers_of_folders_are_passed_over(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are shown without their slash, which puts them behind what comes after them."""
+    bucket, client = s3.bucket(), s3.client()
+    store, root = open_store(f"s3://{bucket}/root", s3.options)
+    keys = fill(store, root, ["a", "x", "x-1", "x-2", "x/1", "x/y/1", "x/y-1", "z"])
+    for marker in ("", "x/", "x/y/", "zz/"):
+        client.put_object(Bucket=bucket, Key=f"{root}/{marker}", Body=b"")
+    for first in (1, 2, 3, 4, 1000):
+        monkeypatch.setattr(remote, "FIRST_PAGE", first)
+        monkeypatch.setattr(remote, "PAGE", first)
+        found = list(store.stream(root))
+        assert [meta.key for meta in found if meta.size] == keys
+        assert sum(not meta.size for meta in found) == 4
+        assert sorted(meta.key for meta in walk(store, root) if meta.size) == sorted(keys)
+
+
 def test_walks_of_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walking, "PAGE", 3)
     rng = random.Random(1)

@@ -125,29 +125,29 @@ class ObstoreStore:
         last: str | None = None
         size = FIRST_PAGE
 
-        def read(got_on: GotOn) -> list[ObjectMeta]:
+        def read(got_on: GotOn) -> tuple[list[ObjectMeta], bool]:
             page: list[ObjectMeta] = []
             with _failures("list", folder or "/"):
                 for chunk in obstore.list(self._backend, folder or None, offset=last, chunk_size=1):
                     got_on()
                     page.extend(map(self._meta, chunk))
-                    if len(page) >= size:
-                        break
-            return page
+                    if len(page) >= size and page[-1].size:
+                        return page, False
+            return page, True
 
-        while page := self._requests.read_on(read):
-            # A folder marker (`x/`) is shown as `x`, after which it comes itself.
-            page = [meta for meta in page if meta.key != last]
-            if not page:
-                return
-            keys = [meta.key for meta in page]
-            if keys != sorted(keys) or (last is not None and keys[0] <= last):
+        is_over = False
+        while not is_over:
+            page, is_over = self._requests.read_on(read)
+            # A folder marker (`x/`) is shown as `x`, behind `x-1`, so only what is not empty tells the order
+            # and how far it is; a page never ends with what may be a marker.
+            keys = [meta.key for meta in page if meta.size]
+            if keys != sorted(keys) or (last is not None and keys and keys[0] <= last):
                 if last is not None:
                     raise StoreError(f"list {folder or '/'}: the store does not list in key order")
                 yield from self.list(prefix)
                 return
             yield from (meta for meta in page if not is_staging_name(meta.key))
-            last, size = keys[-1], PAGE
+            last, size = keys[-1] if keys else last, PAGE
 
     def folder(self, prefix: str) -> Folder:
         folder = prefix.strip("/")

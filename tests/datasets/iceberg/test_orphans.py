@@ -22,6 +22,7 @@ from lithify.datasets.iceberg.garbage import ALWAYS_FEW
 from lithify.datasets.iceberg.orphans import DAY_MS, OrphanOptions, Orphans, remove_orphans
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import RandomIds
+from lithify.store.together import all_of
 from lithify.testing.faulty import Crash, Fault
 from tests.datasets.iceberg.faults import Faults, install
 from tests.datasets.iceberg.reachability import needed_by
@@ -356,6 +357,56 @@ def test_through_a_rest_catalog(catalog: SqlCatalog, table: Table) -> None:
         with fresh(other).transaction() as change:
             change.set_properties({"write.data.path": table.location()})
         refused(rest.load_table(NAME), "db.other has its files in", [other])
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_neighbour_that_is_renamed_while_it_is_looked_for(
+    catalog: SqlCatalog, table: Table, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """There and back again, at the worst moment: listed under a name that it does not have any more."""
+    (orphan,) = left(table, "data/left.parquet")
+    names = [("db", "one"), ("db", "two")]
+    new_table(catalog, name=names[0], properties={"write.data.path": f"{table.location()}/data"})
+    load, renamed = SqlCatalog.load_table, list[object]()
+
+    def rename_first(self: SqlCatalog, identifier: tuple[str, ...]) -> Table:
+        if tuple(identifier) in names and len(renamed) < times:
+            renamed.append(identifier)
+            (other,) = (name for name in names if name != tuple(identifier))
+            with monkeypatch.context() as patched:
+                patched.setattr(SqlCatalog, "load_table", load)
+                catalog.rename_table(identifier, other)
+        return load(self, identifier)
+
+    monkeypatch.setattr(SqlCatalog, "load_table", rename_first)
+    with pytest.raises(Refused, match=r"db\.(one|two) has its files in"):
+        run(table)
+    assert len(renamed) == times
+    assert orphan.exists()
+
+
+def test_files_that_are_added_while_others_are_deleted_are_kept(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`add_files` may name files of any age."""
+    orphans_ = left(table, *(f"data/{n}.parquet" for n in range(4)))
+    source = next(root_of(table).glob("data/00000*.parquet"))
+    for path in orphans_:
+        shutil.copy(source, path)
+    age_files(root_of(table), OLD_S)
+    monkeypatch.setattr(orphans, "BATCH_FILES", 1)
+    added, delete = list[str](), all_of
+
+    def delete_and_add(*arguments: object) -> None:
+        delete(*arguments)  # type: ignore[arg-type]
+        if not added:
+            added.append(next(path for path in orphans_ if path.exists()).as_uri())
+            add_file(table, added[0], 3)
+
+    monkeypatch.setattr("lithify.datasets.iceberg.orphans.all_of", delete_and_add)
+    found = run(table)
+    assert Path(added[0].removeprefix("file://")).exists()
+    assert (found.found, found.deleted) == (4, 3)
 
 
 def test_two_tables_in_one_place(catalog: SqlCatalog, table: Table) -> None:

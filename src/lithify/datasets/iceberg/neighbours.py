@@ -6,7 +6,8 @@ table has files there:
 1. Every other table of the catalog is looked at: where it lies, and where it writes data and metadata.
    One whose location is within the place, and that writes nowhere else in it, has a part of the place for
    itself, which is left alone. Of any other that shares the place, with this table or with what is under it,
-   nobody can tell the files apart: `Refused`.
+   nobody can tell the files apart: `Refused`. The catalog is listed again until it has none that was not
+   looked at: one that is renamed meanwhile is found under its new name.
 2. The same goes for tables that the catalog does not know (any more) and whose metadata files lie in the
    place: they say themselves where the table lies.
    And for tables of Delta Lake and Hudi, which have a folder of their own there.
@@ -51,6 +52,8 @@ WRITE_PATHS = (
 )
 FOREIGN = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 """Folders of other formats, each beside the data of a table."""
+MAX_LISTINGS = 10
+"""Of the tables of a catalog, until there is none that was not looked at."""
 HEAD_BYTES = 8 * 1024
 """Of a metadata file: the table's UUID is among the first fields that anybody writes."""
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]{1,100})"')
@@ -118,9 +121,20 @@ def others_in(catalog: Catalog, own: tuple[str, ...]) -> Iterator[Neighbour]:
             ) from error
         return None if table is None else neighbour(name, table.location, table.properties)
 
-    names = [name for name in _tables(catalog) if name != own]
-    loaded = each_of((partial(load, name) for name in names), MAX_READERS)
-    yield from (found for found in loaded if found is not None)
+    seen = {own}
+    for _ in range(MAX_LISTINGS):
+        names = [name for name in _tables(catalog) if name not in seen]
+        if not names:
+            return
+        loaded = each_of((partial(load, name) for name in names), MAX_READERS)
+        for name, found in zip(names, loaded, strict=True):
+            if found is not None:
+                seen.add(name)
+                yield found
+    raise Refused(
+        f"tables of the same catalog came and went {MAX_LISTINGS} times while they were looked at, so nobody "
+        "can tell whether one has files in the same place; try again later"
+    )
 
 
 def _none_if_gone(catalog: Catalog, identifier: tuple[str, ...]) -> TableMetadata | None:
