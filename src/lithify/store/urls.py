@@ -45,7 +45,7 @@ from lithify.store.retries import FIRST_PAUSE_S, MAX_PAUSE_S
 from lithify.store.waiting import Known, Waiting
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import ClientConfig, RetryConfig, S3CredentialProvider
     from obstore.store import ObjectStore as Backend
 
 WAIT_OPTION = "retry_timeout_s"
@@ -66,6 +66,7 @@ _PROVIDER_PREFIXES = {
     **dict.fromkeys(("gs",), "google_"),
     **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), "azure_"),
 }
+_CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _CLIENT_OPTIONS = (
     "allow_http",
     "allow_invalid_certificates",
@@ -95,10 +96,14 @@ _known_lock = threading.Lock()
 
 
 def open_store(
-    url: str, options: Mapping[str, str] | None = None, waiting: Waiting | None = None
+    url: str,
+    options: Mapping[str, str] | None = None,
+    waiting: Waiting | None = None,
+    credentials: S3CredentialProvider | None = None,
 ) -> tuple[ObjectStore, str]:
     """The store that holds the dataset at `url`, and the dataset's key prefix in it. `waiting` says how it is
-    waited for while it is away.
+    waited for while it is away; `credentials` are asked for instead of those in the options, whenever the
+    ones before are about to end, where it is on S3.
 
     The prefix has no slash at either end and is empty for a dataset at the root. Opening
     `store.url` with the same options opens the same store again, in another process too (except
@@ -130,7 +135,8 @@ def open_store(
     if not parts.netloc:
         raise Refused(f"{url}: names no bucket; write {scheme}://bucket/prefix")
     root = f"{scheme}://{parts.netloc}"
-    return _remote(root, provider, options or {}, waiting or Waiting()), _prefix(url, path)
+    store = _remote(root, provider, options or {}, waiting or Waiting(), credentials)
+    return store, _prefix(url, path)
 
 
 def split_scheme(url: str) -> tuple[str | None, str]:
@@ -192,8 +198,16 @@ def with_wait(options: Mapping[str, str], waiting: Waiting) -> dict[str, str]:
     return {WAIT_OPTION: f"{waiting.tasks_max_s:g}", **options}
 
 
-def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiting) -> ObjectStore:
+def _remote(
+    root: str,
+    provider: str,
+    options: Mapping[str, str],
+    waiting: Waiting,
+    credentials: S3CredentialProvider | None,
+) -> ObjectStore:
     config = {name.lower(): value for name, value in options.items()}
+    if credentials is not None:
+        config = {name: value for name, value in config.items() if name not in _CREDENTIALS}
     try:
         waiting, max_retries = _retries(config, waiting)
         endpoint = find_endpoint(provider, config, os.environ)
@@ -208,6 +222,8 @@ def _remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiti
             given: dict[str, Any] = {"config": config, "retry_config": retries}
             given["client_options"] = cast("ClientConfig", client) if client else None
             if provider == "aws_":  # `from_url` does not know the option that wins over every variable
+                if credentials is not None:
+                    given["credential_provider"] = credentials
                 return S3Store(urlsplit(root).netloc, **given)
             return from_url(root, **given)
 

@@ -25,6 +25,7 @@ from pyiceberg.typedef import Properties
 from lithify.datasets.iceberg.catalog_requests import asked_catalog, opened
 from lithify.datasets.iceberg.errors import said
 from lithify.datasets.iceberg.fileio import forget_metadata, lend, let_wait, waiting_of
+from lithify.datasets.iceberg.vended import VendedCredentials, vended
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store, settled_endpoint, split_scheme, with_wait
@@ -164,11 +165,14 @@ def _loaded(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
 
 def store_of(table: Table) -> tuple[ObjectStore, str]:
     """Lithify's own view of the place where the table lies, and the key of its root there."""
-    return open_place(table.location(), table.io.properties)
+    return open_place(table.location(), table.io.properties, vended(table))
 
 
-def open_place(location: str, properties: Properties) -> tuple[ObjectStore, str]:
-    """The store that holds a location of a table, and the location's key in it.
+def open_place(
+    location: str, properties: Properties, credentials: VendedCredentials | None = None
+) -> tuple[ObjectStore, str]:
+    """The store that holds a location of a table, and the location's key in it. `credentials` are asked for
+    again and again instead of those in the properties, which may end.
 
     Iceberg's locations are no URLs: a percent sign in one is a percent sign.
     """
@@ -180,7 +184,7 @@ def open_place(location: str, properties: Properties) -> tuple[ObjectStore, str]
     if scheme == "file" and rest.startswith("//") and not rest.startswith("///"):
         raise Refused(f"{location}: names a host, which PyIceberg takes for a folder; write file:///path")
     url = location if scheme is None else f"{scheme}:{quote(rest, safe='/@:')}"
-    return open_store(url, store_options(location, properties), waiting_of(properties))
+    return open_store(url, store_options(location, properties), waiting_of(properties), credentials)
 
 
 def task_options(location: str, properties: Properties) -> dict[str, str]:

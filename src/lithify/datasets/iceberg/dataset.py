@@ -160,6 +160,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
             raise Refused(f"{self.url}: the table lies elsewhere now ({table.location()}); start again")
         if table.metadata.table_uuid != self._uuid:
             raise Refused(f"{self.url}: the table was dropped and another has its name now; start again")
+        lend(self.store, table.io.properties)  # which may have other credentials by now
         return table
 
     @property

@@ -44,6 +44,8 @@ PART_BYTES = 8 * MIB
 MAX_PARTS_AT_ONCE = 8
 HELD_BYTES = 8 * MIB
 MAX_RECENT_BYTES = 16 * MIB
+MAX_LENT = 1000
+"""Some catalogs give other credentials for each hour."""
 _MAX_CONFLICTS = 10
 _METADATA = (".json", ".avro")
 _LASTING = (".json",)
@@ -94,14 +96,20 @@ class Lent:
     """The stores on S3 in which files of tables are reached, by their root and by how they are reached."""
 
     def __init__(self) -> None:
-        self._stores: dict[tuple[str, frozenset[tuple[str, Any]]], ObjectStore] = {}
+        self._stores: OrderedDict[tuple[str, frozenset[tuple[str, Any]]], ObjectStore] = OrderedDict()
+        self._lock = threading.Lock()
         self.recent = Recent()
 
     def lend(self, store: ObjectStore, properties: Mapping[str, Any]) -> None:
         """Files that are reached with the same properties go there from now on. Other stores than S3 are
         left alone, and so is where PyArrow takes another role."""
         if store.url.startswith(_SCHEMES) and not any(name in properties for name in _ROLES):
-            self._stores[store.url.rstrip("/"), _credentials(properties)] = store
+            key = store.url.rstrip("/"), _credentials(properties)
+            with self._lock:
+                self._stores[key] = store
+                self._stores.move_to_end(key)
+                while len(self._stores) > MAX_LENT:
+                    self._stores.popitem(last=False)
 
     def file(self, location: str, properties: Mapping[str, Any]) -> StoredFile | None:
         """A file; `None` where no store is lent for it, or where its name is not for such a store."""

@@ -1,0 +1,193 @@
+"""Credentials that a REST catalog gives out for a while: whoever has a table open asks for others in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from lithify.datasets.iceberg.catalogs import open_catalog
+from lithify.datasets.iceberg.stored_files import StoredFile
+from lithify.datasets.iceberg.vended import ASK_AGAIN_S, RETRY_S, VendedCredentials, vended
+from lithify.errors import ObjectNotFound
+from lithify.store.urls import open_store
+from lithify.testing import ManualClock
+from tests.datasets.iceberg import rest
+from tests.datasets.iceberg.rest import serve_rest
+from tests.datasets.iceberg.running import dataset_of
+from tests.datasets.iceberg.tables import NAME, append, make_rows, new_table, s3_catalog
+from tests.s3 import S3
+
+LIMIT_S = 20.0
+KEYS = {"s3.access-key-id": "key", "s3.secret-access-key": "secret"}
+
+
+class FakeCatalog:
+    """Gives other credentials each time."""
+
+    def __init__(self, **more: str) -> None:
+        self.asked = 0
+        self.is_away = False
+        self.more = {name.replace("_", "-").replace("s3-", "s3."): value for name, value in more.items()}
+
+    def properties(self) -> dict[str, str]:
+        return {**KEYS, "s3.session-token": f"token-{self.asked}", **self.more}
+
+    def load_table(self, identifier: tuple[str, ...]) -> Any:
+        assert identifier == NAME
+        if self.is_away:
+            raise ConnectionError("nobody there")
+        self.asked += 1
+        return SimpleNamespace(io=SimpleNamespace(properties=self.properties()))
+
+
+def credentials_of(catalog: FakeCatalog, clock: ManualClock) -> VendedCredentials:
+    return VendedCredentials(catalog, NAME, catalog.properties(), clock)  # type: ignore[arg-type]
+
+
+def ends_in_s(credentials: Any, clock: ManualClock) -> float:
+    ends: datetime = credentials["expires_at"]
+    return ends.timestamp() - clock.now_ms() / 1000
+
+
+def test_the_catalog_is_asked_whenever_they_are_about_to_end() -> None:
+    clock, catalog = ManualClock(), FakeCatalog()
+    credentials = credentials_of(catalog, clock)
+    first = credentials()
+    assert (first["access_key_id"], first["secret_access_key"]) == ("key", "secret")
+    assert first["token"] == "token-0"
+    assert catalog.asked == 0, "the table was just loaded"
+    assert ends_in_s(first, clock) == ASK_AGAIN_S
+    assert [credentials()["token"], credentials()["token"]] == ["token-1", "token-2"]
+
+
+def test_when_they_end_is_what_the_catalog_says() -> None:
+    clock = ManualClock()
+    catalog = FakeCatalog(s3_session_token_expires_at_ms=str(clock.now_ms() + 3_600_000))
+    assert ends_in_s(credentials_of(catalog, clock)(), clock) == 3600
+    for odd in ("soon", "-1", str(1 << 70)):
+        catalog = FakeCatalog(s3_session_token_expires_at_ms=odd)
+        assert ends_in_s(credentials_of(catalog, clock)(), clock) == ASK_AGAIN_S
+
+
+def test_those_at_hand_stay_while_the_catalog_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    clock, catalog = ManualClock(), FakeCatalog()
+    credentials = credentials_of(catalog, clock)
+    credentials()
+    catalog.is_away = True
+    kept = credentials()
+    assert (kept["token"], ends_in_s(kept, clock)) == ("token-0", RETRY_S)
+    assert "no new credentials: nobody there" in caplog.text
+    catalog.is_away = False
+    assert credentials()["token"] == "token-1"
+
+
+@contextmanager
+def tokens_of_requests() -> Iterator[tuple[str, list[str | None]]]:
+    """A server that has no object, and the tokens that were shown to it."""
+    shown: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+        def do_HEAD(self) -> None:
+            shown.append(self.headers.get("x-amz-security-token"))
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", shown
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_store_asks_for_credentials_before_they_end() -> None:
+    given = list[str]()
+
+    def credentials() -> Any:
+        given.append(f"token-{len(given)}")
+        ends = datetime.now(UTC) + timedelta(seconds=1)
+        return {"access_key_id": "k", "secret_access_key": "s", "token": given[-1], "expires_at": ends}
+
+    with tokens_of_requests() as (endpoint, shown):
+        options = {"aws_endpoint": endpoint, "aws_region": "r", "aws_session_token": "of the opening"}
+        store, _ = open_store("s3://bucket/root", options, credentials=credentials)
+        until_s = time.monotonic() + LIMIT_S
+        while "token-1" not in shown and time.monotonic() < until_s:
+            with pytest.raises(ObjectNotFound):
+                store.head("root/x")
+            time.sleep(0.05)
+    assert shown[0] == "token-0"
+    assert "token-1" in shown
+
+
+@pytest.fixture
+def vending(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Table]:
+    """A table of a REST catalog that gives other credentials each time it is asked."""
+    backend, loaded = s3_catalog(s3, tmp_path), rest._loaded
+    table = new_table(backend)
+    append(table, make_rows(3))
+    times = iter(range(1 << 30))
+
+    def vend(found: Any) -> dict[str, Any]:
+        config = {
+            "s3.access-key-id": s3.options["aws_access_key_id"],
+            "s3.secret-access-key": s3.options["aws_secret_access_key"],
+            "s3.session-token": f"token-{next(times)}",
+        }
+        return {**loaded(found), "config": config}
+
+    monkeypatch.setattr(rest, "_loaded", vend)
+    with serve_rest(backend) as client:
+        uri = str(client.properties["uri"])
+        options = {"type": "rest", "uri": uri, "s3.endpoint": s3.endpoint, "s3.region": "us-east-1"}
+        yield open_catalog("test", options).load_table(NAME)
+
+
+def test_what_a_service_keeps_open_has_other_credentials_later(
+    vending: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Callable[[], Any]] = []
+    really_open = open_store
+
+    def open_noted(*arguments: Any) -> Any:
+        asked.extend(filter(None, arguments[3:]))
+        return really_open(*arguments)
+
+    monkeypatch.setattr("lithify.datasets.iceberg.catalogs.open_store", open_noted)
+    dataset = dataset_of(vending)
+    (credentials,) = asked
+    tokens = [credentials()["token"] for _ in range(3)]
+    assert len(set(tokens)) == 3
+    dataset.take_epoch()
+    now = dataset.load()
+    assert now.io.properties["s3.session-token"] not in tokens
+    assert isinstance(now.io.new_input(now.metadata_location), StoredFile), "by the same store as before"
+    assert dataset.snapshot().files
+
+
+def test_credentials_of_a_catalog_that_vends_none_are_those_of_the_opening(s3: S3, tmp_path: Path) -> None:
+    backend = s3_catalog(s3, tmp_path)
+    table = new_table(backend)
+    assert vended(table) is None
+    with serve_rest(backend) as client:
+        assert vended(client.load_table(NAME)) is None
