@@ -3,7 +3,7 @@ mutant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -34,14 +34,6 @@ def _look_then_hold(self: ObjectHolds, *args: Any) -> Placed:
     before = self._thresholds.read()
     with mock.patch.object(self, "_thresholds", SimpleNamespace(read=lambda: before)):
         return _honest_take(self, *args)
-
-
-_honest_renew = ObjectHolds.renew
-
-
-def _renew_whatever(self: ObjectHolds, *args: Any) -> Placed:
-    with mock.patch.object(self, "_thresholds", SimpleNamespace(read=lambda: None)):
-        return _honest_renew(self, *args)
 
 
 def _over_before_it_has_lapsed(hold: Hold, threshold: Threshold | None, now_ms: int) -> bool:
@@ -156,10 +148,6 @@ def _no_reason(table: Table, entry: Entry) -> str:
     return ""
 
 
-def _themselves(metadata: Any, snapshots: Set[int]) -> frozenset[int]:
-    return frozenset(snapshots)
-
-
 MUTANTS = (
     Mutant(
         "a hold is put after the watermark was read",
@@ -170,11 +158,6 @@ MUTANTS = (
         "holds are collected before the watermark is published",
         (rules.HOLDS, rules.READERS, rules.COMPACTED, rules.REFS),
         ((Expirer, "_look", _look_once),),
-    ),
-    Mutant(
-        "a lapsed hold is renewed whatever the watermark says",
-        (rules.HOLDS,),
-        ((ObjectHolds, "renew", _renew_whatever),),
     ),
     Mutant(
         "a hold is renewed as it was put, though it has not lapsed",
@@ -270,10 +253,5 @@ MUTANTS = (
         "the table keeps one snapshot, however many it wants",
         (rules.POLICY,),
         ((expire, "retention_of", _keep_one),),
-    ),
-    Mutant(
-        "who holds a snapshot does not hold what was made of it",
-        (rules.HOLDS, rules.READERS),
-        ((expire, "and_descendants", _themselves),),
     ),
 )
