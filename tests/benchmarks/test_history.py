@@ -26,6 +26,10 @@ IN_PYTHON = [tool for tool in TOOLS if tool.jobs is not None]
 SNAPSHOTS, FILES, ORPHANS = 60, 240, 3
 
 
+NOT_INSTALLED = "iceberg-zamboni is not installed"
+"""Peers come with the extra `bench` only; it is measured and judged where it is there."""
+
+
 @pytest.fixture(autouse=True)
 def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -40,14 +44,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def test_expiry_is_measured_and_judged(place: Place) -> None:
     ours, peer = expired(place, SNAPSHOTS, IN_PYTHON)
-    assert (ours.failure, ours.wrong, peer.failure, peer.wrong) == (None, [], None, [])
+    assert (ours.failure, ours.wrong, peer.wrong) == (None, [], [])
+    assert peer.failure in (None, NOT_INSTALLED)
     assert ours.wall_s > 0
     # What the reader stands at, all after it, and what is tagged.
     assert ours.found["snapshots"] == READER_BEHIND + 1 + 1
     assert ours.found["reader_can_go_on"]
     assert ours.found["unneeded_files"] == 0
-    assert peer.found["snapshots"] == KEPT + 1
-    assert not peer.found["reader_can_go_on"]
+    if peer.failure is None:
+        assert peer.found["snapshots"] == KEPT + 1
+        assert not peer.found["reader_can_go_on"]
 
 
 def test_the_judge_misses_files_and_rows(place: Place) -> None:
@@ -69,7 +75,8 @@ def test_the_judge_misses_files_and_rows(place: Place) -> None:
 
 def test_manifests_are_rewritten_and_one_day_is_planned(tmp_path: Path) -> None:
     before_s, (ours, peer) = rewritten_manifests(made(tmp_path, "manifests", 20, 1000, 16 << 10), IN_PYTHON)
-    assert (ours.failure, ours.wrong, peer.failure, peer.wrong) == (None, [], None, [])
+    assert (ours.failure, ours.wrong, peer.wrong) == (None, [], [])
+    assert peer.failure in (None, NOT_INSTALLED)
     assert before_s > 0
     assert 1 < ours.found["manifests"] < 20
 
