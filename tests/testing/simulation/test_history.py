@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +11,7 @@ from lithify.testing.simulation.history import rules, simulate
 from lithify.testing.simulation.history.coverage import missing
 from tests.testing.simulation.history_mutants import MUTANTS
 from tests.testing.simulation.mutants import Mutant
+from tests.testing.simulation.playing import assert_noticed, trace_of
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
@@ -41,10 +39,7 @@ def test_every_trouble_was_played(summary: Summary) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
     seeds = range(mutant.first_seed, mutant.first_seed + MUTANT_SEEDS)
-    with mutant.applied():
-        found = next((o.violation for o in map(simulate, seeds) if o.violation is not None), None)
-    assert found is not None
-    assert found.rule in mutant.noticed_by
+    assert_noticed(mutant, simulate, seeds)
 
 
 def test_every_invariant_has_a_mutant() -> None:
@@ -52,14 +47,8 @@ def test_every_invariant_has_a_mutant() -> None:
 
 
 def test_a_seed_plays_the_same_run_in_every_process() -> None:
-    def trace(hash_seed: str) -> str:
-        command = [sys.executable, *replay_command(7, HISTORY).split()[1:]]
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        return result.stdout.rpartition("1 seeds")[0]
-
-    first = trace("1")
-    assert first == trace("2")
+    first = trace_of(7, HISTORY, hash_seed="1")
+    assert first == trace_of(7, HISTORY, hash_seed="2")
     assert first.count("\n") > 100
 
 

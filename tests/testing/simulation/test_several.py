@@ -4,9 +4,6 @@ noticed."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +11,7 @@ from lithify.testing.simulation.__main__ import SEVERAL, Summary, main, outcomes
 from lithify.testing.simulation.several import rules, simulate
 from lithify.testing.simulation.several.coverage import missing
 from tests.testing.simulation.mutants import Mutant
+from tests.testing.simulation.playing import assert_noticed, trace_of
 from tests.testing.simulation.several_mutants import MUTANTS
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
@@ -42,10 +40,7 @@ def test_every_trouble_was_played(summary: Summary) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_unfairness_is_noticed(mutant: Mutant) -> None:
-    with mutant.applied():
-        found = next((o.violation for o in map(simulate, MUTANT_SEEDS) if o.violation is not None), None)
-    assert found is not None
-    assert found.rule in mutant.noticed_by
+    assert_noticed(mutant, simulate, MUTANT_SEEDS)
 
 
 def test_every_invariant_has_a_mutant() -> None:
@@ -53,14 +48,8 @@ def test_every_invariant_has_a_mutant() -> None:
 
 
 def test_a_seed_plays_the_same_run_in_every_process() -> None:
-    def trace(hash_seed: str) -> str:
-        command = [sys.executable, *replay_command(7, SEVERAL).split()[1:]]
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        return result.stdout.rpartition("1 seeds")[0]
-
-    first = trace("1")
-    assert first == trace("2")
+    first = trace_of(7, SEVERAL, hash_seed="1")
+    assert first == trace_of(7, SEVERAL, hash_seed="2")
     assert first.count("\n") > 100
 
 

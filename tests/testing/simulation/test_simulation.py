@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from lithify.testing.simulation import rules, simulate
-from lithify.testing.simulation.__main__ import Summary, main, outcomes, replay_command
+from lithify.testing.simulation.__main__ import DATABASE, Summary, main, outcomes, replay_command
 from lithify.testing.simulation.coverage import missing
 from lithify.testing.simulation.scenario import Faults
 from lithify.testing.simulation.world import World
 from tests.testing.simulation.mutants import MUTANTS, Mutant
+from tests.testing.simulation.playing import assert_noticed, trace_of
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
@@ -42,10 +40,7 @@ def test_every_fault_and_every_step_was_played(summary: Summary) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
     seeds = range(mutant.first_seed, mutant.first_seed + MUTANT_SEEDS)
-    with mutant.applied():
-        found = next((o.violation for o in map(simulate, seeds) if o.violation is not None), None)
-    assert found is not None
-    assert found.rule in mutant.noticed_by
+    assert_noticed(mutant, simulate, seeds)
 
 
 def test_every_invariant_has_a_mutant() -> None:
@@ -66,14 +61,8 @@ def test_when_nothing_goes_wrong_no_work_is_done_twice() -> None:
 
 
 def test_a_seed_plays_the_same_run_in_every_process() -> None:
-    def trace(hash_seed: str) -> str:
-        command = [sys.executable, *replay_command(44).split()[1:]]
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        return result.stdout.rpartition("1 seeds")[0]
-
-    first = trace("1")
-    assert first == trace("2")
+    first = trace_of(44, DATABASE, hash_seed="1")
+    assert first == trace_of(44, DATABASE, hash_seed="2")
     assert first.count("\n") > 1_000
 
 

@@ -7,7 +7,6 @@
 4. Where the table says so (`lithify.expire-snapshots` is 1, in its properties or in the settings), snapshots
    that nobody needs are expired, and files whose grace period is over are deleted (`expire`). Otherwise
    nothing is ever expired.
-
 5. Where the table says so (`lithify.remove-orphans` is 1), orphan files are deleted (`orphans`), once in each
    `lithify.orphan-interval-seconds`, whichever coordinator it is: `orphan_runs` remembers the last time. One
    that was refused comes again after the same time, because looking costs a listing of the whole location.
@@ -43,7 +42,6 @@ from lithify.events import GarbageCollected, HistoryRun, Observer
 from lithify.ids import Ids
 
 _log = logging.getLogger("lithify")
-
 
 ORPHANS_LOOK_MS = 3_600_000
 """So often a coordinator sees whether it is time to look for orphan files; what failed is tried then."""

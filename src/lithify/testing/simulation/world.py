@@ -25,8 +25,7 @@ from lithify.testing.faulty import Fault, FaultyStore
 from lithify.testing.memory import MemoryStore
 from lithify.testing.simulation.codecs import REAL_SHARE, Codecs
 from lithify.testing.simulation.core.fibers import FiberClock, Scheduler
-from lithify.testing.simulation.core.outcome import Violation
-from lithify.testing.simulation.core.waiting import told_at
+from lithify.testing.simulation.core.recording import RecordedWorld
 from lithify.testing.simulation.model import Model
 from lithify.testing.simulation.scenario import MAX_PAUSE_MS, SLOW_LATENCY_MS, Faults, Scenario
 
@@ -66,10 +65,11 @@ class RunningTask:
     """Nobody waits for the result any more."""
 
 
-class World:
+class World(RecordedWorld):
     """All that the processes of one run share."""
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
+        super().__init__(trace)
         self.seed = seed
         self.rng = random.Random(f"simulation {seed}")
         self.scenario = Scenario.draw(self.rng)
@@ -78,7 +78,6 @@ class World:
         self.objects = MemoryStore(FiberClock(self.scheduler), keeps_put_ids=self.rng.random() < 0.7)
         self.codecs = Codecs(real=self.rng.random() < REAL_SHARE)
         self.model = Model(self.scenario)
-        self.counts: Counter[str] = Counter()
         self.processes: list[Process] = []
         self.tasks: list[RunningTask] = []
         """All tasks of all engines, wanted by somebody or not."""
@@ -93,13 +92,7 @@ class World:
         self.refusals = 0
         """How many coordinators in a row refused to start because another may be alive."""
         self.watcher: Watcher | None = None
-        self.violation: Violation | None = None
-        self._trace = trace
         self._names: Counter[str] = Counter()
-
-    @property
-    def now_ms(self) -> int:
-        return self.scheduler.now_ms
 
     def process(self, kind: str) -> Process:
         """A new process with a name of its own."""
@@ -110,31 +103,15 @@ class World:
         self.log(process.name, f"starts, its clock is {process.clock.skew_ms:+d} ms off")
         return process
 
-    def fail(self, rule: str, text: str) -> Violation:
-        """Record that an invariant does not hold; the caller raises what this returns."""
-        if self.violation is None:
-            self.violation = Violation(rule, text)
-            self.log("judge", f"VIOLATION of {rule}: {text}")
-            for process in self.processes:
-                process.kill()
-        return self.violation
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
 
     def calm(self) -> None:
         """From now on nothing goes wrong any more."""
         self.faults = Faults(skew_ms=self.faults.skew_ms)
         self.is_calm = True
         self.log("world", "from now on nothing goes wrong")
-
-    def count(self, what: str) -> None:
-        self.counts[what] += 1
-
-    def log(self, who: str, text: str) -> None:
-        if self._trace is not None:
-            self._trace(told_at(self.now_ms, who, text))
-
-    @property
-    def is_traced(self) -> bool:
-        return self._trace is not None
 
 
 class Process:

@@ -27,8 +27,7 @@ from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.faulty import Crash
 from lithify.testing.memory import MemoryStore
 from lithify.testing.simulation.core.fibers import FiberClock, Killed, Scheduler
-from lithify.testing.simulation.core.outcome import Violation
-from lithify.testing.simulation.core.waiting import told_at
+from lithify.testing.simulation.core.recording import RecordedWorld
 from lithify.testing.simulation.history.lake import IDENTIFIER, ROOT, CatalogView, FilesView, Lake, catalog_of
 from lithify.testing.simulation.history.scenario import (
     DELAY_MS,
@@ -61,10 +60,11 @@ class Watcher(Protocol):
         """`began_ms`: when the run began that asked for it; when it was asked where no run did."""
 
 
-class World:
+class World(RecordedWorld):
     """All that the processes of one run share."""
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
+        super().__init__(trace)
         self.seed = seed
         self.rng = random.Random(f"history {seed}")
         self.scenario = Scenario.draw(self.rng)
@@ -72,19 +72,12 @@ class World:
         self.scheduler = Scheduler(self.rng)
         self.objects = MemoryStore(FiberClock(self.scheduler), keeps_put_ids=self.rng.random() < 0.7)
         self.lake = Lake(RandomIds(self.rng))
-        self.counts: Counter[str] = Counter()
         self.is_calm = False
         """Nothing goes wrong any more, and everybody ends what he has begun."""
         self.is_over = False
         """What still runs ends at its next call."""
         self.watcher: Watcher | None = None
-        self.violation: Violation | None = None
-        self._trace = trace
         self._names: Counter[str] = Counter()
-
-    @property
-    def now_ms(self) -> int:
-        return self.scheduler.now_ms
 
     def process(self, kind: str) -> Process:
         """A new process with a name of its own."""
@@ -97,24 +90,8 @@ class World:
         self.is_calm = True
         self.log("world", "from now on nothing goes wrong, and everybody ends what is begun")
 
-    def fail(self, rule: str, text: str) -> Violation:
-        """Record that an invariant does not hold; the caller raises what this returns."""
-        if self.violation is None:
-            self.violation = Violation(rule, text)
-            self.is_over = True
-            self.log("judge", f"VIOLATION of {rule}: {text}")
-        return self.violation
-
-    def count(self, what: str) -> None:
-        self.counts[what] += 1
-
-    def log(self, who: str, text: str) -> None:
-        if self._trace is not None:
-            self._trace(told_at(self.now_ms, who, text))
-
-    @property
-    def is_traced(self) -> bool:
-        return self._trace is not None
+    def end(self) -> None:
+        self.is_over = True
 
 
 class Process:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -14,8 +13,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.simulation.codecs import REAL_SHARE, Codecs
 from lithify.testing.simulation.core.fibers import FiberClock, Killed, Scheduler
-from lithify.testing.simulation.core.outcome import Violation
-from lithify.testing.simulation.core.waiting import told_at
+from lithify.testing.simulation.core.recording import RecordedWorld
 from lithify.testing.simulation.several.lake import Lake
 from lithify.testing.simulation.several.scenario import MAX_LATENCY_MS, Scenario, Trouble
 
@@ -35,10 +33,11 @@ class Written(Protocol):
         """A write of the ledger of a dataset was made to fail."""
 
 
-class World:
+class World(RecordedWorld):
     """All that the processes of one run share."""
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
+        super().__init__(trace)
         self.seed = seed
         self.rng = random.Random(f"several {seed}")
         self.scenario = Scenario.draw(self.rng)
@@ -47,7 +46,6 @@ class World:
         self.ids = RandomIds(self.rng)
         self.codecs = Codecs(real=self.rng.random() < REAL_SHARE)
         self.lake = Lake()
-        self.counts: Counter[str] = Counter()
         self.is_calm = False
         """Nothing goes wrong any more, and nothing arrives."""
         self.killed: set[str] = set()
@@ -55,31 +53,9 @@ class World:
         self.is_over = False
         """What still runs ends at its next call of a store."""
         self.watcher: Written | None = None
-        self.violation: Violation | None = None
-        self._trace = trace
 
-    @property
-    def now_ms(self) -> int:
-        return self.scheduler.now_ms
-
-    def fail(self, rule: str, text: str) -> Violation:
-        """Record that an invariant does not hold; the caller raises what this returns."""
-        if self.violation is None:
-            self.violation = Violation(rule, text)
-            self.is_over = True
-            self.log("judge", f"VIOLATION of {rule}: {text}")
-        return self.violation
-
-    def count(self, what: str) -> None:
-        self.counts[what] += 1
-
-    def log(self, who: str, text: str) -> None:
-        if self._trace is not None:
-            self._trace(told_at(self.now_ms, who, text))
-
-    @property
-    def is_traced(self) -> bool:
-        return self._trace is not None
+    def end(self) -> None:
+        self.is_over = True
 
     def observer(self, who: str, then: Callable[[events.Event], None] = events.ignore) -> events.Observer:
         """Counts and traces what happens to `who`, and passes it on."""

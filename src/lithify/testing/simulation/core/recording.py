@@ -1,0 +1,49 @@
+"""What is noted while a seed is played: how often what happened, a trace, and the violation that ends it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+
+from lithify.testing.simulation.core.fibers import Scheduler
+from lithify.testing.simulation.core.outcome import Violation
+from lithify.testing.simulation.core.waiting import told_at
+
+
+class RecordedWorld(ABC):
+    """A world, as far as it is recorded."""
+
+    scheduler: Scheduler
+
+    def __init__(self, trace: Callable[[str], None] | None) -> None:
+        self.counts: Counter[str] = Counter()
+        self.violation: Violation | None = None
+        self._trace = trace
+
+    @property
+    def now_ms(self) -> int:
+        return self.scheduler.now_ms
+
+    @abstractmethod
+    def end(self) -> None:
+        """What still runs ends at its next call."""
+
+    def fail(self, rule: str, text: str) -> Violation:
+        """Record that an invariant does not hold; the caller raises what this returns."""
+        if self.violation is None:
+            self.violation = Violation(rule, text)
+            self.log("judge", f"VIOLATION of {rule}: {text}")
+            self.end()
+        return self.violation
+
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    def log(self, who: str, text: str) -> None:
+        if self._trace is not None:
+            self._trace(told_at(self.now_ms, who, text))
+
+    @property
+    def is_traced(self) -> bool:
+        return self._trace is not None

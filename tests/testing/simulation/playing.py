@@ -1,0 +1,28 @@
+"""Seeds played for tests of any world."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+
+from lithify.testing.simulation.__main__ import replay_command
+from lithify.testing.simulation.core.outcome import Outcome
+from tests.testing.simulation.mutants import Mutant
+
+
+def assert_noticed(mutant: Mutant, simulate: Callable[[int], Outcome], seeds: Iterable[int]) -> None:
+    """One of the seeds violates one of the rules that are to notice the mutant, and none another before."""
+    with mutant.applied():
+        found = next((o.violation for o in map(simulate, seeds) if o.violation is not None), None)
+    assert found is not None
+    assert found.rule in mutant.noticed_by
+
+
+def trace_of(seed: int, world: str, *, hash_seed: str) -> str:
+    """The trace of a seed, played by a process of its own with this seed of hashes."""
+    command = [sys.executable, *replay_command(seed, world).split()[1:]]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return result.stdout.rpartition("1 seeds")[0]
