@@ -11,6 +11,7 @@ import pytest
 
 from lithify.datasets.kafka.index import Matched, Run, Slice, index, match, merge, part, slices
 from lithify.datasets.kafka.kernel.keys import ENTRY
+from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.datasets.kafka.transactions import fates, follow
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import Batch, in_transaction, marker
@@ -21,7 +22,7 @@ MASK = (1 << 64) - 1
 def run_of(*batches: Batch) -> Run:
     source = logs.log(*batches)
     what, _ = fates(source.batches, follow(source.batches).aborted)
-    return index(source, what)
+    return index(source, what, NO_BOUND)
 
 
 def plain_siphash_128(key: bytes) -> tuple[int, int]:
@@ -87,21 +88,28 @@ def test_runs_are_ordered_by_hash_and_offset() -> None:
     assert len(order) == 300
 
 
-def test_a_lonely_tombstone_has_nothing_left_that_it_deletes() -> None:
+def test_what_is_not_decided_supersedes_nothing() -> None:
+    source = logs.log(logs.data(0, ("a", "1")), in_transaction(1, ("a", "2"), ("b", "1"), id=1))
+    what, _ = fates(source.batches, ())
+    for bound, expected in ((3, [0, 1, 2]), (2, [0, 1]), (1, [0]), (0, [])):
+        assert sorted(logs.column(index(source, what, bound), "offset")) == expected
+
+
+def test_a_tombstone_that_still_deletes_something_is_pinned() -> None:
     found = match([run_of(logs.data(0, ("a", "1"), ("a", None), ("b", None), ("c", None), ("c", "1")))])
-    assert (list(found.dead), list(found.lonely), found.keys) == ([0, 3], [2], 3)
+    assert (list(found.dead), list(found.pinned), found.keys) == ([0, 3], [1], 3)
 
 
 def test_a_record_indexed_twice_does_not_supersede_itself() -> None:
     run = run_of(logs.data(0, ("a", "1"), ("a", "2"), ("b", None)))
     found = match([run, run])
-    assert (list(found.dead), list(found.lonely)) == ([0], [2])
+    assert (list(found.dead), list(found.pinned)) == ([0], [])
 
 
 def test_no_runs_say_nothing() -> None:
     for runs in ([], [np.empty(0, ENTRY)]):
         found = match(runs)
-        assert (found.keys, list(found.dead), found.dead_bytes, list(found.lonely)) == (0, [], 0, [])
+        assert (found.keys, list(found.dead), found.dead_bytes, list(found.pinned)) == (0, [], 0, [])
         assert len(merge(runs)) == 0
 
 
@@ -133,7 +141,7 @@ def total(found: Sequence[Matched]) -> tuple[int, list[int], int, list[int]]:
         sum(each.keys for each in found),
         sorted(int(offset) for each in found for offset in each.dead),
         sum(each.dead_bytes for each in found),
-        sorted(int(offset) for each in found for offset in each.lonely),
+        sorted(int(offset) for each in found for offset in each.pinned),
     )
 
 
@@ -156,11 +164,11 @@ def test_any_runs_and_slices_come_to_what_a_plain_map_says(seed: int) -> None:
             newest[record.key] = record.offset
             if record.value is None:
                 tombstones.add(record.offset)
-    lonely = sorted(at for key, at in newest.items() if key not in older and at in tombstones)
+    pinned = sorted(at for key, at in newest.items() if key in older and at in tombstones)
     cut = rng.randrange(1, 39)
     runs = [run_of(*batches[:cut]), run_of(*batches[cut:])]
     found = total([match([part(run, piece) for run in runs]) for piece in slices(rng.choice((1, 2, 5)))])
-    assert (found[0], found[1], found[3]) == (len(newest), sorted(dead), lonely)
+    assert (found[0], found[1], found[3]) == (len(newest), sorted(dead), pinned)
     assert found == total([match(runs)])
     first = match(runs[:1])
     second = match([merge(runs[:1]), runs[1]])

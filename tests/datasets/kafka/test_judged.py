@@ -145,11 +145,12 @@ def test_a_history_cleaned_again_and_again_equals_kafkas_bytes(java: KafkaJava, 
     """With our decisions: aborted data, tombstones and markers go when their time has come."""
     source = decode(encode_all(logs.random_history(random.Random(seed), [Codec.NONE])), "log")
     for now_ms in range(10_000, 20_000, 2000):
-        rules = Rules(now_ms, 1000, keep_unkeyed=False)
+        rules = Rules(now_ms, 1000, keep_unkeyed=False, bound=NO_BOUND)
         what, _ = fates(source.batches, follow(source.batches).aborted)
         last = last_records(source.batches)
         retain_empty = empty_to_retain(source.batches, last, NO_BOUND)
-        retention = retain(source, what, rules, retain_empty, match([index(source, what)]).dead)
+        matched = match([index(source, what, NO_BOUND)])
+        retention = retain(source, what, rules, retain_empty, matched.dead, matched.pinned)
         data = bytes(filtered(source, retention))
         assert data == java.filtered(_bytes(source), now_ms, 1000, decisions(source, retention))
         source = decode(data, "log")

@@ -12,6 +12,7 @@ from lithify.datasets.kafka.index import index, match
 from lithify.datasets.kafka.record_batches import RecordBatches, decode, filtered
 from lithify.datasets.kafka.retention import (
     NO_BOUND,
+    NO_OFFSETS,
     LastRecord,
     Rules,
     active,
@@ -23,7 +24,7 @@ from lithify.datasets.kafka.transactions import fates, follow
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.logs import Batch, in_transaction, marker
 
-RULES = Rules(now_ms=10_000, delete_retention_ms=1000, keep_unkeyed=False)
+RULES = Rules(now_ms=10_000, delete_retention_ms=1000, keep_unkeyed=False, bound=NO_BOUND)
 LATER = replace(RULES, now_ms=11_000)
 """When the delete horizons that `RULES` sets have come."""
 Pair = tuple[int, str | None, str | None]
@@ -39,15 +40,14 @@ def clean(
 ) -> RecordBatches:
     """One pass over a whole log."""
     what, _ = fates(source.batches, follow(source.batches).aborted)
-    dead = match([index(source, what)]).dead
-    dead = dead[dead < rules.bound]
+    matched = match([index(source, what, rules.bound)])
     kept = retention(
         source,
         what,
         rules,
         empty_to_retain(source.batches, producers or {}, NO_BOUND if bound is None else bound),
-        dead,
-        np.array(pinned, np.int64),
+        matched.dead,
+        np.union1d(matched.pinned, np.array(pinned, np.int64)),
     )
     return decode(filtered(source, kept), source.name)
 
@@ -108,10 +108,12 @@ def test_cleaning_with_unkeyed_messages() -> None:
 
 
 def test_cleaning_with_uncleanable_section() -> None:
+    """What is past the bound stays, and supersedes nothing."""
     source = logs.log(
-        logs.data(0, ("a", "1"), (None, "1"), ("a", "2")), logs.data(3, ("a", "3"), (None, "2"))
+        logs.data(0, ("a", "0"), ("a", "1"), (None, "1"), ("a", "2")), logs.data(4, ("a", "3"), (None, "2"))
     )
-    assert pairs(clean(source, replace(RULES, bound=2))) == [(2, "a", "2"), (3, "a", "3"), (4, None, "2")]
+    expected = [(1, "a", "1"), (3, "a", "2"), (4, "a", "3"), (5, None, "2")]
+    assert pairs(clean(source, replace(RULES, bound=3))) == expected
 
 
 def test_basic_transaction_aware_cleaning() -> None:
@@ -223,7 +225,7 @@ def test_clean_segments_retaining_last_empty_batch() -> None:
     source = logs.log(logs.data(0, ("a", "1")), in_transaction(1, ("a", "2"), id=1), logs.data(2, ("a", "3")))
     part = decode(b"".join(source.raw(at) for at in range(2)), "log")
     what, _ = fates(part.batches, ())
-    kept = retention(part, what, RULES, empty_to_retain(part.batches, {}, 2), np.array([0, 1]))
+    kept = retention(part, what, RULES, empty_to_retain(part.batches, {}, 2), np.array([0, 1]), NO_OFFSETS)
     assert bases(decode(filtered(part, kept), "log")) == [1]
 
 

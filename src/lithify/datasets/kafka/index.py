@@ -10,8 +10,9 @@
 3. Once what was dead in some runs is gone, they may be merged into one (`merge`), which keeps only the newest
    entry of each key: the next round reads that one and what is new.
 
-A tombstone that is the newest of its key and has no older record in any run is *lonely*: nothing is left
-that it deletes. Runs must cover the log from its start for that to be true.
+A tombstone that is the newest of its key and has an older record in any run is *pinned*: it still deletes
+something, and must not go in the publication that removes that. Runs have to cover the log from its start, or
+from behind what holds no such key, for that to be the whole truth.
 """
 
 from __future__ import annotations
@@ -51,16 +52,17 @@ class Matched:
     """Records that a newer one of their key supersedes."""
     dead_bytes: int
     """Their size, unpacked."""
-    lonely: Offsets
-    """Tombstones with nothing left that they delete."""
+    pinned: Offsets
+    """Tombstones that still delete something."""
 
 
-def index(source: RecordBatches, fates: Fates) -> Run:
-    """The run of these batches."""
+def index(source: RecordBatches, fates: Fates, bound: int) -> Run:
+    """The run of these batches below the offset `bound`: what is not decided supersedes nothing."""
     skipped = fates.aborted | (source.batches["attributes"] & CONTROL != 0)
     entries = np.empty(len(source.records), ENTRY)
     count = hash_keys(source.memory.ctypes.data, source.records, skipped, entries)
-    return _ordered(entries[:count])
+    found = entries[:count]
+    return _ordered(found[found["offset"] < bound])
 
 
 def slices(count: int) -> list[Slice]:
@@ -82,13 +84,12 @@ def match(runs: Sequence[Run]) -> Matched:
     entries = _together(runs)
     newest = _newest(entries)
     dead = entries[~newest]
-    alone = newest & _oldest(newest)
-    lonely = entries[alone & (entries["flags"] & TOMBSTONE != 0)]
+    pinned = entries[newest & ~_oldest(newest) & (entries["flags"] & TOMBSTONE != 0)]
     return Matched(
         int(newest.sum()),
         np.sort(dead["offset"]),
         int(dead["size"].sum(dtype=np.int64)),
-        np.sort(lonely["offset"]),
+        np.sort(pinned["offset"]),
     )
 
 

@@ -13,8 +13,8 @@
 | batches left empty       | the last one of a producer that is still active, and the one at the bound    |
 
 Two passes at least lie between a tombstone and its end: the first one that keeps it sets the delete horizon.
-*Pinned* is a tombstone with an older value in an object that this pass does not rewrite, or that an earlier
-publication has not yet removed.
+*Pinned* is a tombstone that still deletes something: what is older of its key lies in an object that is not
+rewritten, or is removed by this very pass, whose publication may be interrupted.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Rules:
     """How long tombstones and empty markers stay once nothing older is left, `delete.retention.ms`."""
     keep_unkeyed: bool
     """Whether records without a key stay."""
-    bound: int = NO_BOUND
-    """Records from here on stay as they are."""
+    bound: int
+    """Records from here on stay as they are: they are not decided or not settled."""
     tombstones_below: int = NO_BOUND
     """Tombstones from here on stay: some copy may still have what they delete."""
     markers_below: int = NO_BOUND
@@ -68,10 +68,10 @@ def retention(
     fates: Fates,
     rules: Rules,
     retain_empty: Flags,
-    dead: Offsets = NO_OFFSETS,
-    pinned: Offsets = NO_OFFSETS,
+    dead: Offsets,
+    pinned: Offsets,
 ) -> Retention:
-    """What stays of these batches; `dead` are the offsets of superseded records."""
+    """What stays of these batches; `dead` and `pinned` are offsets of records, of any part of the log."""
     records, batches = source.records, source.batches
     offsets, at = records["offset"], records["batch"]
     is_control = _have(batches, CONTROL)

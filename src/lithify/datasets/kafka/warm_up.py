@@ -21,7 +21,7 @@ def warm_up() -> None:
     """Compile the kernel, or load it from the cache; further calls in a process cost next to nothing."""
     source = decode(_BATCH, "warm-up")
     what, _ = fates(source.batches, ())
-    index(source, what)
+    index(source, what, 8)
     keep, none = np.ones(3, np.bool_), np.zeros(1, np.bool_)
     filtered(source, Retention(keep, none, none, 0))
     merged(source, keep, Codec.NONE, 0)
