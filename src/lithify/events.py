@@ -238,7 +238,7 @@ class WaitingForStore(Event):
     level = logging.WARNING
 
     url: str
-    """Of the store."""
+    """Of the store, or `catalog NAME`."""
     since_s: float
     cause: str
 
@@ -251,6 +251,11 @@ class StoreBack(Event):
 
     url: str
     waited_s: float
+
+
+def waited_for(url: str) -> str:
+    """What is waited for, within a sentence; the store without its URL, as a dataset has one."""
+    return "the store" if "://" in url else url
 
 
 Observer = Callable[[Event], None]

@@ -26,6 +26,11 @@ def test_the_table_of_requests_is_as_measured(found: dict[str, Requests]) -> Non
     assert len(lines(found)) == len(found)
 
 
+def database_dollars(once: Requests) -> float:
+    """Of 450 MB into two SSTs of 290 MB together."""
+    return Requests(once.reads + 450 / 4, once.writes + 2 * 2 + 290 / 8).dollars
+
+
 def test_the_examples_are_worked_out(found: dict[str, Requests]) -> None:
     once, idle = found["table, a compaction"], found["table, an idle minute"]
     table = Requests(once.reads + 500 + 500, once.writes + 31).dollars
@@ -35,5 +40,6 @@ def test_the_examples_are_worked_out(found: dict[str, Requests]) -> None:
         f"${DOLLARS_A_READ * 1e6:.2f} a million",
         f"${DOLLARS_A_WRITE * 1e6:.0f} a million",
     ]
+    assert f"which is ${database_dollars(found['database, a compaction']):.4f} for 450 MB into 290" in TEXT
     said = [float(cell.strip(" $")) for cell in line.split("|")[4:6]]
     assert said == [pytest.approx(table, abs=0.0001), pytest.approx(month, rel=0.1)]

@@ -100,3 +100,23 @@ def test_no_command_goes_against_an_explicit_no(s3: S3, database: str, command: 
     result = invoke(command, database, *(f"--store-option={name}={value}" for name, value in options))
     assert result.exit_code == 2
     assert "allow_http=false forbids" in result.stderr
+
+
+def test_a_database_has_options_of_its_own(s3: S3, database: str) -> None:
+    elsewhere = {"s3://elsewhere#aws_endpoint": "http://127.0.0.1:1", "allow_http": "false"}
+    own = {f"{database}#{name}": value for name, value in without_consent(s3).items()}
+    given = {**elsewhere, **own, f"{database}#allow_http": "true"}
+    found = invoke_json(
+        "plan", database, *(f"--store-option={name}={value}" for name, value in given.items())
+    )
+    assert found["url"] == database
+
+
+def test_a_table_has_options_of_its_own(
+    s3: S3, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", table)
+    given = {f"iceberg://lake#{name}": value for name, value in without_consent(s3).items()}
+    given |= {"iceberg://lake/db#uri": "sqlite:////nowhere", "iceberg://lake/db.events#uri": table}
+    options = [f"--store-option={name}={value}" for name, value in given.items()]
+    assert invoke_json("status", "iceberg://lake/db.events", *options)["table"]["rows"] == 10

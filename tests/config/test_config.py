@@ -114,6 +114,40 @@ def test_secrets_are_not_shown() -> None:
     assert "hunter2" not in str(loaded.settings())
 
 
+def test_options_of_a_store_may_be_for_what_is_at_a_url() -> None:
+    options = {
+        "aws_region": "eu-west-1",
+        "aws_endpoint": "for all",
+        "s3://archive#aws_endpoint": "of a bucket",
+        "s3://archive/old/#aws_endpoint": "of a folder",
+        "s3://archive#aws_secret_access_key": "hunter2",
+        "s3:#aws_region": "of a scheme",
+    }
+    loaded = load(
+        None, {f"store_options.{name}": ("--store-option", value) for name, value in options.items()}
+    )
+    assert "hunter2" not in str(loaded.settings())
+    assert "hunter2" in loaded.secrets()
+    secret = {"aws_secret_access_key": "hunter2"}
+    for url, endpoint, region, more in (
+        ("s3://archive", "of a bucket", "of a scheme", secret),
+        ("s3://archive/db", "of a bucket", "of a scheme", secret),
+        ("s3://archive/old", "of a folder", "of a scheme", secret),
+        ("s3://archive/old/db/", "of a folder", "of a scheme", secret),
+        ("s3://archive/older", "of a bucket", "of a scheme", secret),
+        ("s3://archives/db", "for all", "of a scheme", {}),
+        ("gs://archive/db", "for all", "eu-west-1", {}),
+    ):
+        expected = {"aws_region": region, "aws_endpoint": endpoint, **more}
+        assert loaded.config.store_options_of(url) == expected, url
+
+
+@pytest.mark.parametrize("name", ["archive#aws_endpoint", "s3://archive#", "#aws_endpoint"])
+def test_an_option_of_no_place_is_refused(name: str) -> None:
+    with pytest.raises(Refused, match="neither a name nor of the form URL#name"):
+        load(None, {f"store_options.{name}": ("--store-option", "x")})
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

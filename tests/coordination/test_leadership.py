@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -14,13 +16,21 @@ import pytest
 from lithify.compaction.lease import LEASE_MS, LOOK_AFTER_MS, MAX_EPOCH, RENEW_AFTER_MS, Lease, Taking
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.model import ExternalDb
-from lithify.errors import CoordinatorAlive, CorruptObject, Fenced, Refused, StoreError
+from lithify.errors import (
+    CoordinatorAlive,
+    CorruptObject,
+    Fenced,
+    ObjectExists,
+    Refused,
+    StoreError,
+    StoreUnavailable,
+)
 from lithify.ids import RandomIds
 from lithify.store import together
 from lithify.store.objects import ObjectStore
 from lithify.store.together import Beside
+from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import (
-    Call,
     CountingStore,
     Crash,
     CrashSite,
@@ -149,6 +159,62 @@ def test_an_epoch_whose_answer_was_lost_is_taken_once(keeps_put_ids: bool, fault
             lead(world.leadership(wrap))
     assert lead(world.leadership(wrap)) == 1
     assert world.manifest.compactor_epoch == 1
+
+
+class Late(WrappedStore):
+    """The first epoch is not there when its author gives up, but later: before a call of the next try."""
+
+    def __init__(self, inner: ObjectStore, takes_epoch: Callable[[Call], bool]) -> None:
+        super().__init__(inner)
+        self._takes_epoch = takes_epoch
+        self._under_way: Callable[[], object] | None = None
+        self.calls_left = 0
+        """Until it lands; 0: it does not yet, or has."""
+
+    def around(self, call: Call, action: Callable[[], T]) -> T:
+        if self._under_way is not None and self.calls_left:
+            self.calls_left -= 1
+            if self.calls_left == 0:
+                with suppress(ObjectExists):
+                    self._under_way()
+        elif self._under_way is None and self._takes_epoch(call):
+            self._under_way = action
+            raise StoreUnavailable("the answer does not come", "no answer")
+        return action()
+
+
+def ledger_of_a_table(call: Call) -> bool:
+    return call.method == "create" and "/ledger/" in call.key
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+@pytest.mark.parametrize("keeps_put_ids", [True, False])
+def test_an_epoch_that_lands_during_the_next_try_is_nobody_elses(
+    tmp_path: Path, is_table: bool, keeps_put_ids: bool
+) -> None:
+    for lands_before in count(1):
+        folder = tmp_path / str(lands_before)
+        folder.mkdir()
+        world: Database | TableWorld = (
+            TableWorld(folder, keeps_put_ids=keeps_put_ids)
+            if is_table
+            else Database(keeps_put_ids=keeps_put_ids)
+        )
+        late: list[Late] = []
+
+        def wrap(store: ObjectStore, late: list[Late] = late) -> ObjectStore:
+            late.append(Late(store, ledger_of_a_table if is_table else manifest_write))
+            return late[-1]
+
+        leadership = world.leadership(wrap)
+        with pytest.raises(StoreUnavailable):
+            lead(leadership)
+        late[-1].calls_left = lands_before
+        assert lead(leadership) in (1, 2), lands_before
+        assert lead(world.leadership()) in (2, 3), lands_before
+        if late[-1].calls_left > 0:
+            break
+    assert lands_before > 5
 
 
 def test_an_epoch_whose_answer_was_lost_is_found_under_what_others_wrote_since() -> None:

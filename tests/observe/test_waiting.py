@@ -45,6 +45,15 @@ def test_the_line_counts_the_seconds_by_itself_and_goes_when_it_is_over() -> Non
         assert "ABCDEF" in after
 
 
+def test_a_catalog_is_named() -> None:
+    screen = io.StringIO()
+    with ProgressBars(Console(file=screen, force_terminal=True, width=150), ManualClock()) as bars:
+        bars(events.WaitingForStore("iceberg://lake/db.events", "catalog lake", 5.2, "503"))
+        assert "waiting for catalog lake since 5 s: 503" in drawn(bars, screen)
+        bars(events.StoreBack("iceberg://lake/db.events", "catalog lake", 12.4))
+        assert "Catalog lake is back" in screen.getvalue()
+
+
 @pytest.mark.parametrize("observe", [log_waiting, EventLog(ManualClock())])
 def test_the_log_says_it_where_only_warnings_are_shown(
     observe: events.Observer, caplog: pytest.LogCaptureFixture

@@ -26,8 +26,8 @@ class Lake:
             **{_variable(name): value for name, value in {"uri": uri, **properties}.items()},
         }
         """With which a process knows the catalog."""
-        catalog = new_catalog(folder, name="lake", warehouse=warehouse, properties=properties)
-        self._table = new_table(catalog, properties=EAGER)
+        self.catalog = new_catalog(folder, name="lake", warehouse=warehouse, properties=properties)
+        self._table = new_table(self.catalog, properties=EAGER)
         self._rows: list[Row] = []
 
     def add(self, files: int = 3) -> None:

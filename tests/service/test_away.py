@@ -1,9 +1,10 @@
-"""A service one of whose stores is away."""
+"""A service one of whose stores or catalogs is away."""
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from lithify.errors import DatasetNotFound
 from lithify.events import Event
 from lithify.testing.engine import InlineEngine
 from lithify.testing.s3 import Outage, S3Server
+from tests.away import HOW
+from tests.cli.invoking import invoke
 from tests.flaky import FAIR, Site
 from tests.judge.official import Put, open_db
 from tests.processes.lakes import Lake, s3_properties
@@ -92,10 +95,14 @@ def test_one_store_that_is_away_holds_up_nothing_but_its_own_dataset(
 def known_lake(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A table in the site's store whose catalog this process knows."""
     lake = Lake(folder, site.url("warehouse"), s3_properties(site.options))
-    for name, value in lake.environment.items():
+    know(monkeypatch, lake.environment)
+    return lake
+
+
+def know(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it reads that but once
-    return lake
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
@@ -127,6 +134,67 @@ def test_a_table_whose_store_is_away_at_the_start_is_opened_when_it_is_back(
     assert not [event for event in seen.events if isinstance(event, events.Quarantined)]
     assert lake.is_compacted
     lake.check()
+
+
+def of_the_catalog(event: Event) -> bool:
+    return isinstance(event, events.WaitingForStore) and event.url == "catalog lake"
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("is_away_at_the_start", [True, False])
+def test_a_catalog_that_is_away_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, is_away_at_the_start: bool
+) -> None:
+    """From the start on, or from when the rows are about to be rewritten."""
+    lake = Lake(tmp_path)
+    lake.add()
+    seen, stop = Seen(), threading.Event()
+    with HOW[how](lake) as catalog:
+        know(monkeypatch, catalog.environment)
+
+        def observe(event: Event) -> None:
+            is_first = not any(isinstance(one, events.Claimed) for one in seen.events)
+            if isinstance(event, events.Claimed) and is_first and not is_away_at_the_start:
+                catalog.fall_away()
+            seen(event)
+
+        if is_away_at_the_start:
+            catalog.fall_away()
+        service = lithify.Service([lake.url], settings=SETTINGS, engine=InlineEngine(), on_event=observe)
+        thread = threading.Thread(target=service.run, args=(stop,))
+        thread.start()
+        try:
+            assert seen.wait_for(of_the_catalog)
+            assert thread.is_alive()
+            catalog.come_back()
+            assert seen.wait_for(committed("events"))
+        finally:
+            catalog.come_back()
+            stop.set()
+            thread.join(LIMIT_S)
+        assert not thread.is_alive()
+    assert not [event for event in seen.events if isinstance(event, events.Quarantined)]
+    assert lake.is_compacted
+    lake.check()
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_command_waits_for_a_catalog_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    lake = Lake(tmp_path)
+    lake.add()
+    with HOW[how](lake) as catalog:
+        know(monkeypatch, catalog.environment)
+        catalog.fall_away()
+        # PyIceberg takes a database that is locked for one without tables first, and SQLite waits by itself.
+        is_back = threading.Timer(14.0 if how.startswith("SQL") else 7.0, catalog.come_back)
+        is_back.start()
+        found = invoke("plan", lake.url)
+        is_back.join()
+    assert found.exit_code == 0, found.stderr
+    assert re.search(r"waiting for catalog lake since \d+ s: ", found.stderr)
+    assert "catalog lake is back" in found.stderr
 
 
 def test_what_is_refused_is_so_at_once_though_another_store_is_away(

@@ -9,7 +9,7 @@ import pytest
 
 from lithify.errors import ObjectNotFound, StoreError
 from lithify.events import Event, WaitingForStore
-from lithify.store import multipart
+from lithify.store import multipart, pace
 from lithify.store.multipart import PART_BYTES
 from lithify.store.requests import Requests, Watch
 from lithify.store.urls import open_store
@@ -17,6 +17,7 @@ from lithify.store.waiting import Waiting
 from lithify.testing.s3 import Outage, S3Server, Weather
 from tests.outages import is_told_with_its_end
 from tests.s3 import S3, store_options
+from tests.store.flaky import Asked, Fault, flaky
 from tests.store.test_remote import Request, between
 
 PIECE = bytes(range(256)) * (PART_BYTES // 512)
@@ -115,6 +116,60 @@ def test_an_outage_in_the_middle_is_waited_for_and_told(pieces: int) -> None:
     assert is_told_with_its_end(told)
     assert isinstance(told[0], WaitingForStore)
     assert told[0].cause.startswith("503")
+
+
+def test_a_part_that_hangs_is_sent_again_soon_where_parts_are_known_to_take_less(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first upload it would be cut off after two minutes."""
+    monkeypatch.setattr(pace, "LIMITS_S", (10.0, 120.0))
+    monkeypatch.setattr(pace, "_TIMES", 0.0)
+    hangs, asked, is_over = threading.Event(), list[str](), threading.Event()
+
+    def choose(request: Asked) -> Fault:
+        asked.append(request.path)
+        is_the_part = request.method == "PUT" and "partNumber=2" in request.path
+        if not is_the_part or not hangs.is_set():
+            return Fault.NONE
+        hangs.clear()
+        return Fault.HANG
+
+    with flaky(s3, choose) as options:
+        store, _ = open_store(f"s3://{s3.bucket()}", options)
+
+        def upload(key: str) -> None:
+            with store.open_writer(key) as writer:
+                for _ in range(5):
+                    writer.write(PIECE)
+                writer.commit()
+            is_over.set()
+
+        upload("first")
+        is_over.clear()
+        hangs.set()
+        threading.Thread(target=upload, args=("second",), daemon=True).start()
+        assert is_over.wait(60)
+        assert store.get("second") == 5 * PIECE
+    assert not hangs.is_set()
+    assert len([path for path in asked if "/second?partNumber=2" in path]) > 1
+
+
+def test_how_long_a_part_may_take() -> None:
+    known = pace.Pace()
+    assert (known.limit_s, known.patience_s) == (120.0, None), "nothing is known yet"
+    known.note(0.2)
+    assert (known.limit_s, known.patience_s) == (15.0, 3.0)
+    known.note(3.0)
+    assert (known.limit_s, known.patience_s) == (60.0, 12.0)
+    known.note(0.2)
+    assert known.limit_s == 60.0, "little was left to send"
+    for _ in range(20):
+        known.note(0.2)
+    assert known.limit_s == 15.0, "the way has become quick"
+    known.note(1000.0)
+    assert known.limit_s == 120.0
+    known.forget()
+    assert (known.limit_s, known.patience_s) == (120.0, None), "one has failed"
 
 
 def uploads() -> set[threading.Thread]:

@@ -333,6 +333,24 @@ def test_a_service_does_not_wait_within_a_try_for_longer_than_its_bound(
         getattr(requests, verb)(lambda: over.wait(20))
 
 
+def test_a_look_for_the_stores_return_that_hangs_is_made_again(
+    over: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hedging, "LOOK_S", 0.01)
+    is_back = threading.Event()
+
+    def tell(event: Event) -> None:
+        if isinstance(event, StoreBack):
+            is_back.set()
+
+    waiting = Waiting(5.0, "db", tell, comes_back=True)
+    looks = in_turn(lambda: str(over.wait(60)), lambda: str(over.wait(60)), lambda: "there")
+    requests = Requests("s3://b", waiting, clock=_Real(step_s=0.5), probe=looks)
+    with pytest.raises(StoreUnavailable):
+        requests.read(lambda: over.wait(60))
+    assert is_back.wait(30)
+
+
 def test_the_bound_counts_from_the_first_failure_and_not_from_the_first_try() -> None:
     world = World(max_s=5.0)
     calls = []

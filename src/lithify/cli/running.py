@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from lithify.views.blocks import Shown
 
 MAX_ERROR_CHARS = 10_000
+INTERRUPTED = 130
+TERMINATED = 143
+"""By the shells' convention: 128 and the number of the signal."""
 GOES_ON = "Stopped. What was finished is recorded; the next run goes on from there."
 _PASSED = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)
 """What the command line itself deals with."""
@@ -53,20 +58,44 @@ def print_shown(shown: Shown, as_json: bool) -> None:
 @contextmanager
 def errors(as_json: bool, *, stopped: str = "Stopped.") -> Iterator[None]:
     """Errors become one sentence on stderr (or a JSON document) and an exit code, unforeseen ones too. An
-    interrupt says that it has `stopped`."""
+    interrupt says that it has `stopped`; SIGTERM is one."""
     try:
-        yield
+        with _interrupted_by_sigterm():
+            yield
     except LithifyError as error:
         _fail(error, as_json)
     except _PASSED:
         raise
     except Exception as error:
         _fail(unexpected("this command", error), as_json)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         if as_json:
             print_json({"error": "Interrupted", "message": stopped})
         standard_error().print(stopped)
-        raise typer.Exit(130) from None
+        raise typer.Exit(TERMINATED if isinstance(interrupt, _Terminated) else INTERRUPTED) from None
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM has come."""
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, so that it gives back what it holds. It counts once: whoever
+    cannot wait for the end of that sends SIGKILL."""
+    if threading.current_thread() is not threading.main_thread():  # only that one can be told
+        yield
+        return
+
+    def terminate(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 def _fail(error: LithifyError, as_json: bool) -> NoReturn:

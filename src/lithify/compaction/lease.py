@@ -55,6 +55,39 @@ Permit = Callable[[Taking], None]
 """Is asked before a version is written that carries a new epoch. What it raises, it forbids."""
 
 
+class Tries:
+    """What a process has tried to take, and does not know yet whether it has.
+
+    Who asks for an epoch may give up before the answer is there, and try again; the first try can land during
+    the second. It is no other coordinator's: as long as nothing is known, all tries carry one mark.
+    """
+
+    def __init__(self) -> None:
+        self._mark = ""
+        self._last: Taking | None = None
+
+    def begin(self, mark: str) -> str:
+        """The mark of the tries that follow; `mark`, where nothing is open."""
+        if self._last is None:
+            self._mark = mark
+        return self._mark
+
+    def has_landed(self, epoch: int, has_taken: Callable[[Taking], bool]) -> bool:
+        """Whether `epoch`, which is the newest, was taken by the last try."""
+        last = self._last
+        return last is not None and last.epoch == epoch and has_taken(last)
+
+    def made(self, taking: Taking) -> None:
+        """It is about to be tried."""
+        self._last = taking
+
+    def taken(self) -> int:
+        """The epoch of the last try, which is known to have been taken."""
+        assert self._last is not None
+        taken, self._last = self._last.epoch, None
+        return taken
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """What a lease says."""

@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, create_model
+from pydantic import BaseModel, BeforeValidator, Field, create_model, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lithify.config.durations import FOREVER, Duration, Wait, format_duration
@@ -20,6 +20,8 @@ from lithify.config.sections import NaturalInt, OwnSection, PositiveInt, Section
 
 ENV_PREFIX = "LITHIFY_"
 ENV_DELIMITER = "__"
+_OF_PLACE = "#"
+"""Between the URL and the name of an option that is not for all; no URL of a dataset has one."""
 
 SectionT = TypeVar("SectionT", bound=OwnSection)
 
@@ -143,7 +145,9 @@ class Config(BaseSettings):
     )
 
     store_options: dict[str, Text] = Field(
-        default_factory=dict, description="Settings of the object store, such as aws_endpoint"
+        default_factory=dict,
+        description="Settings of the object store, such as aws_endpoint "
+        "(URL#aws_endpoint: for what is there)",
     )
     service: ServiceSettings = ServiceSettings()
     spark: SparkSettings = SparkSettings()
@@ -161,6 +165,28 @@ class Config(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only what `load` has put together."""
         return (init_settings,)
+
+    @field_validator("store_options")
+    @classmethod
+    def _check_places(cls, given: dict[str, str]) -> dict[str, str]:
+        for key in given:
+            place, separator, name = key.rpartition(_OF_PLACE)
+            if separator and not (":" in place and name):
+                raise ValueError(f"{key!r} is neither a name nor of the form URL{_OF_PLACE}name")
+        return given
+
+    def store_options_of(self, url: str) -> dict[str, str]:
+        """The settings of the store of the dataset at `url`: those for all, and over them those for what is
+        at or below a URL, a longer URL over a shorter one."""
+        places: dict[str, dict[str, str]] = {}
+        for key, value in self.store_options.items():
+            place, _, name = key.rpartition(_OF_PLACE)
+            places.setdefault(place.rstrip("/"), {})[name] = value
+        chosen = places.pop("", {})
+        for place in sorted(places, key=len):
+            if f"{url}/".startswith(f"{place}/"):
+                chosen |= places[place]
+        return chosen
 
     def of(self, section: type[SectionT]) -> SectionT:
         """The section of one kind: as set, or its defaults where the settings were made without it."""

@@ -16,6 +16,8 @@ owner's. The lease keeps that from happening for nothing, or to a program that m
    started meanwhile may be alive. Then the lease announces what is about to be written (`Taking`), so that
    a run that dies right after it can be recognised, and nobody else is taken for it. Nothing is written to
    the dataset before this, and nothing is announced that the dataset refuses.
+   A try that was given up, because its store was away, may land during the next one: all of them carry one
+   mark until one is known to have been made, so that it is not taken for another coordinator's (`Tries`).
    Then the lease says that the epoch was taken, while the coordinator begins its work. The announcement
    proves it too, but only until the version with its mark is collected: so it does not matter in which order
    the two are done, or whether only one is before a crash. Who finds there that another has taken a newer

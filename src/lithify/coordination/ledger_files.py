@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from lithify.clock import Clock
-from lithify.compaction.lease import Permit, Taking, next_epoch
+from lithify.compaction.lease import Permit, Taking, Tries, next_epoch
 from lithify.compaction.model import Ledger, OutputT, RangeT, SpecT
 from lithify.coordination.ledger_documents import LedgerFormat
 from lithify.coordination.ledger_history import LedgerHistory
@@ -50,6 +50,7 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
             store, join(folder, "ledger"), SUFFIX, join(folder, "ledger.boundary"), ids
         )
         self._decoded: tuple[int, Ledger[SpecT, RangeT, OutputT]] | None = None
+        self._tries = Tries()
 
     def read(self) -> Ledger[SpecT, RangeT, OutputT] | None:
         """The latest ledger; `None` when no coordinator ever ran."""
@@ -122,22 +123,21 @@ class LedgerFiles(Generic[SpecT, RangeT, OutputT]):
 
     def take_epoch(self, permit: Permit) -> int:
         """Fence every older coordinator, and make sure there is a ledger."""
-        mark = self._ids.uuid().hex
-        tries: list[Taking] = []
+        mark = self._tries.begin(self._ids.uuid().hex)
 
         def raise_epoch(version: Version | None) -> bytes | None:
-            if tries and self.has_taken(tries[-1]):
-                return None  # only the answer was lost
             ledger = None if version is None else self._decode(version)
+            if ledger is not None and self._tries.has_landed(ledger.epoch, self.has_taken):
+                return None  # only the answer was lost
             number = version.id + 1 if version is not None else 1
             taking = Taking(self._next_epoch(ledger), number, mark)
             permit(taking)
-            tries.append(taking)
+            self._tries.made(taking)
             compactions = ledger.compactions if ledger is not None else ()
             return self._format.encode(Ledger(taking.epoch, compactions), mark)
 
         self.files.update(raise_epoch, self._clock, self._rng)
-        return tries[-1].epoch
+        return self._tries.taken()
 
     def has_taken(self, taking: Taking) -> bool:
         """Whether the version of the ledger that was announced is there with its mark."""

@@ -58,9 +58,8 @@ class _Name(ProgressColumn):
         since_s = task.fields.get("since_s")
         if since_s is None:
             return Text(task.description)
-        return Text(
-            f"waiting for the store since {self._clock.monotonic_s() - since_s:.0f} s: {task.description}"
-        )
+        waited_s, what = self._clock.monotonic_s() - since_s, task.fields["what"]
+        return Text(f"waiting for {what} since {waited_s:.0f} s: {task.description}")
 
 
 class ProgressBars:
@@ -145,7 +144,8 @@ class ProgressBars:
                 self._wait(url, since_s, cause)
             case events.StoreBack(url=url, waited_s=waited_s):
                 self._wait_no_more(url)
-                say(f"The store is back, after {waited_s:.0f} s.")
+                what = escape(events.waited_for(url))
+                say(f"{what[:1].upper()}{what[1:]} is back, after {waited_s:.0f} s.")
             case events.Dropped(compaction=compaction, reason=reason):
                 say(f"[yellow]{_short(compaction)} was committed in part:[/] {escape(reason)}")
             case _:
@@ -155,7 +155,8 @@ class ProgressBars:
         """A line of its own that counts the seconds by itself."""
         self._wait_no_more(url)
         since_s = self._clock.monotonic_s() - since_s
-        self._waiting[url] = self._progress.add_task(cause, total=None, ranges="", since_s=since_s)
+        what = events.waited_for(url)
+        self._waiting[url] = self._progress.add_task(cause, total=None, ranges="", since_s=since_s, what=what)
 
     def _wait_no_more(self, url: str) -> None:
         task = self._waiting.pop(url, None)

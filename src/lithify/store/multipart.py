@@ -9,7 +9,7 @@
 5. obstore repeats by itself what fails of the parts. Who waits in 3 or 4 looks now and then whether the store
    is there, so that an outage is told of as fast as by others (`lithify.store.requests.Watch`). obstore does
    not repeat a request whose answer breaks off: an upload that could not be begun so is begun again, and one
-   that may have been put together is looked for.
+   that may have been put together is looked for. A part that hangs is cut off (`lithify.store.pace`).
 
 Invariants: a streamed object has a name that nobody else writes, and appears only by `commit`; what failed
 in the thread is raised by every later call, so that nothing with a gap is ever committed; an upload holds no
@@ -36,6 +36,7 @@ from lithify.errors import ObjectNotFound, StoreError, StoreUnavailable
 from lithify.store.hedging import LOOK_S
 from lithify.store.keys import check_key
 from lithify.store.objects import ObjectStore
+from lithify.store.pace import Pace
 from lithify.store.requests import Watch
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class MultipartWriter:
         failures: Failures,
         watch: Watch,
         store: ObjectStore,
+        pace: Pace,
     ) -> None:
         """`backend` is what large objects are sent with, `store` all else that is asked."""
         self._key = check_key(key)
@@ -69,6 +71,7 @@ class MultipartWriter:
         self._failures = failures
         self._watch = watch
         self._store = store
+        self._pace = pace
         self._small: list[bytes] = []
         """What is written, until it is too much for one request."""
         self._written_bytes = 0
@@ -86,7 +89,7 @@ class MultipartWriter:
         self._small.append(piece)
         if self._written_bytes >= PART_BYTES:
             beginning, self._small = b"".join(self._small), []
-            self._sender = _Sender(self._open(beginning), self._key, self._failures, self._watch)
+            self._sender = _Sender(self._open(beginning), self._key, self._failures, self._watch, self._pace)
             # Whoever forgets this writer has aborted it.
             weakref.finalize(self, self._sender.stop)
 
@@ -147,12 +150,18 @@ class _Sender:
     """Hands pieces to the library, in order, by a thread of its own."""
 
     def __init__(
-        self, begin: Callable[[], obstore.WritableFile], key: str, failures: Failures, watch: Watch
+        self,
+        begin: Callable[[], obstore.WritableFile],
+        key: str,
+        failures: Failures,
+        watch: Watch,
+        pace: Pace,
     ) -> None:
         self._begin = begin
         self._key = key
         self._failures = failures
         self._watch = watch
+        self._pace = pace
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -215,10 +224,13 @@ class _Sender:
                     file.write(piece)
                 self._watch.got_on()
             if self._is_whole:
+                started_s = time.monotonic()
                 with self._failures("commit", self._key):
                     file.close()
+                self._pace.note(time.monotonic() - started_s)
                 self._watch.got_on()
         except BaseException as error:  # raised where the pieces come from
+            self._pace.forget()
             self._error = error
         finally:
             self._watch.end()

@@ -28,6 +28,7 @@ from lithify.store.hedging import GotOn
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.multipart import MAX_PARTS_IN_FLIGHT, PART_BYTES, MultipartWriter
 from lithify.store.objects import Folder, ObjectMeta
+from lithify.store.pace import Pace
 from lithify.store.ranges import check_range
 from lithify.store.requests import Direct
 from lithify.store.retries import Failure
@@ -61,12 +62,15 @@ class ObstoreStore:
         backend: Backend,
         requests: Direct | None = None,
         uploads: Callable[[], Backend] | None = None,
+        pace: Pace | None = None,
     ) -> None:
-        """`uploads` gives the backend of writers, where that is another."""
+        """`uploads` gives the backend of writers, where that is another; `pace` is what is known of their
+        parts."""
         self._url = url
         self._backend = backend
         self._requests = requests if requests is not None else Direct()
         self._uploads = uploads if uploads is not None else lambda: backend
+        self._pace = pace if pace is not None else Pace()
         # Google's conditional writes go by the object's generation, all others' by its etag.
         self._goes_by_version = isinstance(backend, GCSStore)
 
@@ -217,8 +221,8 @@ class ObstoreStore:
             self._requests.write(write)
 
     def open_writer(self, key: str) -> MultipartWriter:
-        watch = self._requests.watch(MAX_PARTS_IN_FLIGHT * PART_BYTES)
-        return MultipartWriter(key, self._uploads, _failures, watch, self)
+        watch = self._requests.watch(MAX_PARTS_IN_FLIGHT * PART_BYTES, self._pace.patience_s)
+        return MultipartWriter(key, self._uploads, _failures, watch, self, self._pace)
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
         return iter(())

@@ -31,6 +31,10 @@ from lithify.store.waiting import FIRST_AFTER_S, Known, Outages, Waiting
 _SLICE_S = 1.0
 """Between two looks whether anybody still wants to wait."""
 SILENCE = "no answer"
+_FIRST_PROBE_S = 10.0
+_MAX_PROBE_S = 120.0
+"""For so long an answer is waited for by who looks for a store's return; longer each time, as what hangs on
+is held by a thread."""
 
 _T = TypeVar("_T")
 _log = logging.getLogger("lithify")
@@ -62,7 +66,7 @@ class Direct:
     def write(self, call: Callable[[], _T], size_bytes: int = 0) -> _T:
         return call()
 
-    def watch(self, size_bytes: int) -> Watch:
+    def watch(self, size_bytes: int, patience_s: float | None = None) -> Watch:
         return Watch()
 
 
@@ -164,16 +168,17 @@ class Requests(Direct):
         finally:
             watch.end()
 
-    def watch(self, size_bytes: int) -> Watch:
-        """Of a sender of which nothing need be heard until so much is sent."""
-        return _Watch(self, size_bytes)
+    def watch(self, size_bytes: int, patience_s: float | None = None) -> Watch:
+        """Of a sender of which nothing need be heard until so much is sent, which takes `patience_s`, if that
+        is known."""
+        return _Watch(self, least_patience_s(size_bytes) if patience_s is None else patience_s)
 
-    def look_for(self, waiter: object, since_s: float | None, size_bytes: int) -> float:
+    def look_for(self, waiter: object, since_s: float | None, patience_s: float) -> float:
         """Somebody waits for what is repeated elsewhere, since then by the monotonic clock if not only now;
         since when. Asks, beside the caller, whether the store is there, unless that is known."""
         now_s = self._clock.monotonic_s()
         since_s = now_s if since_s is None else since_s
-        if now_s - since_s >= least_patience_s(size_bytes):
+        if now_s - since_s >= patience_s:
             self._outages.waits(waiter, since_s, SILENCE)
         if not self._is_asking and self._probe is not None and now_s - self._traffic.alive_s >= LOOK_S:
             self._is_asking = True
@@ -290,14 +295,16 @@ class Requests(Direct):
         """Until the store answers again, or nobody wants to know."""
         assert self._probe is not None
         waiter, since_s = object(), self._clock.monotonic_s()
-        longest_s = self.policy.first_pause_s
+        longest_s, limit_s = self.policy.first_pause_s, _FIRST_PROBE_S
         while not self._waiting.is_ending():
             longest_s = min(2 * longest_s, self.policy.max_pause_s)
             self._clock.sleep_s(self._rng.uniform(0, longest_s))
             try:
-                self._probe()
+                self._probe_for(limit_s)
             except StoreUnavailable as error:
                 self._outages.waits(waiter, since_s, error.cause)
+                if error.cause == SILENCE:
+                    limit_s = min(2 * limit_s, _MAX_PROBE_S)
                 continue
             except StoreError:
                 pass  # an answer
@@ -308,6 +315,17 @@ class Requests(Direct):
             self._outages.answered(waiter)
             return
         self._outages.looks_no_more(waiter)
+
+    def _probe_for(self, limit_s: float) -> None:
+        """Ask once. What hung when the store fell away may never be answered, though the store is back."""
+        probe = self._probe
+        assert probe is not None
+
+        def silent(for_s: float) -> None:
+            if for_s >= limit_s:
+                raise StoreUnavailable(f"{self.url}: no answer for {for_s:.0f} s", SILENCE)
+
+        followed(lambda _: probe(), self._clock, self._traffic, patience_s=None, silent=silent)
 
     def _given_up(
         self, first: StoreUnavailable, last: StoreUnavailable, tries: int, begun_s: float
@@ -328,9 +346,9 @@ class Requests(Direct):
 
 
 class _Watch(Watch):
-    def __init__(self, requests: Requests, size_bytes: int) -> None:
+    def __init__(self, requests: Requests, patience_s: float) -> None:
         self._requests = requests
-        self._size_bytes = size_bytes
+        self._patience_s = patience_s
         self._since_s: float | None = None
         """When the wait began, as far as is known."""
 
@@ -340,7 +358,7 @@ class _Watch(Watch):
             self._requests.answered(self)
 
     def look(self) -> None:
-        self._since_s = self._requests.look_for(self, self._since_s, self._size_bytes)
+        self._since_s = self._requests.look_for(self, self._since_s, self._patience_s)
 
     def end(self) -> None:
         self._requests.leaves(self)

@@ -39,6 +39,7 @@ from lithify.store.endpoints import allow_http, find_endpoint, is_payload_unsign
 from lithify.store.keys import check_key
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
+from lithify.store.pace import Pace
 from lithify.store.remote import ObstoreStore, probe
 from lithify.store.requests import Requests
 from lithify.store.retries import FIRST_PAUSE_S, MAX_PAUSE_S
@@ -56,8 +57,6 @@ SILENT_READ = "10s"
 lost. Reads are asked for again long before that (`lithify.store.hedging`)."""
 _LONGEST_READ = "1h"
 """An answer that goes on coming is not cut off before."""
-_LONGEST_PART = "120s"
-"""The same of a part of an upload, which shares the way with others; it tells nothing until it is over."""
 _UPLOADS_RETRIES = 1_000_000
 _MAX_UPLOADS_WAIT_S = 7 * 86_400.0
 
@@ -244,13 +243,24 @@ def _remote(
         quick = backend(once, {"read_timeout": SILENT_READ, "timeout": _LONGEST_READ, **client})
         known = known_of(root, options) if waiting.comes_back else None
         requests = Requests(root, waiting, max_retries=max_retries, probe=lambda: probe(quick), known=known)
-        uploads = cache(lambda: backend(patiently, {"timeout": _LONGEST_PART, **client}))
-        return ObstoreStore(root, quick, requests, uploads)
+        pace = _pace_of(root, endpoint.url if endpoint is not None else None)
+
+        @cache
+        def uploads(limit_s: float) -> Backend:
+            return backend(patiently, {"timeout": f"{limit_s:g}s", **client})
+
+        return ObstoreStore(root, quick, requests, lambda: uploads(pace.limit_s), pace)
     except Refused as error:
         raise Refused(f"{root}: {error}") from error
     except (BaseError, ValueError, OverflowError) as error:
         cause = str(error).partition("\n\nDebug source")[0]
         raise Refused(f"{root}: the store cannot be opened with these options: {cause}") from error
+
+
+@cache
+def _pace_of(root: str, endpoint: str | None) -> Pace:
+    """One for all in this process who reach a bucket there."""
+    return Pace()
 
 
 def known_of(root: str, options: Mapping[str, str]) -> Known:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from lithify.clock import Clock
 from lithify.errors import StoreUnavailable
-from lithify.events import Event, Observer, StoreBack, WaitingForStore, log_event
+from lithify.events import Event, Observer, StoreBack, WaitingForStore, log_event, waited_for
 from lithify.store.retries import DEFAULT_WAIT_S
 
 FIRST_AFTER_S = 4.0
@@ -37,11 +37,16 @@ def log_waiting(event: Event) -> None:
     """The observer of those who have none: a sentence in the log."""
     match event:
         case WaitingForStore(url=url, since_s=since_s, cause=cause):
-            _log.log(event.level, "waiting for the store %s since %.0f s: %s", url, since_s, cause)
+            _log.log(event.level, "waiting for %s since %.0f s: %s", _named(url), since_s, cause)
         case StoreBack(url=url, waited_s=waited_s):
-            _log.log(event.level, "the store %s is back, after %.0f s", url, waited_s)
+            _log.log(event.level, "%s is back, after %.0f s", _named(url), waited_s)
         case _:
             log_event(event)
+
+
+def _named(url: str) -> str:
+    what = waited_for(url)
+    return what if what == url else f"{what} {url}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pytest
 
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb import execute
 from lithify.datasets.slatedb.execute import execute_merge, run_merge
+from lithify.datasets.slatedb.filter import build_bloom, decode_filters
 from lithify.datasets.slatedb.model import Codec, KeyRange, Manifest, Sst, TieredSpec
 from lithify.datasets.slatedb.sources import source_views
+from lithify.datasets.slatedb.sst import unseal
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
 from lithify.errors import CorruptObject, StoreError
 from lithify.ids import ulid_ms
@@ -32,7 +35,7 @@ from tests.judge.official import Delete, OpenOptions, Put, Write, compact_offici
 from tests.judge.old import OLD_DATABASES, unpack_old_database
 from tests.judge.rows import read_database
 from tests.judge.semantics import Rules, compact_rows
-from tests.judge.sst import read_sst
+from tests.judge.sst import read_sst, siphash13
 
 ResultT = TypeVar("ResultT")
 SAME_BYTES = (None, "Snappy", "Zstd")
@@ -145,6 +148,21 @@ def test_a_filter_is_written_for_enough_rows(bits: int, expected: bool) -> None:
         (output,) = bench.run(bench.task(options=options)).outputs
         assert bool(output.info.filter_len) == (expected and has_enough)
         assert output.info.filter_offset == output.info.data_end or output.info.filter_len
+
+
+def test_the_filter_has_short_and_long_keys() -> None:
+    """Of several outputs, none of which has as many rows as are hashed together. The judge looks for each."""
+    rows = [put(b"%04d" % i + b"k" * (i * 37 % 300), 1) for i in range(500)]
+    bench = Bench().add(rows)
+    result = bench.run(bench.task(options=SstOptions(1024, 20_000, min_filter_keys=1)))
+    files = bench.files(result)
+    assert len(files) > 2
+    assert [row.key for file in files for row in file.rows] == [row.key for row in rows]
+    for sst, file in zip(result.outputs, files, strict=True):
+        data = bench.store.get(sst_key(FOLDER, sst.id))
+        section = data[sst.info.filter_offset : sst.info.filter_offset + sst.info.filter_len]
+        (bloom,) = decode_filters(unseal(section, Codec.NONE, "filter"), "filter")
+        assert bloom.data == build_bloom(np.array([siphash13(row.key) for row in file.rows], np.uint64), 10)
 
 
 def names(bench: Bench) -> set[str]:

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.datasets.slatedb.kernel import codecs, libraries, snappy, varint, zstd_frame
+from lithify.datasets.slatedb.kernel.key_hashes import PLACE_BYTES, hash_keys
 from lithify.datasets.slatedb.kernel.layout import SOURCE, Status
 from lithify.datasets.slatedb.kernel.libraries import Codecs
 from lithify.datasets.slatedb.kernel.rows_v1 import transcode_block, transcoded_size
@@ -29,6 +30,7 @@ from lithify.kernel.crc32 import checksum
 from tests.datasets.slatedb.merging import delete, merge, put
 from tests.datasets.slatedb.reference_model import COMPRESS, encode_block_v1, encode_row, encode_row_v1
 from tests.datasets.slatedb.reference_model import varint as plain_varint
+from tests.judge.sst import siphash13
 
 WORDS = b"the quick brown fox jumps over the lazy dog ".split()
 
@@ -63,6 +65,29 @@ def test_varints_beyond_32_bits_or_five_bytes_are_invalid(encoded: str) -> None:
     memory = bytes_of(bytes.fromhex(encoded))
     start = memory.ctypes.data
     assert varint.read_varint(start, start + len(encoded) // 2)[0] == varint.INVALID
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        *([length] * 8 for length in (1, 7, 8, 9, 16, 63, 64, 127)),
+        [8, 9, 10, 11, 12, 13, 14, 15],  # as many words, other remainders
+        [1, 16, 7, 8, 120, 3, 9, 127],
+        [16, 16, 16],
+        [],
+    ],
+)
+def test_keys_that_are_hashed_together_have_the_hashes_of_the_paper(lengths: list[int]) -> None:
+    rng = random.Random(str(lengths))
+    keys = [rng.randbytes(length) for length in lengths]
+    places = new_bytes(8 * PLACE_BYTES)
+    places[:] = 0xA5
+    for number, key in enumerate(keys):
+        places[number * PLACE_BYTES :][: len(key)] = np.frombuffer(key, np.uint8)
+    sizes, hashes = np.array([*lengths, 0], np.int64), np.zeros(8, np.uint64)
+    hash_keys(places.ctypes.data, sizes.ctypes.data, len(keys), hashes.ctypes.data)
+    assert hashes[: len(keys)].tolist() == [siphash13(key) for key in keys]
+    assert not hashes[len(keys) :].any()
 
 
 def text(seed: int, size: int) -> bytes:

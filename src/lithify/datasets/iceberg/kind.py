@@ -55,7 +55,7 @@ class IcebergKind:
             return wrap(store), root
 
         parsed = parse_url(url)
-        catalog = open_catalog(parsed.catalog, config.store_options, waiting)
+        catalog = open_catalog(parsed.catalog, config.store_options_of(url), waiting)
         options = config.of(IcebergSettings).properties
         return IcebergDataset(catalog, parsed, clock, ids, options=options, open_place=open_place)
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
-from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, next_epoch
+from lithify.compaction.lease import Lease, Permit, Taking, Tries, judge_lease, next_epoch
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.presence import CoordinatorStatus, Presence
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
@@ -93,6 +93,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
         self._journal = ObjectJournal(store, self.paths.own_folder, clock, ids)
         self._lease = ObjectLease(store, self.paths.own_folder)
         self._glanced_s = -inf
+        self._tries = Tries()
 
     @property
     def url(self) -> str:
@@ -230,19 +231,18 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """Fence every older coordinator."""
         ledger, _ = self._looked_at()  # anew, if the lease was watched since
-        mark = self._ids.uuid().bytes
-        tries: list[Taking] = []
+        mark = self._tries.begin(self._ids.uuid().hex)
 
         def raise_epoch(manifest_id: int, manifest: Manifest) -> Manifest | None:
-            if tries and self.has_taken(tries[-1]):
+            if self._tries.has_landed(manifest.compactor_epoch, self.has_taken):
                 return None  # only the answer was lost
-            taking = Taking(self._next_epoch(ledger, manifest), manifest_id + 1, mark.hex())
+            taking = Taking(self._next_epoch(ledger, manifest), manifest_id + 1, mark)
             permit(taking)
-            tries.append(taking)
+            self._tries.made(taking)
             return replace(manifest, compactor_epoch=taking.epoch)
 
-        self._files.update_manifest(raise_epoch, mark)
-        return tries[-1].epoch
+        self._files.update_manifest(raise_epoch, bytes.fromhex(mark))
+        return self._tries.taken()
 
     def has_taken(self, taking: Taking) -> bool:
         """Whether the manifest that was announced is there with its mark."""

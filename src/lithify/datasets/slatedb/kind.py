@@ -48,13 +48,14 @@ class SlateKind:
         waiting: Waiting,
     ) -> SlateDataset:
         options = slate_options(config.of(SlatedbSettings))
-        store, root = open_store(url, config.store_options, waiting)
+        given = config.store_options_of(url)
+        store, root = open_store(url, given, waiting)
         return SlateDataset(
             wrap(store),
             root,
             clock,
             ids,
-            store_options=with_wait(config.store_options, waiting),
+            store_options=with_wait(given, waiting),
             options=options,
         )
 
@@ -121,7 +122,7 @@ class SlateKind:
         if part == "sst":
             from lithify.datasets.slatedb.inspect import inspect_sst  # with the compiler, which few need
 
-            store, key = open_store(url, config.store_options, command_waiting(url, config))
+            store, key = open_store(url, config.store_options_of(url), command_waiting(url, config))
             return view.show_sst(key, inspect_sst(store, key))
         waiting = command_waiting(url, config)
         dataset = self.open(url, config, SystemClock(), RandomIds(), lambda store: store, waiting)
@@ -160,7 +161,7 @@ class SlateKind:
             kinds |= {garbage.Kind.WAL_FENCE}
         age_ms = garbage.DEFAULT_MIN_AGE_MS if min_age_ms is None else min_age_ms
         options = garbage.GarbageOptions(min_age_ms=age_ms, dry_run=dry_run, kinds=kinds)
-        store, root = open_store(url, config.store_options, command_waiting(url, config))
+        store, root = open_store(url, config.store_options_of(url), command_waiting(url, config))
         return view.show_garbage(url, garbage.collect(store, DatabasePaths(root), clock, options, ids=ids))
 
     # History

@@ -6,7 +6,8 @@ Floors, from the ground up:
 - `layout` the records and status codes shared with Python.
 - `keys`, `varint`, `snappy`, `lz4`, `zstd_frame`, `flatbuffer` one small thing each.
 - `codecs` block compression · `rows_v1` blocks of the old format · `rows` reading rows, everything
-  checked · `blocks` writing rows · `merge` the loser tree, retention, the main loop.
+  checked · `key_hashes` hashes of keys, several at once · `blocks` writing rows · `merge` the loser tree,
+  retention, the main loop.
 - `libraries`, `windows`, `inputs`, `outputs`, `python_rows` the Python around it: the
   codecs' libraries, windows of input, output files, the user's functions.
 - `warm_up` compiles everything ahead of time.

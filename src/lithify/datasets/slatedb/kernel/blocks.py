@@ -9,7 +9,7 @@
    count, finish the block first and encode the row anew as the first of the next one.
 4. Once the finished blocks exceed the size of an output, the output is due to be closed. The row that
    noticed stays in it, as the last block's only row.
-5. The key's hash is kept for the filter, the counts for the stats.
+5. The key's hash is kept for the filter (`key_hashes`), the counts for the stats.
 
 `finish_block` appends the restart offsets and their count, compresses, appends the checksum and
 registers the block: its offset, its counts, and the index key of the one that follows, which is the
@@ -22,6 +22,7 @@ one more row and two more blocks.
 from __future__ import annotations
 
 from lithify.datasets.slatedb.kernel.codecs import pack_block
+from lithify.datasets.slatedb.kernel.key_hashes import add_hash, finish_hashes
 from lithify.datasets.slatedb.kernel.keys import common_length
 from lithify.datasets.slatedb.kernel.layout import (
     CHECKSUM_BYTES,
@@ -40,12 +41,10 @@ from lithify.kernel.memory import (
     copy_key,
     copy_row,
     load_i64,
-    signed,
     store_64,
     store_u16_be,
     store_u32_be,
 )
-from lithify.kernel.siphash import siphash
 
 BLOCK_TRAILER_BYTES = 1024
 """More than the restart offsets, the count and the checksum of any block take."""
@@ -167,7 +166,7 @@ def _write_row(
 @inlined
 def _count_row(output: Record, key: int, key_len: int, value_len: int, flags: int) -> None:
     if output.hashing:
-        store_64(output.hashes + 8 * output.rows, signed(siphash(key, key_len)))
+        add_hash(output, key, key_len)
     output.rows += 1
     output.block_rows += 1
     output.raw_key_bytes += key_len
@@ -225,5 +224,8 @@ def append_row(
 
 @entry
 def finish_last_block(outputs: Records, codecs: Records) -> int:
-    """Complete the block in progress, for an output that is about to be closed."""
-    return finish_block(outputs[0], codecs[0])
+    """Complete the block in progress and the hashes, for an output that is about to be closed."""
+    output = outputs[0]
+    if output.hashing:
+        finish_hashes(output)
+    return finish_block(output, codecs[0])

@@ -159,6 +159,7 @@ MERGER = np.dtype(
         # The key whose versions are being read.
         ("group_key", "i8"),
         ("group_key_len", "i8"),
+        ("group_prefix", "u8"),
         ("group_seq", "u8"),
         ("group_rows", "i8"),
         ("group_done", "i8"),
@@ -248,6 +249,10 @@ OUTPUT = np.dtype(
         ("index_keys_capacity", "i8"),
         ("hashes", "i8"),
         ("row_capacity", "i8"),
+        # Keys that are hashed together, soon.
+        ("waiting", "i8"),
+        ("waiting_lengths", "i8"),
+        ("waiting_keys", "i8"),
     ]
 )
 """The SST being written."""

@@ -105,10 +105,15 @@ def _replay(sources: Records, tree: Tree, count: int) -> None:
     while node > 0:
         other = tree[node]
         other_prefix = sources[other].prefix
-        if other_prefix <= prefix and (other_prefix < prefix or _precedes_on_tie(sources, other, winner)):
-            tree[node] = winner
-            winner = other
-            prefix = other_prefix
+        if other_prefix != prefix:
+            swaps = np.int64(other_prefix < prefix)
+        else:
+            swaps = np.int64(_precedes_on_tie(sources, other, winner))
+        # Who wins is random, so no branch depends on it.
+        exchanged = (winner ^ other) & -swaps
+        tree[node] = other ^ exchanged
+        winner ^= exchanged
+        prefix = min(prefix, other_prefix)
         node >>= 1
     tree[0] = winner
 
@@ -237,6 +242,7 @@ def _end_group(merger: Record, pending: Records) -> None:
 def _begin_group(row: Record, merger: Record) -> None:
     copy_key(merger.group_key, row.key, row.key_len)
     merger.group_key_len = row.key_len
+    merger.group_prefix = row.prefix
     merger.group_done = 0
 
 
@@ -305,7 +311,9 @@ def _take_row(
     row: Record, is_folded: int, merger: Record, pending: Records, output: Record, codecs: Record
 ) -> int:
     """Pass one row through the merge. Without `OK` the row was not taken."""
-    order = compare_keys(row.key, row.key_len, merger.group_key, merger.group_key_len)
+    order = 1
+    if is_folded or row.prefix <= merger.group_prefix:
+        order = compare_keys(row.key, row.key_len, merger.group_key, merger.group_key_len)
     if order < 0:
         return _BAD_ORDER
     if order > 0:

@@ -29,6 +29,7 @@ from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom
 from lithify.datasets.slatedb.index import BlockIndex, encode_index
 from lithify.datasets.slatedb.kernel.blocks import finish_last_block
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY
+from lithify.datasets.slatedb.kernel.key_hashes import PLACE_BYTES
 from lithify.datasets.slatedb.kernel.layout import OUTPUT, Status
 from lithify.datasets.slatedb.kernel.libraries import Codecs
 from lithify.datasets.slatedb.model import Codec, Sst, SstInfo
@@ -38,6 +39,7 @@ from lithify.datasets.slatedb.task import SstOptions, sst_key
 from lithify.errors import Refused
 from lithify.ids import Ids, Ulid
 from lithify.kernel.buffers import PAGE_BYTES, Bound, Bytes, new_bytes, new_pages
+from lithify.kernel.siphash import LANES
 from lithify.store.objects import ObjectStore, ObjectWriter
 
 BUFFER_BYTES = (4 << 20) + (64 << 10)
@@ -54,7 +56,15 @@ _FIRST_INDEX_KEY_BYTES = 1 << 16
 _MAX_RESTARTS = 1 << 13
 
 _BLOCK_LISTS = ("block_offsets", "index_key_ends", "puts", "deletes", "merges")
-_SST_COUNTERS = ("close_due", "data_bytes", "rows", "raw_key_bytes", "raw_value_bytes", "blocks")
+_SST_COUNTERS = (
+    "close_due",
+    "data_bytes",
+    "rows",
+    "raw_key_bytes",
+    "raw_value_bytes",
+    "blocks",
+    "waiting_keys",
+)
 _BLOCK_COUNTERS = (
     "block_rows",
     "restart_count",
@@ -203,6 +213,8 @@ class Outputs:
         self.bound["block_capacity"] = _FIRST_BLOCKS
         self.bound.attach("hashes", np.empty(_FIRST_ROWS, np.uint64))
         self.bound["row_capacity"] = _FIRST_ROWS
+        self.bound.attach("waiting", new_bytes(LANES * PLACE_BYTES))
+        self.bound.attach("waiting_lengths", np.empty(LANES, np.int64))
         self.bound.attach("index_keys", new_bytes(_FIRST_INDEX_KEY_BYTES))
         self.bound["index_keys_capacity"] = _FIRST_INDEX_KEY_BYTES
         self.bound.attach("buffer", self._new_buffers(BUFFER_BYTES))

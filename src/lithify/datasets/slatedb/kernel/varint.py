@@ -33,6 +33,10 @@ def read_varint(position: int, end: int) -> tuple[int, int]:
         byte = load_u8(position)
         if byte < 0x80:
             return byte, position + 1
+        if position + 1 < end:
+            second = load_u8(position + 1)
+            if second < 0x80:
+                return (byte & 0x7F) | second << 7, position + 2
     return _read_long(position, end)
 
 
