@@ -45,6 +45,8 @@ class Judge:
         self._offered: dict[tuple[str, str], dict[str, set[WorkKey]]] = defaultdict(dict)
         """The same with what rests."""
         self._passed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._most_waiting: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        """How many waited at most since it does."""
         self._streak: Counter[tuple[str, str]] = Counter()
         self._failures: dict[tuple[str, WorkKey], tuple[int, int]] = {}
         """By keeper: how often it failed by its own fault, and until when it rests."""
@@ -181,8 +183,10 @@ class Judge:
             capped = self._world.tenants[of_tenant].most_running is not None
             if url != want.dataset and (not capped or of_tenant == want.tenant):
                 passed[url] += 1
-                allowed = most_claims(len(self._world.datasets))
-                if passed[url] > allowed:
+                most = self._most_waiting[place]
+                most[url] = max(most[url], len(self._waiting[place])) if passed[url] > 1 else len(able)
+                late = self._room[1] if self._has_deferred else 0
+                if passed[url] > most_claims(most[url]) + late:
                     raise self._fail(rules.STARVED, f"{url} waits for {passed[url]} claims in {place}")
         if self._has_deferred:
             return  # who knows which
@@ -257,7 +261,7 @@ class Judge:
         ]
         for other in others:
             self._hint_passed[worker.name][other.key] += 1
-            if self._hint_passed[worker.name][other.key] > most_claims(len(seen) + 1) + 10:
+            if self._hint_passed[worker.name][other.key] > most_claims(len(seen) + 1):
                 raise self._fail(rules.HINT_STARVED, f"{other} is passed over by {worker.name}")
         place = worker.name, queue
         is_worse = any(other.band < hint.band for other in others)
@@ -312,7 +316,7 @@ class Judge:
         if left:
             raise self._fail(rules.DONE, f"{len(left)} are not done, the first of them {left[0]}")
         claimed, lost = self._world.counts["claimed"], self._world.counts["lost"]
-        if lost > 0.3 * claimed + 20:
+        if lost > 0.5 * claimed + 20:
             raise self._fail(rules.LOST, f"{lost} lost beside {claimed}")
 
 
