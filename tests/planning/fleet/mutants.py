@@ -147,7 +147,9 @@ MUTANTS = (
     ),
     _mutant("a worker goes by priority alone", [rules.HINT_BAND], (hints, "_order", _by_priority)),
     _mutant(
-        "a worker claims what is urgent for ever", [rules.HINT_STARVED, rules.DONE], (hints, "FairTurns", _NeverFair)
+        "a worker claims what is urgent for ever",
+        [rules.HINT_STARVED, rules.DONE],
+        (hints, "FairTurns", _NeverFair),
     ),
     _mutant("a member admits all it has", [rules.QUOTA, rules.RESERVE], (quotas, "quota", _no_limit)),
     _mutant("one dataset may have it all", [rules.SHARE], (admission._Load, "leaves_room", _without_share)),
@@ -172,7 +174,7 @@ MUTANTS = (
     _mutant(
         "boards are read when the bell rings only", [rules.IDLE], (Asking, "reads_boards", _only_when_rung)
     ),
-    _mutant("what is for another is never for all", [rules.IDLE], (hints, "delay_ms", _for_ever)),
+    _mutant("what is for another is never for all", [rules.IDLE, rules.DONE], (hints, "delay_ms", _for_ever)),
     _mutant("everybody claims at once", [rules.LOST], (hints, "delay_ms", _at_once)),
     _mutant("who lost tries again", [rules.LOST], (HintChoice, "lost", _ignored)),
     _mutant(
