@@ -90,10 +90,6 @@ def _defer_the_last(self: QueueAdmission) -> None:
 _honest_defer = QueueAdmission._defer
 
 
-def _no_recall(self: QueueAdmission, now_ms: int) -> tuple[str, ...]:
-    return ()
-
-
 def _forgets_failures(self: Budget, key: WorkKey, now_ms: int) -> tuple[Drop, ...]:
     self._running.pop(key, None)
     return ()
@@ -182,11 +178,5 @@ MUTANTS = (
         [rules.LOST],
         (hints, "meant_for", lambda *_: {}),
         (hints, "STEP_MS", 0),
-    ),
-    _mutant(
-        "nobody is called back, and nobody looks",
-        [rules.DONE, rules.SEEN],
-        (QueueAdmission, "recall", _no_recall),
-        (cadence, "LONGEST_PAUSE_MS", 1 << 40),
     ),
 )
