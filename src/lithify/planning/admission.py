@@ -24,7 +24,7 @@ the rest is planned again.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -138,6 +138,8 @@ class Budget:
         self._running: dict[WorkKey, Work] = {}
         self._failures: dict[WorkKey, _Failures] = {}
         self._arrivals = 0
+        self._queued_with_after = 0
+        """How many of the queued wait for others."""
 
     @property
     def queued(self) -> tuple[Work, ...]:
@@ -160,7 +162,7 @@ class Budget:
         twin._queued = {key: replace(waiting) for key, waiting in self._queued.items()}
         twin._queue = [twin._queued[waiting.work.key] for waiting in self._queue]
         twin._running, twin._failures = dict(self._running), dict(self._failures)
-        twin._arrivals = self._arrivals
+        twin._arrivals, twin._queued_with_after = self._arrivals, self._queued_with_after
         return twin
 
     def adopt(self, works: Iterable[Work]) -> None:
@@ -211,6 +213,22 @@ class Budget:
             raise ValueError(f"the work waits for itself: {[waiting.work for waiting in self._queue][:9]}")
         return tuple(started)
 
+    def ready(self) -> tuple[Work, ...]:
+        """What waits for nothing but capacity, in the order of the queue. For who has an order of its own,
+        and says with `begin` what it starts."""
+        return tuple(w.work for w in self._queue if not self._has_predecessor(w.work))
+
+    def begin(self, key: WorkKey) -> None:
+        """Of what is queued, this runs from here on."""
+        work = self._queued[key].work
+        self._remove(key)
+        self._running[key] = work
+
+    def rests_until_ms(self, key: WorkKey) -> int:
+        """When the pause after its last failure ends; 0 when it has not failed."""
+        failures = self._failures.get(key)
+        return 0 if failures is None else failures.until_ms
+
     def finished(self, key: WorkKey) -> None:
         """The work ended well. Ask for `start` next."""
         self._running.pop(key, None)
@@ -236,18 +254,20 @@ class Budget:
     def _enqueue(self, work: Work) -> None:
         known = self._queued.get(work.key)
         if known is not None:
-            self._queue.remove(known)
+            self._remove(work.key)
             waiting = _Waiting(work, known.number, known.passed_over)
         else:
             self._arrivals += 1
             waiting = _Waiting(work, self._arrivals)
         self._queued[work.key] = waiting
+        self._queued_with_after += bool(work.after)
         insort(self._queue, waiting, key=lambda waiting: waiting.order)
 
     def _remove(self, key: WorkKey) -> None:
         waiting = self._queued.pop(key, None)
         if waiting is not None:
-            self._queue.remove(waiting)
+            del self._queue[bisect_left(self._queue, waiting.order, key=lambda waiting: waiting.order)]
+            self._queued_with_after -= bool(waiting.work.after)
 
     def _is_backing_off(self, key: WorkKey, now_ms: int) -> bool:
         failures = self._failures.get(key)
@@ -259,7 +279,7 @@ class Budget:
     def _drop_waiting_for(self, gone: set[WorkKey]) -> tuple[Dropped, ...]:
         """Drop what waits for these, and what waits for that."""
         dropped: list[Dropped] = []
-        while gone:
+        while gone and self._queued_with_after:
             orphans = [waiting.work for waiting in self._queue if not gone.isdisjoint(waiting.work.after)]
             for work in orphans:
                 self._remove(work.key)

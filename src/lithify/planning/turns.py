@@ -39,6 +39,10 @@ class Turns(Generic[KeyT]):
             self._passed_over[other] = self._passed_over.get(other, 0) + 1
         self._passed_over.pop(key, None)
 
+    def forget(self, key: KeyT) -> None:
+        """It does not wait any more."""
+        self._passed_over.pop(key, None)
+
     def keep(self, keys: Collection[KeyT]) -> None:
         """Forget all but these."""
         self._passed_over = {key: count for key, count in self._passed_over.items() if key in keys}

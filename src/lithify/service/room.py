@@ -4,10 +4,7 @@
    even while its dataset cannot be told so, because its store is away for example. A compaction beyond what
    the engine runs at once is *spare*: it is left to other processes for `spare_claim_delay_ms`, and taken
    when none came. So a small compaction need not wait for the end of a large one.
-2. *Rest*: a dataset whose attempts all fail, whatever is claimed, is left alone in between, for a pause that
-   grows with each failure in a row. When failures of several datasets follow each other without a success, it
-   is the process that fails (its engine, its way to the store): then all of them rest. So one dataset that
-   is poisoned throughout does not slow the others, and a sick process does not use up everybody's attempts.
+2. *Rest*: what fails again and again is left alone in between (`lithify.planning.rest`).
 3. *Executor*: where preparations run, so that heartbeats go on meanwhile. None: in the tick that claims.
 
 A room is used by one thread, that of the ticks; only what the executor is given runs elsewhere.
@@ -17,9 +14,9 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 
-from lithify.backoff import GrowingPause
 from lithify.engine.ports import Engine
 from lithify.ids import Ulid
+from lithify.planning.rest import Rest
 from lithify.service.options import WorkerOptions
 
 
@@ -84,30 +81,3 @@ class Room:
         """Nothing is prepared any more."""
         if self.executor is not None:
             self.executor.shutdown(wait=False, cancel_futures=True)
-
-
-class Rest:
-    """Failures in a row, of each dataset and of the process, and the pauses that follow them."""
-
-    def __init__(self, pause: GrowingPause) -> None:
-        self._pause = pause
-        self._of_dataset: dict[str, tuple[int, int]] = {}
-        """How many, and when the last one was."""
-        self._of_process = (0, 0)
-        self._failing: set[str] = set()
-        """Datasets with a failure since anything succeeded."""
-
-    def failed(self, url: str, now_ms: int) -> None:
-        self._of_dataset[url] = self._of_dataset.get(url, (0, 0))[0] + 1, now_ms
-        self._of_process = self._of_process[0] + 1, now_ms
-        self._failing.add(url)
-
-    def succeeded(self, url: str) -> None:
-        self._of_dataset.pop(url, None)
-        self._of_process = (0, 0)
-        self._failing.clear()
-
-    def lasts(self, url: str, now_ms: int) -> bool:
-        if len(self._failing) > 1 and self._pause.lasts(*self._of_process, now_ms):
-            return True
-        return self._pause.lasts(*self._of_dataset.get(url, (0, 0)), now_ms)

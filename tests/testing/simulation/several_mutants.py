@@ -14,11 +14,11 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.plan import plan_table
 from lithify.errors import StoreError
 from lithify.ids import Ulid
+from lithify.planning.rest import Rest
 from lithify.planning.turns import Turns
 from lithify.service import failures, worker, worker_pool
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import Failures
-from lithify.service.room import Rest
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool
 from lithify.testing.simulation.several import rules

@@ -1,0 +1,91 @@
+"""Whose fault a failed attempt is: the work's, or the worker's.
+
+Poison work fails wherever it is tried: it has to rest, or it uses up the slots. A poison worker fails
+whatever it tries, and fast, so that it would drain a queue by itself: its failures must not make the work
+rest, and it should get no more of it.
+
+1. A worker is *suspect* while it has failed with at least `SUSPECT_DATASETS` datasets since its last
+   success, and no success at all meanwhile. One success ends that.
+2. A failure of a suspect worker is its own: the work may be claimed by others at once. Everything else is
+   the work's fault, which rests for a while (`QueueAdmission.failed`).
+3. While a worker is suspect hints are not meant for it (`hints.meant_for`). It rests by itself as well
+   (`lithify.planning.rest`).
+4. Work that has failed, by its own fault, with `POISON_WORKERS` workers is *poison*: it goes on resting,
+   longer each time, and is told of.
+
+What is remembered is bounded: of workers and of work those with the oldest failures are forgotten first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import TypeVar
+
+from lithify.planning.admission import WorkKey
+
+KeyT = TypeVar("KeyT")
+
+SUSPECT_DATASETS = 3
+POISON_WORKERS = 2
+MAX_REMEMBERED = 10_000
+_MAX_NAMES = 16
+
+
+class Fault(Enum):
+    """Who is to blame for a failed attempt."""
+
+    WORK = "work"
+    WORKER = "worker"
+
+
+class Faults:
+    """What one member has seen fail. May be lost: everybody is innocent then."""
+
+    def __init__(self) -> None:
+        self._failing: dict[str, set[str]] = {}
+        """By worker, datasets that failed with it since its last success."""
+        self._tried: dict[WorkKey, set[str]] = {}
+        """By work, workers with which it failed by its own fault."""
+
+    def failed(self, key: WorkKey, worker: str) -> Fault:
+        """An attempt failed. Whose fault that is."""
+        failing = self._failing.pop(worker, set())
+        if len(failing) < _MAX_NAMES:
+            failing.add(key.dataset)
+        _put(self._failing, worker, failing)
+        if self.is_suspect(worker):
+            return Fault.WORKER
+        tried = self._tried.pop(key, set())
+        if len(tried) < _MAX_NAMES:
+            tried.add(worker)
+        _put(self._tried, key, tried)
+        return Fault.WORK
+
+    def succeeded(self, key: WorkKey, worker: str) -> None:
+        """An attempt succeeded."""
+        self._failing.pop(worker, None)
+        self._tried.pop(key, None)
+
+    def is_suspect(self, worker: str) -> bool:
+        """Whether whatever it tries fails."""
+        return len(self._failing.get(worker, ())) >= SUSPECT_DATASETS
+
+    def failed_with(self, key: WorkKey) -> frozenset[str]:
+        """Workers with which it failed by its own fault."""
+        return frozenset(self._tried.get(key, ()))
+
+    def is_poison(self, key: WorkKey) -> bool:
+        """Whether it fails wherever it is tried."""
+        return len(self._tried.get(key, ())) >= POISON_WORKERS
+
+    def forget(self, keys: Iterable[WorkKey]) -> None:
+        """Nobody wants these any more."""
+        for key in keys:
+            self._tried.pop(key, None)
+
+
+def _put(known: dict[KeyT, set[str]], key: KeyT, value: set[str]) -> None:
+    known[key] = value
+    if len(known) > MAX_REMEMBERED:
+        del known[next(iter(known))]

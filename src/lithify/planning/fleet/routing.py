@@ -1,0 +1,98 @@
+"""Which queue work goes to.
+
+1. The rule of a dataset may have *routes*: conditions on the unit, the age of its data, and the name of a
+   queue. The first route that holds names the queue, whatever the work costs.
+2. Else the first queue, by size, whose largest size exceeds the cost.
+3. A queue that drains takes nothing: work goes on to the next by size. So does work of a route whose queue
+   drains or is not there any more. A queue that pauses takes what is its own, and keeps it.
+
+Invariant: exactly one queue has no limit, and it does not drain; no two limits are equal. So all work has a
+queue, and only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
+
+from lithify.errors import Refused
+
+
+class Routed(Protocol):
+    """What routing has to know of a queue."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def largest_bytes(self) -> int | None:
+        """Work that costs less may be its; `None`: no limit."""
+
+    @property
+    def is_draining(self) -> bool: ...
+
+
+QueueT = TypeVar("QueueT", bound=Routed)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a rule sends some of its datasets' work."""
+
+    queue: str
+    """A name."""
+    units: str = "*"
+    """A pattern, as of a shell, for names of units: segments, chunks, partitions."""
+    min_age_ms: int = 0
+    """Only units whose newest data is at least so old."""
+
+    def holds(self, unit: str, age_ms: int | None) -> bool:
+        """Whether it is for this unit, with data of this age (`None`: not known, which is no age at all)."""
+        return fnmatchcase(unit, self.units) and (self.min_age_ms <= 0 or (age_ms or 0) >= self.min_age_ms)
+
+
+class Routing(Generic[QueueT]):
+    """The queues of a fleet. `Refused` when they leave some work without a queue, or with two."""
+
+    def __init__(self, queues: Iterable[QueueT]) -> None:
+        self._by_name = {queue.name: queue for queue in queues}
+        limited = [q for q in self._by_name.values() if q.largest_bytes is not None]
+        unlimited = [q for q in self._by_name.values() if q.largest_bytes is None]
+        if len(unlimited) != 1:
+            names = ", ".join(queue.name for queue in unlimited) or "none"
+            raise Refused(
+                f"exactly one queue must have no largest size, for what no other takes; here: {names}"
+            )
+        if unlimited[0].is_draining:
+            raise Refused(
+                f"queue {unlimited[0].name} has no largest size, so it must not drain: no other takes all"
+            )
+        limited.sort(key=_limit)
+        for one, other in pairwise(limited):
+            if one.largest_bytes == other.largest_bytes:
+                raise Refused(
+                    f"queues {one.name} and {other.name} both have the largest size {one.largest_bytes}"
+                )
+        self._by_size = [*limited, *unlimited]
+
+    def route(
+        self, cost_bytes: int, routes: Sequence[Route] = (), *, unit: str = "", age_ms: int | None = None
+    ) -> QueueT:
+        """The queue of work that costs so much."""
+        for route in routes:
+            named = self._by_name.get(route.queue)
+            if named is not None and not named.is_draining and route.holds(unit, age_ms):
+                return named
+        return next(
+            q
+            for q in self._by_size
+            if not q.is_draining and (q.largest_bytes is None or cost_bytes < _limit(q))
+        )
+
+
+def _limit(queue: Routed) -> int:
+    assert queue.largest_bytes is not None
+    return queue.largest_bytes

@@ -1,0 +1,109 @@
+"""Poison work and poison workers, datasets in quarantine, and idle workers that ask."""
+
+from __future__ import annotations
+
+import pytest
+
+from lithify.planning.fleet.asking import BOARDS_PAUSE, Asking
+from lithify.planning.fleet.faults import MAX_REMEMBERED, Fault, Faults
+from lithify.planning.fleet.quarantine import QUARANTINE_PAUSE, Quarantine
+from tests.planning.fleet.wanting import key
+
+MINUTE = 60_000
+
+
+def test_who_fails_with_several_datasets_in_a_row_is_suspect_until_a_success() -> None:
+    faults = Faults()
+    assert [faults.failed(key(name), "bad") for name in ("a", "b", "c", "d")] == [
+        *(Fault.WORK, Fault.WORK, Fault.WORKER, Fault.WORKER)
+    ]
+    assert faults.is_suspect("bad")
+    assert not faults.is_suspect("good")
+    faults.succeeded(key("e"), "bad")
+    assert not faults.is_suspect("bad")
+    assert faults.failed(key("a"), "bad") is Fault.WORK
+
+
+def test_one_dataset_that_fails_throughout_makes_nobody_suspect() -> None:
+    faults = Faults()
+    assert {faults.failed(key(f"a/{unit}"), "w") for unit in range(50)} == {Fault.WORK}
+
+
+def test_what_fails_with_two_workers_is_poison_and_what_fails_with_a_poison_worker_is_not() -> None:
+    faults = Faults()
+    for name in ("a", "b", "c", "work"):
+        faults.failed(key(name), "bad")
+    faults.failed(key("work"), "good")
+    assert not faults.is_poison(key("work"))
+    faults.failed(key("work"), "other")
+    assert faults.is_poison(key("work"))
+    faults.forget([key("work")])
+    assert not faults.is_poison(key("work"))
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    faults = Faults()
+    for number in range(MAX_REMEMBERED + 50):
+        faults.failed(key(f"d{number}"), f"w{number}")
+    assert len(faults._tried) == len(faults._failing) == MAX_REMEMBERED
+
+
+def test_quarantine_is_told_once_lasts_longer_each_time_and_ends_with_a_good_look() -> None:
+    quarantine = Quarantine()
+    now_ms, pauses = 0, []
+    for count in range(6):
+        assert quarantine.failed("db", "is corrupt", now_ms) is (count == 0)
+        pauses.append(quarantine.entries["db"].until_ms - now_ms)
+        assert quarantine.lasts("db", now_ms + pauses[-1] - 1)
+        now_ms += pauses[-1]
+        assert not quarantine.lasts("db", now_ms)
+    assert pauses == sorted(pauses)
+    assert pauses[0] == QUARANTINE_PAUSE.first_ms
+    assert pauses[-1] == QUARANTINE_PAUSE.max_ms
+    assert not quarantine.lasts("other", 0)
+    assert quarantine.failed("db", "is of a newer version", now_ms), "something else is news"
+    assert quarantine.entries["db"].since_ms == 0
+    assert quarantine.well("db")
+    assert not quarantine.well("db")
+    assert quarantine.entries == {}
+
+
+def test_who_is_not_watched_any_more_is_in_no_quarantine() -> None:
+    quarantine = Quarantine()
+    quarantine.failed("a", "is corrupt", 0)
+    quarantine.failed("b", "is corrupt", 0)
+    quarantine.keep({"b"})
+    assert list(quarantine.entries) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("idle_ms", "pause"),
+    [
+        (0, 1_000),
+        (10 * MINUTE - 1, 1_000),
+        (10 * MINUTE, 2_000),
+        (20 * MINUTE, 4_000),
+        (30 * MINUTE, 5_000),
+        (1 << 50, 5_000),
+    ],
+)
+def test_the_bell_is_asked_every_second_and_more_rarely_after_ten_idle_minutes(
+    idle_ms: int, pause: int
+) -> None:
+    assert Asking(idle_since_ms=7).bell_pause_ms(7 + idle_ms) == pause
+
+
+def test_boards_are_read_when_it_rings_and_else_after_a_pause_that_grows() -> None:
+    asking, now_ms, pauses = Asking(0), 0, []
+    assert asking.reads_boards(0, has_rung=False)
+    for _ in range(6):
+        asking = asking.missed(now_ms)
+        assert asking.reads_boards(now_ms, has_rung=True)
+        waited_ms = 0
+        while not asking.reads_boards(now_ms + waited_ms, has_rung=False):
+            waited_ms += 500
+        pauses.append(waited_ms)
+        now_ms += waited_ms
+    assert pauses == [1_000, 4_000, 16_000, 30_000, 30_000, BOARDS_PAUSE.max_ms]
+    assert asking.rung().missed(now_ms).reads_boards(now_ms + 1_000, has_rung=False), "a bell begins anew"
+    assert asking.claimed(now_ms).bell_pause_ms(now_ms) == 1_000
