@@ -198,13 +198,18 @@ class Worker:
             if compaction_id in self._running:
                 self._has_finished(self._running[compaction_id])
 
-    def claim(self) -> bool:
-        """Step 5 for one compaction, the one whose turn it is; whether this worker has it now."""
+    @property
+    def holding(self) -> frozenset[Ulid]:
+        """The compactions that are running here."""
+        return frozenset(self._running)
+
+    def claim(self, wanted: Ulid | None = None) -> bool:
+        """Step 5 for one compaction, the one whose turn it is, or this very one; whether this worker has it
+        now."""
         candidates = self._candidates()
-        if not candidates:
+        if not candidates or (wanted is not None and wanted not in candidates):
             return False  # time has passed since the offer, and may have passed backwards
-        ranks = self._ranks(candidates)
-        compaction_id = self._turns.order(ranks)[0]
+        compaction_id = self._turns.order(self._ranks(candidates))[0] if wanted is None else wanted
         del self._free.compactions[compaction_id]
         if not self._claim_one(compaction_id):
             return False
