@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.planning.fleet.fairness import FAIR_EVERY, FairTurns, longest_wait_claims
-from lithify.planning.fleet.weighted import WeightedTurns
+from lithify.planning.fleet.weighted import MAX_REMEMBERED, WeightedTurns
 
 
 def play(turns: WeightedTurns[str], weights: dict[str, int], count: int) -> str:
@@ -46,9 +46,9 @@ def test_who_had_many_alone_is_not_punished() -> None:
 
 def test_what_is_remembered_of_many_who_came_once_is_bounded() -> None:
     turns: WeightedTurns[str] = WeightedTurns()
-    for number in range(10_000):
+    for number in range(MAX_REMEMBERED + 5):
         play(turns, {str(number): 1}, 1)
-    assert len(turns._starts) < 100
+    assert len(turns._starts) == MAX_REMEMBERED
 
 
 @given(
@@ -65,7 +65,7 @@ def test_nobody_is_more_than_a_turn_ahead(weights: dict[str, int], count: int) -
 
 def test_of_every_four_claims_one_goes_to_who_waited_longest() -> None:
     fair: FairTurns[str] = FairTurns()
-    waiting, given_to = ["hot", "a", "b"], []
+    waiting, given_to = ["a", "b", "hot"], []
     for _ in range(3 * FAIR_EVERY):
         key = fair.longest(waiting) if fair.is_due("all") else "hot"
         fair.count("all", is_fair=fair.longest(waiting) == key)

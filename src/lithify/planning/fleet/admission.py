@@ -323,9 +323,11 @@ class QueueAdmission:
             if self._queued_count <= self.limits.longest_backlog:
                 break
             key = work.key
+            if key not in self._queued.get(key.dataset, ()):
+                continue
             if key.dataset not in kept:
                 kept[key.dataset] = self._first(key.dataset)
-            if key == kept[key.dataset] or key not in self._queued[key.dataset]:
+            if key == kept[key.dataset]:
                 continue
             for gone in (key, *(drop.work.key for drop in self._budget.cancelled(key))):
                 want = self._remove(gone)

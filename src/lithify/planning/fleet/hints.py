@@ -161,8 +161,12 @@ class HintChoice:
         self, hint: Hint, slots: Mapping[str, Slots], usage: Usage, weights: Mapping[str, int], now_ms: int
     ) -> None:
         """The claim succeeded. With what `next` was asked with."""
-        queue = self._seen[hint.key].queue
-        waiting = [seen.hint.key for seen in self._able(slots, usage, now_ms) if seen.queue == queue]
+        seen = self._seen.get(hint.key)
+        if seen is None:
+            return
+        queue = seen.queue
+        able = [seen.hint.key for seen in self._able(slots, usage, now_ms) if seen.queue == queue]
+        waiting = dict.fromkeys([*able, hint.key])
         is_fair = self._fair.longest(waiting) == hint.key
         self._fair.count(self._scope(queue, slots, usage), is_fair=is_fair)
         self._fair.had(hint.key, waiting)

@@ -17,7 +17,7 @@ KeyT = TypeVar("KeyT")
 
 _TURN = 1 << 40
 """What a turn costs at weight 1, in ticks of virtual time: so many that rounding never matters."""
-_SPARE = 64
+MAX_REMEMBERED = 10_000
 
 
 class WeightedTurns(Generic[KeyT]):
@@ -35,8 +35,8 @@ class WeightedTurns(Generic[KeyT]):
         """`key` had a turn."""
         self._now = self._start(key)
         self._starts[key] = self._now + _TURN // max(1, weight)
-        if len(self._starts) > _SPARE:
-            self._starts = {key: start for key, start in self._starts.items() if start > self._now}
+        if len(self._starts) > MAX_REMEMBERED:
+            del self._starts[next(iter(self._starts))]
 
     def _start(self, key: KeyT) -> int:
         return max(self._now, self._starts.get(key, self._now))
