@@ -16,6 +16,7 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from lithify.datasets.waiting import service_waiting
 from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import EngineDown, LithifyError, Refused, StoreUnavailable
-from lithify.events import Observer, ignore
+from lithify.events import Event, Observer, ignore
 from lithify.fleet.catalog import Rule
 from lithify.fleet.crew import Crew, CrewPorts, NoSource
 from lithify.fleet.files import FleetFiles
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from lithify.service.coordinator import Coordinator
     from lithify.service.room import Room
     from lithify.service.worker import Worker
+    from lithify.store.waiting import Waiting
 
 PAUSE_S = 5.0
 """After a round that failed."""
@@ -184,7 +186,7 @@ class FleetProcess:
     # Wiring
 
     def _files(self) -> FleetFiles:
-        waiting = service_waiting(self._url, self._config, self._observe, self._is_ending)
+        waiting = self._waiting(self._url, self._config)
         return wiring.fleet_files(self._url, self._config, waiting, self._clock, self._ids)
 
     def _name(self, role: Role) -> str:
@@ -214,7 +216,7 @@ class FleetProcess:
         ports = KeeperPorts(
             self._files(),
             watch,
-            lambda rule: wiring.find_datasets(rule, self._config, self._waiting(rule.pattern)),
+            lambda rule: wiring.find_datasets(rule, self._config, self._waiting(rule.pattern, self._config)),
             lambda url, rule: self._due.put((url, rule)),
             self._clock,
             socket.gethostname(),
@@ -259,12 +261,15 @@ class FleetProcess:
     def _open(self, url: str, rule: Rule) -> Dataset:
         """A dataset belongs to one thread, so each opens its own."""
         config = wiring.config_of(rule, self._config)
-        return wiring.open_dataset(
-            url, config, waiting=service_waiting(url, config, self._observe, self._is_ending)
-        )
+        return wiring.open_dataset(url, config, waiting=self._waiting(url, config))
 
-    def _waiting(self, url: str) -> Any:
-        return service_waiting(url, self._config, self._observe, self._is_ending)
+    def _waiting(self, url: str, config: Config) -> Waiting:
+        """All datasets of a store wait for it alike, and it is told of once."""
+        store = "/".join(url.split("/")[:3]) if "://" in url else url
+        return replace(service_waiting(store, config, self._tell, self._is_ending), is_shared=True)
+
+    def _tell(self, event: Event) -> None:
+        self._observe(event)
 
     def _is_ending(self) -> bool:
         return self._stop.is_set()

@@ -30,3 +30,5 @@ def test_match(pattern: str, url: str, stars: tuple[str, ...] | None) -> None:
 
 def test_slashes_at_the_end_and_file_do_not_matter() -> None:
     assert normal("file:///a/b/") == normal("file:/a/b") == normal("/a/b")
+    assert normal("file:///a%20b") == "/a b"
+    assert normal("s3://b/a%20b/") == "s3://b/a%20b"

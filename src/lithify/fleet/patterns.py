@@ -10,13 +10,14 @@
 1. A `*` never stands for a slash, and for nothing that is empty. It is not allowed in what comes before the
    path (the bucket, the catalog): that would be a listing of somebody's account.
 2. Where nothing is a slash (names in a catalog, with dots) a `*` may stand for several names.
-3. A pattern and a URL are compared as written, but for slashes at the end, and `file:` before a path.
+3. A pattern and a URL are compared as written, but for slashes at the end; a `file:` URL is the path it names.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from urllib.parse import unquote
 
 from lithify.errors import Refused
 
@@ -31,7 +32,8 @@ def is_pattern(text: str) -> bool:
 
 def normal(pattern: str) -> str:
     """A pattern or URL as all who write it alike would. `Refused` when it is none."""
-    pattern = _FILE.sub("", pattern, count=1).rstrip("/") if pattern != "/" else pattern
+    of_file = _FILE.match(pattern)
+    pattern = (unquote(pattern[of_file.end() :]) if of_file else pattern).rstrip("/")
     if not pattern or len(pattern) > MAX_PATTERN_CHARS or any(ord(c) < 0x20 for c in pattern):
         raise Refused(f"{pattern[:120]!r} is no URL or pattern of datasets")
     if "://" not in pattern and not pattern.startswith("/"):
