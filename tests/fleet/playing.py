@@ -78,9 +78,9 @@ class Play(World):
     def change(self, change: changes.CatalogChange) -> None:
         self.process().catalog.update(change)
 
-    def queue(self, name: str, largest_bytes: int, **attributes: int) -> str:
+    def queue(self, name: str, largest_bytes: int) -> str:
         """A new queue; its id."""
-        queue = Queue(name, self.ids.ulid(self.clock.now_ms()), largest_bytes, **attributes)
+        queue = Queue(name, self.ids.ulid(self.clock.now_ms()), largest_bytes)
         self.change(lambda catalog: changes.create_queue(catalog, queue))
         return queue.id
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -181,9 +182,12 @@ def test_a_dead_keepers_lease_needs_no_waiting(world: Play) -> None:
     world.until(lambda: world.seen(events.Claimed)[url_of("a")] == 1, 30)
     world.keepers.remove(first)
     second = world.keeper()
-    taken_s = world.until(lambda: second.watched.get(url_of("a")) is not None, 60)
-    assert taken_s <= 45
-    assert world.until(lambda: second.watched[url_of("a")].is_led, 5) <= 2
+    world.while_waiting = partial(pytest.fail, "it asks the holder of the lease")
+
+    def is_led() -> bool:
+        return url_of("a") in second.watched and second.watched[url_of("a")].is_led
+
+    assert world.until(is_led, 60) <= 45
     world.engines[crew.name].run_all()
     world.until(lambda: world.texts() == {"a": 1}, 30)
     assert world.seen(events.Reclaimed) == {}, "what runs goes on"

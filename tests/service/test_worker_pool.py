@@ -14,6 +14,7 @@ from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused
 from lithify.planning.turns import AGEING_TURNS
 from lithify.service.worker import MAX_STORE_LOSSES
 from lithify.service.worker_pool import QUARANTINE_PAUSE
+from lithify.testing.engine import InlineEngine
 from tests.service.toys import Service, ToyDataset, ToySpec
 
 HOT, COLD = "toy:///hot", "toy:///cold"
@@ -292,12 +293,14 @@ def test_an_interrupt_ends_the_rounds(error: BaseException) -> None:
 
 
 def test_who_is_told_what_to_claim_claims_this_very_compaction() -> None:
-    service = Service("a", max_concurrent_compactions=1)
+    engine = InlineEngine(slots=100, stepped=True)
+    service = Service("a", engine=engine, max_concurrent_compactions=1)
     service.named.clear()
     first, second = service.toy("a").add(ToySpec("one"), ToySpec("two"))
     assert service.pool.claim("toy:///a", second)
     assert service.pool.holding() == {("toy:///a", second)}
     assert not service.pool.claim("toy:///a", first), "there is no room"
+    engine.run_all()
     service.rounds(1)
     assert service.pool.holding() == frozenset()
     assert not service.pool.claim("toy:///a", second), "it is done"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _DECIMAL, _BINARY = ("k", "m", "g", "t", "p"), ("ki", "mi", "gi", "ti", "pi")
-_UNITS = {
+_UNITS: dict[str, int] = {
     "": 1,
     **{unit: 1000**power for power, unit in enumerate(_DECIMAL, 1)},
     **{unit: 1024**power for power, unit in enumerate(_BINARY, 1)},

@@ -10,7 +10,8 @@
 1. A `*` never stands for a slash, and for nothing that is empty. It is not allowed in what comes before the
    path (the bucket, the catalog): that would be a listing of somebody's account.
 2. Where nothing is a slash (names in a catalog, with dots) a `*` may stand for several names.
-3. A pattern and a URL are compared as written, but for slashes at the end; a `file:` URL is the path it names.
+3. A pattern and a URL are compared as written, but for slashes at the end; a `file:` URL is the path it
+   names.
 """
 
 from __future__ import annotations

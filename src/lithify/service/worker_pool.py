@@ -323,7 +323,7 @@ class WorkerPool:
         assert member.worker is not None
         try:
             with contained(f"a round over {member.url}"):
-                return member.worker.claim(wanted)
+                return member.worker.claim() if wanted is None else member.worker.claim_only(wanted)
         except LithifyError as error:
             self._quarantine(member, error)
             return False

@@ -198,9 +198,9 @@ class HintChoice:
         return queue, usage.ordinary < slots[queue].open
 
 
-def _order(seen: _Seen) -> tuple[int, float, int, int, WorkKey]:
+def _order(seen: _Seen) -> tuple[int, float, int, int, str, str]:
     hint = seen.hint
-    return hint.band, -hint.priority, seen.since_ms, hint.since_ms, hint.key
+    return hint.band, -hint.priority, seen.since_ms, hint.since_ms, hint.url, hint.compaction
 
 
 def _text(key: WorkKey) -> str:
