@@ -184,7 +184,7 @@ MUTANTS = (
     _mutant(
         "hints are for nobody, and for all at once",
         [rules.LOST],
-        (world.hint_rules, "meant_for", lambda keys, free: {}),
+        (world.hint_rules, "meant_for", lambda *_: {}),
         (hints, "STEP_MS", 0),  # type: ignore[arg-type]
     ),
     _mutant(

@@ -121,12 +121,12 @@ def test_what_is_for_another_is_left_alone_until_that_one_had_its_time() -> None
     choice = choice_of(mine, others)
     assert take(choice) == "mine"
     assert take(choice) == ""
-    at_ms = choice.next_ms(0)
-    assert at_ms is not None
+    at_ms = delay_ms(others, "me")
     assert HANDOVER_MS <= at_ms <= LONGEST_DELAY_MS
-    assert take(choice, at_ms - 1) == ""
+    choice.see({"q": [others]}, at_ms - 1)
+    assert take(choice, at_ms) == "", "it may be gone since"
+    choice.see({"q": [others]}, at_ms)
     assert take(choice, at_ms) == "other"
-    assert choice.next_ms(at_ms) is None
 
 
 def test_workers_come_one_after_the_other() -> None:
@@ -148,6 +148,13 @@ def test_each_free_slot_is_given_one_hint() -> None:
     assert list(found) == keys[:6]
     assert {worker: list(found.values()).count(worker) for worker in free} == free
     assert meant_for(keys, {}) == {}
+
+
+def test_what_failed_with_a_worker_is_for_another() -> None:
+    keys, tried = [WorkKey("db", str(number)) for number in range(9)], {WorkKey("db", "0"): {"a", "b"}}
+    found = meant_for(keys, {"a": 1, "b": 9}, lambda key: tried.get(key, ()))
+    assert keys[0] not in found
+    assert len(found) == 8
 
 
 def test_two_who_give_hints_out_rarely_choose_the_same() -> None:

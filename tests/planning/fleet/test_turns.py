@@ -41,7 +41,7 @@ def test_who_had_many_alone_is_not_punished() -> None:
     turns: WeightedTurns[str] = WeightedTurns()
     play(turns, {"a": 1}, 50)
     play(turns, {"b": 1}, 50)
-    assert Counter(play(turns, {"a": 1, "b": 1}, 10)) == {"a": 5, "b": 5}
+    assert Counter(play(turns, {"a": 1, "b": 1}, 10))["a"] in (5, 6), "a turn ahead at most"
 
 
 def test_what_is_remembered_of_many_who_came_once_is_bounded() -> None:

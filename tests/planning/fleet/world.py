@@ -173,8 +173,9 @@ class World:
         rng = self.rng
         for n in range(rng.randint(1, 4)):
             self.join_keeper(f"keeper-{n}")
-        bad = rng.choice([0, 0, 1, 2])
-        for n in range(rng.choice([3, 6, 24])):
+        count = rng.choice([3, 6, 24])
+        bad = rng.choice([0, 0, 1, 2]) if count > 3 else 0
+        for n in range(count):
             self.join_worker(f"worker-{n:02}", rng.randint(1, 3), is_bad=0 < n <= bad)
         if len(self.keepers) > 1 and rng.random() < 0.4:
             self.at(rng.randrange(BUSY_MS), lambda: self.kill_keeper(min(self.alive)))
@@ -401,7 +402,7 @@ class Keeper:
         }
         idle = {name: count for name, count in free.items() if count > 0}
         new = [p for p in pieces if p.key not in self.hints or self.hints[p.key].attempts != p.attempts]
-        whom = hint_rules.meant_for([p.key for p in new], idle)
+        whom = hint_rules.meant_for([p.key for p in new], idle, self.faults.failed_with)
         before, self.hints = self.hints, {}
         for piece in pieces:
             hint = before.get(piece.key)
@@ -512,6 +513,7 @@ class Worker:
         if self.is_dead:
             return
         del self.running[piece.key]
+        self.asking = Asking(world.now_ms)
         if fails:
             world.counts["failed"] += 1
             piece.state = State.FAILED

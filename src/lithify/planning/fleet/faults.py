@@ -71,6 +71,10 @@ class Faults:
         """Whether whatever it tries fails."""
         return len(self._failing.get(worker, ())) >= SUSPECT_DATASETS
 
+    def failed_with(self, key: WorkKey) -> frozenset[str]:
+        """Workers with which it failed by its own fault."""
+        return frozenset(self._tried.get(key, ()))
+
     def is_poison(self, key: WorkKey) -> bool:
         """Whether it fails wherever it is tried."""
         return len(self._tried.get(key, ())) >= POISON_WORKERS

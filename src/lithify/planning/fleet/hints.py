@@ -4,9 +4,9 @@ A board says what may be claimed. The claim itself is a change of the dataset's 
 that want the same one loses: that costs requests, and is not wrong.
 
 1. *Whom it is for*: who puts a hint up knows which workers are idle, and names one for each (`meant_for`).
-   All others leave it alone for `HANDOVER_MS` after they have seen it, and then take it one after the other,
-   `STEP_MS` apart, in an order by hash that differs from hint to hint. A hint for nobody, put up while
-   nobody was idle, is for everybody at once.
+   All others leave it alone for `HANDOVER_MS` after they have seen it, and then one after the other,
+   `STEP_MS` apart, in an order by hash that differs from hint to hint; and they take it only when they find
+   it on its board once more. A hint for nobody, put up while nobody was idle, is for everybody at once.
 2. *Slots*: ordinary work does not use the reserve (`slots`).
 3. *Queue*: of the queues with something to claim the one whose turn it is by weight (`weighted`).
 4. *Order*: the best band, then priority, then age. Every fourth claim is fair (`fairness`): it goes to the
@@ -21,7 +21,7 @@ claims of this one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lithify.backoff import GrowingPause
@@ -34,9 +34,9 @@ from lithify.planning.fleet.weighted import WeightedTurns
 
 HANDOVER_MS = 1_500
 """Somebody who asks the bell every second has looked by then."""
-STEP_MS = 500
-"""About as long as a claim takes on a slow store."""
-LONGEST_DELAY_MS = 6_000
+STEP_MS = 2_000
+"""Longer than a claim takes on a slow store, and than it takes until another has looked."""
+LONGEST_DELAY_MS = 20_000
 LOST_MS = 30_000
 FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=600_000)
 
@@ -74,20 +74,31 @@ class Hint:
         return may_use_reserve(self.band, self.bytes)
 
 
-def meant_for(keys: Iterable[WorkKey], free: Mapping[str, int]) -> dict[WorkKey, str]:
+def nobody(key: WorkKey) -> Collection[str]:
+    """No worker has failed with it."""
+    return ()
+
+
+def meant_for(
+    keys: Iterable[WorkKey],
+    free: Mapping[str, int],
+    failed_with: Callable[[WorkKey], Collection[str]] = nobody,
+) -> dict[WorkKey, str]:
     """Whom hints are for, the first of them first, when workers have so many free slots: each slot is given
-    once, so the last ones may be for nobody. Two who put up hints of different compactions rarely choose the
-    same worker."""
+    once, so the last ones may be for nobody, and so is what has failed with all of them
+    (`Faults.failed_with`). Two who put up hints of different compactions rarely choose the same worker."""
     left = {worker: slots for worker, slots in free.items() if slots > 0}
     found: dict[WorkKey, str] = {}
     for key in keys:
-        if not left:
+        able = left.keys() - set(failed_with(key))
+        if able:
+            worker = ranking(_text(key), able)[0]
+            found[key] = worker
+            left[worker] -= 1
+            if not left[worker]:
+                del left[worker]
+        elif not left:
             break
-        worker = ranking(_text(key), left)[0]
-        found[key] = worker
-        left[worker] -= 1
-        if not left[worker]:
-            del left[worker]
     return found
 
 
@@ -116,12 +127,14 @@ class HintChoice:
         self._seen: dict[WorkKey, _Seen] = {}
         self._failures: dict[WorkKey, tuple[int, int]] = {}
         """How often what failed here, and when last."""
+        self._read_ms = 0
+        """When the boards were read last."""
         self._fair: FairTurns[WorkKey] = FairTurns()
         self._queues: WeightedTurns[str] = WeightedTurns()
 
     def see(self, boards: Mapping[str, Iterable[Hint]], now_ms: int) -> None:
         """The boards say this now, by queue id. What they do not say is gone."""
-        before, self._seen = self._seen, {}
+        before, self._seen, self._read_ms = self._seen, {}, now_ms
         for queue, hints in boards.items():
             for hint in hints:
                 known = before.get(hint.key)
@@ -151,11 +164,6 @@ class HintChoice:
             longest = self._fair.longest(seen.hint.key for seen in able)
             return queue, self._seen[longest].hint
         return queue, min(able, key=_order).hint
-
-    def next_ms(self, now_ms: int) -> int | None:
-        """When to look at the boards again because a hint that is meant for others first will be for all."""
-        later = (seen.since_ms + delay_ms(seen.hint, self._worker) for seen in self._seen.values())
-        return min((at_ms for at_ms in later if at_ms > now_ms), default=None)
 
     def claimed(
         self, hint: Hint, slots: Mapping[str, Slots], usage: Usage, weights: Mapping[str, int], now_ms: int
@@ -189,7 +197,7 @@ class HintChoice:
             for seen in self._seen.values()
             if seen.queue in slots
             and slots[seen.queue].allow(usage, may_use_reserve=seen.hint.may_use_reserve)
-            and now_ms >= seen.since_ms + delay_ms(seen.hint, self._worker)
+            and self._read_ms >= seen.since_ms + delay_ms(seen.hint, self._worker)
             and (seen.lost_ms is None or now_ms >= seen.lost_ms + LOST_MS)
             and not FAILURE_PAUSE.lasts(*self._failures.get(seen.hint.key, (0, 0)), now_ms)
         ]
@@ -198,9 +206,9 @@ class HintChoice:
         return queue, usage.ordinary < slots[queue].open
 
 
-def _order(seen: _Seen) -> tuple[int, float, int, int, str, str]:
+def _order(seen: _Seen) -> tuple[int, float, int, int, str]:
     hint = seen.hint
-    return hint.band, -hint.priority, seen.since_ms, hint.since_ms, hint.url, hint.compaction
+    return hint.band, -hint.priority, seen.since_ms, hint.since_ms, _text(hint.key)
 
 
 def _text(key: WorkKey) -> str:
