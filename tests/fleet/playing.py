@@ -4,6 +4,7 @@ clock.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from unittest import mock
 from lithify import events
 from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Leadership
-from lithify.errors import LithifyError
+from lithify.errors import LithifyError, StoreError
 from lithify.events import Event
 from lithify.fleet import catalog_changes as changes
 from lithify.fleet.catalog import Queue, Rule
@@ -27,6 +28,8 @@ from lithify.service.room import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
 from lithify.store import together, urls
+from lithify.store.objects import ObjectStore
+from lithify.testing import FaultyStore
 from lithify.testing.engine import InlineEngine
 from lithify.testing.simulation.core.waiting import AtOnce
 from tests.fleet.worlds import World
@@ -59,9 +62,11 @@ class WaitingClock:
 class Play(World):
     """A fleet with datasets, keepers and crews."""
 
-    def __init__(self) -> None:
+    def __init__(self, faults: float = 0.0) -> None:
+        """Requests of keepers and crews fail with this probability, half of them after they took effect."""
         super().__init__()
         self.init()
+        self.flaky = FaultyStore.seeded(self.store, random.Random(3), faults)
         self.names: list[str] = []
         self.keepers: list[Keeper] = []
         self.crews: list[Crew] = []
@@ -100,11 +105,13 @@ class Play(World):
         self.opened[url] += 1
         if url in self.broken:
             raise self.broken[url]
-        return self._opened(url)
+        return self._opened(url, self.flaky)
 
-    def _opened(self, url: str) -> TextDataset:
+    def _opened(self, url: str, store: ObjectStore | None = None) -> TextDataset:
         root = url.removeprefix("texts:///")
-        return TextDataset(url, self.store, root, self.clock, self.ids, TextSettings())
+        return TextDataset(
+            url, store if store is not None else self.store, root, self.clock, self.ids, TextSettings()
+        )
 
     def texts(self) -> dict[str, int]:
         """How many each has."""
@@ -134,7 +141,7 @@ class Play(World):
             self.events.append,
         )
         ports = KeeperPorts(
-            self.process(),
+            self.process(self.flaky),
             watch,
             lambda rule: [url_of(name) for name in self.names],
             lambda url, rule: self.collected.append(url),
@@ -157,7 +164,7 @@ class Play(World):
             return Worker(dataset, engine, self.clock, name, room=room, observer=self.events.append)
 
         pool = WorkerPool(NoSource(), open_worker, room, self.clock, observer=self.events.append)
-        crew = Crew(name, CrewPorts(self.process(), pool, self.clock, "host", "0.1.0"), queues)
+        crew = Crew(name, CrewPorts(self.process(self.flaky), pool, self.clock, "host", "0.1.0"), queues)
         self.crews.append(crew)
         return crew
 
@@ -165,10 +172,13 @@ class Play(World):
         """Let all parties tick once a second."""
         for _ in range(seconds):
             each()
-            for keeper in self.keepers:
-                keeper.tick()
-            for crew in self.crews:
-                crew.tick()
+            parties: list[Keeper | Crew] = [*self.keepers, *self.crews]
+            for party in parties:
+                try:
+                    party.tick()
+                except StoreError as error:
+                    if "injected" not in str(error):
+                        raise
             self.clock.advance_s(1)
 
     def until(self, holds: Callable[[], bool], seconds: int) -> int:
@@ -189,9 +199,9 @@ class Play(World):
 
 
 @contextmanager
-def play() -> Iterator[Play]:
+def play(faults: float = 0.0) -> Iterator[Play]:
     """With a store that tasks find too, and all in one thread."""
-    made = Play()
+    made = Play(faults)
     known = {made.memory.url.removeprefix("memory://"): made.memory}
     with mock.patch.dict(urls._memory_stores, known), mock.patch.object(together, "beside", AtOnce()):
         yield made

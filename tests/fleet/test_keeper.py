@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from lithify import events
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Leadership
-from lithify.errors import CorruptObject, DatasetNotFound
+from lithify.errors import CorruptObject, DatasetNotFound, StoreError
 from lithify.fleet import catalog_changes as changes
 from lithify.fleet.catalog import Coordinates, Rule
 from lithify.fleet.status import fleet_status
@@ -283,6 +283,48 @@ def test_the_fleets_own_hints_may_be_lost_at_any_time(world: Play) -> None:
     world.run(400, lose)
     assert set(world.texts().values()) == {1}
     assert world.committed() == {url_of(f"d{n}"): 1 for n in range(12)}
+
+
+def test_every_request_may_fail_or_only_seem_to() -> None:
+    with play(faults=0.05) as world:
+        for n in range(10):
+            world.dataset(f"d{n}", 5)
+        for party in (world.keeper, world.keeper, world.crew):
+            until_it_starts(party)
+        world.run(900)
+        assert set(world.texts().values()) == {1}
+        assert world.seen(events.Quarantined), "or nothing has failed"
+        assert all(count <= 2 for count in world.committed().values()), "told again where the answer was lost"
+
+
+def until_it_starts(make: Callable[[], object]) -> None:
+    for _ in range(20):
+        try:
+            make()
+        except StoreError:
+            continue
+        return
+    raise AssertionError("it never starts")
+
+
+def test_a_keeper_that_was_frozen_does_not_fight_for_what_it_had(world: Play) -> None:
+    names = [f"d{n}" for n in range(8)]
+    for name in names:
+        world.dataset(name, 5)
+    first, second = world.keeper(), world.keeper()
+    crew = world.crew(slots=10, stepped=True)
+    world.until(lambda: len(world.seen(events.Claimed)) == 8, 60)
+    assert any(watched.is_led for watched in first.watched.values())
+    world.keepers.remove(first)
+    world.run(60)
+    assert len(second.watched) == 8
+    world.keepers.append(first)
+    world.run(60)
+    assert not set(first.watched) & set(second.watched)
+    world.engines[crew.name].run_all()
+    world.until(lambda: set(world.texts().values()) == {1}, 120)
+    assert world.committed() == {url_of(name): 1 for name in names}
+    assert max(world.dataset(name).epoch() for name in names) <= 3, "there and back again"
 
 
 def test_no_more_is_admitted_than_the_workers_have_slots_and_one_ahead(world: Play) -> None:

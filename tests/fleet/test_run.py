@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify import events
+from lithify import events, wiring
 from lithify.fleet.members import Role
 from lithify.testing.engine import InlineEngine
+from tests.cli.invoking import invoke
 from tests.client.test_service import TABLE, Place, Watch, until
 from tests.datasets.iceberg.tables import fresh, read
 from tests.judge.rows import read_database, visible_rows
@@ -125,3 +126,32 @@ def test_workers_of_a_deleted_queue_end(fleet: lithify.Fleet, monkeypatch: pytes
     fleet.delete_queue("small")
     assert ended.wait(60)
     assert fleet.status().members == ()
+
+
+@pytest.mark.parametrize("command", ["run", "keeper", "worker"])
+def test_the_commands(command: str, fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    monkeypatch.setattr(wiring, "stop_on_signals", lambda: stop)
+    monkeypatch.setattr(wiring, "spark_engine", lambda *_: nullcontext(InlineEngine()))
+    seen: set[Role] = set()
+
+    def watch() -> None:
+        with suppress(AssertionError):
+            until(lambda: bool(fleet.status().members), "nobody shows")
+        seen.update(member.seen.role for member in fleet.status().members)
+        stop.set()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    result = invoke("fleet", command, fleet.url)
+    thread.join()
+    assert result.exit_code == 0, result.stderr
+    assert seen <= {"run": set(Role), "keeper": {Role.KEEPER}, "worker": {Role.WORKER}}[command]
+    assert seen
+
+
+def test_a_command_that_ends_when_idle(fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "stop_on_signals", threading.Event)
+    monkeypatch.setattr(wiring, "spark_engine", lambda *_: nullcontext(InlineEngine()))
+    assert invoke("fleet", "worker", "--exit-when-idle", "100ms", fleet.url).exit_code == 0
+    assert invoke("fleet", "worker", "--queue", "none", fleet.url).exit_code == 2

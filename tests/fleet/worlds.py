@@ -7,6 +7,7 @@ import random
 from lithify.fleet.catalog_changes import first_catalog
 from lithify.fleet.files import FleetFiles
 from lithify.ids import RandomIds
+from lithify.store.objects import ObjectStore
 from lithify.testing import CountingStore, ManualClock, MemoryStore
 
 
@@ -20,9 +21,10 @@ class World:
         self.ids = RandomIds(random.Random(1))
         self.files = self.process()
 
-    def process(self) -> FleetFiles:
-        """The fleet as a process of its own sees it."""
-        return FleetFiles("memory://fleet", self.store, "fleet", self.clock, self.ids, random.Random(2))
+    def process(self, store: ObjectStore | None = None) -> FleetFiles:
+        """The fleet as a process of its own sees it, through its own way to the store if it has one."""
+        store = store if store is not None else self.store
+        return FleetFiles("memory://fleet", store, "fleet", self.clock, self.ids, random.Random(2))
 
     def init(self) -> None:
         self.files.catalog.create(first_catalog("Q0"))
