@@ -42,7 +42,11 @@ class Judge:
         self._world = world
         self._waiting: dict[tuple[str, str], dict[str, dict[WorkKey, Want]]] = defaultdict(dict)
         """By keeper and queue, by dataset: what is offered and does not rest."""
+        self._offered: dict[tuple[str, str], dict[str, set[WorkKey]]] = defaultdict(dict)
+        """The same with what rests."""
         self._passed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._most_waiting: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        """How many waited at most since it does."""
         self._streak: Counter[tuple[str, str]] = Counter()
         self._failures: dict[tuple[str, WorkKey], tuple[int, int]] = {}
         """By keeper: how often it failed by its own fault, and until when it rests."""
@@ -84,11 +88,11 @@ class Judge:
     def offered(self, keeper: Keeper, queue: Queue, dataset: Dataset, wants: Iterable[Want]) -> None:
         now_ms = self._world.now_ms
         waiting = self._waiting[keeper.name, queue.name]
-        found = {
-            want.key: want
-            for want in wants
-            if self._failures.get((keeper.name, want.key), (0, 0))[1] <= now_ms
-        }
+        found = {want.key: want for want in wants}
+        self._offered[keeper.name, queue.name][dataset.url] = set(found)
+        keys = found.keys() if self._is_resting(keeper, queue, dataset.url) else ()
+        rest = [key for key in found if self._failures.get((keeper.name, key), (0, 0))[1] > now_ms]
+        found = {key: want for key, want in found.items() if key not in keys and key not in rest}
         if found:
             waiting[dataset.url] = found
         else:
@@ -100,9 +104,15 @@ class Judge:
             if (queue.name == "small") != small:
                 raise self._fail(rules.ROUTED, f"{want.key} of {want.cost_bytes} bytes in {queue.name}")
 
+    def _is_resting(self, keeper: Keeper, queue: Queue, url: str) -> bool:
+        """Whether the whole dataset rests after failures in a row, as its keeper knows best."""
+        admission = keeper.queues[queue.name]
+        return url in admission._resting and url not in admission._queued
+
     def forgotten(self, keeper: Keeper, url: str) -> None:
         for queue in self._world.queues:
             self._waiting[keeper.name, queue.name].pop(url, None)
+            self._offered[keeper.name, queue.name].pop(url, None)
             self._passed[keeper.name, queue.name].pop(url, None)
 
     # Admission
@@ -116,8 +126,8 @@ class Judge:
         if figures.queued > max(queue.limits.longest_backlog, len(waiting)):
             raise self._fail(rules.BACKLOG, f"{figures.queued} in {queue.name} of {keeper.name}")
         self._has_deferred = figures.deferred > 0
-        offered = sum(map(len, waiting.values()))
-        if figures.queued + figures.deferred != offered:
+        offered = sum(map(len, self._offered[keeper.name, queue.name].values()))
+        if figures.queued + figures.deferred + figures.resting != offered:
             raise self._fail(rules.COUNTED, f"{figures} where {offered} were offered")
 
     def admitted(self, keeper: Keeper, queue: Queue, want: Want) -> None:
@@ -151,6 +161,7 @@ class Judge:
             }
             self._check_turn(keeper, queue, want, able)
         waiting.get(want.dataset, {}).pop(want.key, None)
+        self._offered[keeper.name, queue.name].get(want.dataset, set()).discard(want.key)
         if not waiting.get(want.dataset):
             waiting.pop(want.dataset, None)
         self._passed[keeper.name, queue.name].pop(want.dataset, None)
@@ -172,8 +183,10 @@ class Judge:
             capped = self._world.tenants[of_tenant].most_running is not None
             if url != want.dataset and (not capped or of_tenant == want.tenant):
                 passed[url] += 1
-                allowed = most_claims(len(self._world.datasets))
-                if passed[url] > allowed:
+                most = self._most_waiting[place]
+                most[url] = max(most[url], len(self._waiting[place])) if passed[url] > 1 else len(able)
+                late = self._room[1] if self._has_deferred else 0
+                if passed[url] > most_claims(most[url]) + late:
                     raise self._fail(rules.STARVED, f"{url} waits for {passed[url]} claims in {place}")
         if self._has_deferred:
             return  # who knows which
@@ -248,7 +261,7 @@ class Judge:
         ]
         for other in others:
             self._hint_passed[worker.name][other.key] += 1
-            if self._hint_passed[worker.name][other.key] > most_claims(len(seen) + 1) + 10:
+            if self._hint_passed[worker.name][other.key] > most_claims(len(seen) + 1):
                 raise self._fail(rules.HINT_STARVED, f"{other} is passed over by {worker.name}")
         place = worker.name, queue
         is_worse = any(other.band < hint.band for other in others)
@@ -303,7 +316,7 @@ class Judge:
         if left:
             raise self._fail(rules.DONE, f"{len(left)} are not done, the first of them {left[0]}")
         claimed, lost = self._world.counts["claimed"], self._world.counts["lost"]
-        if lost > 0.3 * claimed + 20:
+        if lost > 0.5 * claimed + 20:
             raise self._fail(rules.LOST, f"{lost} lost beside {claimed}")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from lithify.planning.admission import Budget, Drop, WorkKey
@@ -17,7 +18,7 @@ from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.wants import Want
 from lithify.planning.rest import Rest
-from tests.planning.fleet import rules, world
+from tests.planning.fleet import rules
 from tests.testing.simulation.mutants import Mutant
 
 
@@ -45,15 +46,8 @@ def _by_priority(seen: Any) -> tuple[float, int]:
     return -seen.hint.priority, seen.since_ms
 
 
-def _any_band(able: Any) -> Any:
-    return max(able)
-
-
-_honest_choose = QueueAdmission._choose
-
-
 def _choose_by_age(self: QueueAdmission, able: Any, tenants: Any, lane: str) -> Want:
-    want = min(able, key=_by_age)
+    want: Want = min(able, key=_by_age)
     self._count(want, dict.fromkeys(one.dataset for one in able), [want.dataset], lane)
     return want
 
@@ -89,7 +83,7 @@ def _defer_the_last(self: QueueAdmission) -> None:
         self._budget.cancelled(key)
         want = self._remove(key)
         assert want is not None
-        known = self._deferred.setdefault(key.dataset, admission._Deferral(want.tenant, admission.Counter()))
+        known = self._deferred.setdefault(key.dataset, admission._Deferral(want.tenant, Counter()))
         known.by_band[want.band] += 1
 
 
@@ -137,7 +131,7 @@ def _nothing(worker: str, of: object, reserved: int) -> int:
     return 0
 
 
-def _mutant(name: str, noticed_by: Iterable[str], *changes: tuple[Any, str, Callable[..., Any]]) -> Mutant:
+def _mutant(name: str, noticed_by: Iterable[str], *changes: tuple[Any, str, Any]) -> Mutant:
     return Mutant(name, tuple(noticed_by), changes)
 
 
@@ -153,7 +147,7 @@ MUTANTS = (
     ),
     _mutant("a worker goes by priority alone", [rules.HINT_BAND], (hints, "_order", _by_priority)),
     _mutant(
-        "a worker claims what is urgent for ever", [rules.HINT_STARVED], (hints, "FairTurns", _NeverFair)
+        "a worker claims what is urgent for ever", [rules.HINT_STARVED, rules.DONE], (hints, "FairTurns", _NeverFair)
     ),
     _mutant("a member admits all it has", [rules.QUOTA, rules.RESERVE], (quotas, "quota", _no_limit)),
     _mutant("one dataset may have it all", [rules.SHARE], (admission._Load, "leaves_room", _without_share)),
@@ -184,13 +178,13 @@ MUTANTS = (
     _mutant(
         "hints are for nobody, and for all at once",
         [rules.LOST],
-        (world.hint_rules, "meant_for", lambda *_: {}),
-        (hints, "STEP_MS", 0),  # type: ignore[arg-type]
+        (hints, "meant_for", lambda *_: {}),
+        (hints, "STEP_MS", 0),
     ),
     _mutant(
         "nobody is called back, and nobody looks",
         [rules.DONE, rules.SEEN],
         (QueueAdmission, "recall", _no_recall),
         (cadence, "LONGEST_PAUSE_MS", 1 << 40),
-    ),  # type: ignore[arg-type]
+    ),
 )

@@ -239,6 +239,33 @@ def test_what_failed_rests_longer_each_time_and_is_called_back_then() -> None:
     assert pauses == [60_000, 120_000, 240_000]
 
 
+def test_a_dataset_that_fails_whatever_is_tried_rests_as_a_whole() -> None:
+    wants = [want(f"a/{n}", Band.STALL) for n in range(9)]
+    queue = queue_of(*wants, want("b"), want("c"))
+    for number in range(2):
+        (admitted,) = queue.admit(ONE, 1)
+        assert admitted.dataset == "a"
+        queue.failed(admitted.key, 0)
+        wants.remove(admitted)
+        assert (queue.figures().resting > 2) is (number == 1)
+    assert names(queue.admit(Slots(9, 9), 9)) == ["b", "c"]
+    queue.offer("a", wants, 14_999)
+    assert queue.admit(Slots(9, 9), 9) == ()
+    assert queue.recall(15_000) == ("a",)
+    queue.offer("a", wants, 15_000)
+    (admitted,) = queue.admit(Slots(3, 3), 3)
+    queue.follow("a", ())
+    queue.failed(wants[1].key, 15_000)
+    queue.offer("a", wants[2:], 15_000)
+    assert queue.figures().resting == 0, "a success begins anew"
+
+
+def test_what_a_dataset_cannot_use_takes_no_slots_from_other_members() -> None:
+    queue = queue_of(*(want(f"a/{n}", Band.STALL) for n in range(9)), limits=QueueLimits(largest_share=0.3))
+    queue.admit(ONE, 10)
+    assert queue.figures().demand == {Band.STALL: 3}
+
+
 def test_what_came_to_nothing_takes_no_slot() -> None:
     queue = queue_of(want("a"), want("b"))
     (admitted,) = queue.admit(ONE, 1)

@@ -209,7 +209,7 @@ class World:
     def add(self, dataset: Dataset) -> None:
         dataset.born += 1
         key = WorkKey(dataset.url, str(dataset.born))
-        cost = self.rng.choice([1 << 20, 1 << 30, 1 << 34])
+        cost = self.rng.choice([1 << 20] * (8 if dataset.is_hot else 1) + [1 << 30, 1 << 34])
         dataset.pieces[key] = Piece(
             key, dataset.band, round(self.rng.random(), 1), cost, dataset.tenant, self.now_ms
         )

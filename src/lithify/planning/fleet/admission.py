@@ -18,7 +18,9 @@ what waits for what, what rests after a failure, and what runs.
      every fourth goes to its dataset that has waited longest, the others to its first want by priority, then
      age.
    Of claims that only the reserve is left for, every fourth is fair as well.
-5. What was admitted counts as running until `follow` says otherwise.
+5. *Rest*: what failed rests, longer each time. A dataset that fails again and again, whatever of it is
+   tried, rests as a whole: so it does not fill the member's slots with what nobody can do.
+6. What was admitted counts as running until `follow` says otherwise.
 
 Invariants: of N datasets with work, each has a claim after at most `longest_wait_claims(N)` claims that it
 could have had (of its tenant, when that is at its cap). All that was offered is queued, running, resting or
@@ -32,6 +34,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from lithify.backoff import GrowingPause
 from lithify.errors import Refused
 from lithify.planning.admission import Budget, Capacity, WorkKey
 from lithify.planning.fleet.bands import Band
@@ -40,6 +43,8 @@ from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.wants import Want
 from lithify.planning.fleet.weighted import WeightedTurns
 
+DATASET_PAUSE = GrowingPause(first_ms=15_000, max_ms=1_800_000)
+"""From the second failure in a row on."""
 _NO_CAPACITY = Capacity(max_running=1 << 62, max_running_bytes=1 << 62, max_queued=1 << 62)
 """Slots and backlog are the queue's."""
 
@@ -90,7 +95,8 @@ class Figures:
     resting: int
     """Wants left alone after a failure."""
     demand: Mapping[Band, int]
-    """Queued, deferred or running, by band; for quotas."""
+    """Queued, deferred or running, by band; of one dataset no more than its share of the slots. For
+    quotas."""
     demand_by_tenant: Mapping[str | None, int]
     lowest: tuple[Band, float] | None
     """Band and priority of the last in the queue."""
@@ -133,6 +139,10 @@ class QueueAdmission:
         self._deferred: dict[str, _Deferral] = {}
         """By dataset, the one that was offered first since then first."""
         self._resting: dict[str, _Rest] = {}
+        self._failing: dict[str, tuple[int, int]] = {}
+        """By dataset: how many failed since the last success, and when the last one did."""
+        self._share: int | None = None
+        """How much of one dataset may run, as of the last admission."""
         self._fair: FairTurns[str] = FairTurns()
         self._tenants: WeightedTurns[str | None] = WeightedTurns()
 
@@ -140,13 +150,18 @@ class QueueAdmission:
 
     def offer(self, dataset: str, wants: Iterable[Want], now_ms: int) -> None:
         """These are all wants of `dataset` for this queue now. `now_ms` is any time that does not go back."""
-        named = {want.key: want for want in wants}
+        all_wants = {want.key: want for want in wants}
+        rests_until_ms = self._rests_until_ms(dataset)
+        named = {} if now_ms < rests_until_ms else all_wants
         known = self._queued.get(dataset, {})
         for key in [key for key in known if key not in named]:
             self._remove(key)
             self._budget.cancelled(key)
         self._deferred.pop(dataset, None)
         self._resting.pop(dataset, None)
+        if all_wants and not named:
+            own_ms = min(map(self._budget.rests_until_ms, all_wants))
+            self._note_rest(dataset, len(all_wants), max(rests_until_ms, own_ms))
         for key, want in named.items():
             if key not in self._running.get(dataset, ()):
                 before = known.get(key, want)
@@ -163,6 +178,7 @@ class QueueAdmission:
         for key in self._running.get(dataset, ()):
             if key not in actives:
                 self._budget.finished(key)
+                self._failing.pop(dataset, None)
         for key, one in actives.items():
             self._remove(key)
             self._budget.adopt([replace(one.want.work, takes_capacity=one.takes_slot)])
@@ -178,6 +194,14 @@ class QueueAdmission:
         for gone in dropped:
             self._remove(gone.work.key)
         self._note_rest(key.dataset, 1 + len(dropped), self._budget.rests_until_ms(key))
+        count, _ = self._failing.get(key.dataset, (0, now_ms))
+        self._failing[key.dataset] = count + 1, now_ms
+        until_ms = self._rests_until_ms(key.dataset)
+        if now_ms < until_ms:
+            for other in list(self._queued.get(key.dataset, ())):
+                self._remove(other)
+                self._budget.cancelled(other)
+                self._note_rest(key.dataset, 1, until_ms)
 
     def withdraw(self, key: WorkKey) -> None:
         """What was admitted came to nothing: the plan that was made anew did not have it."""
@@ -189,6 +213,7 @@ class QueueAdmission:
         """It is watched by another member now, or gone."""
         self.offer(dataset, (), 0)
         self.follow(dataset, ())
+        self._failing.pop(dataset, None)
 
     def recall(self, now_ms: int) -> tuple[str, ...]:
         """Datasets to look at now, and offer again."""
@@ -210,7 +235,7 @@ class QueueAdmission:
         workers."""
         admitted: list[Want] = []
         load = _Load.of(one.want for of in self._running.values() for one in of.values() if one.takes_slot)
-        share = max(1, int(queue_slots * self.limits.largest_share))
+        share = self._share = max(1, int(queue_slots * self.limits.largest_share))
         ready = [self._queued[work.key.dataset][work.key] for work in self._budget.ready()]
         while load.usage.total < slots.total:
             able = [want for want in ready if load.leaves_room(want, slots, share, tenants)]
@@ -255,11 +280,7 @@ class QueueAdmission:
         """How it is now."""
         queued = [want for of in self._queued.values() for want in of.values()]
         running = [one.want for of in self._running.values() for one in of.values() if one.takes_slot]
-        demand = Counter(want.band for want in (*queued, *running))
-        by_tenant = Counter(want.tenant for want in (*queued, *running))
-        for deferral in self._deferred.values():
-            demand += deferral.by_band
-            by_tenant[deferral.tenant] += deferral.by_band.total()
+        demand, by_tenant = self._demand(running)
         last = max(queued, key=_order, default=None)
         return Figures(
             queued=len(queued),
@@ -274,7 +295,34 @@ class QueueAdmission:
             youngest_since_ms=max((want.since_ms for want in queued), default=None),
         )
 
+    def _demand(self, running: Iterable[Want]) -> tuple[Counter[Band], Counter[str | None]]:
+        """By band and by tenant; of each dataset what is most urgent, up to its share."""
+        by_dataset: dict[str, Counter[Band]] = {}
+        tenants: dict[str, str | None] = {}
+        for want in (*running, *(want for of in self._queued.values() for want in of.values())):
+            by_dataset.setdefault(want.dataset, Counter())[want.band] += 1
+            tenants[want.dataset] = want.tenant
+        for dataset, deferral in self._deferred.items():
+            by_dataset.setdefault(dataset, Counter()).update(deferral.by_band)
+            tenants[dataset] = deferral.tenant
+        demand: Counter[Band] = Counter()
+        by_tenant: Counter[str | None] = Counter()
+        for dataset, bands in by_dataset.items():
+            left = bands.total() if self._share is None else self._share
+            for band in Band:
+                part = min(left, bands[band])
+                if part:
+                    demand[band] += part
+                    by_tenant[tenants[dataset]] += part
+                    left -= part
+        return demand, by_tenant
+
     # Keeping in step
+
+    def _rests_until_ms(self, dataset: str) -> int:
+        """Until when a dataset rests as a whole."""
+        count, last_ms = self._failing.get(dataset, (0, 0))
+        return last_ms + DATASET_PAUSE.after_ms(count - 1) if count > 1 else 0
 
     def _add(self, want: Want) -> None:
         of = self._queued.setdefault(want.dataset, {})
