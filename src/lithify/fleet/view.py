@@ -7,6 +7,7 @@ from typing import Any
 
 from lithify.fleet.catalog import Catalog, Queue, Rule
 from lithify.fleet.catalog_documents import queue_document, rule_document
+from lithify.fleet.members import Role
 from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns
@@ -30,9 +31,7 @@ def show_status(found: FleetStatus) -> Shown:
     ]
     if found.members:
         rows = [_member_row(member, found.catalog.number) for member in found.members]
-        headings = columns(
-            "=member", "host", "version", ">catalog", ">datasets", ">slots", ">running", "state"
-        )
+        headings = columns("=member", "host", "version", ">datasets", ">busy", "state")
         blocks.append(Table("Members", headings, rows, "members"))
     else:
         blocks.append(Line("Nobody serves this fleet; start `lithify fleet run`."))
@@ -118,7 +117,7 @@ def show_datasets(catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapp
         )
         for rule in catalog.rules
     ]
-    headings = columns("=pattern", "coordinated by", "queue", "tenant", "settings", ">datasets")
+    headings = columns("pattern", "led by", "queue", "tenant", "settings", ">found")
     blocks: list[Block] = [Table("Rules", headings, rows, "rules")] if rows else []
     if not rows:
         blocks.append(Line("This fleet has no datasets; add some with `lithify fleet add`."))
@@ -151,27 +150,24 @@ def queue_status_document(status: QueueStatus, at_ms: int) -> dict[str, Any]:
 
 
 def _queue_table(queues: Sequence[QueueStatus], at_ms: int) -> Table:
+    """Narrow enough for a terminal: weights and shares are in the document."""
     headings = columns(
-        *("queue", "state", ">largest", ">weight", ">queued", ">size", ">oldest", ">waiting", ">deferred"),
-        *(">running", ">slots", ">workers"),
+        "=queue", "state", ">below", ">queued", ">size", ">oldest", ">waiting", ">busy", ">workers"
     )
     rows = []
     for status in queues:
         queue, oldest_ms = status.queue, max((at_ms - hint.since_ms for hint in status.hints), default=None)
-        workers = str(status.workers)
+        waiting, workers = str(status.waiting), str(status.workers)
         rows.append(
             (
                 queue.name,
                 queue.state.value,
                 "–" if queue.largest_bytes is None else text.size(queue.largest_bytes),
-                str(queue.weight),
                 str(len(status.hints)),
                 text.size(status.queued_bytes),
                 text.duration(None if oldest_ms is None else max(0, oldest_ms)),
-                str(status.waiting),
-                str(status.deferred),
-                str(status.running),
-                str(status.slots),
+                f"{waiting} + {status.deferred} deferred" if status.deferred else waiting,
+                f"{status.running}/{status.slots}",
                 Alarm(workers) if status.is_unserved else workers,
             )
         )
@@ -198,14 +194,18 @@ def _member_row(member: MemberStatus, catalog: int) -> tuple[str, ...]:
     seen, says = member.seen, member.says
     state = "alive" if seen.is_alive else Alarm(f"silent for {text.duration(seen.silent_ms)}")
     if says is None:
-        return (seen.name, "–", "–", "–", "–", "–", "–", state)
+        return (seen.name, "–", "–", "–", "–", state)
+    if seen.is_alive and says.catalog != catalog:
+        state = Alarm(f"alive, with catalog {says.catalog}")
+    loads = says.load.values()
+    # Queues of one worker share its slots.
+    busy = f"{sum(load.running for load in loads)}/{max((load.slots for load in loads), default=0)}"
+    is_keeper = seen.role is Role.KEEPER
     return (
         seen.name,
         says.host,
         says.version,
-        str(says.catalog) if says.catalog == catalog else Alarm(says.catalog),
-        str(says.datasets),
-        str(sum(load.slots for load in says.load.values())),
-        str(sum(load.running for load in says.load.values())),
+        str(says.datasets) if is_keeper else "–",
+        "–" if is_keeper else busy,
         state,
     )
