@@ -147,7 +147,9 @@ MUTANTS = (
     ),
     _mutant("a worker goes by priority alone", [rules.HINT_BAND], (hints, "_order", _by_priority)),
     _mutant(
-        "a worker claims what is urgent for ever", [rules.HINT_STARVED, rules.DONE], (hints, "FairTurns", _NeverFair)
+        "a worker claims what is urgent for ever",
+        [rules.HINT_STARVED, rules.DONE],
+        (hints, "FairTurns", _NeverFair),
     ),
     _mutant("a member admits all it has", [rules.QUOTA, rules.RESERVE], (quotas, "quota", _no_limit)),
     _mutant("one dataset may have it all", [rules.SHARE], (admission._Load, "leaves_room", _without_share)),
