@@ -309,15 +309,19 @@ class Judge:
         owners = [name for name, count in sorted(self._world.slots_of().items()) for _ in range(count)]
         return owners[: min(of.reserved_slots, len(owners) - 1)].count(worker.name)
 
+    def lost(self, most: int = 100) -> None:
+        """A claim was lost. No more than three for four that succeed are, and so many besides."""
+        claimed, lost = self._world.counts["claimed"], self._world.counts["lost"]
+        if lost > claimed * 3 / 4 + most:
+            raise self._fail(rules.LOST, f"{lost} lost beside {claimed}")
+
     # The end
 
     def ended(self) -> None:
         left = self._world.unfinished()
         if left:
             raise self._fail(rules.DONE, f"{len(left)} are not done, the first of them {left[0]}")
-        claimed, lost = self._world.counts["claimed"], self._world.counts["lost"]
-        if lost > 0.5 * claimed + 20:
-            raise self._fail(rules.LOST, f"{lost} lost beside {claimed}")
+        self.lost(most=20)
 
 
 def _may_use_reserve(band: int, cost_bytes: int) -> bool:

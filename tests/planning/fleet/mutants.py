@@ -174,7 +174,7 @@ MUTANTS = (
     _mutant(
         "boards are read when the bell rings only", [rules.IDLE], (Asking, "reads_boards", _only_when_rung)
     ),
-    _mutant("what is for another is never for all", [rules.IDLE], (hints, "delay_ms", _for_ever)),
+    _mutant("what is for another is never for all", [rules.IDLE, rules.DONE], (hints, "delay_ms", _for_ever)),
     _mutant("everybody claims at once", [rules.LOST], (hints, "delay_ms", _at_once)),
     _mutant("who lost tries again", [rules.LOST], (HintChoice, "lost", _ignored)),
     _mutant(

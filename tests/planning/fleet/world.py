@@ -45,6 +45,8 @@ PUBLISH_MS = 5_000
 DEATH_SEEN_MS = 35_000
 RECLAIMED_MS = 30_000
 SMALL_MS, LARGE_MS = 1_000, 20_000
+MAX_SKIPS = 20
+"""Hints of datasets that rest with a worker, which it skips at a time."""
 REST_PAUSE = GrowingPause(1_000, 600_000)
 
 
@@ -464,11 +466,12 @@ class Worker:
             return
         slots_now, usage, weights = self.room()
         found = None
-        while not self.rest.lasts("the process", world.now_ms):
+        for _ in range(MAX_SKIPS if not self.rest.lasts("the process", world.now_ms) else 0):
             found = self.choice.next(slots_now, usage, weights, world.now_ms)
             if found is None or not self.rest.lasts(found[1].url, world.now_ms):
                 break
             self.choice.lost(found[1], world.now_ms)
+            found = None
         world.judge.idles(self, found)
         if found is not None:
             self.is_claiming = True
@@ -494,6 +497,7 @@ class Worker:
         piece = world.datasets[hint.url].pieces.get(hint.key)
         if piece is None or piece.state is not State.ADMITTED or piece.queue != queue:
             world.counts["lost"] += 1
+            world.judge.lost()
             self.choice.lost(hint, world.now_ms)
         else:
             world.counts["claimed"] += 1
