@@ -30,7 +30,7 @@ from lithify.service.worker_pool import WorkerPool
 from lithify.store import together, urls
 from lithify.store.objects import ObjectStore
 from lithify.testing import FaultyStore
-from lithify.testing.engine import InlineEngine
+from lithify.testing.engine import Fault, InlineEngine, Submitted
 from lithify.testing.simulation.core.waiting import AtOnce
 from tests.fleet.worlds import World
 from tests.kinds.texts import TextDataset, TextSettings
@@ -73,6 +73,8 @@ class Play(World):
         self.engines: dict[str, InlineEngine] = {}
         self.broken: dict[str, LithifyError] = {}
         """What opening a dataset ends with, by URL."""
+        self.poisoned: set[str] = set()
+        """Names of datasets whose tasks fail."""
         self.opened: Counter[str] = Counter()
         self.while_waiting: Callable[[], None] = lambda: None
         """What others do in each second in which a keeper waits for one of them."""
@@ -156,7 +158,7 @@ class Play(World):
 
     def crew(self, *queues: str, slots: int = 2, stepped: bool = False) -> Crew:
         name = new_member_name(Role.WORKER, self.ids.ulid(self.clock.now_ms()))
-        engine = self.engines[name] = InlineEngine(slots=slots, stepped=stepped)
+        engine = self.engines[name] = InlineEngine(slots=slots, stepped=stepped, faults=self._fault)
         room = Room(engine, WorkerOptions(max_concurrent_compactions=slots, heartbeat_bytes=0))
 
         def open_worker(url: str, room: Room) -> Worker:
@@ -167,6 +169,10 @@ class Play(World):
         crew = Crew(name, CrewPorts(self.process(self.flaky), pool, self.clock, "host", "0.1.0"), queues)
         self.crews.append(crew)
         return crew
+
+    def _fault(self, call: Submitted) -> Fault:
+        is_poisoned = any(f"data/{name}/" in call.argument.target for name in self.poisoned)
+        return Fault.FAIL_BEFORE if is_poisoned else Fault.NONE
 
     def run(self, seconds: int, each: Callable[[], None] = lambda: None) -> None:
         """Let all parties tick once a second."""

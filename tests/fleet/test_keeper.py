@@ -251,6 +251,26 @@ def test_one_bad_dataset_stops_nobody_and_is_told_once(world: Play) -> None:
     assert world.seen(events.Recovered) == {url_of("bad"): 1}
 
 
+def test_poison_does_not_use_up_the_rest(world: Play) -> None:
+    world.dataset("bad", 5)
+    world.poisoned.add("bad")
+    world.keeper()
+    world.crew(slots=1)
+    world.run(30)
+    for name in ("a", "b", "c"):
+        world.dataset(name, 5)
+        world.files.wakes.wake(url_of(name))
+    world.until(
+        lambda: {n: t for n, t in world.texts().items() if n != "bad"} == {"a": 1, "b": 1, "c": 1}, 400
+    )
+    world.run(1_800)
+    assert 1 <= world.seen(events.Failed)[url_of("bad")] <= 5
+    assert world.seen(events.AttemptFailed)[url_of("bad")] <= 25
+    world.poisoned.clear()
+    world.run(3_700)  # at the latest after the longest pause
+    assert world.texts()["bad"] == 1
+
+
 def test_a_folder_that_is_no_dataset_is_looked_at_once_an_hour(world: Play) -> None:
     world.names.append("nothing")
     world.broken[url_of("nothing")] = DatasetNotFound("there is nothing")

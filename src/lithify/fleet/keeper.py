@@ -8,7 +8,8 @@ Each `tick`:
 2. Every `WAKES_EVERY_S` it looks who wants something of its own to be looked at now.
 3. It looks at what is due (`lithify.fleet.watched`), several at a time. What is idle is only read, ever more
    rarely.
-4. What each look wants goes to the admission of its queue (`lithify.planning.fleet.admission`). That admits
+4. What each look wants, and what failed for good, goes to the admission of its queue
+   (`lithify.planning.fleet.admission`). That admits
    as much as the queue's workers have slots for, by this keeper's part of what is wanted by all; what was
    admitted is looked at again at once, which starts it. A queue that is paused admits nothing; one that
    drains or is gone is nobody's, so its wants go to the next.
@@ -283,6 +284,10 @@ class Keeper:
     def _offer(self, watched: Watched) -> None:
         """Tell the queues what a look has found."""
         catalog, now_ms = self._catalog.now.catalog, round(self._now_s() * 1000)
+        for key in watched.take_given_up():
+            failed_in = self._admissions.get(self._queue_of.get(key, ""))
+            if failed_in is not None:
+                failed_in.failed(key, now_ms)
         routing = Routing(catalog.queues)
         wants: dict[str, list[Want]] = {}
         active: dict[str, list[Active]] = {}

@@ -159,6 +159,7 @@ class Watched:
         """What is under way."""
         self.free: tuple[Free, ...] = ()
         """What may be claimed."""
+        self._given_up: list[WorkKey] = []
 
     @property
     def is_led(self) -> bool:
@@ -183,6 +184,11 @@ class Watched:
     def wake(self) -> None:
         """Look at once."""
         self.next_look_s = 0.0
+
+    def take_given_up(self) -> tuple[WorkKey, ...]:
+        """What has failed for good since the last call."""
+        given_up, self._given_up = tuple(self._given_up), []
+        return given_up
 
     def look(self) -> None:
         """One round of the algorithm above."""
@@ -246,6 +252,7 @@ class Watched:
             self._lost()
             raise
         self._see(dataset, result.ledger, result.seen.snapshot, self._plan)
+        self._given_up += (WorkKey(self.url, dataset.name(c.spec)) for c, _ in result.failed)
         now_s = self._now_s()
         if result.committed:
             self.known = replace(self.known, committed_ms=self._clock.now_ms())
