@@ -9,10 +9,9 @@ Each `tick`:
 3. It looks at what is due (`lithify.fleet.watched`), several at a time. What is idle is only read, ever more
    rarely.
 4. What each look wants, and what failed for good, goes to the admission of its queue
-   (`lithify.planning.fleet.admission`). That admits
-   as much as the queue's workers have slots for, by this keeper's part of what is wanted by all; what was
-   admitted is looked at again at once, which starts it. A queue that is paused admits nothing; one that
-   drains or is gone is nobody's, so its wants go to the next.
+   (`lithify.planning.fleet.admission`). That admits as much as the queue's workers have slots for, by this
+   keeper's part of what is wanted by all; what was admitted is looked at again at once, which starts it. A
+   queue that is paused admits nothing; one that drains or is gone is nobody's, so its wants go to the next.
 5. What may be claimed stands on its boards, which are written when they have changed, and the bell is rung
    when there is something new.
 6. Garbage of what it committed is collected `COLLECT_AFTER_S` after the last commit, or an hour after the
