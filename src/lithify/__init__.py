@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         StoreError,
         Unsupported,
     )
+    from lithify.fleets import Fleet
     from lithify.serving import Service
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "EngineDown",
     "EngineError",
     "Fenced",
+    "Fleet",
     "HoldLapsed",
     "Job",
     "LithifyError",
@@ -53,6 +55,7 @@ _HOMES = {
     **dict.fromkeys(
         ("Dataset", "Job", "Proposals", "Proposed", "Result", "Status", "open"), "lithify.client"
     ),
+    "Fleet": "lithify.fleets",
     "Service": "lithify.serving",
 }
 

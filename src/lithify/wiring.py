@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 from lithify.datasets.registry import all_registered, registered_for
 
 if TYPE_CHECKING:
+    from lithify.clock import Clock
     from lithify.config.model import Config
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.kind import Dataset
     from lithify.engine.ports import Engine
     from lithify.engine.spark import SparkEngine
     from lithify.events import Observer
+    from lithify.fleet.catalog import Rule
+    from lithify.fleet.files import FleetFiles
+    from lithify.ids import Ids
     from lithify.observe.metrics import Metrics
     from lithify.service.coordinator import Coordinator
     from lithify.service.garbage_loop import Collector
@@ -226,6 +230,35 @@ def loop_options(config: Config) -> LoopOptions:
         commit_compacted_interval_s=service.commit_compacted_interval.total_seconds(),
         compactions_poll_interval_s=service.worker.compactions_poll_interval.total_seconds(),
     )
+
+
+def fleet_files(url: str, config: Config, waiting: Waiting, clock: Clock, ids: Ids) -> FleetFiles:
+    """What the fleet at `url` keeps in the store."""
+    from lithify.fleet.files import FleetFiles
+    from lithify.store.urls import open_store
+
+    store, folder = open_store(url, config.store_options, waiting)
+    return FleetFiles(url, store, folder, clock, ids)
+
+
+def config_of(rule: Rule, config: Config) -> Config:
+    """The settings for datasets of a rule, on top of those of the process."""
+    from lithify.config.loading import overlaid
+
+    if not rule.settings:
+        return config
+    given = {name: (f"rule {rule.pattern}", value) for name, value in rule.settings.items()}
+    return overlaid(config, given)
+
+
+def find_datasets(rule: Rule, config: Config, waiting: Waiting | None = None) -> list[str]:
+    """URLs of what a rule with a pattern names. Some may turn out to be no datasets."""
+    from lithify.datasets.waiting import command_waiting
+
+    config = config_of(rule, config)
+    if waiting is None:
+        waiting = command_waiting(rule.pattern, config)
+    return registered_for(rule.pattern).find(rule.pattern, config, waiting)
 
 
 def stop_on_signals() -> threading.Event:

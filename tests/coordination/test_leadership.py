@@ -534,6 +534,27 @@ class Skewed(ManualClock):
         self._meanwhile()
 
 
+def test_a_holder_of_whom_it_is_known_that_it_is_dead_is_not_waited_for() -> None:
+    database = Database()
+    dead = database.leadership()
+    held = dead.acquire()
+    held.__enter__()  # it dies here
+    before_s = database.clock.monotonic_s()
+    with database.leadership().acquire(is_dead={dead.holder}.__contains__) as term:
+        assert (term.epoch, term.predecessor) == (2, dead.holder)
+        assert database.clock.monotonic_s() == before_s
+    assert held is not None
+
+
+def test_an_owner_is_not_closed_however_dead_the_holder_of_the_lease_is() -> None:
+    database = Database()
+    with database.leadership().acquire():
+        pass
+    database.open_with_coordinator()
+    with pytest.raises(CoordinatorAlive), database.leadership().acquire(is_dead=lambda holder: True):
+        pass
+
+
 @pytest.mark.parametrize("skew_ms", [-HOUR_MS, 0, HOUR_MS])
 def test_clocks_that_are_an_hour_off_keep_nobody_waiting_and_disturb_nobody(skew_ms: int) -> None:
     world = untouched()

@@ -76,6 +76,14 @@ def test_the_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     run(settings, tmp_path)
 
 
+def test_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = examples("fleet.md")
+    code = code.replace("s3://bucket", str(tmp_path)).replace("threading.Event()", "stopped")
+    run(code, tmp_path, stopped=_stopped())
+    assert "default 0 0" in capsys.readouterr().out
+    assert list(lithify.Fleet(str(tmp_path / "fleet")).catalog().catalog.rules)
+
+
 def test_tables(lake: Any, tmp_path: Path) -> None:
     properties, hold = examples("iceberg.md")
     run(properties, tmp_path, catalog=lake)

@@ -14,6 +14,7 @@ from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused
 from lithify.planning.turns import AGEING_TURNS
 from lithify.service.worker import MAX_STORE_LOSSES
 from lithify.service.worker_pool import QUARANTINE_PAUSE
+from lithify.testing.engine import InlineEngine
 from tests.service.toys import Service, ToyDataset, ToySpec
 
 HOT, COLD = "toy:///hot", "toy:///cold"
@@ -286,6 +287,44 @@ def test_an_interrupt_ends_the_rounds(error: BaseException) -> None:
     spoil(service, error)
     with pytest.raises(type(error)):
         service.rounds(1)
+
+
+# What a pool is told to claim
+
+
+def test_who_is_told_what_to_claim_claims_this_very_compaction() -> None:
+    engine = InlineEngine(slots=100, stepped=True)
+    service = Service("a", engine=engine, max_concurrent_compactions=1)
+    service.named.clear()
+    first, second = service.toy("a").add(ToySpec("one"), ToySpec("two"))
+    assert service.pool.claim("toy:///a", second)
+    assert service.pool.holding() == {("toy:///a", second)}
+    assert not service.pool.claim("toy:///a", first), "there is no room"
+    engine.run_all()
+    service.rounds(1)
+    assert service.pool.holding() == frozenset()
+    assert not service.pool.claim("toy:///a", second), "it is done"
+    service.rounds(5)
+    assert service.toy("a").states() == {State.SCHEDULED: 1, State.COMPACTED: 1}, "nothing else was claimed"
+
+
+def test_what_was_claimed_and_failed_is_told() -> None:
+    service = Service("a", "b")
+    service.named.clear()
+    (poisoned,) = service.toy("a").add(ToySpec("one", is_poison=True))
+    assert service.pool.claim("toy:///a", poisoned)
+    service.rounds(1)
+    assert service.pool.take_failures() == (("toy:///a", poisoned),)
+    assert service.pool.take_failures() == ()
+
+
+def test_what_cannot_be_opened_is_not_claimed_and_stops_nobody() -> None:
+    service = Service("a", "b")
+    service.named.clear()
+    service.closed["toy:///a"] = CorruptObject("ledger", "is junk")
+    lost, (found,) = service.toy("a").add(ToySpec("one"))[0], service.toy("b").add(ToySpec("one"))
+    assert not service.pool.claim("toy:///a", lost)
+    assert service.pool.claim("toy:///b", found)
 
 
 # Rest

@@ -8,6 +8,7 @@ import pytest
 
 from lithify.errors import Refused
 from lithify.store.urls import open_store
+from lithify.store.waiting import Waiting
 from tests.s3 import S3
 
 
@@ -117,6 +118,22 @@ def test_the_environment_is_read_whatever_options_are_given(
     store, prefix = open_store(f"s3://{s3.bucket()}/db", options)
     store.put(f"{prefix}/object", b"x")
     assert store.get("db/object") == b"x"
+
+
+def test_who_has_thousands_of_datasets_shares_the_store_between_them(s3: S3) -> None:
+    shared, bucket = Waiting(is_shared=True), s3.bucket()
+    one, prefix = open_store(f"s3://{bucket}/one", s3.options, shared)
+    two, _ = open_store(f"s3://{bucket}/two", s3.options, Waiting(is_shared=True))
+    assert one is two
+    one.put(f"{prefix}/object", b"x")
+    assert two.get("one/object") == b"x"
+    others = (
+        open_store(f"s3://{bucket}/one", s3.options)[0],
+        open_store(f"s3://{bucket}/one", s3.options, Waiting(1.0, is_shared=True))[0],
+        open_store(f"s3://{bucket}/one", {**s3.options, "timeout": "20s"}, shared)[0],
+        open_store(f"s3://{s3.bucket()}/one", s3.options, shared)[0],
+    )
+    assert all(other is not one for other in others)
 
 
 def test_options_win_over_the_environment(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def doctor(
         if as_json:
             print_json([{**asdict(f), "severity": f.severity.value} for f in findings])
         else:
-            _print(findings)
+            print_findings(findings)
         if any(f.severity.value == "problem" for f in findings):
             raise typer.Exit(UNHEALTHY)
 
@@ -102,7 +102,8 @@ def _examine_dataset(url: str, config: Config, read_only: bool) -> Iterable[Find
         yield from check_storage(store, folder, clock, RandomIds())
 
 
-def _print(findings: list[Finding]) -> None:
+def print_findings(findings: list[Finding]) -> None:
+    """For people."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -21,10 +21,12 @@ from lithify.cli.config import config_app
 from lithify.cli.control import cancel, retry, submit, wait
 from lithify.cli.doctor import doctor
 from lithify.cli.expire import expire
+from lithify.cli.fleet import fleet_app
 from lithify.cli.gc import gc
 from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
 from lithify.cli.maintain import maintain
+from lithify.cli.queue import queue_app
 from lithify.cli.readers import readers_app
 from lithify.cli.remove_orphans import remove_orphans
 from lithify.cli.rewrite_deletes import rewrite_position_delete_files
@@ -42,6 +44,7 @@ app = typer.Typer(
 )
 ONCE = "Compact once"
 SERVICE = "Compact continuously"
+FLEETS = "Many databases and tables"
 SINGLE = "Single compactions"
 HISTORY = "History of tables"
 LOOK = "Look and repair"
@@ -50,6 +53,8 @@ app.command(rich_help_panel=ONCE)(compact)
 app.command(rich_help_panel=SERVICE)(run)
 app.command(rich_help_panel=SERVICE)(coordinator)
 app.command(rich_help_panel=SERVICE)(worker)
+app.add_typer(fleet_app, name="fleet", rich_help_panel=FLEETS)
+app.add_typer(queue_app, name="queue", rich_help_panel=FLEETS)
 app.command(rich_help_panel=SINGLE)(submit)
 app.command(rich_help_panel=SINGLE)(wait)
 app.command(rich_help_panel=SINGLE)(cancel)

@@ -114,6 +114,20 @@ def load(
     return Loaded(config, origins, tuple(warnings))
 
 
+def overlaid(config: Config, flags: Mapping[str, tuple[str, object]]) -> Config:
+    """`config` with these settings changed, by dotted names, each with who gave it and its value. `Refused`
+    as in `load`."""
+    model = type(config)
+    merged: dict[str, Any] = config.model_dump()
+    origins: dict[str, str] = {}
+    for name, (flag, value) in flags.items():
+        _merge(merged, _nest(_path(name, model), value), origins, partial(_named, flag))
+    try:
+        return model(**merged)
+    except ValidationError as error:
+        raise Refused(_explain(error, origins, model)) from None
+
+
 # Sources
 
 

@@ -11,7 +11,8 @@ owner's. The lease keeps that from happening for nothing, or to a program that m
    is not known counts as held.
 3. Unless told to take over, or its holder has resigned, ask the holder: write an own name into its lease
    (`challenger`), and watch. A holder that writes its lease is alive. A question without an answer for
-   `LEASE_MS` has no live holder. A question of somebody else serves as well.
+   `LEASE_MS` has no live holder. A question of somebody else serves as well. Whoever knows by other signs
+   that the holder is dead need not ask; if that is wrong, it is as if the holder had been suspended.
 4. Take the next epoch. Before each try it must still follow the one found in step 1: a coordinator that
    started meanwhile may be alive. Then the lease announces what is about to be written (`Taking`), so that
    a run that dies right after it can be recognised, and nobody else is taken for it. Nothing is written to
@@ -172,8 +173,11 @@ class Leadership:
             self._ahead = (self._dataset.lease.read(),)
 
     @contextmanager
-    def acquire(self, *, take_over: bool = False) -> Iterator[Term]:
-        """Be the coordinator for as long as the context lasts; see the module's steps.
+    def acquire(
+        self, *, take_over: bool = False, is_dead: Callable[[str], bool] = lambda holder: False
+    ) -> Iterator[Term]:
+        """Be the coordinator for as long as the context lasts; see the module's steps. A holder of whom
+        `is_dead` is known is not asked.
 
         `CoordinatorAlive`, before anything but a question in its lease is written, when another coordinator
         may be at work and this one was not told to `take_over`. `Refused`, `CorruptObject` and `StoreError`
@@ -187,7 +191,8 @@ class Leadership:
             reason = self._dataset.why_held(epoch, lease)
             if reason is not None:
                 raise CoordinatorAlive(reason)
-            found = self._watch(found)
+            if lease is None or not is_dead(lease.holder):
+                found = self._watch(found)
         is_lithifys = lease is not None and lease.proves(epoch, self._dataset.has_taken)
         announced = Lease(self.holder, taken=epoch if is_lithifys else None)
         last = found.lease if found is not None else None

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lithify.config.model import Config
     from lithify.config.sections import OwnSection
     from lithify.datasets.kind import Kind
     from lithify.datasets.options import CommandOptions
+    from lithify.store.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,18 @@ class Registered:
     """Where its section of the settings is, as `module:name`; quick to import."""
     warm_up: str = ""
     """What Python workers begin with that work on such datasets, as `module:name`; empty: nothing."""
+    discovery: str = "lithify.datasets.discovery:folders"
+    """What finds the datasets that a pattern names, as `module:name`."""
 
     def load(self) -> Kind[Any]:
         """The kind itself."""
         kind: Kind[Any] = _load(self.kind)
         return kind
+
+    def find(self, pattern: str, config: Config, waiting: Waiting) -> list[str]:
+        """URLs of the datasets that a pattern with `*` names. Some may turn out to be none."""
+        find: Callable[[str, Config, Waiting], list[str]] = _load(self.discovery)
+        return find(pattern, config, waiting)
 
     def load_options(self) -> CommandOptions:
         """What commands have for it alone."""
@@ -71,6 +81,7 @@ _BY_SCHEME: dict[str, Registered] = {
         "lithify.datasets.iceberg.command_options:OPTIONS",
         "lithify.datasets.iceberg.settings:IcebergSettings",
         "lithify.datasets.iceberg.warm_up:warm_up",
+        "lithify.datasets.iceberg.discovery:tables",
     ),
 }
 

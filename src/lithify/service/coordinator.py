@@ -113,8 +113,10 @@ class TickResult:
 class Coordinator:
     """Schedules, reclaims and commits the compactions of one dataset.
 
-    `plan` replaces the dataset's own planner, for runs that compact what a person asked for; then
-    earlier failures hold nothing back. `companion` is the worker whose ticks take turns with this one's.
+    `plan` replaces the dataset's own planner, for runs that compact what a person asked for; then earlier
+    failures hold nothing back. `admit` says what of a plan may start at all, where somebody who sees to many
+    datasets decides that; what it leaves out is planned again. `companion` is the worker whose ticks take
+    turns with this one's.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class Coordinator:
         ids: Ids,
         *,
         plan: Callable[[object, AnyLedger], Plan] | None = None,
+        admit: Callable[[Plan], Plan] | None = None,
         options: CoordinatorOptions | None = None,
         companion: Companion | None = None,
         observer: Observer = events.ignore,
@@ -134,7 +137,8 @@ class Coordinator:
         self._ids = ids
         self._failures = Failures(dataset, clock)
         self._heeds_failures = plan is None
-        self._plan = plan if plan is not None else self._failures.held_back(dataset.propose)
+        planned = plan if plan is not None else self._failures.held_back(dataset.propose)
+        self._plan = planned if admit is None else lambda snapshot, ledger: admit(planned(snapshot, ledger))
         self.options = options if options is not None else CoordinatorOptions()
         self._admission = Admission(dataset, clock)
         self._silence = SilenceWatch(self.options.worker_heartbeat_timeout_ms)

@@ -206,13 +206,24 @@ class Worker:
             if compaction_id in self._running:
                 self._has_finished(self._running[compaction_id])
 
+    @property
+    def holding(self) -> frozenset[Ulid]:
+        """The compactions that are running here."""
+        return frozenset(self._running)
+
     def claim(self) -> bool:
         """Step 5 for one compaction, the one whose turn it is; whether this worker has it now."""
         candidates = self._candidates()
         if not candidates:
             return False  # time has passed since the offer, and may have passed backwards
-        ranks = self._ranks(candidates)
-        compaction_id = self._turns.order(ranks)[0]
+        return self._take(self._turns.order(self._ranks(candidates))[0], candidates)
+
+    def claim_only(self, compaction_id: Ulid) -> bool:
+        """The same for this very compaction."""
+        candidates = self._candidates()
+        return compaction_id in candidates and self._take(compaction_id, candidates)
+
+    def _take(self, compaction_id: Ulid, candidates: tuple[Ulid, ...]) -> bool:
         del self._free.compactions[compaction_id]
         if not self._claim_one(compaction_id):
             return False

@@ -44,6 +44,7 @@ from lithify.compaction.finding import Finding, problem
 from lithify.defects import contained
 from lithify.errors import DatasetNotFound, LithifyError, Refused, StoreUnavailable
 from lithify.events import Observer
+from lithify.ids import Ulid
 from lithify.planning.turns import Turns
 from lithify.service.room import Room
 from lithify.service.worker import Worker
@@ -52,6 +53,8 @@ _log = logging.getLogger("lithify")
 
 AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
 QUARANTINE_PAUSE = GrowingPause(first_ms=1_000, max_ms=300_000)
+MAX_FAILURES = 1_000
+"""That are kept for who asks."""
 
 
 class WorkSource(Protocol):
@@ -133,6 +136,7 @@ class WorkerPool:
         self._order: deque[_Member] = deque()
         """Each round begins with another one."""
         self._turns: Turns[str] = Turns()
+        self._failures: deque[tuple[str, Ulid]] = deque(maxlen=MAX_FAILURES)
 
     @property
     def is_busy(self) -> bool:
@@ -175,6 +179,41 @@ class WorkerPool:
         self._order.rotate(-1)
         self._room.check_engine()
         return changed
+
+    @property
+    def held(self) -> int:
+        """How many compactions are running here."""
+        return self._room.held
+
+    @property
+    def idle_slots(self) -> int:
+        """How many can be taken that need not wait for others."""
+        return self._room.idle_slots
+
+    def holding(self) -> frozenset[tuple[str, Ulid]]:
+        """The compactions that are running here, each with the URL of its dataset as the source or `claim`
+        named it."""
+        return frozenset(
+            (m.url, held) for m in self._order if m.worker is not None for held in m.worker.holding
+        )
+
+    def take_failures(self) -> tuple[tuple[str, Ulid], ...]:
+        """What was given back since the last call because a range of it failed for good; of very many the
+        last. Their events have told of them."""
+        failures = tuple(self._failures)
+        self._failures.clear()
+        return failures
+
+    def claim(self, url: str, compaction_id: Ulid) -> bool:
+        """Claim this very compaction, if there is room; whether it runs here now. For who knows from
+        elsewhere what may be claimed: the source need not name the dataset, and forgets it when nothing of it
+        runs."""
+        member = self._members.get(url)
+        if member is None:
+            member = self._members[url] = _Member(url, is_named=False)
+            self._order.append(member)
+        self._look(member)
+        return member.is_well and self._claim_one(member, compaction_id)
 
     def wait(self, timeout_s: float) -> None:
         """Return when something that runs here has an end, or after `timeout_s`. What is quarantined is not
@@ -238,7 +277,7 @@ class WorkerPool:
             with contained(f"a round over {member.url}"):
                 worker = self._open(member)
                 changed = worker.look()
-                worker.take_failures()  # their events have told of them
+                self._failures += ((member.url, failed) for failed, _ in worker.take_failures())
         except LithifyError as error:
             self._quarantine(member, error)
             return False
@@ -280,11 +319,11 @@ class WorkerPool:
                 offers[member.url] = offer
         return offers
 
-    def _claim_one(self, member: _Member) -> bool:
+    def _claim_one(self, member: _Member, wanted: Ulid | None = None) -> bool:
         assert member.worker is not None
         try:
             with contained(f"a round over {member.url}"):
-                return member.worker.claim()
+                return member.worker.claim() if wanted is None else member.worker.claim_only(wanted)
         except LithifyError as error:
             self._quarantine(member, error)
             return False

@@ -94,6 +94,10 @@ _memory_stores: dict[str, ObjectStore] = {}
 _memory_stores_lock = threading.Lock()
 _known: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], Known] = WeakValueDictionary()
 _known_lock = threading.Lock()
+_shared: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]], Waiting], ObstoreStore] = (
+    WeakValueDictionary()
+)
+_shared_lock = threading.Lock()
 
 
 def open_store(
@@ -136,8 +140,10 @@ def open_store(
     if not parts.netloc:
         raise Refused(f"{url}: names no bucket; write {scheme}://bucket/prefix")
     root = f"{scheme}://{parts.netloc}"
-    store = _remote(root, provider, options or {}, waiting or Waiting(), credentials)
-    return store, _prefix(url, path)
+    waiting = waiting if waiting is not None else Waiting()
+    if credentials is None and waiting.is_shared:
+        return _shared_remote(root, provider, options or {}, waiting), _prefix(url, path)
+    return _remote(root, provider, options or {}, waiting, credentials), _prefix(url, path)
 
 
 def split_scheme(url: str) -> tuple[str | None, str]:
@@ -202,13 +208,23 @@ def with_wait(options: Mapping[str, str], waiting: Waiting) -> dict[str, str]:
     return {WAIT_OPTION: f"{waiting.tasks_max_s:g}", **options}
 
 
+def _shared_remote(root: str, provider: str, options: Mapping[str, str], waiting: Waiting) -> ObjectStore:
+    """One store for all who open the same one with the same options and `waiting`."""
+    key = root, frozenset(options.items()), waiting
+    with _shared_lock:
+        store = _shared.get(key)
+        if store is None:
+            _shared[key] = store = _remote(root, provider, options, waiting, None)
+        return store
+
+
 def _remote(
     root: str,
     provider: str,
     options: Mapping[str, str],
     waiting: Waiting,
     credentials: S3CredentialProvider | None,
-) -> ObjectStore:
+) -> ObstoreStore:
     config = {name.lower(): value for name, value in options.items()}
     if credentials is not None:
         config = {name: value for name, value in config.items() if name not in _CREDENTIALS}

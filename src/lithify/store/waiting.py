@@ -65,6 +65,9 @@ class Waiting:
     store that it has given up then fails at once, while something else looks whether the store is back."""
     tasks_max_s: float = DEFAULT_WAIT_S
     """`max_s` of tasks, which have nothing else to do."""
+    is_shared: bool = False
+    """Whether all that is opened with this, of the same store, is reached through the same connections: of a
+    party that has thousands of datasets. To be hashable, then."""
 
 
 class Known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from lithify.errors import Refused
+from lithify.errors import DatasetNotFound, Refused
 from lithify.ids import Ulid, parse_ulid
 
 MANIFEST_SUFFIX = ".manifest"
@@ -121,8 +121,8 @@ def _canonical_ulid(text: str) -> Ulid | None:
 
 
 def check_whole(url: str, root: str, *, has_manifest: bool) -> None:
-    """`Refused` when there is no whole database at `root`, which errors call `url`: no manifest, or a path
-    under which SlateDB keeps manifests and SSTs in two places."""
+    """`Refused` when there is no whole database at `root`, which errors call `url`: no manifest
+    (`DatasetNotFound`), or a path under which SlateDB keeps manifests and SSTs in two places."""
     if has_manifest and "%" not in root:
         return  # where the path is odd all the same, somebody has copied it there
     what = f"there is no SlateDB database at {url}: no manifest was found"
@@ -132,4 +132,4 @@ def check_whole(url: str, root: str, *, has_manifest: bool) -> None:
     do = "check the URL"
     if odd is not None:
         do = f"of a path with {odd[0]!r} SlateDB puts manifests and SSTs in two other places; use one without"
-    raise Refused(f"{what}; {do}")
+    raise (Refused if has_manifest else DatasetNotFound)(f"{what}; {do}")

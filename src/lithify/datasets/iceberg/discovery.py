@@ -1,0 +1,69 @@
+"""The tables that a pattern names: `iceberg://catalog/namespace.*`.
+
+One request to the catalog for each namespace up to the first `*`, and for each below that where another level
+follows. Names that are no part of a URL as they are, are written as in one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from pyiceberg.catalog import Catalog
+
+from lithify.config.model import Config
+from lithify.datasets.iceberg.catalog_requests import asked_catalog
+from lithify.datasets.iceberg.catalogs import TableUrl, open_catalog, parse_url
+from lithify.errors import DatasetNotFound
+from lithify.store.waiting import Waiting
+
+
+def tables(pattern: str, config: Config, waiting: Waiting) -> list[str]:
+    """URLs of the tables that match, in order."""
+    parsed = parse_url(pattern)
+    catalog = open_catalog(parsed.catalog, config.store_options, waiting)
+    *levels, last = parsed.identifier
+    fits = _fits(last)
+    found = [
+        (*namespace, table)
+        for namespace in _namespaces(catalog, levels)
+        for table in _names(catalog, namespace, is_table=True)
+        if fits.fullmatch(table)
+    ]
+    return sorted(str(TableUrl(parsed.catalog, tuple(map(_quoted, names)))) for names in found)
+
+
+def _namespaces(catalog: Catalog, levels: Iterable[str]) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = [()]
+    for level in levels:
+        if "*" not in level:
+            found = [(*namespace, level) for namespace in found]
+            continue
+        fits = _fits(level)
+        found = [
+            (*namespace, name)
+            for namespace in found
+            for name in _names(catalog, namespace, is_table=False)
+            if fits.fullmatch(name)
+        ]
+    return found
+
+
+def _names(catalog: Catalog, namespace: tuple[str, ...], *, is_table: bool) -> list[str]:
+    """What is directly in a namespace, without the namespace's own name."""
+    ask = catalog.list_tables if is_table else catalog.list_namespaces
+    try:
+        what = f"namespace {'.'.join(namespace) or 'of all'}"
+        found = asked_catalog(catalog, what, lambda: list(ask(namespace)))
+    except DatasetNotFound:  # the namespace
+        return []
+    return [names[-1] for names in found if len(names) == len(namespace) + 1]
+
+
+def _fits(name: str) -> re.Pattern[str]:
+    return re.compile(".+".join(re.escape(part) for part in name.split("*")))
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="").replace(".", "%2E")

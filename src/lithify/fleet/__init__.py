@@ -1,0 +1,1 @@
+"""A fleet: many datasets, a few keepers that watch them, and one pool of workers."""

@@ -1,0 +1,99 @@
+"""Boards: what may be claimed, told by those who know. `boards/<queue id>/<member>.json`.
+
+1. A *hint* says that a compaction may be claimed (`lithify.planning.fleet.hints`). It binds nobody: the claim
+   is a change of the dataset's ledger, and a hint that is stale, doubled or lost costs a look, or a delay.
+2. A board has one writer, its member, so it needs no bins and no sequence numbers. It is written when it has
+   changed, at most once in `WRITE_EVERY_MS`, with the best `MAX_HINTS`; an empty one is deleted.
+3. Who reads takes the boards of all members of a queue together. What cannot be read counts as not there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lithify.errors import ObjectNotFound
+from lithify.jsonvalues import text, whole_number
+from lithify.planning.fleet.hints import Hint
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+
+MAX_HINTS = 128
+WRITE_EVERY_MS = 1_000
+_SUFFIX = ".json"
+_MAX_BYTES = 4 << 20
+_MOST = (1 << 63) - 1
+
+
+def order(hint: Hint) -> tuple[int, float, int, str]:
+    """The most urgent first."""
+    return hint.band, -hint.priority, hint.since_ms, hint.compaction
+
+
+class BoardFiles:
+    """The boards of the fleet that lies below `folder` of `store`."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store = store
+        self._folder = join(folder, "boards")
+
+    def write(self, queue_id: str, member: str, hints: Iterable[Hint]) -> None:
+        """The board of this member is this now."""
+        best = sorted(hints, key=order)[:MAX_HINTS]
+        key = self._key(queue_id, member)
+        if best:
+            self._store.put(key, json.dumps({"hints": [asdict(hint) for hint in best]}).encode())
+        else:
+            self._store.delete(key)
+
+    def read(self, queue_id: str) -> tuple[Hint, ...]:
+        """What all members hint at, the most urgent first; of the same compaction one hint."""
+        found: dict[tuple[str, str], Hint] = {}
+        for meta in self._store.list(join(self._folder, queue_id)):
+            if meta.key.endswith(_SUFFIX) and meta.size <= _MAX_BYTES:
+                for hint in self._read(meta.key):
+                    found.setdefault((hint.url, hint.compaction), hint)
+        return tuple(sorted(found.values(), key=order))
+
+    def _read(self, key: str) -> Sequence[Hint]:
+        try:
+            return _decode(self._store.get(key))
+        except ObjectNotFound:
+            return ()
+
+    def forget(self, members: Iterable[str]) -> None:
+        """Delete the boards of these, who are dead."""
+        gone = set(members)
+        for meta in self._store.list(self._folder):
+            if meta.key.rpartition("/")[2].removesuffix(_SUFFIX) in gone:
+                self._store.delete(meta.key)
+
+    def _key(self, queue_id: str, member: str) -> str:
+        return join(self._folder, queue_id, f"{member}{_SUFFIX}")
+
+
+def _decode(data: bytes) -> Sequence[Hint]:
+    try:
+        return [_hint(fields) for fields in json.loads(data)["hints"][:MAX_HINTS]]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ()
+
+
+def _hint(fields: Any) -> Hint:
+    priority, tenant, worker = fields["priority"], fields["tenant"], fields["worker"]
+    if isinstance(priority, bool) or not isinstance(priority, int | float) or not 0 <= priority <= 1:
+        raise ValueError(f"{priority!r} is no priority")
+    return Hint(
+        url=text(fields["url"]),
+        compaction=text(fields["compaction"]),
+        band=whole_number(fields["band"], most=1_000),
+        priority=float(priority),
+        bytes=whole_number(fields["bytes"], most=_MOST),
+        since_ms=whole_number(fields["since_ms"], most=_MOST),
+        attempts=whole_number(fields["attempts"], most=_MOST),
+        tenant=None if tenant is None else text(tenant),
+        worker=None if worker is None else text(worker),
+        idle_workers=whole_number(fields["idle_workers"], most=_MOST),
+    )

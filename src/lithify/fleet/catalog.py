@@ -1,0 +1,212 @@
+"""The catalog of a fleet: its queues and its rules, as one value, and what must hold of it. Pure.
+
+A *queue* is a named pool of work with an id of its own. Work goes to the first queue whose largest size
+exceeds its cost, unless the rule of its dataset names one. A *rule* says which datasets are the fleet's, by a
+URL or a pattern, and how they are treated.
+
+Invariants of every catalog (`checked`):
+
+1. Names of queues are unique, so are their ids; an id is never used again, also not by a queue that is made
+   again under the same name.
+2. Exactly one queue has no limit, and no two have the same: so everything has a queue, and only one. The one
+   without limit is the default queue, and it neither drains nor goes.
+3. The patterns of rules are unique, and a rule names only a queue that is there.
+
+Of several rules that match a URL the one that is this very URL counts, else the one that was added first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+from lithify.errors import Refused
+from lithify.fleet.patterns import is_pattern, match, normal
+from lithify.planning.fleet.routing import Routing
+from lithify.redaction import is_secret
+
+MAX_QUEUES = 1_000
+MAX_RULES = 100_000
+MAX_BYTES = 1 << 62
+MAX_SLOTS = 1_000_000
+MAX_WEIGHT = 1_000
+MAX_BACKLOG = 10_000_000
+DEFAULT_BACKLOG = 10_000
+MAX_TEXT_CHARS = 4_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class QueueState(Enum):
+    """What happens to the work of a queue."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    """Nothing is admitted and nothing claimed; what waits goes on waiting."""
+    DRAINING = "draining"
+    """Nothing is admitted; what was is worked off, and the rest goes to the next queue."""
+
+
+class Coordinates(Enum):
+    """Who coordinates datasets of a rule."""
+
+    FLEET = "fleet"
+    """The fleet's keepers."""
+    OWNER = "owner"
+    """Somebody else, such as the process that writes it. The fleet works on it and never takes its epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A named pool of work."""
+
+    name: str
+    id: str
+    """A ULID. What lies in the store for a queue goes by it, not by its name."""
+    largest_bytes: int | None = None
+    """Work that costs less may be its; `None`: no limit."""
+    weight: int = 1
+    """Its share of turns, against those of other queues of the same worker."""
+    reserved_slots: int = 0
+    """Slots of a worker that only this queue may use."""
+    longest_backlog: int = DEFAULT_BACKLOG
+    """So much waits; beyond it the lowest is deferred."""
+    largest_share: float = 1.0
+    """The part of its slots that one dataset may use, above 0 and at most 1."""
+    state: QueueState = QueueState.ACTIVE
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing more goes to it."""
+        return self.state is QueueState.DRAINING
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which datasets are the fleet's, and how they are treated."""
+
+    pattern: str
+    """A URL, or one with `*` in it (`lithify.fleet.patterns`)."""
+    coordinates: Coordinates = Coordinates.FLEET
+    queue: str | None = None
+    """The name of the queue that takes all its work, whatever that costs."""
+    tenant: str | None = None
+    """For whom it is; `*` stands for what the first `*` of the pattern stands for."""
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """By dotted names; they win over those of the process."""
+
+    def tenant_of(self, url: str) -> str | None:
+        """For whom the dataset at `url` is, which matches."""
+        if self.tenant is None or "*" not in self.tenant:
+            return self.tenant
+        found = match(self.pattern, url)
+        return self.tenant.replace("*", found[0]) if found else self.tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All queues and rules of a fleet. Made by `checked` and what calls it."""
+
+    queues: tuple[Queue, ...]
+    """By size, the one without a limit last."""
+    default_queue: str
+    """The name of the queue without a limit."""
+    rules: tuple[Rule, ...] = ()
+    """In the order in which they were added."""
+
+    def find(self, name: str) -> Queue | None:
+        """The queue of that name."""
+        return next((queue for queue in self.queues if queue.name == name), None)
+
+    def with_id(self, queue_id: str) -> Queue | None:
+        """The queue of that id; `None` once it was deleted, whatever has its name now."""
+        return next((queue for queue in self.queues if queue.id == queue_id), None)
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name. `Refused` when there is none."""
+        found = self.find(name)
+        if found is None:
+            known = ", ".join(queue.name for queue in self.queues)
+            raise Refused(f"there is no queue {name!r}; there are {known}")
+        return found
+
+    def rules_for(self, url: str) -> tuple[Rule, ...]:
+        """All rules that match, the one that counts first."""
+        found = [rule for rule in self.rules if match(rule.pattern, url) is not None]
+        return tuple(sorted(found, key=lambda rule: is_pattern(rule.pattern)))
+
+    def rule_for(self, url: str) -> Rule | None:
+        """The rule that counts for the dataset at `url`; `None` when it is not the fleet's."""
+        return next(iter(self.rules_for(url)), None)
+
+
+def checked(queues: Iterable[Queue], default_queue: str, rules: Iterable[Rule] = ()) -> Catalog:
+    """A catalog of these. `Refused`, in one sentence, when something does not hold."""
+    queues = tuple(queues)
+    rules = tuple(rules)
+    if len(queues) > MAX_QUEUES or len(rules) > MAX_RULES:
+        raise Refused(f"a fleet has at most {MAX_QUEUES} queues and {MAX_RULES} rules")
+    for queue in queues:
+        _check_queue(queue)
+    _check_unique("two queues have the name", (queue.name for queue in queues))
+    _check_unique("two queues have the id", (queue.id for queue in queues))
+    Routing(queues)  # refuses what would leave some work without a queue, or with two
+    unlimited = next(queue.name for queue in queues if queue.largest_bytes is None)
+    if unlimited != default_queue:
+        raise Refused(
+            f"the default queue is {default_queue!r}, but the one without a largest size is {unlimited!r}"
+        )
+    for rule in rules:
+        _check_rule(rule, {queue.name for queue in queues})
+    _check_unique("two rules have the pattern", (normal(rule.pattern) for rule in rules))
+    by_size = sorted(queues, key=lambda queue: (queue.largest_bytes is None, queue.largest_bytes or 0))
+    return Catalog(tuple(by_size), default_queue, rules)
+
+
+def checked_name(name: str) -> str:
+    """`Refused` when no queue can have this name."""
+    if not _NAME.fullmatch(name):
+        raise Refused(f"{name[:120]!r} is no name: take up to 100 letters, digits, '.', '_' or '-'")
+    return name
+
+
+def _check_queue(queue: Queue) -> None:
+    name = checked_name(queue.name)
+    if not _NAME.fullmatch(queue.id):
+        raise Refused(f"queue {name}: {queue.id[:120]!r} is no id")
+    for what, value, least, most in (
+        ("largest size", queue.largest_bytes, 1, MAX_BYTES),
+        ("weight", queue.weight, 1, MAX_WEIGHT),
+        ("number of reserved slots", queue.reserved_slots, 0, MAX_SLOTS),
+        ("longest backlog", queue.longest_backlog, 1, MAX_BACKLOG),
+    ):
+        if value is not None and not least <= value <= most:
+            raise Refused(f"queue {name}: its {what} is {value}; it must be from {least} to {most}")
+    if not 0 < queue.largest_share <= 1:
+        raise Refused(
+            f"queue {name}: the largest share of one dataset is {queue.largest_share}; it must be above 0 "
+            "and at most 1"
+        )
+
+
+def _check_rule(rule: Rule, queues: set[str]) -> None:
+    normal(rule.pattern)  # refuses what is none
+    if rule.queue is not None and rule.queue not in queues:
+        raise Refused(f"rule {rule.pattern}: there is no queue {rule.queue!r}; create it first")
+    if rule.tenant is not None and not 1 <= len(rule.tenant) <= MAX_TEXT_CHARS:
+        raise Refused(f"rule {rule.pattern}: the tenant needs a name of at most {MAX_TEXT_CHARS} characters")
+    for name in rule.settings:
+        if is_secret(name.rpartition(".")[2]):
+            raise Refused(
+                f"rule {rule.pattern}: the setting {name} is a secret, which everybody who reads the fleet's "
+                "catalog would see; give it to the processes, in their environment or file"
+            )
+
+
+def _check_unique(what: str, names: Iterable[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise Refused(f"{what} {twice[0]}")

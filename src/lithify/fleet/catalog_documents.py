@@ -1,0 +1,149 @@
+"""The catalog as JSON. What was written by hand, or by a later version of Lithify, is refused with a
+sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from lithify.errors import CorruptObject, Refused, Unsupported
+from lithify.fleet.catalog import (
+    MAX_BACKLOG,
+    MAX_BYTES,
+    MAX_SLOTS,
+    MAX_WEIGHT,
+    Catalog,
+    Coordinates,
+    Queue,
+    QueueState,
+    Rule,
+    checked,
+)
+from lithify.jsonvalues import text, whole_number
+
+FORMAT = 1
+
+EnumT = TypeVar("EnumT", bound=Enum)
+
+_TOP = ("format", "queues", "default_queue", "rules")
+_QUEUE = (
+    *("name", "id", "largest_bytes", "weight", "reserved_slots", "longest_backlog", "largest_share"),
+    "state",
+)
+_RULE = ("pattern", "coordinates", "queue", "tenant", "settings")
+
+
+def as_document(catalog: Catalog) -> dict[str, Any]:
+    """The catalog as a JSON value."""
+    return {
+        "format": FORMAT,
+        "queues": [queue_document(queue) for queue in catalog.queues],
+        "default_queue": catalog.default_queue,
+        "rules": [rule_document(rule) for rule in catalog.rules],
+    }
+
+
+def queue_document(queue: Queue) -> dict[str, Any]:
+    """A queue as a JSON value."""
+    return {name: _plain(getattr(queue, name)) for name in _QUEUE}
+
+
+def rule_document(rule: Rule) -> dict[str, Any]:
+    """A rule as a JSON value."""
+    return {name: _plain(getattr(rule, name)) for name in _RULE}
+
+
+def encode(catalog: Catalog) -> bytes:
+    """The catalog as it is published."""
+    return json.dumps(as_document(catalog), indent=1).encode()
+
+
+def decode(data: bytes, key: str) -> Catalog:
+    """`CorruptObject` when it is no catalog, or one that does not hold; `Unsupported` when a later version of
+    Lithify wrote it."""
+    try:
+        fields = json.loads(data)
+        if isinstance(fields, dict) and isinstance(fields.get("format"), int) and fields["format"] > FORMAT:
+            raise Unsupported(
+                f"{key}: is of format {fields['format']}, which a later version of Lithify wrote"
+            )
+        _check_fields(fields, _TOP, key)
+        return checked(
+            [_queue(queue, key) for queue in _list(fields["queues"])],
+            text(fields["default_queue"]),
+            [_rule(rule, key) for rule in _list(fields["rules"])],
+        )
+    except Unsupported:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError, Refused) as error:
+        raise CorruptObject(key, f"is no catalog of a fleet: {error}") from error
+
+
+def _queue(fields: Any, key: str) -> Queue:
+    _check_fields(fields, _QUEUE, key)
+    largest = fields["largest_bytes"]
+    share = fields["largest_share"]
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        raise ValueError(f"{share!r} is no share")
+    return Queue(
+        name=text(fields["name"]),
+        id=text(fields["id"]),
+        largest_bytes=None if largest is None else whole_number(largest, least=1, most=MAX_BYTES),
+        weight=whole_number(fields["weight"], least=1, most=MAX_WEIGHT),
+        reserved_slots=whole_number(fields["reserved_slots"], most=MAX_SLOTS),
+        longest_backlog=whole_number(fields["longest_backlog"], least=1, most=MAX_BACKLOG),
+        largest_share=float(share),
+        state=_member(QueueState, fields["state"]),
+    )
+
+
+def _rule(fields: Any, key: str) -> Rule:
+    _check_fields(fields, _RULE, key)
+    if not isinstance(fields["settings"], dict):
+        raise ValueError(f"{fields['settings']!r} are no settings")
+    return Rule(
+        pattern=text(fields["pattern"]),
+        coordinates=_member(Coordinates, fields["coordinates"]),
+        queue=_optional(fields["queue"]),
+        tenant=_optional(fields["tenant"]),
+        settings=MappingProxyType({text(n): text(v) for n, v in fields["settings"].items()}),
+    )
+
+
+def _check_fields(fields: Any, known: tuple[str, ...], key: str) -> None:
+    if not isinstance(fields, dict):
+        raise ValueError(f"{str(fields)[:100]!r} has no fields")
+    unknown = sorted(fields.keys() - set(known))
+    if unknown:
+        raise Unsupported(
+            f"{key}: has the field {unknown[0]!r}, which this version of Lithify does not know; use "
+            "the version that wrote it"
+        )
+
+
+def _member(enum: type[EnumT], value: Any) -> EnumT:
+    try:
+        return enum(value)
+    except ValueError:
+        known = ", ".join(str(member.value) for member in enum)
+        raise ValueError(f"{value!r} is none of {known}") from None
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{str(value)[:100]!r} is no list")
+    return value
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else text(value)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    return dict(value) if isinstance(value, Mapping) else value

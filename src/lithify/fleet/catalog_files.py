@@ -1,0 +1,116 @@
+"""The catalog in the store: numbered files below the fleet's URL, `catalog/<20 digits>.json`.
+
+1. A change is applied to the latest catalog and published as the next one; on a conflict it is applied to the
+   newer one (`lithify.fleet.catalog_changes`). What is refused is so before anything is written.
+2. Members *follow* the catalog: they read the next number now and then. One that does not decode, or that
+   does not hold, is reported and changes nothing: a member goes on with the last good one until a better
+   comes.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from lithify.clock import Clock
+from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, Unsupported
+from lithify.fleet.catalog import Catalog
+from lithify.fleet.catalog_changes import CatalogChange
+from lithify.fleet.catalog_documents import decode, encode
+from lithify.ids import Ids
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+from lithify.store.versions import Version, VersionedFiles
+
+SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A catalog with its number."""
+
+    number: int
+    catalog: Catalog
+
+
+class CatalogFiles:
+    """The catalog of the fleet at `url`, which lies below `folder` of `store`."""
+
+    def __init__(
+        self,
+        url: str,
+        store: ObjectStore,
+        folder: str,
+        clock: Clock,
+        ids: Ids,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._url = url
+        self._files = VersionedFiles(
+            store, join(folder, "catalog"), SUFFIX, join(folder, "catalog.boundary"), ids
+        )
+        self._clock = clock
+        self._rng = rng if rng is not None else random.Random()
+        self._decoded: Numbered | None = None
+
+    def create(self, first: Catalog) -> Numbered:
+        """Make the fleet. `Refused` when there is one."""
+
+        def change(version: Version | None) -> bytes | None:
+            if version is None:
+                return encode(first)
+            if self._decode(version).catalog == first:
+                return None  # only the answer was lost
+            raise Refused(f"{self._url}: there is a fleet already")
+
+        return self._published(self._files.update(change, self._clock, self._rng))
+
+    def read(self) -> Numbered:
+        """The latest one. `DatasetNotFound` when there is no fleet, `CorruptObject` and `Unsupported` when it
+        cannot be used."""
+        return self._published(self._files.latest())
+
+    def update(self, change: CatalogChange) -> Numbered:
+        """Publish what `change` makes of the latest, unless that is the same; what is the latest then."""
+
+        def apply(version: Version | None) -> bytes | None:
+            now = self._published(version).catalog
+            new = change(now)
+            return encode(new) if new != now else None
+
+        return self._published(self._files.update(apply, self._clock, self._rng))
+
+    def _published(self, version: Version | None) -> Numbered:
+        if version is None:
+            raise DatasetNotFound(
+                f"{self._url}: there is no fleet; make one with `lithify fleet init {self._url}`"
+            )
+        return self._decode(version)
+
+    def _decode(self, version: Version) -> Numbered:
+        if self._decoded is None or self._decoded.number != version.id:
+            self._decoded = Numbered(version.id, self._files.decode(version, decode))
+        return self._decoded
+
+
+class FollowedCatalog:
+    """The last good catalog, as a member knows it."""
+
+    def __init__(self, files: CatalogFiles) -> None:
+        self._files = files
+        self.now = files.read()
+        self.problem: LithifyError | None = None
+        """What is wrong with the latest one, if it is not the one that is followed."""
+
+    def refresh(self) -> bool:
+        """Look for a newer one; whether there was a good one. A store that cannot be reached is an error, a
+        catalog that cannot be used is none."""
+        try:
+            newest = self._files.read()
+        except (CorruptObject, Unsupported, DatasetNotFound) as error:
+            self.problem = error
+            return False
+        self.problem = None
+        is_news = newest.number != self.now.number
+        self.now = newest
+        return is_news

@@ -1,0 +1,105 @@
+"""What is wrong with a fleet: findings, made of what can be seen of it. Pure.
+
+| check | warns | a problem |
+|---|---|---|
+| `members` | one is silent, or of another version | nobody watches what there is |
+| `catalog` | a member works with an older one | |
+| `queue` | it is paused or drains, with work in it | something waits, and nobody serves it |
+| `rule` | it names nothing, or what another names too | it cannot be looked up |
+| `clock` | this machine's differs from the store's | |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from lithify.compaction.finding import Finding, ok, problem, warning
+from lithify.errors import LithifyError
+from lithify.fleet.catalog import Catalog, QueueState, Rule
+from lithify.fleet.members import BEAT_EVERY_MS, Role
+from lithify.fleet.patterns import is_pattern
+from lithify.fleet.status import FleetStatus
+
+MAX_CLOCK_OFF_MS = 60_000
+
+
+def check_fleet(
+    status: FleetStatus, datasets: Mapping[str, Rule], problems: Mapping[str, LithifyError]
+) -> Iterator[Finding]:
+    """Of a fleet with these datasets and patterns that could not be looked up."""
+    yield from _check_members(status, len(datasets))
+    yield from _check_queues(status)
+    yield from _check_rules(status.catalog.catalog, datasets, problems)
+    yield from _check_clock(status)
+
+
+def _check_members(status: FleetStatus, datasets: int) -> Iterator[Finding]:
+    alive = [member for member in status.members if member.seen.is_alive]
+    keepers = [member for member in alive if member.seen.role is Role.KEEPER]
+    if datasets and not keepers:
+        yield problem("members", f"nobody watches its {datasets} datasets", f"lithify fleet run {status.url}")
+    else:
+        yield ok("members", f"{len(keepers)} keepers and {len(alive) - len(keepers)} workers are alive")
+    for member in status.members:
+        if not member.seen.is_alive:
+            silent_s = member.seen.silent_ms // 1000
+            says = f"{member.seen.name} has been silent for {silent_s} s: killed, suspended, or cut off"
+            yield warning("members", says, "nothing: others do its work. It is forgotten after an hour")
+    versions = Counter(member.says.version for member in alive if member.says is not None)
+    if len(versions) > 1:
+        found = ", ".join(f"{version} ({count})" for version, count in sorted(versions.items()))
+        yield warning("members", f"members are of different versions: {found}", "upgrade the rest")
+    number = status.catalog.number
+    behind = [m.seen.name for m in alive if m.says is not None and m.says.catalog < number]
+    if behind:
+        says = f"{', '.join(behind[:5])} {'works' if len(behind) == 1 else 'work'} with an older catalog"
+        do = f"wait {BEAT_EVERY_MS // 1000} s; if it stays so, see the member's log"
+        yield warning("catalog", f"{says} than {number}", do)
+    else:
+        yield ok("catalog", f"version {number} is known to all members")
+
+
+def _check_queues(status: FleetStatus) -> Iterator[Finding]:
+    for found in status.queues:
+        queue, waiting = found.queue, len(found.hints) + found.waiting + found.deferred
+        if waiting and queue.state is not QueueState.ACTIVE:
+            do = f"lithify queue resume {status.url} {queue.name}, when it is time"
+            yield warning("queue", f"queue {queue.name} is {queue.state.value}, and {waiting} wait in it", do)
+        elif waiting and not found.workers:
+            do = f"lithify fleet worker --queue {queue.name} {status.url}"
+            yield problem("queue", f"nobody serves queue {queue.name}, and {waiting} wait in it", do)
+        else:
+            yield ok("queue", f"queue {queue.name}: {found.workers} workers, {waiting} wait")
+
+
+def _check_rules(
+    catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapping[str, LithifyError]
+) -> Iterator[Finding]:
+    used = Counter(rule.pattern for rule in datasets.values())
+    shared: dict[tuple[str, str], str] = {}
+    for url in datasets:
+        first, *others = [rule.pattern for rule in catalog.rules_for(url) if is_pattern(rule.pattern)] or [""]
+        for other in others:
+            shared.setdefault((first, other), url)
+    for pattern, error in problems.items():
+        yield problem(
+            "rule", f"{pattern} cannot be looked up: {error}", "see that the members may read there"
+        )
+    for rule in catalog.rules:
+        if not used[rule.pattern] and rule.pattern not in problems and is_pattern(rule.pattern):
+            do = "see that the pattern is right; fewer levels, or another rule that comes first?"
+            yield warning("rule", f"{rule.pattern} names nothing of its own", do)
+    for (first, other), url in shared.items():
+        says = f"{first} and {other} both name {url}; the first counts"
+        yield warning("rule", says, "make one of them narrower")
+    if not (problems or shared):
+        yield ok("rule", f"{len(catalog.rules)} rules name {len(datasets)} datasets")
+
+
+def _check_clock(status: FleetStatus) -> Iterator[Finding]:
+    newest_ms = max((m.seen.last_ms for m in status.members), default=None)
+    if newest_ms is not None and newest_ms - status.at_ms > MAX_CLOCK_OFF_MS:
+        off_s = (newest_ms - status.at_ms) // 1000
+        says = f"this machine's clock is {off_s} s behind the store's"
+        yield warning("clock", says, "set it; only times that are shown here depend on it")

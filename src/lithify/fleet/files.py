@@ -1,0 +1,46 @@
+"""What a fleet keeps in the store, below its URL.
+
+| object | what | may be lost |
+|---|---|---|
+| `catalog/<20 digits>.json`, `catalog.boundary` | the truth: queues and rules | no |
+| `members/<role>-<ulid>.json` | who lives | yes |
+| `boards/<queue id>/<member>.json` | what may be claimed | yes |
+| `bells/<queue id>` | look at the boards | yes |
+| `memory/<member>.json.zst` | what a keeper knows of its datasets | yes |
+| `wakes/<hash>` | look at this dataset now | yes |
+"""
+
+from __future__ import annotations
+
+import random
+
+from lithify.clock import Clock
+from lithify.fleet.bells import Bells
+from lithify.fleet.boards import BoardFiles
+from lithify.fleet.catalog_files import CatalogFiles
+from lithify.fleet.members import MemberFiles
+from lithify.fleet.memory import MemoryFiles
+from lithify.fleet.wakes import WakeFiles
+from lithify.ids import Ids
+from lithify.store.objects import ObjectStore
+
+
+class FleetFiles:
+    """The fleet at `url`, which lies below `folder` of `store`."""
+
+    def __init__(
+        self,
+        url: str,
+        store: ObjectStore,
+        folder: str,
+        clock: Clock,
+        ids: Ids,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.url = url
+        self.catalog = CatalogFiles(url, store, folder, clock, ids, rng)
+        self.members = MemberFiles(store, folder)
+        self.boards = BoardFiles(store, folder)
+        self.bells = Bells(store, folder, ids)
+        self.memory = MemoryFiles(store, folder)
+        self.wakes = WakeFiles(store, folder)

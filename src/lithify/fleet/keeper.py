@@ -1,0 +1,468 @@
+"""A keeper: watches many datasets, and coordinates the few that have something to do. One tick, over ports.
+
+Each `tick`:
+
+1. Every `BEAT_EVERY_MS` it says that it lives, and looks at the members and the catalog. From these follows
+   which datasets are its own (`lithify.planning.fleet.placement`); those that are not any more it gives back
+   at once. What dead members knew of its own it reads from their memory.
+2. Every `WAKES_EVERY_S` it looks who wants something of its own to be looked at now.
+3. It looks at what is due (`lithify.fleet.watched`), several at a time. What is idle is only read, ever more
+   rarely.
+4. What each look wants, and what failed for good, goes to the admission of its queue
+   (`lithify.planning.fleet.admission`). That admits as much as the queue's workers have slots for, by this
+   keeper's part of what is wanted by all; what was admitted is looked at again at once, which starts it. A
+   queue that is paused admits nothing; one that drains or is gone is nobody's, so its wants go to the next.
+5. What may be claimed stands on its boards, which are written when they have changed, and the bell is rung
+   when there is something new.
+6. Garbage of what it committed is collected `COLLECT_AFTER_S` after the last commit, or an hour after the
+   first one where commits never end.
+
+Everything here but the ledgers may be lost: a keeper that starts finds the datasets by the catalog, what runs
+by their ledgers, and what is wanted by planning anew. Two keepers that both believe to own a dataset, because
+they have seen different members, only get in each other's way: the ledger and the epoch decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from lithify.clock import Clock
+from lithify.errors import LithifyError
+from lithify.fleet.boards import WRITE_EVERY_MS, order
+from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
+from lithify.fleet.catalog_files import FollowedCatalog
+from lithify.fleet.discovery import Discovery, FindDatasets
+from lithify.fleet.files import FleetFiles
+from lithify.fleet.members import BEAT_EVERY_MS, FORGOTTEN_AFTER_MS, Load, Member, Role
+from lithify.fleet.memory import Known
+from lithify.fleet.wakes import MAX_AGE_MS, Wake
+from lithify.fleet.watched import Peers, Watched, WatchPorts
+from lithify.planning.admission import WorkKey
+from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits
+from lithify.planning.fleet.bands import Band
+from lithify.planning.fleet.hints import Hint, meant_for
+from lithify.planning.fleet.placement import Placement
+from lithify.planning.fleet.quarantine import Entry, Quarantine
+from lithify.planning.fleet.quotas import Demand, quota
+from lithify.planning.fleet.routing import Route, Routing
+from lithify.planning.fleet.wants import Want
+from lithify.store import together
+
+WAKES_EVERY_S = 5.0
+COLLECT_AFTER_S = 600.0
+COLLECT_AT_LEAST_S = 3_600.0
+REMEMBER_EVERY_S = 60.0
+LOOKS_AT_ONCE = 16
+_NOTHING = Known()
+
+Collect = Callable[[str, Rule], None]
+"""Have the garbage of a dataset collected; does not wait for it."""
+
+
+@dataclass(slots=True)
+class _Board:
+    """The board of one queue, as this keeper wrote it last."""
+
+    hints: tuple[Hint, ...] = ()
+    written_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperPorts:
+    """What a keeper needs."""
+
+    files: FleetFiles
+    watch: WatchPorts
+    find: FindDatasets
+    collect: Collect
+    clock: Clock
+    host: str
+    version: str
+    looks_at_once: int = LOOKS_AT_ONCE
+    collects: bool = True
+
+
+@dataclass(slots=True)
+class _Times:
+    """When what was last done, by the monotonic clock."""
+
+    beat_s: float = float("-inf")
+    wakes_s: float = float("-inf")
+    remembered_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """What the other members say."""
+
+    slots: Mapping[str, int] = field(default_factory=dict)
+    """Of live workers, by queue id."""
+    free: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of these, those that nothing runs in, by queue id and name."""
+    demands: Mapping[str, Mapping[str, Demand]] = field(default_factory=dict)
+    """Of live keepers, by queue id and name."""
+
+
+class Keeper:
+    """One keeper of a fleet, under a name of its own."""
+
+    def __init__(self, name: str, ports: KeeperPorts) -> None:
+        """`DatasetNotFound` when there is no such fleet, `CorruptObject` when its catalog cannot be used."""
+        self.name = name
+        self._ports = ports
+        self._files = ports.files
+        self._clock = ports.clock
+        self._catalog = FollowedCatalog(ports.files.catalog)
+        self._discovery = Discovery(ports.find, ports.clock)
+        self._peers = Peers(name)
+        self._others = _Others()
+        self._quarantine = Quarantine()
+        self._watched: dict[str, Watched] = {}
+        self._admissions: dict[str, QueueAdmission] = {}
+        """By queue id."""
+        self._queue_of: dict[WorkKey, str] = {}
+        """Where what was admitted has gone, by queue id."""
+        self._boards: dict[str, _Board] = {}
+        """By queue id."""
+        self._write_due_s = float("inf")
+        """When a board may be written that has changed."""
+        self._committed_since_ms: dict[str, int] = {}
+        """By URL, when it was first committed to since garbage was last collected."""
+        self._memories: dict[str, dict[str, Known]] = {}
+        """What others knew, by member."""
+        self._times = _Times()
+
+    @property
+    def watched(self) -> Mapping[str, Watched]:
+        """Its own datasets, by URL."""
+        return self._watched
+
+    @property
+    def quarantined(self) -> Mapping[str, Entry]:
+        """What is left alone because something is wrong with it, by URL."""
+        return self._quarantine.entries
+
+    @property
+    def problem(self) -> LithifyError | None:
+        """What is wrong with the newest catalog, if it is not the one that is followed."""
+        return self._catalog.problem
+
+    def tick(self) -> float:
+        """One round of the algorithm above; seconds until the next one is due. When the fleet's own store
+        fails the datasets go on all the same; then the error is raised, and what could not be done is done in
+        a later round."""
+        now_s = self._now_s()
+        errors: list[LithifyError] = []
+
+        def attempt(step: Callable[[], None]) -> None:
+            try:
+                step()
+            except LithifyError as error:
+                errors.append(error)
+
+        attempt(partial(self._beat, now_s))
+        attempt(partial(self._hear_wakes, now_s))
+        self._look()
+        if self._admit():
+            self._look()
+        attempt(self._write_boards)
+        if self._ports.collects:
+            self._collect()
+        attempt(partial(self._remember, now_s))
+        if errors:
+            raise errors[0]
+        return self._due_in_s()
+
+    def close(self) -> None:
+        """Give everything back, and leave. What is under way goes on."""
+        for watched in self._watched.values():
+            watched.leave()
+        for queue_id in self._boards:
+            self._files.boards.write(queue_id, self.name, ())
+        self._files.memory.write(self.name, self._known())
+        self._files.members.leave(self.name)
+
+    # Members, catalog, datasets
+
+    def _beat(self, now_s: float) -> None:
+        if (now_s - self._times.beat_s) * 1000 < BEAT_EVERY_MS:
+            return
+        self._catalog.refresh()
+        self._files.members.beat(self._member())
+        listed = self._files.members.listed()
+        alive = {seen.name for seen in listed if seen.is_alive} | {self.name}
+        says = self._files.members.read(alive - {self.name})
+        self._peers.alive = frozenset(name for name in alive if name.startswith(f"{Role.KEEPER.value}-"))
+        self._peers.dead = frozenset(seen.name for seen in listed if seen.name not in alive)
+        self._others = _others(says.values())
+        self._forget(seen.name for seen in listed if seen.silent_ms >= FORGOTTEN_AFTER_MS)
+        self._own(self._discovery.datasets(self._catalog.now.catalog))
+        self._times.beat_s = now_s
+
+    def _own(self, datasets: Mapping[str, Rule]) -> None:
+        """Watch those that are this keeper's."""
+        placement = Placement(self._peers.alive)
+        mine = {url: rule for url, rule in datasets.items() if placement.owner(url) == self.name}
+        for url in [url for url, watched in self._watched.items() if mine.get(url) != watched.rule]:
+            self._watched.pop(url).leave()
+            for admission in self._admissions.values():
+                admission.forget(url)
+        self._quarantine.keep(mine)
+        new = [url for url in mine if url not in self._watched]
+        if new:
+            self._read_memories()
+        for url in new:
+            known = next((m[url] for m in self._memories.values() if url in m), _NOTHING)
+            self._watched[url] = Watched(
+                url, mine[url], self._ports.watch, self._peers, self._quarantine, known
+            )
+
+    def _read_memories(self) -> None:
+        """Those of members that were alive when they were read go on changing; they are a hint only."""
+        for member in self._files.memory.members():
+            if member != self.name and (member not in self._memories or member in self._peers.dead):
+                self._memories[member] = self._files.memory.read(member)
+
+    def _forget(self, names: Iterable[str]) -> None:
+        """Delete what members left that have been dead for long."""
+        gone = [name for name in names if name != self.name]
+        if gone:
+            self._files.boards.forget(gone)
+        for name in gone:
+            self._files.memory.forget(name)
+            self._files.members.leave(name)
+            self._memories.pop(name, None)
+
+    def _member(self) -> Member:
+        load = {}
+        for queue in self._catalog.now.catalog.queues:
+            board, admission = self._boards.get(queue.id, _Board()), self._admissions.get(queue.id)
+            figures = admission.figures() if admission is not None else None
+            load[queue.id] = Load(
+                running=figures.running if figures is not None else 0,
+                queued=len(board.hints),
+                queued_bytes=sum(hint.bytes for hint in board.hints),
+                waiting=figures.queued if figures is not None else 0,
+                deferred=figures.deferred if figures is not None else 0,
+                demand={band.value: n for band, n in figures.demand.items()} if figures is not None else {},
+            )
+        number = self._catalog.now.number
+        host, version = self._ports.host, self._ports.version
+        return Member(self.name, Role.KEEPER, host, version, number, len(self._watched), load)
+
+    # Looking
+
+    def _hear_wakes(self, now_s: float) -> None:
+        if now_s - self._times.wakes_s < WAKES_EVERY_S:
+            return
+        for wake in self._files.wakes.listed():
+            watched = self._watched.get(wake.url)
+            if watched is not None:
+                watched.wake()
+            if watched is not None or self._is_old(wake):
+                self._files.wakes.done(wake)
+        self._times.wakes_s = now_s
+
+    def _is_old(self, wake: Wake) -> bool:
+        return self._clock.now_ms() - wake.since_ms > MAX_AGE_MS
+
+    def _look(self) -> None:
+        now_s = self._now_s()
+        due = [watched for watched in self._watched.values() if watched.next_look_s <= now_s]
+        if len(due) > 1 and self._ports.looks_at_once > 1:
+            together.all_of((watched.look for watched in due), self._ports.looks_at_once)
+        else:
+            for watched in due:
+                watched.look()
+        for watched in due:
+            self._offer(watched)
+
+    def _offer(self, watched: Watched) -> None:
+        """Tell the queues what a look has found."""
+        catalog, now_ms = self._catalog.now.catalog, round(self._now_s() * 1000)
+        for key in watched.take_given_up():
+            failed_in = self._admissions.get(self._queue_of.get(key, ""))
+            if failed_in is not None:
+                failed_in.failed(key, now_ms)
+        routing = Routing(catalog.queues)
+        wants: dict[str, list[Want]] = {}
+        active: dict[str, list[Active]] = {}
+        for want in watched.wants:
+            queue_id = self._queue_id(want, watched.rule, routing, catalog)
+            if want.key in watched.admitted:
+                active.setdefault(queue_id, []).append(Active(want))
+            else:
+                wants.setdefault(queue_id, []).append(want)
+        for one in watched.active:
+            active.setdefault(self._queue_id(one.want, watched.rule, routing, catalog), []).append(one)
+        keys = {want.key for want in watched.wants} | {one.want.key for one in watched.active}
+        for key in [key for key in self._queue_of if key.dataset == watched.url and key not in keys]:
+            del self._queue_of[key]
+        for queue in catalog.queues:
+            admission = self._admission(queue)
+            admission.follow(watched.url, active.get(queue.id, ()))
+            admission.offer(watched.url, wants.get(queue.id, ()), now_ms)
+
+    def _queue_id(self, want: Want, rule: Rule, routing: Routing[Queue], catalog: Catalog) -> str:
+        """What was admitted to a queue stays there, as long as there is one."""
+        queue_id = self._queue_of.get(want.key)
+        if queue_id is not None and catalog.with_id(queue_id) is not None:
+            return queue_id
+        routes = (Route(rule.queue),) if rule.queue is not None else ()
+        return routing.route(want.cost_bytes, routes, unit=want.key.unit).id
+
+    def _admission(self, queue: Queue) -> QueueAdmission:
+        limits = QueueLimits(queue.longest_backlog, queue.largest_share)
+        admission = self._admissions.get(queue.id)
+        if admission is None:
+            admission = self._admissions[queue.id] = QueueAdmission(limits)
+        admission.limits = limits
+        return admission
+
+    # Admission
+
+    def _admit(self) -> bool:
+        """Let start what there is room for; whether there was anything."""
+        catalog = self._catalog.now.catalog
+        has_admitted = False
+        for queue in catalog.queues:
+            if queue.state is not QueueState.ACTIVE:
+                continue
+            admission = self._admission(queue)
+            slots = self._others.slots.get(queue.id, 0)
+            demands = {**self._others.demands.get(queue.id, {}), self.name: admission.figures().demand}
+            room = quota(self.name, slots, queue.reserved_slots, demands)
+            for want in admission.admit(room, slots):
+                self._queue_of[want.key] = queue.id
+                self._watched[want.dataset].admit(want.key)
+                has_admitted = True
+            for url in admission.recall(round(self._now_s() * 1000)):
+                if url in self._watched:
+                    self._watched[url].wake()
+        gone = [queue_id for queue_id in self._admissions if catalog.with_id(queue_id) is None]
+        for queue_id in gone:
+            del self._admissions[queue_id]
+        return has_admitted
+
+    # Boards
+
+    def _write_boards(self) -> None:
+        catalog, now_s = self._catalog.now.catalog, self._now_s()
+        self._write_due_s = float("inf")
+        found = self._hints(catalog)
+        for queue_id in {*self._boards, *found}:
+            board = self._boards.setdefault(queue_id, _Board())
+            hints = tuple(found.get(queue_id, ()))
+            if hints == board.hints:
+                continue
+            if (now_s - board.written_s) * 1000 < WRITE_EVERY_MS:
+                self._write_due_s = min(self._write_due_s, board.written_s + WRITE_EVERY_MS / 1000)
+                continue
+            self._files.boards.write(queue_id, self.name, hints)
+            known = {(hint.url, hint.compaction) for hint in board.hints}
+            self._boards[queue_id] = _Board(hints, now_s)
+            if any((hint.url, hint.compaction) not in known for hint in hints):
+                self._files.bells.ring(queue_id)
+        for queue_id in [q for q, b in self._boards.items() if catalog.with_id(q) is None and not b.hints]:
+            del self._boards[queue_id]
+
+    def _hints(self, catalog: Catalog) -> dict[str, list[Hint]]:
+        """What may be claimed, by queue id. What stood on a board stays as it is, for whom it is included."""
+        routing, now_ms = Routing(catalog.queues), self._clock.now_ms()
+        known = {(hint.url, hint.compaction): hint for b in self._boards.values() for hint in b.hints}
+        found: dict[str, list[Hint]] = {}
+        for watched in self._watched.values():
+            tenant = watched.rule.tenant_of(watched.url) if watched.free else None
+            for free in watched.free:
+                want = Want(free.key, free.band, free.priority, free.bytes, now_ms, tenant)
+                queue_id = self._queue_id(want, watched.rule, routing, catalog)
+                before = known.get((watched.url, free.compaction))
+                hint = Hint(
+                    watched.url, free.compaction, free.band, free.priority, free.bytes, now_ms, tenant=tenant
+                )
+                if before is not None:
+                    since_ms, worker, idle = before.since_ms, before.worker, before.idle_workers
+                    hint = replace(hint, since_ms=since_ms, worker=worker, idle_workers=idle)
+                found.setdefault(queue_id, []).append(hint)
+        return {
+            queue_id: self._addressed(queue_id, sorted(hints, key=order), known)
+            for queue_id, hints in found.items()
+        }
+
+    def _addressed(
+        self, queue_id: str, hints: list[Hint], known: Mapping[tuple[str, str], Hint]
+    ) -> list[Hint]:
+        """Each new hint for a worker that is idle, as long as there are some."""
+        new = [hint for hint in hints if (hint.url, hint.compaction) not in known]
+        free = {name: slots for name, slots in self._others.free.get(queue_id, {}).items() if slots > 0}
+        whom = meant_for((hint.key for hint in new), free)
+        return [
+            replace(hint, worker=whom.get(hint.key), idle_workers=len(free)) if hint in new else hint
+            for hint in hints
+        ]
+
+    # Garbage and memory
+
+    def _collect(self) -> None:
+        now_ms = self._clock.now_ms()
+        for url, watched in self._watched.items():
+            committed_ms, collected_ms = watched.known.committed_ms, watched.known.collected_ms
+            if committed_ms is None or (
+                collected_ms is not None and collected_ms >= committed_ms + _AFTER_MS
+            ):
+                continue
+            is_quiet = watched.is_at_rest and now_ms - committed_ms >= _AFTER_MS
+            since_ms = self._committed_since_ms.setdefault(url, committed_ms)
+            if is_quiet or now_ms - since_ms >= _AT_LEAST_MS:
+                self._committed_since_ms[url] = now_ms
+                watched.known = replace(watched.known, collected_ms=now_ms)
+                self._ports.collect(url, watched.rule)
+
+    def _remember(self, now_s: float) -> None:
+        if now_s - self._times.remembered_s < REMEMBER_EVERY_S:
+            return
+        is_first = self._times.remembered_s == float("-inf")
+        self._times.remembered_s = now_s
+        if not is_first:
+            self._files.memory.write(self.name, self._known())
+
+    def _known(self) -> dict[str, Known]:
+        return {url: watched.known for url, watched in self._watched.items()}
+
+    # Time
+
+    def _due_in_s(self) -> float:
+        """Seconds until something is due, at most until the next sign of life."""
+        now_s = self._now_s()
+        due_s = [
+            self._write_due_s,
+            self._times.beat_s + BEAT_EVERY_MS / 1000,
+            self._times.wakes_s + WAKES_EVERY_S,
+        ]
+        due_s += [watched.next_look_s for watched in self._watched.values()]
+        return max(0.0, min(due_s) - now_s)
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_s()
+
+
+_AFTER_MS = round(COLLECT_AFTER_S * 1000)
+_AT_LEAST_MS = round(COLLECT_AT_LEAST_S * 1000)
+
+
+def _others(members: Iterable[Member]) -> _Others:
+    slots: Counter[str] = Counter()
+    free: dict[str, dict[str, int]] = {}
+    demands: dict[str, dict[str, Demand]] = {}
+    for member in members:
+        for queue_id, load in member.load.items():
+            if member.role is Role.WORKER:
+                slots[queue_id] += load.slots
+                free.setdefault(queue_id, {})[member.name] = load.slots - load.running
+            else:
+                demand = {band: load.demand.get(band, 0) for band in Band}
+                demands.setdefault(queue_id, {})[member.name] = demand
+    return _Others(slots, free, demands)

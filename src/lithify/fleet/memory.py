@@ -1,0 +1,88 @@
+"""What a keeper knows of the datasets it watches, for who watches them after it: `memory/<member>.json.zst`.
+
+Only a memory: whoever finds none, or one that does not decode, looks at everything as if it had just been
+found. Times are wall-clock milliseconds of the keeper; nothing but cadence depends on them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import zstandard
+
+from lithify.errors import ObjectNotFound
+from lithify.jsonvalues import text, whole_number
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+
+MAX_BYTES = 256 << 20
+"""Of the JSON; a larger one is not unpacked."""
+_FORMAT = 1
+_SUFFIX = ".json.zst"
+_LEVEL = 3
+_MOST = (1 << 53) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of one dataset."""
+
+    changed_ms: int | None = None
+    """When it was last seen to change."""
+    committed_ms: int | None = None
+    """When the fleet last committed something in it."""
+    collected_ms: int | None = None
+    """When its garbage was last collected."""
+
+
+class MemoryFiles:
+    """The memories of the fleet that lies below `folder` of `store`."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store = store
+        self._folder = join(folder, "memory")
+
+    def write(self, member: str, known: Mapping[str, Known]) -> None:
+        """What this member knows, by URL."""
+        datasets = {url: [k.changed_ms, k.committed_ms, k.collected_ms] for url, k in known.items()}
+        data = json.dumps({"format": _FORMAT, "datasets": datasets}, separators=(",", ":")).encode()
+        self._store.put(self._key(member), zstandard.ZstdCompressor(level=_LEVEL).compress(data))
+
+    def read(self, member: str) -> dict[str, Known]:
+        """What it knew; nothing when that cannot be read."""
+        try:
+            return _decode(self._store.get(self._key(member)))
+        except ObjectNotFound:
+            return {}
+
+    def members(self) -> tuple[str, ...]:
+        """Who has left a memory."""
+        keys = (meta.key for meta in self._store.list(self._folder) if meta.key.endswith(_SUFFIX))
+        return tuple(key.rpartition("/")[2].removesuffix(_SUFFIX) for key in keys)
+
+    def forget(self, member: str) -> None:
+        """It is not needed any more."""
+        self._store.delete(self._key(member))
+
+    def _key(self, member: str) -> str:
+        return join(self._folder, f"{member}{_SUFFIX}")
+
+
+def _decode(data: bytes) -> dict[str, Known]:
+    try:
+        size = zstandard.frame_content_size(data)
+        if not 0 <= size <= MAX_BYTES:
+            return {}
+        fields = json.loads(zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_BYTES))
+        if fields["format"] != _FORMAT:
+            return {}
+        return {text(url): Known(*map(_time, times[:3])) for url, times in fields["datasets"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, zstandard.ZstdError):
+        return {}
+
+
+def _time(value: Any) -> int | None:
+    return None if value is None else whole_number(value, most=_MOST)

@@ -1,0 +1,59 @@
+"""Wakes: "look at this dataset now". `wakes/<hash of the URL>` holds the URL, so that waking twice is waking
+once.
+
+Who watches the dataset looks at it and takes the wake away. Nobody else does; a wake for what nobody watches
+is taken away when it is old.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from lithify.errors import ObjectNotFound
+from lithify.fleet.patterns import normal
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+
+MAX_AGE_MS = 3_600_000
+MAX_BYTES = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Somebody wants a dataset to be looked at."""
+
+    url: str
+    key: str
+    since_ms: int
+    """By the store's clock."""
+
+
+class WakeFiles:
+    """The wakes of the fleet that lies below `folder` of `store`."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store = store
+        self._folder = join(folder, "wakes")
+
+    def wake(self, url: str) -> None:
+        """Have it looked at."""
+        url = normal(url)
+        self._store.put(join(self._folder, blake2b(url.encode(), digest_size=16).hexdigest()), url.encode())
+
+    def listed(self) -> tuple[Wake, ...]:
+        """All that wait; one listing, and one GET for each."""
+        found = []
+        for meta in self._store.list(self._folder):
+            if meta.size > MAX_BYTES:
+                continue
+            try:
+                url = self._store.get(meta.key).decode(errors="replace")
+            except ObjectNotFound:
+                continue
+            found.append(Wake(url, meta.key, meta.last_modified_ms))
+        return tuple(found)
+
+    def done(self, wake: Wake) -> None:
+        """It was looked at, or nobody ever will."""
+        self._store.delete(wake.key)

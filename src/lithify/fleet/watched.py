@@ -1,0 +1,455 @@
+"""A dataset as a keeper watches it: only read until something is to be done.
+
+Each `look`:
+
+1. *Watching*: ledger and snapshot are glanced at, which writes nothing, and planned on. What the plan
+   proposes are *wants*. They wait for their admission (`lithify.fleet.keeper`).
+2. *Leading* begins when a want was admitted, or when the ledger has something under way that nobody else sees
+   to: lease and epoch are taken, and from then on a look is a tick of the dataset's coordinator. That plans
+   anew, from what is there then, and starts of it what was admitted.
+3. A lease that somebody holds is respected. One of a member that is alive: it will resign. One of a member
+   that is dead: taken over without waiting. Any other: its holder is asked, beside the other datasets, which
+   takes as long as a lease; while somebody else coordinates, the dataset is only watched.
+4. After `REST_S` with nothing under way and nothing wanted the leadership is resigned.
+5. What may be claimed, whoever scheduled it, is told to the keeper, for its boards.
+
+What goes wrong with a dataset is told once and pauses its looks, ever longer
+(`lithify.planning.fleet.quarantine`); nothing of it leaves this object. What is not there (any more) is
+looked for once in `MISSING_PAUSE_S`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from lithify import events
+from lithify.backoff import GrowingPause
+from lithify.clock import Clock
+from lithify.compaction import transitions
+from lithify.compaction.model import Ledger, State
+from lithify.compaction.proposal import Plan
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.coordination.leadership import Leadership, Term
+from lithify.datasets.kind import Dataset
+from lithify.defects import contained
+from lithify.errors import CoordinatorAlive, DatasetNotFound, Fenced, LithifyError, StoreUnavailable
+from lithify.events import Observer
+from lithify.fleet.catalog import Coordinates, Rule
+from lithify.fleet.memory import Known
+from lithify.ids import Ulid, ulid_ms
+from lithify.planning.admission import WorkKey
+from lithify.planning.fleet.admission import Active
+from lithify.planning.fleet.bands import Band, band_of
+from lithify.planning.fleet.cadence import pause_ms
+from lithify.planning.fleet.quarantine import Quarantine
+from lithify.planning.fleet.wants import Want
+from lithify.service.coordinator import Coordinator
+from lithify.service.failures import Failures
+from lithify.service.loops import LoopOptions
+from lithify.store import together
+
+REST_S = 600.0
+MISSING_PAUSE_S = 3_600.0
+ELSEWHERE_PAUSE_S = 60.0
+"""So long a dataset is only watched that somebody else coordinates."""
+AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
+MAX_FAILED_TICKS = 5
+"""In a row; then somebody else may lead, or this one later."""
+
+
+class Peers:
+    """The members of the fleet, as a keeper last saw them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive: frozenset[str] = frozenset({name})
+        self.dead: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPorts:
+    """What a keeper needs to watch a dataset."""
+
+    open_dataset: Callable[[str, Rule], Dataset]
+    coordinator: Callable[[Dataset, Rule, Callable[[Plan], Plan]], Coordinator]
+    """A coordinator that starts of a plan what the function leaves."""
+    leadership: Callable[[Dataset], Leadership]
+    """In the name of this member."""
+    clock: Clock
+    options: LoopOptions
+    observe: Observer = events.ignore
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A compaction that may be claimed."""
+
+    compaction: Ulid
+    key: WorkKey
+    band: Band
+    priority: float
+    bytes: int
+
+
+@dataclass(slots=True)
+class _Lead:
+    stack: ExitStack
+    leadership: Leadership
+    coordinator: Coordinator
+    busy_s: float
+    """When there was last something to do."""
+
+
+@dataclass(slots=True)
+class _Acquiring:
+    """An attempt to lead that goes on beside the looks."""
+
+    stack: ExitStack
+    leadership: Leadership
+    term: Term | None = None
+    error: LithifyError | None = None
+    is_unwanted: bool = False
+    """What comes of it is to be given back at once."""
+
+
+class Watched:
+    """The dataset at `url`, which is the fleet's by `rule`."""
+
+    def __init__(
+        self,
+        url: str,
+        rule: Rule,
+        ports: WatchPorts,
+        peers: Peers,
+        quarantine: Quarantine,
+        known: Known,
+    ) -> None:
+        self.url = url
+        self.rule = rule
+        self._quarantine = quarantine
+        self._ports = ports
+        self._peers = peers
+        self._clock = ports.clock
+        self._dataset: Dataset | None = None
+        self._failures: Failures | None = None
+        self._seen: tuple[AnyLedger | None, object] | None = None
+        self._lead: _Lead | None = None
+        self._acquiring: _Acquiring | None = None
+        self._elsewhere_until_s = 0.0
+        self._admitted: set[WorkKey] = set()
+        """What may start and has not."""
+        self._plan = Plan()
+        """As it was before admission."""
+        self._asked: set[Ulid] = set()
+        """What somebody else has submitted."""
+        self._since_ms: dict[WorkKey, int] = {}
+        """When what is wanted was first wanted."""
+        self._failed_looks = 0
+        """In a row."""
+        self.error: LithifyError | None = None
+        """What the last look ended with."""
+        self.known = known
+        self.next_look_s = 0.0
+        """By the monotonic clock."""
+        self.wants: tuple[Want, ...] = ()
+        """What could be admitted, or was and has not started."""
+        self.active: tuple[Active, ...] = ()
+        """What is under way."""
+        self.free: tuple[Free, ...] = ()
+        """What may be claimed."""
+        self._given_up: list[WorkKey] = []
+
+    @property
+    def is_led(self) -> bool:
+        """Whether this keeper coordinates it now."""
+        return self._lead is not None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is under way."""
+        return not self.active
+
+    @property
+    def admitted(self) -> frozenset[WorkKey]:
+        """What was admitted and has not started."""
+        return frozenset(self._admitted)
+
+    def admit(self, key: WorkKey) -> None:
+        """This want may start, at the next look, which is due."""
+        self._admitted.add(key)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at once."""
+        self.next_look_s = 0.0
+
+    def take_given_up(self) -> tuple[WorkKey, ...]:
+        """What has failed for good since the last call."""
+        given_up, self._given_up = tuple(self._given_up), []
+        return given_up
+
+    def look(self) -> None:
+        """One round of the algorithm above."""
+        try:
+            with contained(f"looking at {self.url}"):
+                self._look()
+        except DatasetNotFound as error:
+            self._forget(error)
+        except LithifyError as error:
+            self._failed(error)
+        else:
+            if self._quarantine.well(self.url):
+                self._ports.observe(events.Recovered(self.url, self._failed_looks))
+            self.error, self._failed_looks = None, 0
+
+    def leave(self) -> None:
+        """Watch no more: somebody else does, or nobody is to."""
+        self._resign_quietly()
+        self.wants, self.active, self.free = (), (), ()
+
+    # Looking
+
+    def _look(self) -> None:
+        dataset = self._opened()
+        self._take_up_leadership(dataset)
+        if self._lead is None and not self._should_lead():
+            self._glance(dataset)
+        if self._lead is None and self._should_lead():
+            self._seek_leadership(dataset)
+            if self._lead is None:
+                self._glance(dataset)
+        if self._lead is not None:
+            self._tick(dataset, self._lead)
+
+    def _opened(self) -> Dataset:
+        if self._dataset is None:
+            self._dataset = self._ports.open_dataset(self.url, self.rule)
+            self._failures = Failures(self._dataset, self._clock)
+        return self._dataset
+
+    def _glance(self, dataset: Dataset) -> None:
+        found, snapshot = dataset.glance()
+        ledger = found if found is not None else Ledger()
+        plan = Plan()
+        if self._may_lead:
+            assert self._failures is not None, "made with the dataset"
+            planned = self._failures.held_back(dataset.propose)
+            plan = planned(snapshot, ledger)
+            if plan.proposals:
+                self._failures.refresh(ledger)
+                plan = planned(snapshot, ledger)
+        self._see(dataset, ledger, snapshot, plan)
+        self._rest_until_next_look()
+
+    def _tick(self, dataset: Dataset, lead: _Lead) -> None:
+        options = self._ports.options
+        try:
+            lead.leadership.renew()
+            result = lead.coordinator.tick()
+        except Fenced:
+            self._lost()
+            raise
+        self._see(dataset, result.ledger, result.seen.snapshot, self._plan)
+        self._given_up += (WorkKey(self.url, dataset.name(c.spec)) for c, _ in result.failed)
+        now_s = self._now_s()
+        if result.committed:
+            self.known = replace(self.known, committed_ms=self._clock.now_ms())
+        is_busy = bool(self.active or self.wants or result.refused or result.committed)
+        if is_busy:
+            lead.busy_s = now_s
+        elif now_s - lead.busy_s >= REST_S:
+            self._resign()
+        is_active = bool(self.active or self._admitted or result.refused)
+        pause_s = options.commit_compacted_interval_s if is_active else options.poll_interval_s
+        self.next_look_s = now_s + pause_s
+
+    def _see(self, dataset: Dataset, ledger: AnyLedger, snapshot: object, plan: Plan) -> None:
+        now_ms = self._clock.now_ms()
+        if self._seen is None:
+            # How long ago the writer wrote last is known from the first look on.
+            newest_ms = dataset.newest_ms(snapshot)
+            self.known = replace(
+                self.known, changed_ms=max(self.known.changed_ms or 0, min(newest_ms, now_ms)) or now_ms
+            )
+        elif self._seen[0] != ledger or self._seen[1] != snapshot:
+            self.known = replace(self.known, changed_ms=now_ms)
+        self._seen = ledger, snapshot
+        bands = {
+            backlog.unit: band_of(stall_ms=backlog.stall_ms, waiting=backlog.waiting, limit=backlog.limit)
+            for backlog in dataset.backlog(snapshot, now_ms)
+        }
+        under_way = ledger.active()
+        self._asked = {
+            c.id for c in under_way if c.id in self._asked or (c.state is State.SUBMITTED and not self.is_led)
+        }
+
+        def want(compaction: AnyCompaction) -> Want:
+            unit, is_asked = dataset.unit(compaction.spec), compaction.id in self._asked
+            band = bands.get(unit, Band.NORMAL)
+            priority = _bounded(dataset.priority(compaction.spec, snapshot))
+            cost_bytes = dataset.cost_bytes(compaction.spec, snapshot)
+            key = WorkKey(self.url, dataset.name(compaction.spec))
+            since_ms = min(ulid_ms(compaction.id), now_ms)
+            if is_asked:
+                band = min(band, Band.ASKED)
+            return Want(key, band, priority, cost_bytes, since_ms, self._tenant)
+
+        wanted = {c.id: want(c) for c in under_way}
+        self.active = tuple(Active(wanted[c.id], c.state is not State.COMPACTED) for c in under_way)
+        self.free = tuple(
+            Free(c.id, w.key, w.band, w.priority, w.cost_bytes)
+            for c in transitions.claimable(ledger)
+            for w in (wanted[c.id],)
+        )
+        started = {w.key for w in wanted.values()}
+        wants = []
+        for proposal in plan.proposals:
+            key = WorkKey(self.url, dataset.name(proposal.spec))
+            if key in started:
+                continue
+            band = bands.get(dataset.unit(proposal.spec), Band.NORMAL)
+            since_ms = self._since_ms.get(key, now_ms)
+            after = tuple(WorkKey(self.url, name) for name in proposal.after)
+            priority = _bounded(proposal.priority)
+            wants.append(Want(key, band, priority, proposal.cost_bytes, since_ms, self._tenant, after))
+        self.wants = tuple(wants)
+        self._since_ms = {want.key: want.since_ms for want in wants}
+        self._admitted.intersection_update(self._since_ms)
+
+    def _rest_until_next_look(self) -> None:
+        now_ms = self._clock.now_ms()
+        silence_ms = now_ms - (self.known.changed_ms if self.known.changed_ms is not None else now_ms)
+        is_running = not self.is_at_rest or self._acquiring is not None or bool(self._admitted)
+        self.next_look_s = self._now_s() + pause_ms(max(0, silence_ms), is_running=is_running) / 1000
+
+    # Leading
+
+    @property
+    def _may_lead(self) -> bool:
+        """Whether it is this fleet's to coordinate, as far as is known."""
+        is_ours = self.rule.coordinates is Coordinates.FLEET
+        return is_ours and self._now_s() >= self._elsewhere_until_s
+
+    def _should_lead(self) -> bool:
+        return self._may_lead and self._acquiring is None and bool(self._admitted or self.active)
+
+    def _seek_leadership(self, dataset: Dataset) -> None:
+        """Take the leadership, or begin to ask who holds it."""
+        found = dataset.lease.read()
+        holder = found.lease.holder if found is not None and found.lease is not None else None
+        is_open = found is not None and not (found.lease is not None and found.lease.is_ended)
+        if is_open and holder in self._peers.alive - {self._peers.name}:
+            return  # it resigns when it knows what this one knows
+        acquiring = _Acquiring(ExitStack(), self._ports.leadership(dataset))
+        dead = self._peers.dead
+
+        def acquire() -> None:
+            try:
+                with contained(f"taking the leadership of {self.url}"):
+                    term = acquiring.leadership.acquire(is_dead=dead.__contains__)
+                    acquiring.term = acquiring.stack.enter_context(term)
+                    if acquiring.is_unwanted:
+                        acquiring.stack.close()
+            except LithifyError as error:
+                acquiring.error = error
+
+        self._acquiring = acquiring
+        if not is_open or holder == self._peers.name or holder in dead:
+            acquire()
+        else:
+            together.beside.start(acquire)
+        self._take_up_leadership(dataset)
+
+    def _take_up_leadership(self, dataset: Dataset) -> None:
+        """Take in how an attempt to lead has ended, if it has."""
+        acquiring = self._acquiring
+        if acquiring is None or (acquiring.term is None and acquiring.error is None):
+            return
+        self._acquiring = None
+        if acquiring.term is None:
+            if isinstance(acquiring.error, CoordinatorAlive):
+                self._is_elsewhere()
+                return
+            assert acquiring.error is not None
+            raise acquiring.error
+        coordinator = self._ports.coordinator(dataset, self.rule, self._take_plan)
+        self._lead = _Lead(acquiring.stack, acquiring.leadership, coordinator, self._now_s())
+        coordinator.start(acquiring.term)
+
+    def _take_plan(self, plan: Plan) -> Plan:
+        """What of it may start."""
+        self._plan = plan
+        dataset = self._opened()
+        keys = ((p, WorkKey(self.url, dataset.name(p.spec))) for p in plan.proposals)
+        return replace(plan, proposals=tuple(p for p, key in keys if key in self._admitted))
+
+    def _is_elsewhere(self) -> None:
+        """Somebody else coordinates it."""
+        self._elsewhere_until_s = self._now_s() + ELSEWHERE_PAUSE_S
+        self._admitted.clear()
+        self.wants = ()
+
+    def _lost(self) -> None:
+        self._is_elsewhere()
+        self._resign_quietly()
+
+    def _resign(self) -> None:
+        """Give the leadership back, if it is here."""
+        acquiring, self._acquiring = self._acquiring, None
+        if acquiring is not None:
+            acquiring.is_unwanted = True
+            if acquiring.term is not None:
+                acquiring.stack.close()
+        lead, self._lead = self._lead, None
+        if lead is None:
+            return
+        with lead.stack:
+            lead.coordinator.settle()
+
+    # What goes wrong
+
+    def _forget(self, error: LithifyError) -> None:
+        """There is nothing there."""
+        self._resign_quietly()
+        self._dataset = self._failures = self._seen = None
+        self.wants, self.active, self.free = (), (), ()
+        self._admitted.clear()
+        self.error = error
+        self.next_look_s = self._now_s() + MISSING_PAUSE_S
+
+    def _failed(self, error: LithifyError) -> None:
+        self._failed_looks += 1
+        self.error = error
+        self.free = ()  # nobody could claim it
+        is_away = isinstance(error, StoreUnavailable)
+        if is_away or isinstance(error, Fenced):
+            pause_s = AWAY_PAUSE.after_ms(self._failed_looks) / 1000
+        else:
+            is_news = self._quarantine.failed(self.url, str(error), round(self._now_s() * 1000))
+            entry = self._quarantine.entries[self.url]
+            pause_s = (entry.until_ms - entry.failed_ms) / 1000
+            if is_news:
+                self._ports.observe(events.Quarantined(self.url, str(error), pause_s))
+        self.next_look_s = self._now_s() + pause_s
+        if self._failed_looks >= MAX_FAILED_TICKS and not is_away:
+            self._resign_quietly()
+
+    def _resign_quietly(self) -> None:
+        try:
+            with contained(f"giving {self.url} back"):
+                self._resign()
+        except LithifyError as error:
+            self.error = error
+
+    @property
+    def _tenant(self) -> str | None:
+        return self.rule.tenant_of(self.url)
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_s()
+
+
+def _bounded(priority: float) -> float:
+    return min(max(priority, 0.0), 1.0)

@@ -1,0 +1,323 @@
+"""A process of a fleet: a keeper, a crew of workers, or both, until it is stopped.
+
+1. What cannot work at all (no such fleet, no such queue, no master for Spark) ends it before anything is
+   written.
+2. The keeper ticks in a thread of its own, the crew in the caller's. Both only meet in the store: so one
+   process, or one of each, or fifty, are the same to them.
+3. A round that fails is told once and comes again after a pause. What of it was under way is in the ledgers.
+4. Garbage is collected in one more thread, one dataset after the other: no commit waits for that.
+5. At the end the crew gives back what is unfinished, and the keeper its leaderships.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from lithify import wiring
+from lithify.compaction.proposal import Plan
+from lithify.config.model import Config
+from lithify.datasets.kind import Dataset
+from lithify.datasets.waiting import service_waiting
+from lithify.defects import contained
+from lithify.engine.ports import Engine
+from lithify.errors import EngineDown, LithifyError, Refused, StoreUnavailable
+from lithify.events import Event, Observer, ignore
+from lithify.fleet.catalog import Rule
+from lithify.fleet.crew import Crew, CrewPorts, NoSource
+from lithify.fleet.files import FleetFiles
+from lithify.fleet.keeper import Keeper, KeeperPorts
+from lithify.fleet.members import Role, new_member_name
+from lithify.fleet.watched import WatchPorts
+
+if TYPE_CHECKING:
+    from lithify.service.coordinator import Coordinator
+    from lithify.service.room import Room
+    from lithify.service.worker import Worker
+    from lithify.store.waiting import Waiting
+
+PAUSE_S = 5.0
+"""After a round that failed."""
+LEAST_PAUSE_S = 0.05
+MAX_OPENED = 256
+"""Datasets that a crew keeps opened although nothing of them runs here."""
+JOIN_S = 10.0
+
+_log = logging.getLogger("lithify")
+
+
+class FleetProcess:
+    """Serves the fleet at `url`; see `lithify.fleets.Fleet.run`."""
+
+    def __init__(
+        self,
+        url: str,
+        config: Config,
+        *,
+        queues: Sequence[str] = (),
+        keeps: bool = True,
+        works: bool = True,
+        exit_when_idle_s: float | None = None,
+        spark: Any = None,
+        engine: Engine | None = None,
+        on_event: Observer = ignore,
+    ) -> None:
+        from lithify.clock import SystemClock
+        from lithify.ids import RandomIds
+
+        if not (keeps or works):
+            raise Refused("a process of a fleet keeps, works, or does both")
+        self._url = url
+        self._config = config
+        self._queues = queues
+        self._exit_when_idle_s = exit_when_idle_s
+        self._spark = spark
+        self._engine = engine
+        self._observe = on_event
+        self._clock = SystemClock()
+        self._ids = RandomIds()
+        self._stop = threading.Event()
+        self._opened: OrderedDict[str, Dataset] = OrderedDict()
+        self._due: SimpleQueue[tuple[str, Rule] | None] = SimpleQueue()
+        """Whose garbage is to be collected; `None` at the end."""
+        self._crew: Crew | None = None
+        self._keeper = self._new_keeper() if keeps else None
+        self._works = works
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set, or the crew is over."""
+        self._stop = stop
+        if not self._works:
+            with _Threads(stop, self._keep, self._collect, self._end):
+                stop.wait()
+            return
+        engine = self._engine
+        if engine is not None:
+            self._run_with(engine, stop)
+            return
+        rules = self._files().catalog.read().catalog.rules
+        with wiring.spark_engine(self._config, [rule.pattern for rule in rules], self._spark) as started:
+            self._run_with(started, stop)
+
+    def _run_with(self, engine: Engine, stop: threading.Event) -> None:
+        crew = self._crew = self._new_crew(engine)
+        crew.start()
+        with _Threads(stop, self._keep, self._collect, self._end):
+            try:
+                self._work(crew, stop)
+            finally:
+                stop.set()
+                self._close("the workers", crew.close)
+
+    # Loops
+
+    def _work(self, crew: Crew, stop: threading.Event) -> None:
+        options = wiring.loop_options(self._config)
+        trouble = _Trouble("the workers could not finish a round and try again")
+        while not stop.is_set() and not crew.is_over:
+            pause_s = LEAST_PAUSE_S
+            try:
+                with contained("a round of the workers"):
+                    changed = crew.tick()
+                if not changed:
+                    pause_s = max(LEAST_PAUSE_S, crew.due_in_s())
+                trouble.is_over(crew.problem)
+            except EngineDown:
+                raise
+            except LithifyError as error:
+                trouble.say(error)
+                pause_s = PAUSE_S
+            if crew.idle_s:
+                stop.wait(pause_s)
+            else:
+                crew.wait(min(pause_s, options.commit_compacted_interval_s))
+            if self._exit_when_idle_s is not None and crew.idle_s >= self._exit_when_idle_s:
+                _log.info("nothing to do for %d s; ending", round(crew.idle_s))
+                return
+
+    def _keep(self) -> None:
+        keeper, stop = self._keeper, self._stop
+        if keeper is None:
+            return
+        trouble = _Trouble("the keeper could not finish a round and tries again")
+        while not stop.is_set():
+            try:
+                with contained("a round of the keeper"):
+                    pause_s = max(LEAST_PAUSE_S, keeper.tick())
+                trouble.is_over(keeper.problem)
+            except LithifyError as error:
+                trouble.say(error)
+                pause_s = PAUSE_S
+            stop.wait(pause_s)
+        self._close("the keeper", keeper.close)
+
+    def _close(self, what: str, close: Callable[[], None]) -> None:
+        """What cannot be given back is taken back when its time has run out."""
+        try:
+            with contained(f"the end of {what}"):
+                close()
+        except LithifyError as error:
+            _log.error("%s could not leave the fleet in order: %s", what, error)
+
+    def _collect(self) -> None:
+        while (due := self._due.get()) is not None:
+            url, rule = due
+            config = wiring.config_of(rule, self._config)
+            try:
+                with contained(f"collecting garbage of {url}"):
+                    collector = wiring.collector(self._open(url, rule), config, self._observe)
+                    if collector is not None:
+                        collector.tick()
+            except LithifyError as error:
+                _log.error("garbage of %s was not collected: %s", url, error)
+
+    def _end(self) -> None:
+        """Nothing is collected any more."""
+        while not self._due.empty():
+            self._due.get()
+        self._due.put(None)
+
+    # Wiring
+
+    def _files(self) -> FleetFiles:
+        waiting = self._waiting(self._url, self._config)
+        return wiring.fleet_files(self._url, self._config, waiting, self._clock, self._ids)
+
+    def _name(self, role: Role) -> str:
+        return new_member_name(role, self._ids.ulid(self._clock.now_ms()))
+
+    def _new_keeper(self) -> Keeper:
+        name = self._name(Role.KEEPER)
+
+        def coordinator(dataset: Dataset, rule: Rule, admit: Callable[[Plan], Plan]) -> Coordinator:
+            from lithify.service.coordinator import Coordinator
+
+            options = wiring.coordinator_options(wiring.config_of(rule, self._config))
+            return Coordinator(
+                dataset, self._clock, self._ids, admit=admit, options=options, observer=self._observe
+            )
+
+        watch = WatchPorts(
+            self._open,
+            coordinator,
+            lambda dataset: wiring.leadership(dataset, name),
+            self._clock,
+            wiring.loop_options(self._config),
+            self._observe,
+        )
+        from lithify import __version__
+
+        ports = KeeperPorts(
+            self._files(),
+            watch,
+            lambda rule: wiring.find_datasets(rule, self._config, self._waiting(rule.pattern, self._config)),
+            lambda url, rule: self._due.put((url, rule)),
+            self._clock,
+            socket.gethostname(),
+            __version__,
+            collects=self._config.service.collect_garbage,
+        )
+        return Keeper(name, ports)
+
+    def _new_crew(self, engine: Engine) -> Crew:
+        from lithify import __version__
+        from lithify.service.worker_pool import WorkerPool
+
+        name = self._name(Role.WORKER)
+
+        def open_worker(url: str, room: Room) -> Worker:
+            return wiring.worker(self._kept_open(url), engine, self._config, self._observe, name, room=room)
+
+        options = wiring.worker_options(self._config)
+        pool = WorkerPool(
+            NoSource(),
+            open_worker,
+            wiring.room(engine, self._config),
+            self._clock,
+            heartbeat_interval_ms=options.heartbeat_interval_ms,
+            observer=self._observe,
+        )
+        ports = CrewPorts(self._files(), pool, self._clock, socket.gethostname(), __version__)
+        return Crew(name, ports, self._queues)
+
+    def _kept_open(self, url: str) -> Dataset:
+        """A dataset of the crew, opened once as long as it is wanted now and then."""
+        assert self._crew is not None, "it asks for it"
+        rule = self._crew.rule_for(url)
+        dataset = self._opened.pop(url, None)
+        if dataset is None:
+            dataset = self._open(url, rule)
+        self._opened[url] = dataset
+        if len(self._opened) > MAX_OPENED:
+            self._opened.popitem(last=False)
+        return dataset
+
+    def _open(self, url: str, rule: Rule) -> Dataset:
+        """A dataset belongs to one thread, so each opens its own."""
+        config = wiring.config_of(rule, self._config)
+        return wiring.open_dataset(url, config, waiting=self._waiting(url, config))
+
+    def _waiting(self, url: str, config: Config) -> Waiting:
+        """All datasets of a store wait for it alike, and it is told of once."""
+        store = "/".join(url.split("/")[:3]) if "://" in url else url
+        return replace(service_waiting(store, config, self._tell, self._is_ending), is_shared=True)
+
+    def _tell(self, event: Event) -> None:
+        self._observe(event)
+
+    def _is_ending(self) -> bool:
+        return self._stop.is_set()
+
+
+class _Threads:
+    """Loops beside the caller: they end when `stop` is set, and are waited for then."""
+
+    def __init__(
+        self,
+        stop: threading.Event,
+        keep: Callable[[], None],
+        collect: Callable[[], None],
+        end: Callable[[], None],
+    ) -> None:
+        self._stop = stop
+        self._end = end
+        self._keeping = threading.Thread(target=keep, name="lithify-keeper", daemon=True)
+        self._collecting = threading.Thread(target=collect, name="lithify-gc", daemon=True)
+
+    def __enter__(self) -> None:
+        self._keeping.start()
+        self._collecting.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._keeping.join()
+        self._end()
+        self._collecting.join(JOIN_S)
+
+
+class _Trouble:
+    """What goes wrong in one round after the other. The same is not said again every few seconds."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._said = ""
+
+    def say(self, error: LithifyError) -> None:
+        news = error.cause if isinstance(error, StoreUnavailable) else str(error)
+        if news != self._said:
+            _log.error("%s: %s", self._what, error)
+        self._said = news
+
+    def is_over(self, problem: LithifyError | None) -> None:
+        """The round was finished; with a catalog that cannot be used, if there is a problem."""
+        if problem is None:
+            self._said = ""
+        elif str(problem) != self._said:
+            _log.error("the fleet's newest catalog cannot be used, the one before is kept: %s", problem)
+            self._said = str(problem)

@@ -1,0 +1,228 @@
+"""A fleet for programs: what `lithify fleet` and `lithify queue` do, as calls.
+
+    import lithify
+
+    fleet = lithify.Fleet("s3://bucket/fleet")
+    fleet.init()
+    fleet.create_queue("small", largest_bytes=1_000_000_000)
+    fleet.add("s3://bucket/tenants/*/db", tenant="*")
+    print(fleet.status().queues)
+
+All errors are `lithify.LithifyError`s; what is refused is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from lithify import wiring
+from lithify.client import Settings, settled
+from lithify.clock import Clock, SystemClock
+from lithify.compaction.finding import Finding
+from lithify.datasets.registry import registered_for
+from lithify.datasets.waiting import command_waiting
+from lithify.engine.ports import Engine
+from lithify.errors import LithifyError, Refused
+from lithify.events import Observer, ignore
+from lithify.fleet import catalog_changes as changes
+from lithify.fleet.catalog import Catalog, Coordinates, Queue, Rule
+from lithify.fleet.catalog_files import Numbered
+from lithify.fleet.checks import check_fleet
+from lithify.fleet.discovery import Discovery
+from lithify.fleet.patterns import normal
+from lithify.fleet.status import FleetStatus, QueueStatus, fleet_status
+from lithify.fleet_serving import FleetProcess
+from lithify.ids import Ids, RandomIds
+from lithify.store.urls import split_scheme
+
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
+class Fleet:
+    """The fleet at a URL. `clock` and `ids` are for tests."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+    ) -> None:
+        self.url = url
+        self._config = settled(settings)
+        self._clock = clock if clock is not None else SystemClock()
+        self._ids = ids if ids is not None else RandomIds()
+        waiting = command_waiting(url, self._config)
+        self._files = wiring.fleet_files(url, self._config, waiting, self._clock, self._ids)
+
+    def init(self) -> Catalog:
+        """Make it: without datasets, and with one queue that takes everything. `Refused` when it is there."""
+        return self._files.catalog.create(changes.first_catalog(self._new_id())).catalog
+
+    def catalog(self) -> Numbered:
+        """Queues and rules as they are now, and their number."""
+        return self._files.catalog.read()
+
+    def status(self) -> FleetStatus:
+        """Who serves it, and what waits in each queue. Writes nothing."""
+        return fleet_status(self._files, self._clock.now_ms())
+
+    def check(self) -> list[Finding]:
+        """What is wrong with it, and what to do. Writes nothing."""
+        datasets, problems = self.datasets()
+        return list(check_fleet(self.status(), datasets, problems))
+
+    def run(
+        self,
+        stop: threading.Event,
+        *,
+        queues: Sequence[str] = (),
+        keeps: bool = True,
+        works: bool = True,
+        exit_when_idle_s: float | None = None,
+        spark: Any = None,
+        engine: Engine | None = None,
+        on_event: Observer | None = None,
+    ) -> None:
+        """Serve it until `stop` is set: watch and coordinate its datasets (`keeps`), and work on what its
+        queues have (`works`), or on what these `queues` have, until all of them were deleted. Any number of
+        processes may, each doing one or both. `exit_when_idle_s` ends it when there was nothing to work on
+        for so long. Without a session (`spark`) it starts Spark itself; `engine` is for tests."""
+        process = FleetProcess(
+            self.url,
+            self._config,
+            queues=queues,
+            keeps=keeps,
+            works=works,
+            exit_when_idle_s=exit_when_idle_s,
+            spark=spark,
+            engine=engine,
+            on_event=on_event if on_event is not None else ignore,
+        )
+        process.run(stop)
+
+    # Datasets
+
+    def add(
+        self,
+        *patterns: str,
+        queue: str | None = None,
+        tenant: str | None = None,
+        coordinates: Coordinates | str = Coordinates.FLEET,
+        settings: Mapping[str, str] = _NO_SETTINGS,
+    ) -> Catalog:
+        """Add datasets, by URL or by pattern (`s3://bucket/tenants/*/db`). A pattern that is there is treated
+        from now on as said here. `queue` takes all their work whatever its size, `tenant` says for whom they
+        are (`*`: what the first `*` of the pattern stands for), `settings` are for them alone."""
+        if not patterns:
+            raise Refused("name at least one dataset or pattern")
+        given, who = MappingProxyType(dict(settings)), _coordinates(coordinates)
+        rules = [Rule(absolute(pattern), who, queue, tenant, given) for pattern in patterns]
+        for rule in rules:
+            registered_for(rule.pattern)
+            wiring.config_of(rule, self._config)
+        return self._changed(partial(_added, rules=rules))
+
+    def remove(self, *patterns: str) -> Catalog:
+        """Take datasets away, by what they were added with. What is under way goes on."""
+        patterns = tuple(normal(absolute(pattern)) for pattern in patterns)
+        known = {rule.pattern for rule in self.catalog().catalog.rules}
+        missing = [pattern for pattern in patterns if pattern not in known]
+        if missing:
+            raise Refused(f"{missing[0]}: no rule has this pattern; `lithify fleet list` shows them")
+        return self._changed(lambda catalog: changes.remove_rules(catalog, patterns))
+
+    def datasets(self) -> tuple[Mapping[str, Rule], Mapping[str, LithifyError]]:
+        """The datasets that it has now, by URL, and what could not be looked up, by pattern. Folders that are
+        no datasets may be among them."""
+        discovery = Discovery(self._found, self._clock)
+        found = discovery.datasets(self.catalog().catalog)
+        return found, discovery.problems
+
+    def wake(self, *urls: str) -> None:
+        """Have these looked at now. `Refused` for what is no dataset of the fleet."""
+        catalog, urls = self.catalog().catalog, tuple(map(absolute, urls))
+        for url in urls:
+            if catalog.rule_for(url) is None:
+                raise Refused(f"{url}: is no dataset of this fleet; add it with `lithify fleet add`")
+        for url in urls:
+            self._files.wakes.wake(url)
+
+    # Queues
+
+    def queues(self) -> tuple[QueueStatus, ...]:
+        """All queues and what they have, by size."""
+        return self.status().queues
+
+    def queue(self, name: str) -> QueueStatus:
+        """One queue and what it has."""
+        found = self.status()
+        found.catalog.catalog.queue(name)
+        return found.queue(name)
+
+    def create_queue(self, name: str, *, largest_bytes: int, **attributes: Any) -> Queue:
+        """Make a queue for work that costs less; attributes are those of `Queue`. One that has a name that
+        was deleted is another queue."""
+        queue = Queue(name, self._new_id(), largest_bytes, **attributes)
+        return self._changed(lambda catalog: changes.create_queue(catalog, queue)).queue(name)
+
+    def set_queue(self, name: str, **attributes: Any) -> Queue:
+        """Change attributes of a queue."""
+        return self._change_queue(name, partial(changes.set_queue, **attributes))
+
+    def pause_queue(self, name: str) -> Queue:
+        """Admit and claim nothing of it until it is resumed."""
+        return self._change_queue(name, changes.pause_queue)
+
+    def resume_queue(self, name: str) -> Queue:
+        """Go on."""
+        return self._change_queue(name, changes.resume_queue)
+
+    def drain_queue(self, name: str) -> Queue:
+        """Admit nothing more to it; what was admitted is worked off, the rest goes to the next one."""
+        return self._change_queue(name, changes.drain_queue)
+
+    def delete_queue(self, name: str) -> None:
+        """Take it away: its workers end, and what waits goes to the next one."""
+        queue_id = self.catalog().catalog.queue(name).id
+        self._changed(lambda catalog: changes.delete_queue(catalog, queue_id))
+
+    def _change_queue(self, name: str, change: Callable[[Catalog, str], Catalog]) -> Queue:
+        """By the id that the name has now."""
+        queue_id = self.catalog().catalog.queue(name).id
+        changed = self._changed(lambda catalog: change(catalog, queue_id)).with_id(queue_id)
+        assert changed is not None, "it would have been refused"
+        return changed
+
+    def _changed(self, change: changes.CatalogChange) -> Catalog:
+        return self._files.catalog.update(change).catalog
+
+    def _new_id(self) -> str:
+        return self._ids.ulid(self._clock.now_ms())
+
+    def _found(self, rule: Rule) -> Iterable[str]:
+        return wiring.find_datasets(rule, self._config)
+
+
+def _added(catalog: Catalog, rules: Iterable[Rule]) -> Catalog:
+    return changes.add_rules(catalog, rules)
+
+
+def _coordinates(value: Coordinates | str) -> Coordinates:
+    try:
+        return Coordinates(value)
+    except ValueError:
+        known = ", ".join(member.value for member in Coordinates)
+        raise Refused(f"{value!r} is none of {known}: who coordinates the datasets") from None
+
+
+def absolute(url: str) -> str:
+    """A URL as every process would read it: a relative path is one from the root."""
+    scheme, _ = split_scheme(url)
+    return url if scheme is not None else str(Path(url).absolute())

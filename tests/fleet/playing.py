@@ -1,0 +1,213 @@
+"""Keepers and crews over folders of texts (`tests.kinds.texts`), in memory, second by second on a manual
+clock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from lithify import events
+from lithify.compaction.proposal import Plan
+from lithify.coordination.leadership import Leadership
+from lithify.errors import LithifyError, StoreError
+from lithify.events import Event
+from lithify.fleet import catalog_changes as changes
+from lithify.fleet.catalog import Queue, Rule
+from lithify.fleet.crew import Crew, CrewPorts, NoSource
+from lithify.fleet.keeper import Keeper, KeeperPorts
+from lithify.fleet.members import Role, new_member_name
+from lithify.fleet.watched import WatchPorts
+from lithify.service.coordinator import Coordinator
+from lithify.service.loops import LoopOptions
+from lithify.service.options import CoordinatorOptions
+from lithify.service.room import Room
+from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.worker_pool import WorkerPool
+from lithify.store import together, urls
+from lithify.store.objects import ObjectStore
+from lithify.testing import FaultyStore
+from lithify.testing.engine import Fault, InlineEngine, Submitted
+from lithify.testing.simulation.core.waiting import AtOnce
+from tests.fleet.worlds import World
+from tests.kinds.texts import TextDataset, TextSettings
+
+ALL = "texts:///data/*"
+
+
+def url_of(name: str) -> str:
+    return f"texts:///data/{name}"
+
+
+class WaitingClock:
+    """Whoever sleeps by it lets the others go on."""
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+
+    def now_ms(self) -> int:
+        return self._play.clock.now_ms()
+
+    def monotonic_s(self) -> float:
+        return self._play.clock.monotonic_s()
+
+    def sleep_s(self, duration_s: float) -> None:
+        self._play.clock.advance_s(duration_s)
+        self._play.while_waiting()
+
+
+class Play(World):
+    """A fleet with datasets, keepers and crews."""
+
+    def __init__(self, faults: float = 0.0) -> None:
+        """Requests of keepers and crews fail with this probability, half of them after they took effect."""
+        super().__init__()
+        self.init()
+        self.flaky = FaultyStore.seeded(self.store, random.Random(3), faults)
+        self.names: list[str] = []
+        self.keepers: list[Keeper] = []
+        self.crews: list[Crew] = []
+        self.engines: dict[str, InlineEngine] = {}
+        self.broken: dict[str, LithifyError] = {}
+        """What opening a dataset ends with, by URL."""
+        self.poisoned: set[str] = set()
+        """Names of datasets whose tasks fail."""
+        self.opened: Counter[str] = Counter()
+        self.while_waiting: Callable[[], None] = lambda: None
+        """What others do in each second in which a keeper waits for one of them."""
+        self.events: list[Event] = []
+        self.collected: list[str] = []
+        self.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL)]))
+
+    def change(self, change: changes.CatalogChange) -> None:
+        self.process().catalog.update(change)
+
+    def queue(self, name: str, largest_bytes: int) -> str:
+        """A new queue; its id."""
+        queue = Queue(name, self.ids.ulid(self.clock.now_ms()), largest_bytes)
+        self.change(lambda catalog: changes.create_queue(catalog, queue))
+        return queue.id
+
+    # Datasets
+
+    def dataset(self, name: str, texts: int = 0, size: int = 10) -> TextDataset:
+        """A folder, with so many texts more than before."""
+        opened = self._opened(url_of(name))
+        if name not in self.names:
+            self.names.append(name)
+        for _ in range(texts):
+            opened.add(b"x" * size)
+        return opened
+
+    def open(self, url: str, rule: Rule) -> TextDataset:
+        """As a keeper or a worker does."""
+        self.opened[url] += 1
+        if url in self.broken:
+            raise self.broken[url]
+        return self._opened(url, self.flaky)
+
+    def _opened(self, url: str, store: ObjectStore | None = None) -> TextDataset:
+        root = url.removeprefix("texts:///")
+        return TextDataset(
+            url, store if store is not None else self.store, root, self.clock, self.ids, TextSettings()
+        )
+
+    def texts(self) -> dict[str, int]:
+        """How many each has."""
+        return {name: len(self.dataset(name).snapshot()) for name in self.names}
+
+    def objects(self, name: str) -> dict[str, str | None]:
+        """Everything that lies there, by its key, with its etag."""
+        return {meta.key: meta.etag for meta in self.memory.list(f"data/{name}")}
+
+    # Parties
+
+    def keeper(self) -> Keeper:
+        name = new_member_name(Role.KEEPER, self.ids.ulid(self.clock.now_ms()))
+
+        def coordinator(dataset: TextDataset, rule: Rule, admit: Callable[[Plan], Plan]) -> Coordinator:
+            options = CoordinatorOptions()
+            return Coordinator(
+                dataset, self.clock, self.ids, admit=admit, options=options, observer=self.events.append
+            )
+
+        watch = WatchPorts(
+            self.open,
+            coordinator,  # type: ignore[arg-type]
+            lambda dataset: Leadership(dataset, WaitingClock(self), self.ids, name),
+            self.clock,
+            LoopOptions(),
+            self.events.append,
+        )
+        ports = KeeperPorts(
+            self.process(self.flaky),
+            watch,
+            lambda rule: [url_of(name) for name in self.names],
+            lambda url, rule: self.collected.append(url),
+            self.clock,
+            "host",
+            "0.1.0",
+            looks_at_once=1,
+        )
+        keeper = Keeper(name, ports)
+        self.keepers.append(keeper)
+        return keeper
+
+    def crew(self, *queues: str, slots: int = 2, stepped: bool = False) -> Crew:
+        name = new_member_name(Role.WORKER, self.ids.ulid(self.clock.now_ms()))
+        engine = self.engines[name] = InlineEngine(slots=slots, stepped=stepped, faults=self._fault)
+        room = Room(engine, WorkerOptions(max_concurrent_compactions=slots, heartbeat_bytes=0))
+
+        def open_worker(url: str, room: Room) -> Worker:
+            dataset = self.open(url, Rule(ALL))
+            return Worker(dataset, engine, self.clock, name, room=room, observer=self.events.append)
+
+        pool = WorkerPool(NoSource(), open_worker, room, self.clock, observer=self.events.append)
+        crew = Crew(name, CrewPorts(self.process(self.flaky), pool, self.clock, "host", "0.1.0"), queues)
+        self.crews.append(crew)
+        return crew
+
+    def _fault(self, call: Submitted) -> Fault:
+        is_poisoned = any(f"data/{name}/" in call.argument.target for name in self.poisoned)
+        return Fault.FAIL_BEFORE if is_poisoned else Fault.NONE
+
+    def run(self, seconds: int, each: Callable[[], None] = lambda: None) -> None:
+        """Let all parties tick once a second."""
+        for _ in range(seconds):
+            each()
+            parties: list[Keeper | Crew] = [*self.keepers, *self.crews]
+            for party in parties:
+                try:
+                    party.tick()
+                except StoreError as error:
+                    if "injected" not in str(error):
+                        raise
+            self.clock.advance_s(1)
+
+    def until(self, holds: Callable[[], bool], seconds: int) -> int:
+        """Run until it holds; how many seconds that took."""
+        for second in range(seconds):
+            if holds():
+                return second
+            self.run(1)
+        assert holds(), f"not in {seconds} s"
+        return seconds
+
+    def seen(self, kind: type[Event]) -> Counter[str]:
+        """How many of these events there were, by dataset."""
+        return Counter(event.dataset for event in self.events if isinstance(event, kind))
+
+    def committed(self) -> Counter[str]:
+        return self.seen(events.Committed)
+
+
+@contextmanager
+def play(faults: float = 0.0) -> Iterator[Play]:
+    """With a store that tasks find too, and all in one thread."""
+    made = Play(faults)
+    known = {made.memory.url.removeprefix("memory://"): made.memory}
+    with mock.patch.dict(urls._memory_stores, known), mock.patch.object(together, "beside", AtOnce()):
+        yield made

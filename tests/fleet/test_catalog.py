@@ -1,0 +1,214 @@
+"""What must hold of every catalog, and what changes make of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lithify.errors import CorruptObject, LithifyError, Refused, Unsupported
+from lithify.fleet import catalog_changes as changes
+from lithify.fleet.catalog import Catalog, Coordinates, Queue, QueueState, Rule, checked
+from lithify.fleet.catalog_documents import as_document, decode, encode
+
+FIRST = changes.first_catalog("Q0")
+SMALL = Queue("small", "Q1", 1_000)
+LARGE = Queue("large", "Q2", 1_000_000)
+THREE = changes.create_queue(changes.create_queue(FIRST, LARGE), SMALL)
+
+
+def test_a_new_fleet_has_one_queue_that_takes_everything() -> None:
+    (queue,) = FIRST.queues
+    assert queue == Queue("default", "Q0")
+    assert FIRST.default_queue == "default"
+
+
+def test_queues_stand_by_size_and_the_one_without_a_limit_last() -> None:
+    assert [queue.name for queue in THREE.queues] == ["small", "large", "default"]
+
+
+@pytest.mark.parametrize(
+    ("queues", "says"),
+    [
+        ([Queue("a", "1", 5)], "exactly one queue must have no largest size"),
+        ([Queue("default", "0"), Queue("b", "1")], "exactly one queue must have no largest size"),
+        (
+            [Queue("default", "0"), Queue("a", "1", 5), Queue("b", "2", 5)],
+            "both have the largest size 5",
+        ),
+        ([Queue("default", "0"), Queue("default", "1", 5)], "two queues have the name default"),
+        ([Queue("default", "0"), Queue("a", "0", 5)], "two queues have the id 0"),
+        ([Queue("other", "0")], "the default queue is 'default'"),
+        ([Queue("default", "0", state=QueueState.DRAINING)], "must not drain"),
+        ([Queue("default", "0", weight=0)], "weight is 0"),
+        ([Queue("default", "0", largest_share=0)], "largest share"),
+        ([Queue("default", "0", longest_backlog=0)], "longest backlog is 0"),
+        ([Queue("default", "0"), Queue("a", "1", 0)], "largest size is 0"),
+        ([Queue("default", "0"), Queue("a b", "1", 5)], "is no name"),
+        ([Queue("default", "0"), Queue("a", "../x", 5)], "is no id"),
+    ],
+)
+def test_what_does_not_hold_is_refused(queues: list[Queue], says: str) -> None:
+    with pytest.raises(Refused, match=says):
+        checked(queues, "default")
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (Rule("s3://b/x", queue="none"), "there is no queue 'none'"),
+        (Rule("s3://b/x", settings={"slatedb.secret_key": "x"}), "is a secret"),
+        (Rule("x/y"), "is relative"),
+        (Rule("s3://*/x"), "can only stand in the path"),
+        (Rule("s3://b/**/x"), "there is no '\\*\\*'"),
+        (Rule(""), "is no URL"),
+    ],
+)
+def test_a_rule_that_does_not_hold_is_refused(rule: Rule, says: str) -> None:
+    with pytest.raises(Refused, match=says):
+        changes.add_rules(FIRST, [rule])
+
+
+# Changes
+
+
+def test_a_name_is_taken_by_one_id_and_its_own_result_changes_nothing() -> None:
+    assert changes.create_queue(THREE, SMALL) is THREE
+    with pytest.raises(Refused, match="there is a queue small already"):
+        changes.create_queue(THREE, Queue("small", "Q9", 77))
+
+
+def test_a_name_that_is_made_again_is_another_queue() -> None:
+    without = changes.delete_queue(THREE, SMALL.id)
+    assert changes.delete_queue(without, SMALL.id) is without
+    again = changes.create_queue(without, Queue("small", "Q9", 1_000))
+    # Who deletes what it knew deletes nothing of the new one, who changes that is refused.
+    assert changes.delete_queue(again, SMALL.id) is again
+    with pytest.raises(Refused, match="deleted meanwhile"):
+        changes.set_queue(again, SMALL.id, weight=5)
+
+
+def test_pause_resume_drain() -> None:
+    paused = changes.pause_queue(THREE, SMALL.id)
+    assert paused.queue("small").state is QueueState.PAUSED
+    draining = changes.drain_queue(paused, SMALL.id)
+    assert draining.queue("small").state is QueueState.DRAINING
+    with pytest.raises(Refused, match="is draining"):
+        changes.pause_queue(draining, SMALL.id)
+    assert changes.resume_queue(draining, SMALL.id) == THREE
+
+
+@pytest.mark.parametrize("change", [changes.drain_queue, changes.delete_queue])
+def test_the_queue_that_takes_everything_stays(change: Callable[[Catalog, str], Catalog]) -> None:
+    with pytest.raises(Refused, match="takes what no other queue does"):
+        change(THREE, "Q0")
+
+
+def test_a_queue_that_a_rule_names_is_not_deleted() -> None:
+    named = changes.add_rules(THREE, [Rule("s3://b/x", queue="small")])
+    with pytest.raises(Refused, match="rule s3://b/x names it"):
+        changes.delete_queue(named, SMALL.id)
+    freed = changes.add_rules(named, [Rule("s3://b/x")])
+    assert changes.delete_queue(freed, SMALL.id).find("small") is None
+
+
+def test_a_size_may_not_clash_with_another() -> None:
+    with pytest.raises(Refused, match="both have the largest size 1000000"):
+        changes.set_queue(THREE, SMALL.id, largest_bytes=1_000_000)
+    assert changes.set_queue(THREE, SMALL.id, largest_bytes=5).queue("small").largest_bytes == 5
+
+
+def test_rules_are_added_once_replaced_and_removed() -> None:
+    once = changes.add_rules(FIRST, [Rule("s3://b/x/"), Rule("file:///d/*")])
+    assert [rule.pattern for rule in once.rules] == ["s3://b/x", "/d/*"]
+    assert changes.add_rules(once, [Rule("s3://b/x")]) == once
+    other = changes.add_rules(once, [Rule("s3://b/x", tenant="t")])
+    assert [(rule.pattern, rule.tenant) for rule in other.rules] == [("s3://b/x", "t"), ("/d/*", None)]
+    assert changes.remove_rules(other, ["s3://b/x/", "s3://b/none"]).rules == once.rules[1:]
+
+
+def test_the_rule_of_this_very_dataset_counts_then_the_first() -> None:
+    catalog = changes.add_rules(FIRST, [Rule("s3://b/*/db"), Rule("s3://b/a*/db"), Rule("s3://b/ab/db")])
+    assert [rule.pattern for rule in catalog.rules_for("s3://b/ab/db")] == [
+        "s3://b/ab/db",
+        "s3://b/*/db",
+        "s3://b/a*/db",
+    ]
+    found = catalog.rule_for("s3://b/ac/db")
+    assert found is not None
+    assert found.pattern == "s3://b/*/db"
+    assert catalog.rule_for("s3://b/x/y/db") is None
+
+
+def test_a_tenant_is_what_the_star_stands_for() -> None:
+    assert Rule("s3://b/*/db-*", tenant="team-*").tenant_of("s3://b/red/db-1") == "team-red"
+    assert Rule("s3://b/*/db", tenant="one").tenant_of("s3://b/red/db") == "one"
+    assert Rule("s3://b/*/db").tenant_of("s3://b/red/db") is None
+
+
+# Documents
+
+FULL = changes.add_rules(
+    changes.pause_queue(THREE, LARGE.id),
+    [Rule("s3://b/*", Coordinates.OWNER, "small", "*", {"service.max_attempts": "3"})],
+)
+
+
+def test_a_catalog_is_read_as_it_was_written() -> None:
+    for catalog in (FIRST, THREE, FULL):
+        assert decode(encode(catalog), "k") == catalog
+
+
+def changed(**fields: Any) -> bytes:
+    return json.dumps({**as_document(FULL), **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "is no catalog"),
+        (b"[]", "has no fields"),
+        (b"{}", "is no catalog"),
+        (b"\xff\xfe", "is no catalog"),
+        (changed(queues=None), "is no list"),
+        (changed(queues=[]), "exactly one queue"),
+        (changed(rules=[1]), "has no fields"),
+        (changed(default_queue=7), "is no text"),
+    ],
+)
+def test_what_is_no_catalog_is_told(data: bytes, says: str) -> None:
+    with pytest.raises(CorruptObject, match=says):
+        decode(data, "k")
+
+
+@pytest.mark.parametrize("name", ["largest_bytes", "weight", "largest_share", "state", "longest_backlog"])
+@pytest.mark.parametrize("value", [True, "x", -1, [], 1e300])
+def test_a_field_of_another_kind_is_told(name: str, value: object) -> None:
+    document = as_document(FULL)
+    document["queues"][0][name] = value
+    with pytest.raises(CorruptObject):
+        decode(json.dumps(document).encode(), "k")
+
+
+def test_a_later_version_is_refused_as_such() -> None:
+    with pytest.raises(Unsupported, match="format 2"):
+        decode(changed(format=2), "k")
+    with pytest.raises(Unsupported, match="the field 'policies'"):
+        decode(changed(policies=[]), "k")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(JSON)
+def test_whatever_is_written_there_is_told_as_an_error_of_ours(value: Any) -> None:
+    for document in (value, {**as_document(FULL), "queues": value}, {**as_document(FULL), "rules": [value]}):
+        with pytest.raises(LithifyError):
+            decode(json.dumps(document).encode(), "k")

@@ -1,0 +1,103 @@
+"""What `lithify fleet doctor` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from lithify.compaction.finding import Finding, Severity
+from lithify.errors import LithifyError, StoreError
+from lithify.fleet import catalog_changes as changes
+from lithify.fleet.catalog import Queue, Rule
+from lithify.fleet.checks import check_fleet
+from lithify.fleet.members import Load, Member, Role
+from lithify.fleet.status import fleet_status
+from lithify.planning.fleet.hints import Hint
+from tests.fleet.worlds import World
+
+KEEPER = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 2)
+WORKER = Member("worker-1", Role.WORKER, "host", "0.1.0", 2, load={"Q0": Load(4)})
+
+
+@pytest.fixture
+def world() -> World:
+    """A sound fleet with one dataset."""
+    made = World()
+    made.init()
+    made.files.catalog.update(lambda catalog: changes.add_rules(catalog, [Rule("s3://b/*")]))
+    made.files.members.beat(KEEPER)
+    made.files.members.beat(WORKER)
+    return made
+
+
+def found(world: World, *urls: str, problems: Mapping[str, LithifyError] | None = None) -> list[Finding]:
+    """What is not well."""
+    status = fleet_status(world.files, world.clock.now_ms())
+    catalog = status.catalog.catalog
+    datasets = {url: rule for url in urls or ["s3://b/x"] if (rule := catalog.rule_for(url)) is not None}
+    findings = check_fleet(status, datasets, problems or {})
+    return [finding for finding in findings if finding.severity is not Severity.OK]
+
+
+def test_a_sound_fleet_has_no_findings(world: World) -> None:
+    assert found(world) == []
+
+
+def test_where_nobody_watches(world: World) -> None:
+    world.files.members.leave(KEEPER.name)
+    (finding,) = found(world)
+    assert finding.severity is Severity.PROBLEM
+    assert "nobody watches its 1 datasets" in finding.says
+
+
+def test_who_is_silent_and_of_another_version_and_behind(world: World) -> None:
+    world.clock.advance_s(40)
+    world.files.members.beat(replace(KEEPER, name="keeper-2", version="0.2.0"))
+    world.files.members.beat(replace(WORKER, catalog=1))
+    says = [finding.says for finding in found(world)]
+    assert "keeper-1 has been silent for 40 s" in says[0]
+    assert "different versions: 0.1.0 (1), 0.2.0 (1)" in says[1]
+    assert "worker-1 works with an older catalog than 2" in says[2]
+
+
+def test_a_queue_nobody_serves(world: World) -> None:
+    queue = Queue("small", "Q1", 1_000)
+    world.files.catalog.update(lambda catalog: changes.create_queue(catalog, queue))
+    world.files.members.beat(replace(KEEPER, catalog=3))
+    world.files.members.beat(replace(WORKER, catalog=3))
+    assert found(world) == []
+    world.files.boards.write("Q1", KEEPER.name, [Hint("s3://b/x", "01", 3, 0.5, 1, 1)])
+    (finding,) = found(world)
+    assert finding.severity is Severity.PROBLEM
+    assert "nobody serves queue small, and 1 wait in it" in finding.says
+
+
+def test_a_paused_queue_with_work(world: World) -> None:
+    world.files.catalog.update(lambda catalog: changes.pause_queue(catalog, "Q0"))
+    world.files.members.beat(replace(KEEPER, catalog=3, load={"Q0": Load(waiting=7)}))
+    world.files.members.beat(replace(WORKER, catalog=3))
+    (finding,) = found(world)
+    assert "queue default is paused, and 7 wait in it" in finding.says
+
+
+def test_rules_that_name_nothing_the_same_or_cannot_be_looked_up(world: World) -> None:
+    rules = [Rule("s3://b/x*"), Rule("s3://c/*"), Rule("s3://d/*")]
+    world.files.catalog.update(lambda catalog: changes.add_rules(catalog, rules))
+    world.files.members.beat(replace(KEEPER, catalog=3))
+    world.files.members.beat(replace(WORKER, catalog=3))
+    says = [f.says for f in found(world, "s3://b/xy", problems={"s3://d/*": StoreError("it is forbidden")})]
+    assert says == [
+        "s3://d/* cannot be looked up: it is forbidden",
+        "s3://b/x* names nothing of its own",
+        "s3://c/* names nothing of its own",
+        "s3://b/* and s3://b/x* both name s3://b/xy; the first counts",
+    ]
+
+
+def test_a_clock_that_is_behind_the_stores(world: World) -> None:
+    status = replace(fleet_status(world.files, 0), at_ms=world.clock.now_ms() - 3_600_000)
+    catalog = status.catalog.catalog
+    findings = list(check_fleet(status, {"s3://b/x": catalog.rules[0]}, {}))
+    assert [f.check for f in findings if f.severity is Severity.WARNING] == ["clock"]

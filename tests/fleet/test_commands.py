@@ -1,0 +1,193 @@
+"""`lithify fleet` and `lithify queue`, and the same as calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.utils.config import Config
+
+import lithify
+from lithify import wiring
+from lithify.config.model import Config as Settings
+from lithify.config.sizes import parse_size
+from lithify.fleet.catalog import QueueState, Rule
+from lithify.fleet.members import Load, Member, Role
+from lithify.planning.fleet.hints import Hint
+from tests.cli.invoking import invoke, invoke_json
+from tests.cli.test_json import DATABASE, documented
+from tests.datasets.iceberg.tables import new_catalog, new_table
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> str:
+    """A new fleet."""
+    url = str(tmp_path / "fleet")
+    document = invoke_json("fleet", "init", url)
+    assert [queue["name"] for queue in document["queues"]] == ["default"]
+    return url
+
+
+def test_queues_from_create_to_delete(fleet: str) -> None:
+    small = invoke_json("queue", "create", "--largest", "1GB", "--reserved-slots", "2", fleet, "small")
+    assert (small["name"], small["largest_bytes"], small["reserved_slots"]) == ("small", 10**9, 2)
+    changed = invoke_json("queue", "set", "--weight", "3", "--largest", "2GiB", fleet, "small")
+    assert changed == {**small, "weight": 3, "largest_bytes": 2 << 30}
+    assert [q["name"] for q in invoke_json("queue", "list", fleet)["queues"]] == ["small", "default"]
+    for command, state in (("pause", "paused"), ("resume", "active"), ("drain", "draining")):
+        assert invoke_json("queue", command, fleet, "small")["state"] == state
+        assert invoke_json("queue", "info", fleet, "small")["state"] == state
+    assert invoke_json("queue", "delete", fleet, "small") == {"deleted": "small"}
+    again = invoke_json("queue", "create", "--largest", "1GB", fleet, "small")
+    assert again["id"] != small["id"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("fleet", "init"), "there is a fleet already"),
+        (("queue", "info", "none"), "there is no queue 'none'"),
+        (("queue", "delete", "default"), "takes what no other queue does"),
+        (("queue", "create", "--largest", "much", "x"), "is no size"),
+        (("queue", "set", "default"), "say what to change"),
+        (("fleet", "add", "--queue", "none", "/x"), "there is no queue 'none'"),
+        (("fleet", "add", "--setting", "service.nothing=1", "/x"), "there is no setting service.nothing"),
+        (("fleet", "add", "--coordinated-by", "me", "/x"), "is none of fleet, owner"),
+        (("fleet", "add", "what://x/y"), "the scheme 'what' is not known"),
+        (("fleet", "remove", "/x"), "no rule has this pattern"),
+        (("fleet", "wake", "/x"), "is no dataset of this fleet"),
+    ],
+)
+def test_what_is_refused_changes_nothing(fleet: str, arguments: tuple[str, ...], says: str) -> None:
+    before = lithify.Fleet(fleet).catalog()
+    names = 2 + 2 * sum(argument.startswith("--") for argument in arguments)
+    result = invoke(*arguments[:names], fleet, *arguments[names:])
+    assert result.exit_code == 2
+    assert says in " ".join(result.stderr.split())
+    assert lithify.Fleet(fleet).catalog() == before
+
+
+def test_what_is_no_fleet_is_told(tmp_path: Path) -> None:
+    for command in (("fleet", "status"), ("fleet", "list"), ("queue", "list")):
+        result = invoke(*command, tmp_path)
+        assert result.exit_code == 2
+        assert "there is no fleet" in result.stderr
+    assert not any(tmp_path.iterdir())
+
+
+def test_datasets_are_added_found_and_removed(fleet: str, tmp_path: Path) -> None:
+    for name in ("red/db", "blue/db", "blue/other", "green"):
+        (tmp_path / "tenants" / name).mkdir(parents=True)
+    pattern = str(tmp_path / "tenants" / "*" / "db")
+    document = invoke_json(
+        "fleet", "add", "--tenant", "*", "--setting", "service.max_attempts=2", fleet, pattern
+    )
+    found = {one["url"]: one["tenant"] for one in document["datasets"]}
+    # Whether it is a database shows who opens it.
+    assert found == {str(tmp_path / "tenants" / name / "db"): name for name in ("red", "blue", "green")}
+    (rule,) = document["rules"]
+    assert (rule["settings"], rule["datasets"]) == ({"service.max_attempts": "2"}, 3)
+    (tmp_path / "tenants" / "grey" / "db").mkdir(parents=True)
+    assert len(invoke_json("fleet", "list", fleet)["datasets"]) == 4
+    assert invoke_json("fleet", "wake", fleet, tmp_path / "tenants" / "red" / "db")["woken"]
+    assert invoke_json("fleet", "status", fleet)["wakes"] == 1
+    assert invoke_json("fleet", "remove", fleet, pattern)["datasets"] == []
+
+
+def test_tables_of_a_namespace_are_found(fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    catalog = new_catalog(tmp_path, name="lake")
+    new_table(catalog)
+    found, problems = _datasets(fleet, "iceberg://lake/db.*")
+    assert (found, problems) == (["iceberg://lake/db.events"], {})
+    assert _datasets(fleet, "iceberg://lake/*.ev*")[0] == ["iceberg://lake/db.events"]
+    assert _datasets(fleet, "iceberg://lake/none.*")[0] == []
+
+
+def _datasets(url: str, pattern: str) -> tuple[list[str], dict[str, Any]]:
+    fleet = lithify.Fleet(url)
+    for rule in fleet.catalog().catalog.rules:
+        fleet.remove(rule.pattern)
+    fleet.add(pattern)
+    found, problems = fleet.datasets()
+    return list(found), dict(problems)
+
+
+def test_status_tells_members_and_what_waits(fleet: str) -> None:
+    opened = lithify.Fleet(fleet)
+    queue = opened.create_queue("small", largest_bytes=1_000)
+    files = opened._files
+    worker = Member("worker-1", Role.WORKER, "host", "0.1.0", 2, load={queue.id: Load(slots=4, running=1)})
+    keeper = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 1, 12, {queue.id: Load(waiting=5, deferred=2)})
+    files.members.beat(keeper)
+    hint = Hint("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", 3, 0.5, 700, 1)
+    files.boards.write(queue.id, keeper.name, [hint])
+    assert opened.queue("small").is_unserved
+    files.members.beat(worker)
+    status = opened.status()
+    assert [member.says for member in status.members] == [keeper, worker]
+    small = opened.queue("small")
+    assert (small.slots, small.running, small.waiting, small.deferred, small.workers) == (4, 1, 5, 2, 1)
+    assert (small.hints, small.queued_bytes, small.is_unserved) == ((hint,), 700, False)
+    shown = invoke("fleet", "status", fleet)
+    assert "keeper-1" in shown.stdout
+    document = invoke_json("queue", "info", fleet, "small")
+    assert document["hints"][0]["url"] == "s3://b/db"
+    assert document["queued"] == 1
+    assert invoke("queue", "info", fleet, "small").exit_code == 0
+
+
+def test_the_same_as_calls(tmp_path: Path) -> None:
+    fleet = lithify.Fleet(str(tmp_path / "fleet"))
+    with pytest.raises(lithify.DatasetNotFound):
+        fleet.status()
+    fleet.init()
+    fleet.create_queue("small", largest_bytes=10, weight=2)
+    assert fleet.pause_queue("small").state is QueueState.PAUSED
+    assert fleet.resume_queue("small").state is QueueState.ACTIVE
+    assert fleet.set_queue("small", largest_share=0.5).largest_share == 0.5
+    fleet.delete_queue("small")
+    with pytest.raises(lithify.Refused, match="no queue 'small'"):
+        fleet.drain_queue("small")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("7", 7), ("500MB", 500_000_000), ("2 GiB", 2 << 30), ("1.5kB", 1_500), ("3k", 3_000), ("1B", 1)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1 XB", "1e9", "5 MB x"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="is no size"):
+        parse_size(text)
+
+
+def test_settings_of_a_rule_win_over_those_of_the_process(tmp_path: Path) -> None:
+    base = Settings.model_validate({"service": {"max_attempts": 9, "poll_interval": "3s"}})
+    rule = Rule("/x", settings={"service.max_attempts": "2", "store_options.aws_region": "x"})
+    found = wiring.config_of(rule, base)
+    assert (found.service.max_attempts, found.service.poll_interval) == (2, base.service.poll_interval)
+    assert found.store_options == {"aws_region": "x"}
+    assert base.store_options == {}
+    with pytest.raises(lithify.Refused, match="rule /x"):
+        wiring.config_of(Rule("/x", settings={"service.max_attempts": "no"}), base)
+
+
+def test_documents_are_as_documented(fleet: str) -> None:
+    said = {
+        "fleet status": invoke_json("fleet", "status", fleet),
+        "fleet list": invoke_json("fleet", "list", fleet),
+        "fleet wake": {"woken": []},
+        "queue create": invoke_json("queue", "create", "--largest", "5", fleet, "a"),
+        "queue info": invoke_json("queue", "info", fleet, "a"),
+        "queue list": invoke_json("queue", "list", fleet),
+        "queue delete": invoke_json("queue", "delete", fleet, "a"),
+    }
+    fields = documented()
+    for name, document in said.items():
+        assert list(document) == fields[name, DATABASE], name

@@ -1,0 +1,304 @@
+"""What a fleet keeps in the store: races, what may be lost, and what it costs."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+
+from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused, StoreError
+from lithify.fleet import catalog_changes as changes
+from lithify.fleet.bells import Ear
+from lithify.fleet.boards import MAX_HINTS, order
+from lithify.fleet.catalog import Catalog, Queue, Rule
+from lithify.fleet.catalog_files import FollowedCatalog, Numbered
+from lithify.fleet.discovery import LOOK_EVERY_S, Discovery
+from lithify.fleet.files import FleetFiles
+from lithify.fleet.members import Load, Member, Role
+from lithify.fleet.memory import Known
+from lithify.ids import RandomIds
+from lithify.planning.fleet.hints import Hint
+from lithify.store.objects import ObjectStore
+from lithify.testing import ManualClock, MemoryStore, crash_at_every_call
+from tests.fleet.worlds import World
+
+HINT = Hint("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", 3, 0.5, 1_000, 1)
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.init()
+    return made
+
+
+# Catalog
+
+
+def test_a_fleet_is_made_once(world: World) -> None:
+    with pytest.raises(Refused, match="there is a fleet already"):
+        world.process().catalog.create(changes.first_catalog("Q1"))
+    assert world.process().catalog.read().catalog.default_queue == "default"
+
+
+def test_where_there_is_no_fleet_nothing_can_be_done() -> None:
+    files = World().files
+    for action in (files.catalog.read, lambda: files.catalog.update(lambda catalog: catalog)):
+        with pytest.raises(DatasetNotFound, match="lithify fleet init"):
+            action()
+
+
+def test_of_many_who_create_a_queue_of_one_name_one_wins(world: World) -> None:
+    outcomes: list[str] = []
+
+    def create(number: int) -> None:
+        queue = Queue("small", f"Q{number}", 1_000)
+        try:
+            world.process().catalog.update(lambda catalog: changes.create_queue(catalog, queue))
+            outcomes.append(queue.id)
+        except Refused:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = (outcome for outcome in outcomes if outcome != "refused")
+    assert world.process().catalog.read().catalog.queue("small").id == winner
+    assert len(outcomes) == 8
+
+
+def test_changes_of_two_that_do_not_concern_each_other_both_count(world: World) -> None:
+    one, two = world.process(), world.process()
+    one.catalog.read()
+    two.catalog.read()
+    one.catalog.update(lambda catalog: changes.create_queue(catalog, Queue("a", "A", 1)))
+    number = two.catalog.update(lambda catalog: changes.create_queue(catalog, Queue("b", "B", 2))).number
+    assert number == 3
+    assert [queue.name for queue in world.process().catalog.read().catalog.queues] == ["a", "b", "default"]
+
+
+def test_who_dies_while_it_creates_a_queue_leaves_it_or_nothing() -> None:
+    """And whoever does it again with the same id meets its own result."""
+    queue = Queue("small", "Q1", 1_000)
+
+    def make_store() -> MemoryStore:
+        world = World()
+        world.init()
+        return world.memory
+
+    def create(store: ObjectStore) -> Numbered:
+        files = FleetFiles("x", store, "fleet", ManualClock(), RandomIds(random.Random(3)))
+        return files.catalog.update(lambda catalog: changes.create_queue(catalog, queue))
+
+    sites = []
+    for site, store in crash_at_every_call(make_store, create):
+        sites.append(site)
+        again = create(store)
+        assert (again.number, again.catalog.queue("small")) == (2, queue), site
+    assert len(sites) > 4
+
+
+def test_a_bad_catalog_is_reported_and_the_old_one_stays(world: World) -> None:
+    followed = FollowedCatalog(world.process().catalog)
+    before = followed.now
+    bad = f"fleet/catalog/{before.number + 1:020}.json"
+    world.store.put(bad, b'{"format": 1}')
+    assert not followed.refresh()
+    assert followed.now == before
+    problem = followed.problem
+    assert isinstance(problem, CorruptObject)
+    with pytest.raises(CorruptObject):  # nobody builds upon it either
+        world.process().catalog.update(lambda catalog: changes.add_rules(catalog, [Rule("s3://b/x")]))
+    world.store.delete(bad)
+    world.process().catalog.update(lambda catalog: changes.add_rules(catalog, [Rule("s3://b/x")]))
+    assert followed.refresh()
+    assert followed.problem is None
+    assert len(followed.now.catalog.rules) == 1
+
+
+def test_following_a_catalog_that_does_not_change_is_one_get(world: World) -> None:
+    followed = FollowedCatalog(world.process().catalog)
+    world.requests()
+    assert not followed.refresh()
+    assert world.requests() == {"GET": 1}
+
+
+# Members
+
+
+def member(name: str, **fields: object) -> Member:
+    role = Role(name.partition("-")[0])
+    return replace(Member(name, role, "host", "0.1.0", 1), **fields)  # type: ignore[arg-type]
+
+
+def test_who_is_30_s_older_than_the_newest_is_dead(world: World) -> None:
+    members = world.files.members
+    members.beat(member("keeper-1"))
+    world.clock.advance_s(10)
+    members.beat(member("worker-1", load={"Q0": Load(4, 1)}))
+    world.clock.advance_s(19.9)
+    members.beat(member("keeper-2"))
+    alive = {seen.name: seen.is_alive for seen in members.listed()}
+    assert alive == {"keeper-1": True, "keeper-2": True, "worker-1": True}
+    world.clock.advance_s(0.1)
+    members.beat(member("keeper-2"))
+    alive = {seen.name: seen.is_alive for seen in members.listed()}
+    assert alive == {"keeper-1": False, "keeper-2": True, "worker-1": True}
+    assert members.read(alive)["worker-1"].load == {"Q0": Load(4, 1)}
+
+
+def test_no_clock_but_the_stores_counts(world: World) -> None:
+    """Nobody gives a time: however wrong the clock of a reader or a member is, one listing says it all."""
+    members = world.files.members
+    members.beat(member("keeper-1"))
+    world.clock.advance_s(3_600)  # nobody wrote for an hour: there is nobody who could take anything over
+    world.requests()
+    (seen,) = members.listed()
+    assert seen.is_alive
+    assert world.requests() == {"LIST": 1}
+
+
+def test_who_leaves_is_gone_and_strangers_do_not_count(world: World) -> None:
+    members = world.files.members
+    members.beat(member("keeper-1"))
+    world.store.put("fleet/members/readme.txt", b"x")
+    world.store.put("fleet/members/worker-2.json", b"junk")
+    assert [seen.name for seen in members.listed()] == ["keeper-1", "worker-2"]
+    assert members.read(["worker-2", "worker-3"]) == {}
+    members.leave("keeper-1")
+    assert [seen.name for seen in members.listed()] == ["worker-2"]
+
+
+# Boards and bells
+
+
+def test_boards_of_all_members_are_read_together_the_best_first(world: World) -> None:
+    boards = world.files.boards
+    one, two = replace(HINT, compaction="A"), replace(HINT, compaction="B", band=0)
+    boards.write("Q1", "keeper-1", [one])
+    boards.write("Q1", "keeper-2", [one, two])
+    boards.write("Q2", "keeper-2", [HINT])
+    assert boards.read("Q1") == (two, one)
+    boards.write("Q1", "keeper-2", [])
+    assert boards.read("Q1") == (one,)
+    assert boards.read("Q3") == ()
+
+
+def test_a_board_has_the_best_128_hints(world: World) -> None:
+    hints = [replace(HINT, compaction=f"{n:03}", band=n % 7, priority=n / 1000) for n in range(500)]
+    world.files.boards.write("Q1", "keeper-1", hints)
+    found = world.files.boards.read("Q1")
+    assert len(found) == MAX_HINTS
+    assert list(found) == sorted(hints, key=order)[:MAX_HINTS]
+
+
+def test_a_board_that_cannot_be_read_counts_as_not_there(world: World) -> None:
+    boards = world.files.boards
+    boards.write("Q1", "keeper-1", [HINT])
+    for number, data in enumerate((b"", b"{}", b'{"hints": [{}]}', b'{"hints": 7}', b"[" * 100_000)):
+        world.store.put(f"fleet/boards/Q1/keeper-bad{number}.json", data)
+    assert boards.read("Q1") == (HINT,)
+    boards.forget(["keeper-1"])
+    assert boards.read("Q1") == ()
+
+
+def test_a_bell_is_heard_once_by_each_and_costs_a_get(world: World) -> None:
+    one, two = Ear(world.files.bells, "Q1"), Ear(world.files.bells, "Q1")
+    assert one.hears(), "who begins to listen looks"
+    world.requests()
+    assert not one.hears()
+    assert world.requests() == {"GET": 1}
+    world.files.bells.ring("Q1")
+    world.files.bells.ring("Q2")
+    assert one.hears()
+    assert not one.hears()
+    assert two.hears()
+
+
+# Wakes and memory
+
+
+def test_waking_twice_is_waking_once(world: World) -> None:
+    wakes = world.files.wakes
+    wakes.wake("s3://b/db")
+    wakes.wake("s3://b/db/")
+    wakes.wake("s3://b/other")
+    found = {wake.url: wake for wake in wakes.listed()}
+    assert set(found) == {"s3://b/db", "s3://b/other"}
+    wakes.done(found["s3://b/db"])
+    assert [wake.url for wake in wakes.listed()] == ["s3://b/other"]
+
+
+def test_what_a_keeper_knows_is_read_by_the_next(world: World) -> None:
+    known = {f"s3://b/{n}": Known(n, None, 7) for n in range(1_000)}
+    world.files.memory.write("keeper-1", known)
+    assert world.process().memory.read("keeper-1") == known
+    assert world.files.memory.members() == ("keeper-1",)
+    world.files.memory.forget("keeper-1")
+    assert world.files.memory.read("keeper-1") == {}
+
+
+def test_a_memory_that_cannot_be_read_is_none(world: World) -> None:
+    world.files.memory.write("keeper-1", {"s3://b/x": Known(1, 2, 3)})
+    key = "fleet/memory/keeper-1.json.zst"
+    whole = world.store.get(key)
+    for data in (b"", b"junk", whole[:-3], whole[:5]):
+        world.store.put(key, data)
+        assert world.files.memory.read("keeper-1") == {}
+
+
+# Discovery
+
+
+def catalog_of(*rules: Rule) -> Catalog:
+    return changes.add_rules(changes.first_catalog("Q0"), rules)
+
+
+def test_a_pattern_is_looked_up_every_five_minutes(world: World) -> None:
+    asked: list[str] = []
+    there = ["s3://b/1/db", "s3://b/2/db"]
+
+    def find(rule: Rule) -> list[str]:
+        asked.append(rule.pattern)
+        return list(there)
+
+    discovery, catalog = Discovery(find, world.clock), catalog_of(Rule("s3://b/*/db"), Rule("s3://b/9/db"))
+    assert sorted(discovery.datasets(catalog)) == [*there, "s3://b/9/db"]
+    there.append("s3://b/3/db")
+    assert len(discovery.datasets(catalog)) == 3
+    world.clock.advance_s(LOOK_EVERY_S)
+    assert len(discovery.datasets(catalog)) == 4
+    del there[0]
+    world.clock.advance_s(LOOK_EVERY_S)
+    assert sorted(discovery.datasets(catalog)) == [*there, "s3://b/9/db"]
+    assert asked == ["s3://b/*/db"] * 3
+    assert discovery.datasets(catalog_of(Rule("s3://b/9/db"))).keys() == {"s3://b/9/db"}
+
+
+def test_a_pattern_that_cannot_be_looked_up_keeps_what_it_had(world: World) -> None:
+    fails = False
+
+    def find(rule: Rule) -> list[str]:
+        if fails and "bad" in rule.pattern:
+            raise StoreError("it is forbidden")
+        return [rule.pattern.replace("*", "x")]
+
+    discovery = Discovery(find, world.clock)
+    catalog = catalog_of(Rule("s3://bad/*"), Rule("s3://good/*"))
+    before = discovery.datasets(catalog)
+    fails = True
+    world.clock.advance_s(LOOK_EVERY_S)
+    assert discovery.datasets(catalog) == before
+    found: dict[str, LithifyError] = dict(discovery.problems)
+    assert {pattern: str(error) for pattern, error in found.items()} == {"s3://bad/*": "it is forbidden"}
+
+
+def test_of_several_rules_one_counts(world: World) -> None:
+    discovery = Discovery(lambda rule: ["s3://b/a/db"], world.clock)
+    first, second, own = Rule("s3://b/*/db"), Rule("s3://b/a*/db"), Rule("s3://b/a/db", tenant="t")
+    assert discovery.datasets(catalog_of(first, second)) == {"s3://b/a/db": first}
+    assert discovery.datasets(catalog_of(first, second, own)) == {"s3://b/a/db": own}

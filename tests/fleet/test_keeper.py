@@ -1,0 +1,443 @@
+"""A keeper and its crew: what is to be done is done, what is idle is not touched, whoever dies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from lithify import events
+from lithify.compaction.model import State
+from lithify.coordination.leadership import Leadership
+from lithify.errors import CorruptObject, DatasetNotFound, StoreError
+from lithify.fleet import catalog_changes as changes
+from lithify.fleet.catalog import Coordinates, Rule
+from lithify.fleet.status import fleet_status
+from lithify.service.coordinator import Coordinator
+from tests.fleet.playing import ALL, Play, play, url_of
+
+
+@pytest.fixture
+def world() -> Iterator[Play]:
+    with play() as made:
+        yield made
+
+
+def test_what_has_work_is_compacted_and_what_is_idle_never_written(world: Play) -> None:
+    for name in ("a", "b", "c"):
+        world.dataset(name, 6)
+    world.dataset("idle", 2)
+    before = world.objects("idle")
+    world.keeper()
+    world.crew()
+    world.until(lambda: world.texts() == {"a": 1, "b": 1, "c": 1, "idle": 2}, 60)
+    world.run(3_600)
+    assert world.objects("idle") == before
+    assert world.committed() == {url_of(name): 1 for name in ("a", "b", "c")}
+
+
+def test_leadership_is_held_until_ten_minutes_of_rest(world: Play) -> None:
+    dataset = world.dataset("a", 6)
+    (keeper,) = (world.keeper(),)
+    world.crew()
+    world.until(lambda: world.texts() == {"a": 1}, 60)
+    lease = dataset.lease.read()
+    assert lease is not None
+    assert lease.lease is not None
+    assert (lease.lease.holder, lease.lease.is_ended) == (keeper.name, False)
+    world.run(590)
+    assert keeper.watched[url_of("a")].is_led
+    world.run(60)
+    assert not keeper.watched[url_of("a")].is_led
+    lease = dataset.lease.read()
+    assert lease is not None
+    assert lease.lease is not None
+    assert lease.lease.is_ended
+    at_rest = world.objects("a")
+    world.run(3_600)
+    assert world.objects("a") == at_rest
+    assert dataset.epoch() == 1
+
+
+def test_new_work_is_found_and_done(world: Play) -> None:
+    world.dataset("a", 2)
+    world.keeper()
+    world.crew()
+    world.run(600)
+    dataset = world.dataset("a", 3)
+    # It had been silent for 600 s, so it is looked at every 60.
+    assert world.until(lambda: world.texts() == {"a": 1}, 100) <= 75
+    assert dataset.epoch() == 1
+
+
+def test_what_is_woken_is_looked_at_within_ten_seconds(world: Play) -> None:
+    world.dataset("a", 2)
+    world.keeper()
+    world.crew()
+    world.run(7_200)
+    world.dataset("a", 3)
+    world.files.wakes.wake(url_of("a"))
+    assert world.until(lambda: world.committed()[url_of("a")] == 1, 20) <= 15
+    assert world.files.wakes.listed() == ()
+
+
+def test_each_worker_takes_the_work_of_its_queues(world: Play) -> None:
+    world.queue("small", 1_000)
+    world.dataset("small", 5, size=10)
+    world.dataset("large", 5, size=1_000)
+    world.keeper()
+    crew = world.crew("small")
+    world.run(60)
+    assert world.texts() == {"small": 1, "large": 5}
+    assert world.seen(events.Claimed) == {url_of("small"): 1}
+    assert not crew.is_over
+    world.crew("default")
+    world.until(lambda: world.texts() == {"small": 1, "large": 1}, 60)
+
+
+def test_a_rule_names_the_queue(world: Play) -> None:
+    world.queue("even", 1)
+    world.queue("odd", 2)
+    rules = [Rule(url_of(str(n)), queue=("even", "odd")[n % 2]) for n in range(6)]
+    world.change(lambda catalog: changes.add_rules(catalog, rules))
+    for n in range(6):
+        world.dataset(str(n), 5)
+    world.keeper()
+    world.crew("even")
+    world.run(60)
+    assert world.texts() == {str(n): (1, 5)[n % 2] for n in range(6)}
+    world.crew("odd")
+    world.until(lambda: set(world.texts().values()) == {1}, 60)
+
+
+def test_nothing_of_a_paused_queue_is_admitted_until_it_is_resumed(world: Play) -> None:
+    queue_id = world.queue("small", 1_000)
+    world.change(lambda catalog: changes.pause_queue(catalog, queue_id))
+    world.dataset("a", 5)
+    keeper = world.keeper()
+    world.crew()
+    world.run(120)
+    assert world.texts() == {"a": 5}
+    assert not keeper.watched[url_of("a")].is_led, "and its dataset was not written"
+    world.change(lambda catalog: changes.resume_queue(catalog, queue_id))
+    world.until(lambda: world.texts() == {"a": 1}, 60)
+
+
+def test_what_a_draining_queue_would_get_goes_to_the_next(world: Play) -> None:
+    queue_id = world.queue("small", 1_000)
+    world.dataset("a", 5)
+    world.change(lambda catalog: changes.drain_queue(catalog, queue_id))
+    world.keeper()
+    world.crew("default")
+    world.until(lambda: world.texts() == {"a": 1}, 60)
+
+
+def test_a_queue_that_is_deleted_ends_its_workers_and_its_work_goes_on_elsewhere(world: Play) -> None:
+    queue_id = world.queue("small", 1_000)
+    world.dataset("a", 5)
+    world.keeper()
+    gone, stays = world.crew("small", stepped=True), world.crew()
+    world.crews.remove(stays)
+    world.until(lambda: world.seen(events.Claimed)[url_of("a")] == 1, 60)
+    world.change(lambda catalog: changes.delete_queue(catalog, queue_id))
+    again = world.queue("small", 1_000)
+    world.until(lambda: gone.is_over, 20)
+    world.crews.remove(gone)
+    gone.close()
+    world.crews.append(stays)
+    world.until(lambda: world.texts() == {"a": 1}, 60)
+    assert again != queue_id
+    assert world.committed() == {url_of("a"): 1}
+
+
+def test_a_second_keeper_takes_its_share_and_all_when_the_first_dies(world: Play) -> None:
+    names = [f"d{n}" for n in range(20)]
+    for name in names:
+        world.dataset(name, 5)
+    first, second = world.keeper(), world.keeper()
+    world.run(20)
+    shares = [set(keeper.watched) for keeper in (first, second)]
+    assert shares[0] | shares[1] == {url_of(name) for name in names}
+    assert not shares[0] & shares[1]
+    assert all(len(share) > 2 for share in shares)
+    slow = world.crew(slots=40, stepped=True)
+    world.until(lambda: len(world.seen(events.Claimed)) == 20, 60)
+    world.keepers.remove(first)  # it dies, with everything it leads
+    started_s = world.clock.monotonic_s()
+    for _ in range(60):
+        world.engines[slow.name].step()
+        world.run(1)
+    world.until(lambda: set(world.texts().values()) == {1}, 60)
+    assert set(second.watched) == {url_of(name) for name in names}
+    assert world.committed() == {url_of(name): 1 for name in names}, "each once"
+    assert world.clock.monotonic_s() - started_s <= 90
+
+
+def test_a_dead_keepers_lease_needs_no_waiting(world: Play) -> None:
+    world.dataset("a", 5)
+    first = world.keeper()
+    crew = world.crew(stepped=True)
+    world.until(lambda: world.seen(events.Claimed)[url_of("a")] == 1, 30)
+    world.keepers.remove(first)
+    second = world.keeper()
+    world.while_waiting = partial(pytest.fail, "it asks the holder of the lease")
+
+    def is_led() -> bool:
+        return url_of("a") in second.watched and second.watched[url_of("a")].is_led
+
+    assert world.until(is_led, 60) <= 45
+    world.engines[crew.name].run_all()
+    world.until(lambda: world.texts() == {"a": 1}, 30)
+    assert world.seen(events.Reclaimed) == {}, "what runs goes on"
+
+
+def test_what_another_lithify_coordinates_is_left_to_it(world: Play) -> None:
+    dataset = world.dataset("a", 5)
+    leadership = Leadership(dataset, world.clock, world.ids)
+    with leadership.acquire() as term:
+        coordinator = Coordinator(dataset, world.clock, world.ids)
+        coordinator.start(term)
+
+        def coordinate() -> None:
+            leadership.renew()
+            coordinator.tick()
+
+        world.while_waiting = coordinate
+        world.keeper()
+        world.crew()
+        world.run(200, coordinate)
+        assert world.texts() == {"a": 1}
+        assert dataset.epoch() == 1
+
+
+def test_what_its_owner_coordinates_is_served_and_never_led(world: Play) -> None:
+    dataset = world.dataset("a", 5)
+    world.change(lambda catalog: changes.add_rules(catalog, [Rule(url_of("a"), Coordinates.OWNER)]))
+    keeper = world.keeper()
+    world.crew()
+    world.run(60)
+    assert dataset.ledger() is None
+    leadership = Leadership(dataset, world.clock, world.ids)
+    with leadership.acquire() as term:
+        coordinator = Coordinator(dataset, world.clock, world.ids)
+        coordinator.start(term)
+
+        def coordinate() -> None:
+            coordinator.tick()
+
+        world.run(60, coordinate)
+    assert world.texts() == {"a": 1}
+    assert dataset.epoch() == 1
+    assert not keeper.watched[url_of("a")].is_led
+
+
+def test_one_bad_dataset_stops_nobody_and_is_told_once(world: Play) -> None:
+    for name in ("a", "bad", "b"):
+        world.dataset(name, 5)
+    world.broken[url_of("bad")] = CorruptObject("index", "is junk")
+    keeper = world.keeper()
+    world.crew()
+    world.run(1_200)
+    assert world.texts() == {"a": 1, "bad": 5, "b": 1}
+    assert world.seen(events.Quarantined) == {url_of("bad"): 1}
+    assert list(keeper.quarantined) == [url_of("bad")]
+    assert world.opened[url_of("bad")] < 10
+    world.broken.clear()
+    world.files.wakes.wake(url_of("bad"))
+    world.until(lambda: world.texts()["bad"] == 1, 60)
+    assert keeper.quarantined == {}
+    assert world.seen(events.Recovered) == {url_of("bad"): 1}
+
+
+def test_poison_does_not_use_up_the_rest(world: Play) -> None:
+    world.dataset("bad", 5)
+    world.poisoned.add("bad")
+    world.keeper()
+    world.crew(slots=1)
+    world.run(30)
+    for name in ("a", "b", "c"):
+        world.dataset(name, 5)
+        world.files.wakes.wake(url_of(name))
+    world.until(
+        lambda: {n: t for n, t in world.texts().items() if n != "bad"} == {"a": 1, "b": 1, "c": 1}, 400
+    )
+    world.run(1_800)
+    assert 1 <= world.seen(events.Failed)[url_of("bad")] <= 5
+    assert world.seen(events.AttemptFailed)[url_of("bad")] <= 25
+    world.poisoned.clear()
+    world.run(3_700)  # at the latest after the longest pause
+    assert world.texts()["bad"] == 1
+
+
+def test_a_folder_that_is_no_dataset_is_looked_at_once_an_hour(world: Play) -> None:
+    world.names.append("nothing")
+    world.broken[url_of("nothing")] = DatasetNotFound("there is nothing")
+    world.keeper()
+    world.run(3_500)
+    assert world.opened == {url_of("nothing"): 1}
+    world.run(200)
+    assert world.opened == {url_of("nothing"): 2}
+    assert world.events == []
+
+
+def test_the_fleets_own_hints_may_be_lost_at_any_time(world: Play) -> None:
+    rng = random.Random(7)
+    for n in range(12):
+        world.dataset(f"d{n}", 5)
+    world.keeper()
+    world.keeper()
+    world.crew(slots=1)
+
+    def lose() -> None:
+        keys = [
+            meta.key
+            for part in ("boards", "bells", "memory", "members", "wakes")
+            for meta in world.memory.list(f"fleet/{part}")
+        ]
+        for key in keys:
+            if rng.random() < 0.2:
+                world.memory.delete(key)
+
+    world.run(400, lose)
+    assert set(world.texts().values()) == {1}
+    assert world.committed() == {url_of(f"d{n}"): 1 for n in range(12)}
+
+
+def test_every_request_may_fail_or_only_seem_to() -> None:
+    with play(faults=0.05) as world:
+        for n in range(10):
+            world.dataset(f"d{n}", 5)
+        for party in (world.keeper, world.keeper, world.crew):
+            until_it_starts(party)
+        world.run(900)
+        assert set(world.texts().values()) == {1}
+        assert world.seen(events.Quarantined), "or nothing has failed"
+        assert all(count <= 2 for count in world.committed().values()), "told again where the answer was lost"
+
+
+def until_it_starts(make: Callable[[], object]) -> None:
+    for _ in range(20):
+        try:
+            make()
+        except StoreError:
+            continue
+        return
+    raise AssertionError("it never starts")
+
+
+def test_a_keeper_that_was_frozen_does_not_fight_for_what_it_had(world: Play) -> None:
+    names = [f"d{n}" for n in range(8)]
+    for name in names:
+        world.dataset(name, 5)
+    first, second = world.keeper(), world.keeper()
+    crew = world.crew(slots=10, stepped=True)
+    world.until(lambda: len(world.seen(events.Claimed)) == 8, 60)
+    assert any(watched.is_led for watched in first.watched.values())
+    world.keepers.remove(first)
+    world.run(60)
+    assert len(second.watched) == 8
+    world.keepers.append(first)
+    world.run(60)
+    assert not set(first.watched) & set(second.watched)
+    world.engines[crew.name].run_all()
+    world.until(lambda: set(world.texts().values()) == {1}, 120)
+    assert world.committed() == {url_of(name): 1 for name in names}
+    assert max(world.dataset(name).epoch() for name in names) <= 3, "there and back again"
+
+
+def test_no_more_is_admitted_than_the_workers_have_slots_and_one_ahead(world: Play) -> None:
+    for n in range(30):
+        world.dataset(f"d{n:02}", 5)
+    keeper = world.keeper()
+    world.crew(slots=3, stepped=True)
+    world.run(60)
+    led = [watched for watched in keeper.watched.values() if watched.is_led]
+    assert len(led) == 3 + 1
+    status = fleet_status(world.files, world.clock.now_ms())
+    (queue,) = status.queues
+    assert (queue.slots, queue.running, queue.waiting) == (3, 3, 26)
+    assert len(queue.hints) == 1
+
+
+def test_without_workers_nothing_is_begun(world: Play) -> None:
+    world.dataset("a", 5)
+    before = world.objects("a")
+    world.keeper()
+    world.run(300)
+    assert world.objects("a") == before
+
+
+def test_what_a_rule_names_no_more_is_given_back(world: Play) -> None:
+    dataset = world.dataset("a", 5)
+    keeper = world.keeper()
+    world.crew(stepped=True)
+    world.until(lambda: world.seen(events.Claimed)[url_of("a")] == 1, 30)
+    world.change(lambda catalog: changes.remove_rules(catalog, [ALL]))
+    world.run(15)
+    assert keeper.watched == {}
+    lease = dataset.lease.read()
+    assert lease is not None
+    assert lease.lease is not None
+    assert lease.lease.is_ended
+    ledger = dataset.ledger()
+    assert ledger is not None
+    assert [c.state for c in ledger.active()] == [State.RUNNING], "what runs goes on"
+
+
+def test_garbage_is_collected_ten_minutes_after_the_last_commit(world: Play) -> None:
+    world.dataset("a", 5)
+    world.dataset("idle", 2)
+    world.keeper()
+    world.crew()
+    done_s = world.until(lambda: world.texts()["a"] == 1, 60)
+    world.run(590 - done_s)
+    assert world.collected == []
+    world.run(60)
+    assert world.collected == [url_of("a")]
+    world.run(7_200)
+    assert world.collected == [url_of("a")]
+
+
+def test_an_idle_fleet_costs_little(world: Play) -> None:
+    for n in range(50):
+        world.dataset(f"d{n}", 2)
+    world.keeper()
+    world.crew()
+    world.run(3_000)
+    world.requests()
+    world.run(3_600)
+    requests = world.requests()
+    # Every five minutes a look at each: the next ledger, or that there is none, and the next manifest.
+    assert requests["PUT"] <= 2 * 360 + 60
+    assert requests["LIST"] <= 360 + 720 + 3_600 / 30 + 50 * 12 + 60
+    assert requests["GET"] <= 50 * 12 * 4 + 360 * 4 + 3_600
+
+
+def test_a_keeper_that_leaves_leaves_nothing_led(world: Play) -> None:
+    dataset = world.dataset("a", 5)
+    keeper = world.keeper()
+    world.crew()
+    world.until(lambda: world.texts() == {"a": 1}, 60)
+    world.keepers.remove(keeper)
+    keeper.close()
+    lease = dataset.lease.read()
+    assert lease is not None
+    assert lease.lease is not None
+    assert lease.lease.is_ended
+    assert keeper.name not in {seen.name for seen in world.files.members.listed()}
+    next_one = world.keeper()
+    world.run(2)
+    known = next_one.watched[url_of("a")].known
+    assert known.committed_ms is not None, "what it knew is known"
+
+
+def test_a_bad_catalog_changes_nothing(world: Play) -> None:
+    keeper = world.keeper()
+    world.crew()
+    number = world.files.catalog.read().number
+    world.store.put(f"fleet/catalog/{number + 1:020}.json", b"{}")
+    world.dataset("a", 5)
+    world.until(lambda: world.texts() == {"a": 1}, 400)
+    assert isinstance(keeper.problem, CorruptObject)
