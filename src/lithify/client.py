@@ -259,9 +259,9 @@ class Dataset:
         on_look: Callable[[Sequence[CompactionStatus]], None] | None = None,
     ) -> list[control.Outcome]:
         """Wait until these compactions have ended, or all that are under way now; how. `on_look` is told
-        again and again how they stand."""
+        again and again how they stand. Here and below an id may be cut to its end, as people see it."""
         self._dataset.snapshot()  # refuses where there is nothing
-        wanted = control.active(self._dataset) if ids is None else [Ulid(i) for i in ids]
+        wanted = control.active(self._dataset) if ids is None else control.identified(self._dataset, ids)
         poll_s = self._config.service.commit_compacted_interval.total_seconds()
         timeout_ms = wiring.heartbeat_timeout_ms(self._config)
 
@@ -274,14 +274,16 @@ class Dataset:
             self._dataset, self._clock, wanted, poll_s=poll_s, timeout_s=timeout_s, on_look=look
         )
 
-    def cancel(self, *ids: str) -> None:
-        """Give up compactions that are under way."""
-        control.cancel(self._dataset, self._clock, [Ulid(i) for i in ids])
+    def cancel(self, *ids: str) -> list[Ulid]:
+        """Give up compactions that are under way; their ids."""
+        wanted = control.identified(self._dataset, ids)
+        control.cancel(self._dataset, self._clock, wanted)
+        return wanted
 
     def retry(self, *ids: str) -> Job:
         """Submit compactions again that have failed for good."""
         self._dataset.snapshot()  # refuses where there is nothing
-        wanted = [Ulid(i) for i in ids]
+        wanted = control.identified(self._dataset, ids)
         return Job(self, control.retry(self._dataset, self._clock, self._ids, wanted))
 
     def status(self) -> Status:

@@ -152,6 +152,16 @@ class Lost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GivenBack(Event):
+    """A worker that was told to stop gave a compaction back; what was finished of it stays so."""
+
+    compaction: str
+    worker: str
+    open_ranges: int | None
+    """`None` when they were not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Quarantined(Event):
     """A dataset could not be looked at; a worker leaves it alone for a while, and again for longer when that
     goes on. Told once, and again only when the reason changes."""

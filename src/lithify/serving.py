@@ -8,6 +8,7 @@
    it held.
 3. A single dataset is coordinated and worked on in turns, in one thread, which reads it half as often.
 4. Metrics are served where the settings say so.
+5. The log says when it has started and when it has stopped; between them, what was given back.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lithify import wiring
+from lithify import __version__, wiring
 from lithify.client import Settings, settled
 from lithify.compaction.finding import Finding
 from lithify.datasets.kind import Dataset
@@ -30,6 +32,7 @@ from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
 from lithify.errors import Fenced, Refused, StoreUnavailable
 from lithify.events import Observer, each, ignore
+from lithify.observe.logs import FIELDS
 from lithify.service.loops import once_back, run_coordinator, run_workers
 
 if TYPE_CHECKING:
@@ -106,13 +109,29 @@ class Service:
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set."""
         self._stop = stop
+        began_s = time.monotonic()
         with ExitStack() as stack:
             if self._metrics is not None:
                 stack.enter_context(self._served())
+            self._say(
+                "started",
+                version=__version__,
+                coordinates=self._coordinates,
+                works=self._works,
+                datasets=len(self._urls),
+                first=self._urls[0],
+            )
+            stack.callback(lambda: self._say("stopped", seconds=round(time.monotonic() - began_s, 1)))
+            if self._engine is not None:
+                telling = wiring.telling_of_compilation(self._config, self._urls, _log.info, after_s=0)
+                stack.enter_context(telling)
             if len(self._coordinated) == 1:
                 self._run_one(self._urls[0], stop)
             else:
                 self._run_all(stop)
+
+    def _say(self, message: str, **facts: object) -> None:
+        _log.info(message, extra={FIELDS: facts})
 
     def findings(self) -> tuple[Finding, ...]:
         """Datasets that the workers here leave alone for now, and why. Any thread may ask."""

@@ -3,18 +3,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lithify.datasets.registry import all_registered, registered_for
 
+COMPILING_AFTER_S = 4.0
+"""Shorter runs have nothing to wait for."""
+COMPILING = (
+    "What merges rows has to be compiled for this machine, once: the first compaction waits about half a "
+    "minute for that. `lithify warm-up` does it ahead of time."
+)
+
 if TYPE_CHECKING:
     from lithify.config.model import Config
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.kind import Dataset
+    from lithify.datasets.registry import Registered
     from lithify.engine.ports import Engine
     from lithify.engine.spark import SparkEngine
     from lithify.events import Observer
@@ -77,6 +87,45 @@ def preload(urls: Iterable[str]) -> str:
     """What Python workers for these datasets begin with."""
     kinds = {registered_for(url) for url in urls}
     return ",".join(kind.warm_up for kind in all_registered() if kind in kinds and kind.warm_up)
+
+
+def warm_up(kind: Registered) -> None:
+    """Do in this process what the first Python worker for such datasets would do, and what lasts of it."""
+    from importlib import import_module
+
+    module, _, name = kind.warm_up.partition(":")
+    getattr(import_module(module), name)()
+
+
+@contextmanager
+def telling_of_compilation(
+    config: Config, urls: Sequence[str], tell: Callable[[str], None], *, after_s: float = COMPILING_AFTER_S
+) -> Iterator[None]:
+    """Meanwhile, if it takes long and tasks run on this machine, `tell` what has to be compiled first. Whether
+    something has to be is found out beside the work, which it would hold up."""
+    is_over = threading.Event()
+
+    def look() -> None:
+        if is_over.wait(after_s) or not _is_local(config):
+            return
+        cold = [kind for kind in all_registered() if not kind.is_warmed_up(os.environ)]
+        if any(registered_for(url) in cold for url in urls) and not is_over.is_set():
+            tell(COMPILING)
+
+    looking = threading.Thread(target=look, name="lithify-warm", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        looking.join()
+
+
+def _is_local(config: Config) -> bool:
+    from lithify.engine.ambient import MASTER, ambient_settings
+
+    decided = ambient_settings(os.environ).get(MASTER, "local") if config.spark.master is None else ""
+    return (config.spark.master or decided).startswith("local")
 
 
 def leadership(dataset: Dataset, holder: str | None = None) -> Leadership:

@@ -31,12 +31,12 @@ from lithify.cli.rewrite_deletes import rewrite_position_delete_files
 from lithify.cli.rewrite_manifests import rewrite_manifests
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
+from lithify.cli.warming_up import warm_up
 from lithify.observe.logs import set_up_logs
 
 app = typer.Typer(
     help="Compact data in object storage, on Spark, while its owners keep working.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -64,6 +64,7 @@ app.command("remove-orphans", rich_help_panel=HISTORY)(remove_orphans)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(gc)
+app.command("warm-up", rich_help_panel=LOOK)(warm_up)
 app.add_typer(inspect_app, name="inspect", rich_help_panel=LOOK)
 app.add_typer(config_app, name="config", rich_help_panel=LOOK)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
@@ -18,6 +17,7 @@ from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.datasets.registry import registered_for
 from lithify.views import text
+from lithify.views.blocks import Alarm, Table, columns
 from lithify.views.consoles import standard_output
 from lithify.views.documents import plain
 from lithify.views.drawing import draw
@@ -105,7 +105,7 @@ def as_document(found: Status) -> dict[str, Any]:
 def print_status(console: Console, found: Status) -> None:
     """Tables for people."""
     coordinator = found.coordinator
-    holder = f" ({coordinator.holder})" if coordinator.holder is not None else ""
+    holder = f" ({text.short_ids(coordinator.holder)})" if coordinator.holder is not None else ""
     console.print(f"[bold]{escape(found.url)}[/]", highlight=False, soft_wrap=True)
     console.print(f"Coordinator: {coordinator.says}, epoch {coordinator.epoch}{holder}", highlight=False)
     draw(console, registered_for(found.url).load().show_status(found).blocks)
@@ -122,40 +122,39 @@ def print_status(console: Console, found: Status) -> None:
     for failure in found.failures[-SHOWN_FAILURES:]:
         ago = text.duration(max(found.at_ms - failure.at_ms, 0))
         if failure.is_cancelled:
-            console.print(f"[yellow]Cancelled[/] {ago} ago: {failure.compaction}", highlight=False)
+            console.print(f"[yellow]Cancelled[/] {ago} ago: {text.short_id(failure.compaction)}", highlight=False)
             continue
         tries = f" after {failure.attempts} attempts" if failure.attempts else ""
+        name = text.short_id(failure.compaction)
         console.print(
-            f"[red]Given up[/] {ago} ago: {failure.compaction}{tries}: {escape(failure.reason)}",
-            highlight=False,
+            f"[red]Given up[/] {ago} ago: {name}{tries}: {escape(failure.reason)}", highlight=False
         )
 
 
 def _print_compactions(console: Console, found: Status) -> None:
-    table = Table(title="Compactions", title_justify="left")
-    for heading in ("id", "unit", "state", "for", "done", "left", "worker", "attempts"):
-        table.add_column(heading, overflow="fold")
-    table.columns[0].no_wrap = True
-    shown = found.compactions[: text.MAX_SHOWN]
-    for c in shown:
-        since = found.at_ms - (c.since_ms if c.since_ms is not None else c.submitted_ms)
-        table.add_row(
-            c.id,
-            escape(c.unit),
-            c.state.value,
-            text.duration(since) if c.since_ms is not None else f"at most {text.duration(since)}",
-            _done(c),
-            text.duration(c.remaining_ms),
-            _worker(c),
-            str(c.attempts or "–"),
-        )
-    console.print(table)
-    text.print_rest(console, len(found.compactions), "compactions")
-    for c in shown:
+    headings = columns("=id", "unit", "state", "for", "done", "left", "worker", "attempts")
+    rows = [_row(c, found.at_ms) for c in found.compactions]
+    draw(console, [Table("Compactions", headings, rows, of="compactions")])
+    for c in found.compactions[: text.MAX_SHOWN]:
+        name = text.short_id(c.id)
         if c.waits_for:
-            console.print(f"{c.id} waits for {c.waits_for}.", highlight=False, markup=False)
+            console.print(f"{name} waits for {c.waits_for}.", highlight=False, markup=False)
         if c.last_failure is not None:
-            console.print(f"{c.id} failed last because: {c.last_failure}", highlight=False, markup=False)
+            console.print(f"{name} failed last because: {c.last_failure}", highlight=False, markup=False)
+
+
+def _row(c: CompactionStatus, at_ms: int) -> tuple[str, ...]:
+    since = text.duration(at_ms - (c.since_ms if c.since_ms is not None else c.submitted_ms))
+    return (
+        text.short_id(c.id),
+        c.unit,
+        c.state.value,
+        since if c.since_ms is not None else f"at most {since}",
+        _done(c),
+        text.duration(c.remaining_ms),
+        _worker(c),
+        str(c.attempts or "–"),
+    )
 
 
 def _done(c: CompactionStatus) -> str:
@@ -166,6 +165,5 @@ def _done(c: CompactionStatus) -> str:
 def _worker(c: CompactionStatus) -> str:
     if c.worker is None:
         return "–"
-    age = f"heard {text.duration(c.heartbeat_age_ms)} ago"
-    name = escape(c.worker)
-    return f"{name}, [red]{age}[/]" if c.is_stale else f"{name}, {age}"
+    says = f"{text.short_ids(c.worker)}, heard {text.duration(c.heartbeat_age_ms)} ago"
+    return Alarm(says) if c.is_stale else says

@@ -16,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, Field, create_model
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lithify.config.durations import FOREVER, Duration, Wait, format_duration
-from lithify.config.sections import NaturalInt, OwnSection, PositiveInt, Section, Text, no_truth
+from lithify.config.sections import NaturalSize, OwnSection, PositiveInt, Section, Text, no_truth
+from lithify.config.sizes import Bytes
 
 ENV_PREFIX = "LITHIFY_"
 ENV_DELIMITER = "__"
@@ -39,8 +40,8 @@ class WorkerSettings(Section):
     heartbeat_min_interval: Duration = Field(
         default=timedelta(seconds=2), description="Shortest time between two heartbeats"
     )
-    heartbeat_bytes: NaturalInt = Field(
-        default=100_000, description="Bytes that must have moved since the last heartbeat for the next one"
+    heartbeat_bytes: NaturalSize = Field(
+        default=Bytes(100_000), description="Bytes that must have moved since the last heartbeat for the next one"
     )
     range_start_timeout: Duration = Field(
         default=timedelta(minutes=10),

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lithify.config.model import Config
     from lithify.config.sections import OwnSection
     from lithify.datasets.kind import Kind
@@ -38,6 +40,10 @@ class Registered:
     warm_up: str = ""
     """What Python workers begin with that work on such datasets, as `module:name`; empty: nothing."""
 
+    is_warm: str = ""
+    """Tells from the environment variables whether nothing is left to compile here for such datasets, as
+    `module:name`; quick to import. Empty: nothing ever is."""
+
     def load(self) -> Kind[Any]:
         """The kind itself."""
         kind: Kind[Any] = _load(self.kind)
@@ -47,6 +53,10 @@ class Registered:
         """What commands have for it alone."""
         options: CommandOptions = _load(self.options)
         return options
+
+    def is_warmed_up(self, environ: Mapping[str, str]) -> bool:
+        """Whether the first task on this machine has nothing to compile."""
+        return not self.is_warm or bool(_load(self.is_warm)(environ))
 
     def load_settings(self) -> type[OwnSection]:
         """Its section of the settings."""
@@ -61,6 +71,7 @@ _OTHERS = Registered(
     "lithify.datasets.slatedb.command_options:OPTIONS",
     "lithify.datasets.slatedb.settings:SlatedbSettings",
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
+    "lithify.datasets.slatedb.kernel.fingerprint:is_compiled",
 )
 """Whatever has a URL that no other kind claims."""
 _BY_SCHEME: dict[str, Registered] = {

@@ -28,7 +28,7 @@ LOGGER = "lithify"
 FIELDS = "fields"
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _DETAIL = ("RangeFinished",)
-_ENDS = ("Compacted", "AttemptFailed", "EngineLost", "StoreLost", "Lost")
+_ENDS = ("Compacted", "AttemptFailed", "EngineLost", "StoreLost", "Lost", "GivenBack")
 
 
 def set_up_logs(log_format: str, level: str) -> None:

@@ -291,6 +291,8 @@ class Metrics:
             case events.StoreLost(compaction=compaction):
                 self._failures.labels(url, "store_lost").inc()
                 self._end(url, compaction)
+            case events.GivenBack(compaction=compaction):
+                self._end(url, compaction)
             case events.Lost(compaction=compaction):
                 self._failures.labels(url, "lost").inc()
                 self._end(url, compaction)

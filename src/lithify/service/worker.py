@@ -106,6 +106,8 @@ class Worker:
         self._turns: Turns[Ulid] = Turns()
         self._failures: list[tuple[Ulid, Exception]] = []
         self._store_losses: Counter[Ulid] = Counter()
+        self._is_there = False
+        """Whether the dataset is known to be there, without a ledger."""
 
     @property
     def id(self) -> str:
@@ -146,6 +148,9 @@ class Worker:
         self._free = _Free()
         ledger = self._dataset.ledger() if seen is None else seen.ledger
         if ledger is None:
+            if not self._is_there:
+                self._dataset.snapshot()  # refuses where there is nothing that could be compacted one day
+                self._is_there = True
             return False
         before = set(self._running)
         self._drop_lost(ledger)
@@ -246,7 +251,10 @@ class Worker:
         # What a coordinator has claimed for this worker may not run yet.
         owned = [c.id for c in ledger.active() if transitions.owns(ledger, c.id, self._id)] if ledger else []
 
+        given_back: list[Ulid] = []
+
         def change(latest: AnyLedger) -> AnyLedger:
+            given_back.clear()
             for compaction_id in owned:
                 if not transitions.owns(latest, compaction_id, self._id):
                     continue
@@ -258,12 +266,18 @@ class Worker:
                 if running is not None:
                     latest = self._beat(latest, running)
                 latest = transitions.release(latest, compaction_id, self._id)
+                given_back.append(compaction_id)
             return latest
 
         for running in mine.values():
             self._note_finished(running)
         if owned:
             self._dataset.update_ledger(change)
+        for compaction_id in given_back:
+            claim = mine.get(compaction_id)
+            is_cut = claim is not None and claim.job is not None
+            left = len(claim.works) - len(claim.outcomes) if claim is not None and is_cut else None
+            self._observe(events.GivenBack(self.url, compaction_id, self._id, left))
 
     def _take_in(self, running: Claim) -> None:
         self._begin(running)

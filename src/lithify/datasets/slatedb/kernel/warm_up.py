@@ -15,6 +15,7 @@ import numpy as np
 from lithify.clock import SystemClock
 from lithify.datasets.slatedb.execute import run_merge
 from lithify.datasets.slatedb.index import BlockIndex, encode_index
+from lithify.datasets.slatedb.kernel.cache import all_is_compiled
 from lithify.datasets.slatedb.kernel.layout import MERGE
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst, SstInfo
 from lithify.datasets.slatedb.sst import encode_tail, seal
@@ -35,6 +36,7 @@ def warm_up() -> None:
         result = run_merge(_task(folder, sources), store, RandomIds(), SystemClock())
         resumed = _task(folder, sources, result.outputs)
         run_merge(resumed, store, RandomIds(), SystemClock())
+    all_is_compiled()
 
 
 def concatenate(key: bytes, existing: bytes | None, operand: bytes) -> bytes:
