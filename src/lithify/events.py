@@ -93,6 +93,19 @@ class Heartbeat(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Moved(Event):
+    """How far a compaction is, by bytes: told when its tasks' reports were read, and when a range is finished."""
+
+    level = logging.DEBUG
+
+    compaction: str
+    done_bytes: int
+    """Of its inputs, since the claim."""
+    cost_bytes: int
+    """What it has to read since the claim: those of `Prepared`."""
+
+
+@dataclass(frozen=True, slots=True)
 class RangeFinished(Event):
     compaction: str
     index: int

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+
+from lithify.cli import status
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.model import Compaction, Ledger
@@ -40,6 +44,24 @@ def test_a_database_at_rest_and_one_with_a_foreign_coordinator(tmp_path: Path) -
 
     compact_officially(path)
     assert invoke_json("status", path)["coordinator"]["presence"] == "slatedb"
+
+
+def test_it_is_watched_until_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "db"
+    database(path, 2)
+    slept = list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", sleep)  # type: ignore[attr-defined]
+    shown = invoke("status", "--watch", path)
+    assert (shown.exit_code, shown.stdout.count("Coordinator: none has ever run")) == (130, 2)
+    slept.clear()
+    first, second, *_ = invoke("status", "--watch", "--json", path).stdout.splitlines()
+    assert json.loads(first)["url"] == json.loads(second)["url"] == path.as_uri()
 
 
 def test_what_is_under_way(tmp_path: Path) -> None:

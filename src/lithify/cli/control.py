@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, CompactionIds, ConfigFile, Full, Sets, StoreOptions, Url
@@ -171,7 +171,7 @@ class Bars:
         self._console = console
         self._has_lines = not quiet and not console.is_terminal
         self._told: dict[str, tuple[object, ...]] = {}
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[said]}"))
         self._progress = Progress(*columns, console=console, transient=True, disable=quiet or self._has_lines)
         self._tasks: dict[str, TaskID] = {}
 
@@ -185,8 +185,9 @@ class Bars:
     def draw(self, found: Sequence[CompactionStatus]) -> None:
         """Show how things stand now."""
         for c in found:
+            moving = "" if c.bytes_per_s is None else f" at {text.rate(c.bytes_per_s)}"
             left = f", {text.duration(c.remaining_ms)} left" if c.remaining_ms is not None else ""
-            said = f"{c.state.value}{left}" + (f", waits for {c.waits_for}" if c.waits_for else "")
+            said = f"{c.state.value}{moving}{left}" + (f", waits for {c.waits_for}" if c.waits_for else "")
             news = (c.state, c.waits_for, round(c.share_done * 10))
             if self._has_lines and self._told.get(c.id) != news:
                 self._told[c.id] = news
@@ -194,8 +195,8 @@ class Bars:
                     f"{text.short_id(c.id)} {c.share_done:.0%} {said}", highlight=False, soft_wrap=True, markup=False
                 )
             if c.id not in self._tasks:
-                self._tasks[c.id] = self._progress.add_task(text.short_id(c.id), total=1.0, said=said)
-            self._progress.update(self._tasks[c.id], completed=c.share_done, said=said)
+                self._tasks[c.id] = self._progress.add_task(text.short_id(c.id), total=max(c.cost_bytes, 1), said=said)
+            self._progress.update(self._tasks[c.id], completed=c.done_bytes, said=said)
 
 
 def _seconds(timeout: str | None) -> float | None:

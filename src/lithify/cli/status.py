@@ -5,9 +5,13 @@ Most of it is the same for databases and tables. A table adds its size and the t
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
@@ -26,11 +30,16 @@ if TYPE_CHECKING:
     from lithify.compaction.status import CompactionStatus, Status
 
 SHOWN_FAILURES = 5
+WATCH_INTERVAL_S = 2.0
+"""As often as tasks report how far they are."""
 
 
 @takes_kind_options("status")
 def status(
     url: Url,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again every two seconds, until stopped.")
+    ] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -42,13 +51,15 @@ def status(
 
     The stall is reckoned with l0_max_ssts, the writer's limit: give the value your database is opened
     with (--set slatedb.l0_max_ssts=16). Times are estimates from the recent pace. Of a table it says how much
-    awaits compaction, is compacted, skipped or deferred.
+    awaits compaction, is compacted, skipped or deferred. With --watch and --json, each look is one line.
 
     Examples:
 
         lithify status s3://bucket/my-db
 
         lithify status iceberg://catalog/namespace.table
+
+        lithify status --watch s3://bucket/my-db
 
         lithify status --json s3://bucket/my-db | jq '.compactions[] | select(.is_stale)'
     """
@@ -58,11 +69,31 @@ def status(
         from lithify import client
 
         with client.open(url, settings=effective) as dataset:
+            if watch:
+                _watch(dataset.status, as_json)
+                return
             found = dataset.status()
         if as_json:
             print_json(as_document(found))
         else:
             print_status(standard_output(), found)
+
+
+def _watch(look: Callable[[], Status], as_json: bool) -> None:
+    """Show how things stand again and again, until interrupted. On a terminal each look takes the place of the
+    one before; elsewhere they follow each other."""
+    console = standard_output()
+    while True:
+        found = look()
+        if as_json:
+            print(json.dumps(as_document(found)), flush=True)
+        else:
+            with console.capture() as shown:
+                print_status(console, found)
+            if console.is_terminal:
+                console.clear()
+            console.out(shown.get() if console.is_terminal else f"{shown.get()}\n", end="", highlight=False)
+        time.sleep(WATCH_INTERVAL_S)
 
 
 def as_document(found: Status) -> dict[str, Any]:
@@ -132,7 +163,7 @@ def print_status(console: Console, found: Status) -> None:
 
 
 def _print_compactions(console: Console, found: Status) -> None:
-    headings = columns("=id", "unit", "state", "for", "done", "left", "worker", "attempts")
+    headings = columns("=id", "unit", "state", "for", "done", "at", "left", "worker", "attempts")
     rows = [_row(c, found.at_ms) for c in found.compactions]
     draw(console, [Table("Compactions", headings, rows, of="compactions")])
     for c in found.compactions[: text.MAX_SHOWN]:
@@ -151,6 +182,7 @@ def _row(c: CompactionStatus, at_ms: int) -> tuple[str, ...]:
         c.state.value,
         since if c.since_ms is not None else f"at most {since}",
         _done(c),
+        text.rate(c.bytes_per_s),
         text.duration(c.remaining_ms),
         _worker(c),
         str(c.attempts or "–"),
@@ -159,7 +191,7 @@ def _row(c: CompactionStatus, at_ms: int) -> tuple[str, ...]:
 
 def _done(c: CompactionStatus) -> str:
     ranges = f", {c.finished_ranges}/{c.ranges} ranges" if c.ranges else ""
-    return f"{c.share_done:.0%} of {text.size(c.cost_bytes)}{ranges}"
+    return f"{text.size(c.done_bytes)} of {text.size(c.cost_bytes)} ({c.share_done:.0%}){ranges}"
 
 
 def _worker(c: CompactionStatus) -> str:

@@ -27,7 +27,7 @@ from lithify.observe.secrets import concealed
 LOGGER = "lithify"
 FIELDS = "fields"
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_DETAIL = ("RangeFinished",)
+_DETAIL = ("RangeFinished", "Moved")
 _ENDS = ("Compacted", "AttemptFailed", "EngineLost", "StoreLost", "Lost", "GivenBack")
 
 

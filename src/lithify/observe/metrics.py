@@ -45,6 +45,12 @@ class _Attempt:
     moved_bytes: int = 0
     moved_at_s: float = 0.0
     bytes_per_s: float = 0.0
+    counted_bytes: int = 0
+    """Of those that moved, what `lithify_bytes_moved` has."""
+    finished_bytes: int = 0
+    """Read and written by ranges that are finished."""
+    done_bytes: int = 0
+    cost_bytes: int = 0
 
 
 OtherNames = Callable[[str], Mapping[str, str]]
@@ -126,6 +132,14 @@ class Metrics:
         )
         self._throughput = self._gauge(
             "lithify_throughput_bytes_per_second", "Bytes that compactions of this process read and write"
+        )
+        self._moved = self._counter(
+            "lithify_bytes_moved", "Bytes read and written by compactions, counted while they run"
+        )
+        self._done = self._gauge("lithify_running_done_bytes", "Bytes read of what runs in this process")
+        self._cost = self._gauge("lithify_running_bytes", "Bytes to be read of what runs in this process")
+        self._left = self._gauge(
+            "lithify_running_seconds_left", "Until what runs in this process is done, at the present pace"
         )
         self._gc_count = self._counter("lithify_garbage_collections", "Collections of garbage")
         self._gc_deleted = self._counter("lithify_garbage_deleted", "Objects deleted as garbage", "resource")
@@ -272,12 +286,23 @@ class Metrics:
                 self._count_running(url, worker)
             case events.Heartbeat(compaction=compaction, bytes_moved=moved):
                 attempt = self._attempts.get((url, compaction))
+                if attempt is not None:
+                    self._count_moved(url, attempt, moved)
                 if attempt is not None and now_s > attempt.moved_at_s:
                     attempt.bytes_per_s = (moved - attempt.moved_bytes) / (now_s - attempt.moved_at_s)
                     attempt.moved_bytes, attempt.moved_at_s = moved, now_s
                     self._set_throughput(url)
+            case events.Moved(compaction=compaction):
+                attempt = self._attempts.get((url, compaction))
+                if attempt is not None:
+                    attempt.done_bytes, attempt.cost_bytes = event.done_bytes, event.cost_bytes
+                    self._set_progress(url)
             case events.RangeFinished(compaction=compaction):
                 self._count_range(url, event, self._worker_of(url, compaction))
+                attempt = self._attempts.get((url, compaction))
+                if attempt is not None:
+                    attempt.finished_bytes += event.bytes_read + event.bytes_written
+                    self._count_moved(url, attempt, attempt.finished_bytes)
             case events.Compacted(compaction=compaction):
                 attempt = self._end(url, compaction)
                 if attempt is not None:
@@ -318,7 +343,26 @@ class Metrics:
         if attempt is not None:
             self._count_running(url, attempt.worker)
             self._set_throughput(url)
+            self._set_progress(url)
         return attempt
+
+    def _count_moved(self, url: str, attempt: _Attempt, moved_bytes: int) -> None:
+        """So much has moved since the claim, as far as is known."""
+        if moved_bytes > attempt.counted_bytes:
+            self._moved.labels(url).inc(moved_bytes - attempt.counted_bytes)
+            attempt.counted_bytes = moved_bytes
+
+    def _set_progress(self, url: str) -> None:
+        mine = [attempt for (u, _), attempt in self._attempts.items() if u == url]
+        self._done.labels(url).set(sum(attempt.done_bytes for attempt in mine))
+        self._cost.labels(url).set(sum(attempt.cost_bytes for attempt in mine))
+        now_s = self._clock.monotonic_s()
+        left = [
+            (now_s - attempt.started_s) * (attempt.cost_bytes - attempt.done_bytes) / attempt.done_bytes
+            for attempt in mine
+            if attempt.done_bytes
+        ]
+        self._left.labels(url).set(max(left, default=0))
 
     def _count_running(self, url: str, worker: str) -> None:
         mine = sum(1 for (u, _), attempt in self._attempts.items() if (u, attempt.worker) == (url, worker))

@@ -64,7 +64,7 @@ class _Name(ProgressColumn):
 
 
 class ProgressBars:
-    """One bar for each running compaction, with lines above for what happened.
+    """One bar for each running compaction, by bytes, with lines above for what happened.
 
     A failure is one line: why an attempt came to nothing is said when the compaction is tried again, once for
     the same reason; the last one is for who sums up the run to tell.
@@ -145,13 +145,14 @@ class ProgressBars:
                 self._tasks[compaction] = self._progress.add_task(
                     text.short_id(compaction), total=cost_bytes, ranges=_of(0, ranges)
                 )
-            case events.RangeFinished(compaction=compaction, cost_bytes=cost_bytes):
+            case events.RangeFinished(compaction=compaction):
                 if compaction in self._tasks:
                     done, ranges = self._ranges[compaction]
                     self._ranges[compaction] = (done + 1, ranges)
-                    self._progress.update(
-                        self._tasks[compaction], advance=cost_bytes, ranges=_of(done + 1, ranges)
-                    )
+                    self._progress.update(self._tasks[compaction], ranges=_of(done + 1, ranges))
+            case events.Moved(compaction=compaction, done_bytes=done_bytes):
+                if compaction in self._tasks:
+                    self._progress.update(self._tasks[compaction], completed=done_bytes)
             case events.Committed(compaction=compaction):
                 say(f"[green]{text.short_id(compaction)} committed.[/]")
                 self._end(compaction)

@@ -293,9 +293,9 @@ class Worker:
             del running.pending[index]
             error = future.exception()
             if error is None:
-                outcome = running.outcomes[index] = self._dataset.outcome(future.result())
-                running.pulse.finish(index, outcome.bytes_read + outcome.bytes_written, self._clock.now_ms())
+                running.finish(index, self._dataset.outcome(future.result()), self._clock.now_ms())
                 self._report_range(running, index)
+                self._report_movement(running)
             elif running.error is None:
                 if not isinstance(error, Exception):
                     raise error
@@ -362,6 +362,7 @@ class Worker:
             if (movement.worker, movement.claimed_at_ms) == (self._id, running.claimed_at_ms)
         }
         pulse.look(mine, now_ms)
+        self._report_movement(running)
         return pulse.deserves_heartbeat(now_ms, options.heartbeat_bytes, options.range_start_timeout_ms)
 
     def _beat(self, ledger: AnyLedger, running: Claim) -> AnyLedger:
@@ -563,10 +564,13 @@ class Worker:
         if compaction.progress is not None:
             done = len(running.outcomes)
             self._observe(events.Resumed(url, compaction.id, done, len(works)))
-        cost_bytes = sum(work.cost_bytes for work in works.values())
-        self._observe(events.Prepared(url, compaction.id, len(works), cost_bytes))
+        self._observe(events.Prepared(url, compaction.id, len(works), running.cost_bytes))
         for index, work in works.items():
             running.pending[index] = self._engine.submit(compaction.id, work.function, work.argument)
+
+    def _report_movement(self, running: Claim) -> None:
+        done, cost = running.done_bytes, running.cost_bytes
+        self._observe(events.Moved(self._dataset.url, running.compaction.id, done, cost))
 
     def _report_range(self, running: Claim, index: int) -> None:
         outcome = running.outcomes[index]

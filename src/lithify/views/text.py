@@ -24,6 +24,11 @@ def size(size_bytes: float) -> str:
     raise AssertionError("unreachable")
 
 
+def rate(bytes_per_s: float | None) -> str:
+    """Bytes in a second: `1.4 GB/s`; a dash when unknown."""
+    return "–" if bytes_per_s is None else f"{size(bytes_per_s)}/s"
+
+
 def short_id(compaction: str) -> str:
     """The end of a ULID: enough to tell compactions of one dataset apart. Commands take it as well."""
     return compaction[-SHORT_ID_CHARS:]
