@@ -35,6 +35,7 @@ from lithify.compaction.status import CompactionStatus, Status
 from lithify.config.durations import milliseconds_of
 from lithify.config.loading import load
 from lithify.config.model import Config
+from lithify.coordination.commit_records import CommitRecord
 from lithify.datasets import kind as kinds
 from lithify.datasets.holding import Held
 from lithify.datasets.maintenance import (
@@ -55,7 +56,9 @@ from lithify.ids import Ids, RandomIds, Ulid
 from lithify.observe.progress import Totals
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
+from lithify.service.commit_view import show_commits
 from lithify.service.status import status, under_way
+from lithify.store.metered import Answer, Verb
 from lithify.store.waiting import log_waiting
 from lithify.views.blocks import Shown, Timeline
 
@@ -174,8 +177,10 @@ class Dataset:
         self._engine = engine
         self._closing = ExitStack()
         self._listener: Observer = log_waiting
+        self._requests: Callable[[Verb, Answer], None] | None = None
+        """What is told of requests to its store, while somebody counts them."""
         waiting = command_waiting(url, config, lambda event: self._listener(event))
-        self._dataset = wiring.open_dataset(url, config, waiting=waiting)
+        self._dataset = wiring.open_dataset(url, config, waiting=waiting, count=self._count)
 
     @property
     def url(self) -> str:
@@ -220,7 +225,32 @@ class Dataset:
         with self._listening(on_event):
             return self._compact(asked, totals, take_over, on_event)
 
+    def _count(self, verb: Verb, answer: Answer) -> None:
+        if self._requests is not None:
+            self._requests(verb, answer)
+
+    @contextmanager
+    def _recording(self) -> Iterator[Observer | None]:
+        """Meanwhile each commit leaves a record (`history`), unless the settings say that none does."""
+        recorder = wiring.recorder(self._config, self._clock)
+        if recorder is None:
+            yield None
+            return
+        recorder.follow(self.url, wiring.commit_records(self._dataset), coordinates=True)
+        self._requests = recorder.counting(self.url)
+        try:
+            yield recorder
+        finally:
+            self._requests = None
+            recorder.close()
+
     def _compact(self, asked: Asked, totals: Totals, take_over: bool, on_event: Observer | None) -> Result:
+        with self._recording() as recorder:
+            return self._compact_recorded(asked, totals, take_over, _observer(totals, recorder, on_event))
+
+    def _compact_recorded(
+        self, asked: Asked, totals: Totals, take_over: bool, observer: Observer
+    ) -> Result:
         started_s = self._clock.monotonic_s()
         summary = one_shot.run(
             self._dataset,
@@ -232,7 +262,7 @@ class Dataset:
             take_over=take_over,
             options=wiring.worker_options(self._config),
             coordinator_options=wiring.coordinator_options(self._config),
-            observer=_observer(totals, on_event),
+            observer=observer,
         )
         seconds = self._clock.monotonic_s() - started_s
         before, after = self._kind.look(summary.before), self._kind.look(summary.after)
@@ -289,6 +319,16 @@ class Dataset:
     def status(self) -> Status:
         """What runs, what waits and why, and how close the writer is to a stall."""
         return status(self._dataset, self._clock.now_ms(), wiring.heartbeat_timeout_ms(self._config))
+
+    def history(self, *, last: int | None = None, since: datetime | None = None) -> tuple[CommitRecord, ...]:
+        """What was committed, why and at what cost, oldest first: since a time, and of that the `last` ones."""
+        since_ms = 0 if since is None else round(since.timestamp() * 1000)
+        self._dataset.snapshot()  # refuses where there is nothing
+        return wiring.commit_records(self._dataset).newest(last, since_ms)
+
+    def show_history(self, *, last: int | None = None, since: datetime | None = None) -> Shown:
+        """The same. Its `document` is what `lithify history --json` prints."""
+        return show_commits(self.url, self.history(last=last, since=since))
 
     def is_coordinated(self) -> bool | None:
         """Whether a coordinator is alive; `None` when that cannot be seen."""
@@ -550,6 +590,7 @@ def _result(summary: RunSummary, totals: Totals, seconds: float, shown: Shown) -
 
 __all__ = [
     "PARTS",
+    "CommitRecord",
     "Dataset",
     "Job",
     "Maintained",

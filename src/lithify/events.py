@@ -34,6 +34,7 @@ class Submitted(Event):
     compaction: str
     reason: str
     cost_bytes: int
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,7 @@ class Failed(Event):
 @dataclass(frozen=True, slots=True)
 class Committed(Event):
     compaction: str
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

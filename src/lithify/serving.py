@@ -8,7 +8,8 @@
    it held.
 3. A single dataset is coordinated and worked on in turns, in one thread, which reads it half as often.
 4. Metrics are served where the settings say so.
-5. The log says when it has started and when it has stopped; between them, what was given back.
+5. Each commit leaves a record, which nobody waits for (`lithify.service.recording`).
+6. The log says when it has started and when it has stopped; between them, what was given back.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithify import __version__, wiring
 from lithify.client import Settings, settled
+from lithify.clock import SystemClock
 from lithify.compaction.finding import Finding
 from lithify.datasets.kind import Dataset
 from lithify.datasets.waiting import service_waiting
@@ -79,7 +81,8 @@ class Service:
             raise Refused("a service coordinates, works, or does both")
         port = self._config.metrics.port
         self._metrics = None if port is None else wiring.metrics(coordinates=coordinates)
-        observers = [o for o in (on_event, self._metrics) if o is not None]
+        self._recorder = wiring.recorder(self._config, SystemClock())
+        observers = [o for o in (on_event, self._metrics, self._recorder) if o is not None]
         self._observe: Observer = each(*observers) if observers else ignore
         self._stop: threading.Event | None = None
         self._coordinated = {url: self._opened(url) for url in self._urls} if coordinates else {}
@@ -111,6 +114,8 @@ class Service:
         self._stop = stop
         began_s = time.monotonic()
         with ExitStack() as stack:
+            if self._recorder is not None:
+                stack.callback(self._recorder.close)
             if self._metrics is not None:
                 stack.enter_context(self._served())
             self._say(
@@ -227,4 +232,11 @@ class Service:
     def _open(self, url: str) -> Dataset:
         """A dataset belongs to one thread, so each opens its own."""
         waiting = service_waiting(url, self._config, self._observe, self._is_ending)
-        return wiring.open_dataset(url, self._config, self._metrics, waiting)
+        recorder = self._recorder
+        if recorder is None:
+            return wiring.open_dataset(url, self._config, self._metrics, waiting)
+        dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, recorder.counting(url))
+        # Events call it as it calls itself.
+        records = wiring.commit_records(dataset)
+        recorder.follow(dataset.url, records, coordinates=self._coordinates, counted_as=url)
+        return dataset

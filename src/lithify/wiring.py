@@ -21,7 +21,9 @@ COMPILING = (
 )
 
 if TYPE_CHECKING:
+    from lithify.clock import Clock
     from lithify.config.model import Config
+    from lithify.coordination.commit_records import CommitRecords
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.kind import Dataset
     from lithify.datasets.registry import Registered
@@ -33,18 +35,24 @@ if TYPE_CHECKING:
     from lithify.service.garbage_loop import Collector
     from lithify.service.loops import LoopOptions
     from lithify.service.options import CoordinatorOptions, WorkerOptions
+    from lithify.service.recording import Recorder
     from lithify.service.room import Room
     from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
+    from lithify.store.metered import Answer, Verb
     from lithify.store.objects import ObjectStore
     from lithify.store.waiting import Waiting
 
 
 def open_dataset(
-    url: str, config: Config, metrics: Metrics | None = None, waiting: Waiting | None = None
+    url: str,
+    config: Config,
+    metrics: Metrics | None = None,
+    waiting: Waiting | None = None,
+    count: Callable[[Verb, Answer], None] | None = None,
 ) -> Dataset:
-    """The dataset at `url`; `metrics` sees what is read of it, and counts the requests to its store. It waits
-    for that as commands do, or as `waiting` says."""
+    """The dataset at `url`; `metrics` sees what is read of it. It and `count` are told of the requests to its
+    store, for which it waits as commands do, or as `waiting` says."""
     from lithify.clock import SystemClock
     from lithify.datasets.waiting import command_waiting
     from lithify.ids import RandomIds
@@ -54,14 +62,17 @@ def open_dataset(
 
     open_kind: Callable[..., Dataset] = registered_for(url).load().open
     clock, ids = SystemClock(), RandomIds()
-    if metrics is None:
+    if metrics is None and count is None:
         return open_kind(url, config, clock, ids, lambda store: store, waiting)
     from lithify.service.metered import metered
     from lithify.store.metered import MeteredStore
 
     def wrap(store: ObjectStore) -> ObjectStore:
-        return MeteredStore(store, metrics.count_request)
+        counted = store if count is None else MeteredStore(store, count)
+        return counted if metrics is None else MeteredStore(counted, metrics.count_request)
 
+    if metrics is None:
+        return open_kind(url, config, clock, ids, wrap, waiting)
     return metered(open_kind(url, config, clock, ids, wrap, waiting), metrics, clock)
 
 
@@ -252,6 +263,23 @@ def heartbeat_timeout_ms(config: Config) -> int:
     from lithify.config.durations import to_milliseconds
 
     return to_milliseconds(config.service.worker_heartbeat_timeout)
+
+
+def recorder(config: Config, clock: Clock) -> Recorder | None:
+    """What keeps a record of each commit; `None` when the settings say that nothing does."""
+    from lithify.config.durations import to_milliseconds
+    from lithify.service.recording import Recorder
+
+    keep_ms = to_milliseconds(config.service.keep_history)
+    return Recorder(clock, keep_ms=keep_ms) if keep_ms else None
+
+
+def commit_records(dataset: Dataset) -> CommitRecords:
+    """The records of the commits of `dataset`."""
+    from lithify.coordination.commit_records import CommitRecords
+
+    store, folder = registered_for(dataset.url).load().own_place(dataset)
+    return CommitRecords(store, folder)
 
 
 def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector | None:

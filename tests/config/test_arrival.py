@@ -158,6 +158,9 @@ CASES: dict[str, Case] = {
     "service.collect_garbage": Case(
         False, None, lambda b: wiring.collector(b.dataset(), b.config, events.ignore)
     ),
+    "service.keep_history": Case(
+        "7d", 7 * 86_400_000, lambda b: cast(Any, wiring.recorder(b.config, ManualClock()))._keep_ms
+    ),
     "service.store_wait": Case("forever", (math.inf,) * 4, lambda b: b.waits()),
     "service.worker.max_concurrent_compactions": Case(7, 7, lambda b: b.worker().max_concurrent_compactions),
     "service.worker.compactions_poll_interval": Case(

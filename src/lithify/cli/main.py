@@ -22,6 +22,7 @@ from lithify.cli.control import cancel, retry, submit, wait
 from lithify.cli.doctor import doctor
 from lithify.cli.expire import expire
 from lithify.cli.gc import gc
+from lithify.cli.history import history
 from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
 from lithify.cli.maintain import maintain
@@ -62,6 +63,7 @@ app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)
 app.command("remove-orphans", rich_help_panel=HISTORY)(remove_orphans)
 app.command(rich_help_panel=LOOK)(status)
+app.command(rich_help_panel=LOOK)(history)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(gc)
 app.command("warm-up", rich_help_panel=LOOK)(warm_up)

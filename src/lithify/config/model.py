@@ -98,6 +98,10 @@ class ServiceSettings(OwnSection):
         description="How long a command or a task waits for a store that is away (forever: without end); "
         "services come back to it without end",
     )
+    keep_history: Duration = Field(
+        default=timedelta(days=90),
+        description="How long the record of each commit is kept (`lithify history`); 0s: there is none",
+    )
     worker: WorkerSettings = WorkerSettings()
 
     @property
