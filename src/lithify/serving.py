@@ -146,10 +146,17 @@ class Service:
         return self._stop is not None and self._stop.is_set()
 
     def _served(self) -> Any:
-        from lithify.observe.endpoint import served
+        from lithify.observe.endpoint import READY_LIMIT_S, served
 
         assert self._metrics is not None
-        return served(self._metrics, self._config.metrics.host, self._config.metrics.port or 0)
+        options = wiring.loop_options(self._config)
+        between_s = max(options.poll_interval_s, options.compactions_poll_interval_s)
+        return served(
+            self._metrics,
+            self._config.metrics.host,
+            self._config.metrics.port or 0,
+            ready_limit_s=max(READY_LIMIT_S, 5 * between_s),
+        )
 
     def _run_one(self, url: str, stop: threading.Event) -> None:
         found, name, worker = self._awaited(url, stop), wiring.new_name(), None
@@ -233,10 +240,12 @@ class Service:
         """A dataset belongs to one thread, so each opens its own."""
         waiting = service_waiting(url, self._config, self._observe, self._is_ending)
         recorder = self._recorder
-        if recorder is None:
-            return wiring.open_dataset(url, self._config, self._metrics, waiting)
-        dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, recorder.counting(url))
+        count = None if recorder is None else recorder.counting(url)
+        dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, count)
         # Events call it as it calls itself.
-        records = wiring.commit_records(dataset)
-        recorder.follow(dataset.url, records, coordinates=self._coordinates, counted_as=url)
+        if recorder is not None:
+            records = wiring.commit_records(dataset)
+            recorder.follow(dataset.url, records, coordinates=self._coordinates, counted_as=url)
+        if self._metrics is not None:
+            self._metrics.serves(dataset.url)
         return dataset
