@@ -248,9 +248,7 @@ class Dataset:
         with self._recording() as recorder:
             return self._compact_recorded(asked, totals, take_over, _observer(totals, recorder, on_event))
 
-    def _compact_recorded(
-        self, asked: Asked, totals: Totals, take_over: bool, observer: Observer
-    ) -> Result:
+    def _compact_recorded(self, asked: Asked, totals: Totals, take_over: bool, observer: Observer) -> Result:
         started_s = self._clock.monotonic_s()
         summary = one_shot.run(
             self._dataset,
@@ -321,7 +319,7 @@ class Dataset:
         return status(self._dataset, self._clock.now_ms(), wiring.heartbeat_timeout_ms(self._config))
 
     def history(self, *, last: int | None = None, since: datetime | None = None) -> tuple[CommitRecord, ...]:
-        """What was committed, why and at what cost, oldest first: since a time, and of that the `last` ones."""
+        """What was committed, why and at what cost, oldest first: since a time; of that the `last` ones."""
         since_ms = 0 if since is None else round(since.timestamp() * 1000)
         self._dataset.snapshot()  # refuses where there is nothing
         return wiring.commit_records(self._dataset).newest(last, since_ms)

@@ -95,7 +95,7 @@ class Heartbeat(Event):
 
 @dataclass(frozen=True, slots=True)
 class Moved(Event):
-    """How far a compaction is, by bytes: told when its tasks' reports were read, and when a range is finished."""
+    """How far a compaction is, by bytes: told when its tasks' reports were read, and when a range ends."""
 
     level = logging.DEBUG
 

@@ -64,7 +64,6 @@ def open_dataset(
     clock, ids = SystemClock(), RandomIds()
     if metrics is None and count is None:
         return open_kind(url, config, clock, ids, lambda store: store, waiting)
-    from lithify.service.metered import metered
     from lithify.store.metered import MeteredStore
 
     def wrap(store: ObjectStore) -> ObjectStore:
@@ -73,6 +72,8 @@ def open_dataset(
 
     if metrics is None:
         return open_kind(url, config, clock, ids, wrap, waiting)
+    from lithify.service.metered import metered
+
     return metered(open_kind(url, config, clock, ids, wrap, waiting), metrics, clock)
 
 
@@ -112,8 +113,8 @@ def warm_up(kind: Registered) -> None:
 def telling_of_compilation(
     config: Config, urls: Sequence[str], tell: Callable[[str], None], *, after_s: float = COMPILING_AFTER_S
 ) -> Iterator[None]:
-    """Meanwhile, if it takes long and tasks run on this machine, `tell` what has to be compiled first. Whether
-    something has to be is found out beside the work, which it would hold up."""
+    """Meanwhile, if it takes long and tasks run on this machine, `tell` what has to be compiled first.
+    Whether something has to be is found out beside the work, which it would hold up."""
     is_over = threading.Event()
 
     def look() -> None:
@@ -250,7 +251,7 @@ def worker_options(config: Config) -> WorkerOptions:
         max_concurrent_compactions=worker.max_concurrent_compactions,
         heartbeat_interval_ms=to_milliseconds(worker.heartbeat_interval),
         heartbeat_min_interval_ms=to_milliseconds(worker.heartbeat_min_interval),
-        heartbeat_bytes=worker.heartbeat_bytes,
+        heartbeat_bytes=int(worker.heartbeat_bytes),
         spare_claim_delay_ms=to_milliseconds(worker.compactions_poll_interval),
         range_start_timeout_ms=to_milliseconds(worker.range_start_timeout),
         first_retry_pause_ms=to_milliseconds(worker.first_retry_pause),

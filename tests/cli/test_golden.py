@@ -26,7 +26,10 @@ CHANGING = (
     ("id", r"\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b"),
     ("uuid", r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"),
     ("hash", r"\b(?=[0-9]*[a-f])[0-9a-f]{16,64}\b"),
-    ("end of an id", r"(?m)(?<=lithify-)[0-9A-HJKMNP-TV-Z]{6}\b|(?<![-./\w])(?!MASTER)[0-9A-HJKMNP-TV-Z]{6}\b"),
+    (
+        "end of an id",
+        r"(?m)(?<=lithify-)[0-9A-HJKMNP-TV-Z]{6}\b|(?<![-./\w])(?!MASTER)[0-9A-HJKMNP-TV-Z]{6}\b",
+    ),
     ("time", r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?"),
     ("snapshot", r"\b\d{17,19}\b"),
     ("ms", r"\b1[78]\d{11}\b"),
@@ -75,7 +78,7 @@ def compare(request: pytest.FixtureRequest, name: str, found: str) -> None:
 @pytest.fixture(autouse=True)
 def as_wide_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", WIDTH)
-    monkeypatch.setenv("TERMINAL_WIDTH", WIDTH)
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", int(WIDTH))
 
 
 @pytest.fixture

@@ -97,6 +97,10 @@ def test_what_is_under_way(tmp_path: Path) -> None:
     assert found["cost_bytes"] == proposal.cost_bytes
     assert found["since_ms"] is not None
     shown = " ".join(invoke("status", path).stdout.split())
-    for said in ("waits for its silent worker", "disk on fire", f"{gone[-6:]} after 3 attempts: never worked"):
+    for said in (
+        "waits for its silent worker",
+        "disk on fire",
+        f"{gone[-6:]} after 3 attempts: never worked",
+    ):
         assert said in shown
     assert compaction_id not in shown

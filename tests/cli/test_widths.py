@@ -1,5 +1,5 @@
-"""What commands print on a narrow terminal, on a wide one and to a pipe, beside golden files (`test_golden` says
-how they are written anew)."""
+"""What commands print on a narrow terminal, on a wide one and to a pipe, beside golden files (`test_golden`
+says how they are written anew)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from pathlib import Path
 import pytest
 import typer
 
+from lithify import client
 from lithify.cli.main import app
+from lithify.clock import SystemClock
 from lithify.compaction.finding import Finding, ok
+from lithify.coordination.leadership import Leadership
 from lithify.doctor import setup
+from lithify.ids import RandomIds
 from tests.cli.invoking import invoke
-from tests.cli.test_golden import compare, make_database, make_table, steady
+from tests.cli.test_golden import CHANGING, compare, make_database, make_table, steady
+from tests.compacting import dataset_at
+from tests.fuzz.running import run
+from tests.ledgers import take_epoch
 
 WIDTHS = (80, 120, None)
 """Columns; `None` for a pipe."""
@@ -30,7 +37,8 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the doctor says of this one is not for golden files."""
+    """What commands say of this one is not for golden files."""
+    monkeypatch.setattr(client, "_owner", lambda: "somebody@host")
 
     def well(check: str) -> Finding:
         return ok(check, "is well")
@@ -41,11 +49,10 @@ def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def at_width(width: int | None, *arguments: str) -> str:
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("COLUMNS", "TERMINAL_WIDTH"):
-            if width is None:
-                patched.delenv(name, raising=False)
-            else:
-                patched.setenv(name, str(width))
+        patched.delenv("COLUMNS", raising=False)
+        if width is not None:
+            patched.setenv("COLUMNS", str(width))
+        patched.setattr("typer.rich_utils.MAX_WIDTH", width)
         result = invoke(*arguments)
     if "--help" not in arguments:
         assert "…" not in result.output, "something is cut off"
@@ -58,7 +65,7 @@ def at_each_width(*arguments: str) -> str:
 
 def uncounted(text: str) -> str:
     """Without numbers that chance decides: of versions and of files of the log."""
-    return re.sub(r"\b\d+\b", "<n>", text)
+    return re.sub(r"\b\d+\b", "<n>", re.sub(dict(CHANGING)["time"], "<time>", text))
 
 
 def test_of_a_database(folder: Path, request: pytest.FixtureRequest) -> None:
@@ -67,22 +74,23 @@ def test_of_a_database(folder: Path, request: pytest.FixtureRequest) -> None:
     texts = [
         at_each_width("plan", url),
         at_each_width("plan", "--full", url),
-        at_each_width("status", *limit, url),
+        at_each_width("status", url),
         at_each_width("inspect", "manifest", url),
         uncounted(at_each_width("gc", "--min-age", "1h", url)),
         uncounted(at_each_width("doctor", "--read-only", *limit, url)),
         at_each_width("compact", "--dry-run", url),
         at_each_width("config", "show", "--changed", "--set", "slatedb.max_sst_size=64MB"),
     ]
+    assert run(["compact", url]).exit_code == 0
+    texts += [at_each_width("history", url), at_each_width("inspect", "compactions", url)]
     compare(request, "widths-database", steady("\n".join(texts), folder))
 
 
 def test_of_single_compactions(folder: Path, request: pytest.FixtureRequest) -> None:
-    from tests.compacting import dataset_at
-    from tests.ledgers import take_epoch
-
     url = str(make_database(folder / "db"))
-    take_epoch(dataset_at(folder / "db"))
+    take_epoch(dataset_at(url))
+    with Leadership(dataset_at(url), SystemClock(), RandomIds()).acquire(take_over=True):
+        pass
     submitted = at_width(80, "submit", "--full", url)
     short = re.findall(r"^[0-9A-Z]{26}$", submitted, re.MULTILINE)[0][-6:]
     texts = [
@@ -114,11 +122,11 @@ def test_of_a_table(folder: Path, request: pytest.FixtureRequest) -> None:
             ["expire", "--dry-run", "--retain-last", "1", "--older-than", "2999-01-01"],
             ["rewrite-position-delete-files", "--dry-run"],
             ["rewrite-manifests", "--dry-run"],
-            ["remove-orphans"],
             ["hold", "--list"],
             ["readers", "list"],
         )
     ]
+    texts.append(uncounted(at_each_width("remove-orphans", *lake)))
     texts.append(at_width(80, "hold", "--name", "training", *lake))
     texts.append(at_each_width("hold", "--list", *lake))
     compare(request, "widths-table", steady("\n".join(texts), folder))

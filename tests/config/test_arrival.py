@@ -25,6 +25,7 @@ from lithify.datasets.waiting import service_waiting
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.store.urls import with_wait
 from lithify.store.waiting import Waiting
+from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke_json, logging_as_before
 from tests.datasets.iceberg.tables import new_catalog, new_table

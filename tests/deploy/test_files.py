@@ -15,7 +15,8 @@ import typer.main
 from lithify.cli.main import app
 from lithify.observe.metrics import Metrics
 from lithify.testing import ManualClock
-from tests.metrics.test_metrics import DATASET, EMPTY, URL, names_of
+from tests.datasets.slatedb.trees import EMPTY
+from tests.metrics.test_metrics import DATASET, URL, names_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -66,7 +66,10 @@ def test_what_is_piped_has_a_line_for_each_row() -> None:
     [
         (f"compaction {ID} is running", "compaction SA14XX is running"),
         (f"lithify-{ID}, heard 3s ago", "lithify-SA14XX, heard 3s ago"),
-        (f"remove the cause, then: lithify retry URL {ID}", f"remove the cause, then: lithify retry URL {ID}"),
+        (
+            f"remove the cause, then: lithify retry URL {ID}",
+            f"remove the cause, then: lithify retry URL {ID}",
+        ),
         (f"compacted/{ID}.sst is gone", f"compacted/{ID}.sst is gone"),
     ],
 )

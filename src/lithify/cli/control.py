@@ -171,7 +171,12 @@ class Bars:
         self._console = console
         self._has_lines = not quiet and not console.is_terminal
         self._told: dict[str, tuple[object, ...]] = {}
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[said]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TextColumn("{task.fields[said]}"),
+        )
         self._progress = Progress(*columns, console=console, transient=True, disable=quiet or self._has_lines)
         self._tasks: dict[str, TaskID] = {}
 
@@ -192,10 +197,15 @@ class Bars:
             if self._has_lines and self._told.get(c.id) != news:
                 self._told[c.id] = news
                 self._console.print(
-                    f"{text.short_id(c.id)} {c.share_done:.0%} {said}", highlight=False, soft_wrap=True, markup=False
+                    f"{text.short_id(c.id)} {c.share_done:.0%} {said}",
+                    highlight=False,
+                    soft_wrap=True,
+                    markup=False,
                 )
             if c.id not in self._tasks:
-                self._tasks[c.id] = self._progress.add_task(text.short_id(c.id), total=max(c.cost_bytes, 1), said=said)
+                self._tasks[c.id] = self._progress.add_task(
+                    text.short_id(c.id), total=max(c.cost_bytes, 1), said=said
+                )
             self._progress.update(self._tasks[c.id], completed=c.done_bytes, said=said)
 
 

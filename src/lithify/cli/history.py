@@ -69,5 +69,5 @@ def _time_of(text: str) -> datetime:
             return datetime.now(UTC) - timedelta(seconds=seconds_of(text))
         except (Refused, OverflowError):
             raise Refused(
-                f"--since: {text[:40]!r} is no time and no duration; write it like 2025-01-31T12:00:00Z, or 7d"
+                f"--since: {text[:40]!r} is no time and no duration; write 2025-01-31T12:00:00Z, or 7d"
             ) from None

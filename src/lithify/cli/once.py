@@ -40,9 +40,7 @@ def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_
         raise typer.Exit(1)
 
 
-def _telling(
-    config: Config, url: str, bars: ProgressBars, as_json: bool
-) -> AbstractContextManager[None]:
+def _telling(config: Config, url: str, bars: ProgressBars, as_json: bool) -> AbstractContextManager[None]:
     """Say why nothing seems to happen."""
     if as_json:
         return nullcontext()

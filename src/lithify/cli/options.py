@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 
-
 def complete_setting(begun: str) -> list[str]:
     """The settings a name may become, for shells that complete it."""
     from lithify.config.model import options

@@ -80,8 +80,8 @@ def status(
 
 
 def _watch(look: Callable[[], Status], as_json: bool) -> None:
-    """Show how things stand again and again, until interrupted. On a terminal each look takes the place of the
-    one before; elsewhere they follow each other."""
+    """Show how things stand again and again, until interrupted. On a terminal each look takes the place of
+    the one before; elsewhere they follow each other."""
     console = standard_output()
     while True:
         found = look()
@@ -153,13 +153,13 @@ def print_status(console: Console, found: Status) -> None:
     for failure in found.failures[-SHOWN_FAILURES:]:
         ago = text.duration(max(found.at_ms - failure.at_ms, 0))
         if failure.is_cancelled:
-            console.print(f"[yellow]Cancelled[/] {ago} ago: {text.short_id(failure.compaction)}", highlight=False)
+            console.print(
+                f"[yellow]Cancelled[/] {ago} ago: {text.short_id(failure.compaction)}", highlight=False
+            )
             continue
         tries = f" after {failure.attempts} attempts" if failure.attempts else ""
         name = text.short_id(failure.compaction)
-        console.print(
-            f"[red]Given up[/] {ago} ago: {name}{tries}: {escape(failure.reason)}", highlight=False
-        )
+        console.print(f"[red]Given up[/] {ago} ago: {name}{tries}: {escape(failure.reason)}", highlight=False)
 
 
 def _print_compactions(console: Console, found: Status) -> None:

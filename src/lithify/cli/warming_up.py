@@ -12,9 +12,9 @@ from lithify.usercache import cache_folder
 def warm_up() -> None:
     """Compile what compactions run, ahead of the first one: in an image, or after an upgrade.
 
-    The code is kept in the cache folder (LITHIFY_CACHE_DIR), for this version of Lithify, of Python and of its
-    libraries, and for this kind of processor: on another one it is compiled again. Takes half a minute; a
-    second when there is nothing to do.
+    The code is kept in the cache folder (LITHIFY_CACHE_DIR), for this version of Lithify, of Python and of
+    its libraries, and for this kind of processor: on another one it is compiled again. Takes half a minute;
+    a second when there is nothing to do.
 
     Example:
 

@@ -119,7 +119,8 @@ def load(
     origins: dict[str, str] = {}
     warnings: list[str] = []
     for source, origin in sources:
-        given, formerly = {}, {}
+        given: dict[str, Any] = {}
+        formerly: dict[str, str] = {}
         with _noted(wrong):
             given, formerly = former.translate(source)
         _merge(merged, given, origins, partial(_origin, origin, formerly))

@@ -41,7 +41,8 @@ class WorkerSettings(Section):
         default=timedelta(seconds=2), description="Shortest time between two heartbeats"
     )
     heartbeat_bytes: NaturalSize = Field(
-        default=Bytes(100_000), description="Bytes that must have moved since the last heartbeat for the next one"
+        default=Bytes(100_000),
+        description="Bytes that must have moved since the last heartbeat for the next one",
     )
     range_start_timeout: Duration = Field(
         default=timedelta(minutes=10),

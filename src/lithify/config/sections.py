@@ -1,6 +1,6 @@
 """What sections of the settings are made of.
 
-Durations are text with a unit (`"5s"`, `"1m 30s"`), sizes are bytes, or text with a unit (`"256MB"`, `"1GiB"`).
+Durations are text with a unit (`"5s"`, `"1m 30s"`), sizes are bytes, or text with a unit (`"256MB"`).
 A duration may also be given as whole milliseconds under its name with `_ms` behind, as SlateDB's design
 documents write them.
 """

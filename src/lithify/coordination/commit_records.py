@@ -1,9 +1,9 @@
 """What was committed, why and at what cost: small objects beside a dataset that outlive the ledger's entries.
 
-| object, under Lithify's own folder            | written by                                        |
-|-----------------------------------------------|---------------------------------------------------|
-| `history/<ms>-<compaction>-commit.json`       | the process that committed                        |
-| `history/<ms>-<compaction>-work.json`         | a worker in another process, when it has finished, or given up, what it had claimed |
+| object, under Lithify's own folder      | written by                                             |
+|-----------------------------------------|--------------------------------------------------------|
+| `history/<ms>-<compaction>-commit.json` | the process that committed                             |
+| `history/<ms>-<compaction>-work.json`   | a worker in another process, when its claim has ended  |
 
 1. An object is written once, after the commit, and nobody waits for it. Who dies before has committed all the
    same; only its record is missing.
@@ -61,7 +61,7 @@ class CommitRecord:
     """From claim to end, of all attempts."""
     cpu_seconds: float = 0.0
     requests: Mapping[str, int] = field(default_factory=dict)
-    """By verb, of the process to the dataset's store since its record before; without those of Spark tasks."""
+    """By verb, of the process to the dataset's store since its last record; without those of tasks."""
 
 
 class CommitRecords:
@@ -83,16 +83,22 @@ class CommitRecords:
         """The commits since a time, oldest first; at most so many, the newest."""
         named = [(found, meta) for meta in self._store.list(self._folder) if (found := self._named(meta))]
         commits = sorted(
-            (int(found[1]), found[2]) for found, _ in named if found[3] == "commit" and int(found[1]) >= since_ms
+            (int(found[1]), found[2])
+            for found, _ in named
+            if found[3] == "commit" and int(found[1]) >= since_ms
         )
-        wanted = {compaction for _, compaction in (commits if most is None else commits[-most:] if most else [])}
+        wanted = {
+            compaction for _, compaction in (commits if most is None else commits[-most:] if most else [])
+        }
         metas = [meta for found, meta in named if found[2] in wanted]
         read = all_of((partial(self._read, meta) for meta in metas), _READS_AT_ONCE)
         return merged(record for record in read if record is not None)
 
     def sweep(self, before_ms: int) -> int:
         """Delete what is older; how many."""
-        old = [m.key for m in self._store.list(self._folder) if (f := self._named(m)) and int(f[1]) < before_ms]
+        old = [
+            m.key for m in self._store.list(self._folder) if (f := self._named(m)) and int(f[1]) < before_ms
+        ]
         for key in old:
             self._store.delete(key)
         return len(old)

@@ -1,5 +1,5 @@
-"""Where metrics can be read over HTTP, and whether the process is well. It asks nobody who they are, so it listens
-on the loopback address unless the settings say otherwise.
+"""Where metrics can be read over HTTP, and whether the process is well. It asks nobody who they are, so it
+listens on the loopback address unless the settings say otherwise.
 
 | path       | answer                                                                             |
 |------------|------------------------------------------------------------------------------------|
@@ -29,9 +29,7 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 @contextmanager
-def served(
-    metrics: Metrics, host: str, port: int, *, ready_limit_s: float = READY_LIMIT_S
-) -> Iterator[None]:
+def served(metrics: Metrics, host: str, port: int, *, ready_limit_s: float = READY_LIMIT_S) -> Iterator[None]:
     """Serve `metrics` until the end of the block; `Refused` when nothing can listen there."""
     from prometheus_client import disable_created_metrics, start_http_server
 

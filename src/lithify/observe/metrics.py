@@ -146,9 +146,7 @@ class Metrics:
         with self._lock:
             now_s = self._clock.monotonic_s()
             return sorted(
-                url
-                for url, at_s in self._served.items()
-                if url not in self._looked or now_s - at_s > limit_s
+                url for url, at_s in self._served.items() if url not in self._looked or now_s - at_s > limit_s
             )
 
     def _make_common_metrics(self) -> None:

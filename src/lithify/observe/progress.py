@@ -127,7 +127,8 @@ class ProgressBars:
             case events.Refused(compaction=compaction, reason=reason):
                 self._complain(f"[red]{text.short_id(compaction)} refused:[/] {escape(reason)}")
             case events.Reclaimed(compaction=compaction, worker=worker):
-                self._complain(f"{text.short_id(compaction)} taken back from silent worker {escape(text.short_ids(worker))}.")
+                silent = escape(text.short_ids(worker))
+                self._complain(f"{text.short_id(compaction)} taken back from silent worker {silent}.")
             case events.AttemptFailed(compaction=compaction, reason=reason):
                 self._failed[compaction] = reason
                 self._end(compaction)

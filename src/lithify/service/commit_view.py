@@ -19,20 +19,20 @@ def show_commits(url: str, commits: Sequence[CommitRecord]) -> Shown:
     if not commits:
         return Shown(document, (Line("No commit is on record."),))
     headings = columns(
-        "committed", "=id", "unit", "why", ">read", ">written", ">rows in", ">rows out", "dropped", "took"
+        "=committed", "=id", "unit", ">read", ">written", ">rows in", ">rows out", "dropped", "took", "why"
     )
     rows = [
         (
             _time(c.at_ms),
             text.short_id(c.compaction),
             c.unit,
-            c.reason or "–",
             text.size(c.bytes_read),
             text.size(c.bytes_written),
             f"{c.rows.get('rows_in', 0):,}",
             f"{c.rows.get('rows_out', 0):,}",
             _dropped(c) or "–",
             text.duration(c.seconds * 1000),
+            c.reason or "–",
         )
         for c in reversed(commits)
     ]
@@ -74,7 +74,9 @@ def _totals(commits: Sequence[CommitRecord]) -> dict[str, Any]:
 
 def _dropped(commit: CommitRecord) -> str:
     reasons = sorted(name for name in commit.rows if name not in ("rows_in", "rows_out"))
-    return ", ".join(f"{commit.rows[name]:,} {name.replace('_', ' ')}" for name in reasons if commit.rows[name])
+    return ", ".join(
+        f"{commit.rows[name]:,} {name.replace('_', ' ')}" for name in reasons if commit.rows[name]
+    )
 
 
 def _time(at_ms: int) -> str:

@@ -62,4 +62,5 @@ def _print_line(console: Console, text: Text, indent: int, lead: str = "") -> No
     before = " " * indent + lead
     room = max(console.width - len(before), 1)
     for number, line in enumerate(text.wrap(console, room, overflow="fold") or [Text()]):
+        line.rstrip()
         console.print(Text(before if number == 0 else " " * len(before)) + line, soft_wrap=True)

@@ -173,7 +173,10 @@ def show_run(run: Run) -> Shown:
             f"{totals.rows['rows_in']:,} rows in, {totals.rows['rows_out']:,} out; "
             f"dropped: {dropped or 'none'}."
         ),
-        Lines([Line(f"Refused {text.short_id(f.compaction)}: {f.reason}") for f in result.refused], "that were refused"),
+        Lines(
+            [Line(f"Refused {text.short_id(f.compaction)}: {f.reason}") for f in result.refused],
+            "that were refused",
+        ),
         Lines(
             [
                 Line(f"{text.short_id(f.compaction)}: {f.reason}", "Failed", is_bad=True)

@@ -2,8 +2,8 @@
 
 Floors, from the ground up:
 
-- `fingerprint` where machine code is kept · `cache` compiles and keeps it · `memory` raw loads, stores and copies · `layout` the records
-  and status codes shared with Python.
+- `fingerprint` where machine code is kept · `cache` compiles and keeps it · `memory` raw loads, stores and
+  copies · `layout` the records and status codes shared with Python.
 - `keys`, `varint`, `crc32`, `siphash`, `snappy`, `lz4`, `zstd_frame`, `flatbuffer` one small thing each.
 - `codecs` block compression · `rows_v1` blocks of the old format · `rows` reading rows, everything
   checked · `blocks` writing rows · `merge` the loser tree, retention, the main loop.

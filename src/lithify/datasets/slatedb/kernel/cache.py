@@ -5,9 +5,9 @@
    compilation slow.
 2. `entry` marks a function that Python calls. Its machine code, with everything it calls linked in,
    is stored in the cache folder, so that later processes load it instead of compiling.
-3. The name of the cache folder holds a hash of all that the code depends on (`fingerprint`). numba itself only
-   looks at the file of the function in question and would go on using stale code when an imported module
-   changes.
+3. The name of the cache folder holds a hash of all that the code depends on (`fingerprint`). numba itself
+   only looks at the file of the function in question and would go on using stale code when an imported
+   module changes.
 4. Where no folder can be written, everything is compiled in memory, in every process anew.
 5. Folders that no process has used for long are removed: each change of the kernel leaves one.
 

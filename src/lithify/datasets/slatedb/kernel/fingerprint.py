@@ -1,7 +1,7 @@
 """Where this machine's code of the kernel is kept, and whether it is there. Quick to import: no compiler.
 
-The name of the folder holds a hash of all kernel sources, of the versions of Python, numba and llvmlite, and of
-the processor and its features. Who has compiled everything (`warm_up`) leaves a mark in it.
+The name of the folder holds a hash of all kernel sources, of the versions of Python, numba and llvmlite, and
+of the processor and its features. Who has compiled everything (`warm_up`) leaves a mark in it.
 """
 
 from __future__ import annotations
