@@ -10,7 +10,8 @@ import pytest
 
 from lithify import wiring
 from lithify.client import settled
-from lithify.datasets.slatedb.kernel import fingerprint
+from lithify.datasets.slatedb.kernel import ready
+from lithify.kernel import fingerprint
 from tests.cli.invoking import invoke
 
 
@@ -64,8 +65,8 @@ def test_nobody_is_told_when_nothing_is_left_to_compile(
     monkeypatch.setenv("LITHIFY_CACHE_DIR", str(tmp_path))
     folder = fingerprint.kernel_folder(os.environ)
     folder.mkdir()
-    fingerprint.mark_compiled(str(folder))
-    assert fingerprint.is_compiled(os.environ)
+    fingerprint.mark_compiled(str(folder), ready.KERNEL)
+    assert ready.is_compiled(os.environ)
     assert tell(told, "/data/db") == []
 
 

@@ -71,7 +71,7 @@ _OTHERS = Registered(
     "lithify.datasets.slatedb.command_options:OPTIONS",
     "lithify.datasets.slatedb.settings:SlatedbSettings",
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
-    "lithify.datasets.slatedb.kernel.fingerprint:is_compiled",
+    "lithify.datasets.slatedb.kernel.ready:is_compiled",
 )
 """Whatever has a URL that no other kind claims."""
 _BY_SCHEME: dict[str, Registered] = {

@@ -1,4 +1,4 @@
-"""Compilation of the kernel: which functions are compiled, and where machine code is kept.
+"""Compilation of kernels: which functions are compiled, and where machine code is kept.
 
 1. `inlined` and `called` mark functions for other compiled code. They are never stored by themselves.
    Inlining what runs for every row makes the merge half as fast again; inlining all would only make
@@ -7,7 +7,7 @@
    is stored in the cache folder, so that later processes load it instead of compiling.
 3. The name of the cache folder holds a hash of all that the code depends on (`fingerprint`). numba itself
    only looks at the file of the function in question and would go on using stale code when an imported
-   module changes.
+   module changes. All kinds share the folder: a change of any kernel makes a new one.
 4. Where no folder can be written, everything is compiled in memory, in every process anew.
 5. Folders that no process has used for long are removed: each change of the kernel leaves one.
 
@@ -26,7 +26,7 @@ from typing import TypeVar, cast
 
 import numba
 
-from lithify.datasets.slatedb.kernel.fingerprint import kernel_folder, mark_compiled
+from lithify.kernel.fingerprint import kernel_folder, mark_compiled
 from lithify.usercache import mark_used, remove_unused
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -48,9 +48,9 @@ def _writable_folder() -> str | None:
 _FOLDER = _writable_folder()
 
 
-def all_is_compiled() -> None:
-    """To be called once every function has been compiled."""
-    mark_compiled(_FOLDER)
+def all_is_compiled(what: str) -> None:
+    """To be called once every function of this kernel has been compiled."""
+    mark_compiled(_FOLDER, what)
 
 
 def inlined(function: Function) -> Function:
