@@ -35,6 +35,7 @@ from lithify.compaction.status import CompactionStatus, Status
 from lithify.config.durations import milliseconds_of
 from lithify.config.loading import load
 from lithify.config.model import Config
+from lithify.coordination.commit_records import CommitRecord
 from lithify.datasets import kind as kinds
 from lithify.datasets.holding import Held
 from lithify.datasets.maintenance import (
@@ -55,7 +56,9 @@ from lithify.ids import Ids, RandomIds, Ulid
 from lithify.observe.progress import Totals
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
+from lithify.service.commit_view import show_commits
 from lithify.service.status import status, under_way
+from lithify.store.metered import Answer, Verb
 from lithify.store.waiting import log_waiting
 from lithify.views.blocks import Shown, Timeline
 
@@ -174,8 +177,10 @@ class Dataset:
         self._engine = engine
         self._closing = ExitStack()
         self._listener: Observer = log_waiting
+        self._requests: Callable[[Verb, Answer], None] | None = None
+        """What is told of requests to its store, while somebody counts them."""
         waiting = command_waiting(url, config, lambda event: self._listener(event))
-        self._dataset = wiring.open_dataset(url, config, waiting=waiting)
+        self._dataset = wiring.open_dataset(url, config, waiting=waiting, count=self._count)
 
     @property
     def url(self) -> str:
@@ -220,7 +225,30 @@ class Dataset:
         with self._listening(on_event):
             return self._compact(asked, totals, take_over, on_event)
 
+    def _count(self, verb: Verb, answer: Answer) -> None:
+        if self._requests is not None:
+            self._requests(verb, answer)
+
+    @contextmanager
+    def _recording(self) -> Iterator[Observer | None]:
+        """Meanwhile each commit leaves a record (`history`), unless the settings say that none does."""
+        recorder = wiring.recorder(self._config, self._clock)
+        if recorder is None:
+            yield None
+            return
+        recorder.follow(self.url, wiring.commit_records(self._dataset), coordinates=True)
+        self._requests = recorder.counting(self.url)
+        try:
+            yield recorder
+        finally:
+            self._requests = None
+            recorder.close()
+
     def _compact(self, asked: Asked, totals: Totals, take_over: bool, on_event: Observer | None) -> Result:
+        with self._recording() as recorder:
+            return self._compact_recorded(asked, totals, take_over, _observer(totals, recorder, on_event))
+
+    def _compact_recorded(self, asked: Asked, totals: Totals, take_over: bool, observer: Observer) -> Result:
         started_s = self._clock.monotonic_s()
         summary = one_shot.run(
             self._dataset,
@@ -232,7 +260,7 @@ class Dataset:
             take_over=take_over,
             options=wiring.worker_options(self._config),
             coordinator_options=wiring.coordinator_options(self._config),
-            observer=_observer(totals, on_event),
+            observer=observer,
         )
         seconds = self._clock.monotonic_s() - started_s
         before, after = self._kind.look(summary.before), self._kind.look(summary.after)
@@ -259,9 +287,9 @@ class Dataset:
         on_look: Callable[[Sequence[CompactionStatus]], None] | None = None,
     ) -> list[control.Outcome]:
         """Wait until these compactions have ended, or all that are under way now; how. `on_look` is told
-        again and again how they stand."""
+        again and again how they stand. Here and below an id may be cut to its end, as people see it."""
         self._dataset.snapshot()  # refuses where there is nothing
-        wanted = control.active(self._dataset) if ids is None else [Ulid(i) for i in ids]
+        wanted = control.active(self._dataset) if ids is None else control.identified(self._dataset, ids)
         poll_s = self._config.service.commit_compacted_interval.total_seconds()
         timeout_ms = wiring.heartbeat_timeout_ms(self._config)
 
@@ -274,19 +302,31 @@ class Dataset:
             self._dataset, self._clock, wanted, poll_s=poll_s, timeout_s=timeout_s, on_look=look
         )
 
-    def cancel(self, *ids: str) -> None:
-        """Give up compactions that are under way."""
-        control.cancel(self._dataset, self._clock, [Ulid(i) for i in ids])
+    def cancel(self, *ids: str) -> list[Ulid]:
+        """Give up compactions that are under way; their ids."""
+        wanted = control.identified(self._dataset, ids)
+        control.cancel(self._dataset, self._clock, wanted)
+        return wanted
 
     def retry(self, *ids: str) -> Job:
         """Submit compactions again that have failed for good."""
         self._dataset.snapshot()  # refuses where there is nothing
-        wanted = [Ulid(i) for i in ids]
+        wanted = control.identified(self._dataset, ids)
         return Job(self, control.retry(self._dataset, self._clock, self._ids, wanted))
 
     def status(self) -> Status:
         """What runs, what waits and why, and how close the writer is to a stall."""
         return status(self._dataset, self._clock.now_ms(), wiring.heartbeat_timeout_ms(self._config))
+
+    def history(self, *, last: int | None = None, since: datetime | None = None) -> tuple[CommitRecord, ...]:
+        """What was committed, why and at what cost, oldest first: since a time; of that the `last` ones."""
+        since_ms = 0 if since is None else round(since.timestamp() * 1000)
+        self._dataset.snapshot()  # refuses where there is nothing
+        return wiring.commit_records(self._dataset).newest(last, since_ms)
+
+    def show_history(self, *, last: int | None = None, since: datetime | None = None) -> Shown:
+        """The same. Its `document` is what `lithify history --json` prints."""
+        return show_commits(self.url, self.history(last=last, since=since))
 
     def is_coordinated(self) -> bool | None:
         """Whether a coordinator is alive; `None` when that cannot be seen."""
@@ -548,6 +588,7 @@ def _result(summary: RunSummary, totals: Totals, seconds: float, shown: Shown) -
 
 __all__ = [
     "PARTS",
+    "CommitRecord",
     "Dataset",
     "Job",
     "Maintained",

@@ -34,6 +34,7 @@ class Submitted(Event):
     compaction: str
     reason: str
     cost_bytes: int
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,19 @@ class Heartbeat(Event):
     worker: str
     bytes_moved: int
     """Since the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Event):
+    """How far a compaction is, by bytes: told when its tasks' reports were read, and when a range ends."""
+
+    level = logging.DEBUG
+
+    compaction: str
+    done_bytes: int
+    """Of its inputs, since the claim."""
+    cost_bytes: int
+    """What it has to read since the claim: those of `Prepared`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +166,16 @@ class Lost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GivenBack(Event):
+    """A worker that was told to stop gave a compaction back; what was finished of it stays so."""
+
+    compaction: str
+    worker: str
+    open_ranges: int | None
+    """`None` when they were not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Quarantined(Event):
     """A dataset could not be looked at; a worker leaves it alone for a while, and again for longer when that
     goes on. Told once, and again only when the reason changes."""
@@ -185,6 +209,7 @@ class Failed(Event):
 @dataclass(frozen=True, slots=True)
 class Committed(Event):
     compaction: str
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

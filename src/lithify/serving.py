@@ -8,6 +8,8 @@
    it held.
 3. A single dataset is coordinated and worked on in turns, in one thread, which reads it half as often.
 4. Metrics are served where the settings say so.
+5. Each commit leaves a record, which nobody waits for (`lithify.service.recording`).
+6. The log says when it has started and when it has stopped; between them, what was given back.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,14 +25,16 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lithify import wiring
+from lithify import __version__, wiring
 from lithify.client import Settings, settled
+from lithify.clock import SystemClock
 from lithify.compaction.finding import Finding
 from lithify.datasets.kind import Dataset
 from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
 from lithify.errors import Fenced, Refused, StoreUnavailable
 from lithify.events import Observer, each, ignore
+from lithify.observe.logs import FIELDS
 from lithify.service.loops import once_back, run_coordinator, run_workers
 
 if TYPE_CHECKING:
@@ -76,7 +81,8 @@ class Service:
             raise Refused("a service coordinates, works, or does both")
         port = self._config.metrics.port
         self._metrics = None if port is None else wiring.metrics(coordinates=coordinates)
-        observers = [o for o in (on_event, self._metrics) if o is not None]
+        self._recorder = wiring.recorder(self._config, SystemClock())
+        observers = [o for o in (on_event, self._metrics, self._recorder) if o is not None]
         self._observe: Observer = each(*observers) if observers else ignore
         self._stop: threading.Event | None = None
         self._coordinated = {url: self._opened(url) for url in self._urls} if coordinates else {}
@@ -106,13 +112,31 @@ class Service:
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set."""
         self._stop = stop
+        began_s = time.monotonic()
         with ExitStack() as stack:
+            if self._recorder is not None:
+                stack.callback(self._recorder.close)
             if self._metrics is not None:
                 stack.enter_context(self._served())
+            self._say(
+                "started",
+                version=__version__,
+                coordinates=self._coordinates,
+                works=self._works,
+                datasets=len(self._urls),
+                first=self._urls[0],
+            )
+            stack.callback(lambda: self._say("stopped", seconds=round(time.monotonic() - began_s, 1)))
+            if self._engine is not None:
+                telling = wiring.telling_of_compilation(self._config, self._urls, _log.info, after_s=0)
+                stack.enter_context(telling)
             if len(self._coordinated) == 1:
                 self._run_one(self._urls[0], stop)
             else:
                 self._run_all(stop)
+
+    def _say(self, message: str, **facts: object) -> None:
+        _log.info(message, extra={FIELDS: facts})
 
     def findings(self) -> tuple[Finding, ...]:
         """Datasets that the workers here leave alone for now, and why. Any thread may ask."""
@@ -122,10 +146,17 @@ class Service:
         return self._stop is not None and self._stop.is_set()
 
     def _served(self) -> Any:
-        from lithify.observe.endpoint import served
+        from lithify.observe.endpoint import READY_LIMIT_S, served
 
         assert self._metrics is not None
-        return served(self._metrics, self._config.metrics.host, self._config.metrics.port or 0)
+        options = wiring.loop_options(self._config)
+        between_s = max(options.poll_interval_s, options.compactions_poll_interval_s)
+        return served(
+            self._metrics,
+            self._config.metrics.host,
+            self._config.metrics.port or 0,
+            ready_limit_s=max(READY_LIMIT_S, 5 * between_s),
+        )
 
     def _run_one(self, url: str, stop: threading.Event) -> None:
         found, name, worker = self._awaited(url, stop), wiring.new_name(), None
@@ -208,4 +239,13 @@ class Service:
     def _open(self, url: str) -> Dataset:
         """A dataset belongs to one thread, so each opens its own."""
         waiting = service_waiting(url, self._config, self._observe, self._is_ending)
-        return wiring.open_dataset(url, self._config, self._metrics, waiting)
+        recorder = self._recorder
+        count = None if recorder is None else recorder.counting(url)
+        dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, count)
+        # Events call it as it calls itself.
+        if recorder is not None:
+            records = wiring.commit_records(dataset)
+            recorder.follow(dataset.url, records, coordinates=self._coordinates, counted_as=url)
+        if self._metrics is not None:
+            self._metrics.serves(dataset.url)
+        return dataset

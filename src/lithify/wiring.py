@@ -3,19 +3,30 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lithify.datasets.registry import all_registered, registered_for
 
+COMPILING_AFTER_S = 4.0
+"""Shorter runs have nothing to wait for."""
+COMPILING = (
+    "What merges rows has to be compiled for this machine, once: the first compaction waits about half a "
+    "minute for that. `lithify warm-up` does it ahead of time."
+)
+
 if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.config.model import Config
+    from lithify.coordination.commit_records import CommitRecords
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.kind import Dataset
+    from lithify.datasets.registry import Registered
     from lithify.engine.ports import Engine
     from lithify.engine.spark import SparkEngine
     from lithify.events import Observer
@@ -27,18 +38,24 @@ if TYPE_CHECKING:
     from lithify.service.garbage_loop import Collector
     from lithify.service.loops import LoopOptions
     from lithify.service.options import CoordinatorOptions, WorkerOptions
+    from lithify.service.recording import Recorder
     from lithify.service.room import Room
     from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
+    from lithify.store.metered import Answer, Verb
     from lithify.store.objects import ObjectStore
     from lithify.store.waiting import Waiting
 
 
 def open_dataset(
-    url: str, config: Config, metrics: Metrics | None = None, waiting: Waiting | None = None
+    url: str,
+    config: Config,
+    metrics: Metrics | None = None,
+    waiting: Waiting | None = None,
+    count: Callable[[Verb, Answer], None] | None = None,
 ) -> Dataset:
-    """The dataset at `url`; `metrics` sees what is read of it, and counts the requests to its store. It waits
-    for that as commands do, or as `waiting` says."""
+    """The dataset at `url`; `metrics` sees what is read of it. It and `count` are told of the requests to its
+    store, for which it waits as commands do, or as `waiting` says."""
     from lithify.clock import SystemClock
     from lithify.datasets.waiting import command_waiting
     from lithify.ids import RandomIds
@@ -48,13 +65,17 @@ def open_dataset(
 
     open_kind: Callable[..., Dataset] = registered_for(url).load().open
     clock, ids = SystemClock(), RandomIds()
-    if metrics is None:
+    if metrics is None and count is None:
         return open_kind(url, config, clock, ids, lambda store: store, waiting)
-    from lithify.service.metered import metered
     from lithify.store.metered import MeteredStore
 
     def wrap(store: ObjectStore) -> ObjectStore:
-        return MeteredStore(store, metrics.count_request)
+        counted = store if count is None else MeteredStore(store, count)
+        return counted if metrics is None else MeteredStore(counted, metrics.count_request)
+
+    if metrics is None:
+        return open_kind(url, config, clock, ids, wrap, waiting)
+    from lithify.service.metered import metered
 
     return metered(open_kind(url, config, clock, ids, wrap, waiting), metrics, clock)
 
@@ -81,6 +102,45 @@ def preload(urls: Iterable[str]) -> str:
     """What Python workers for these datasets begin with."""
     kinds = {registered_for(url) for url in urls}
     return ",".join(kind.warm_up for kind in all_registered() if kind in kinds and kind.warm_up)
+
+
+def warm_up(kind: Registered) -> None:
+    """Do in this process what the first Python worker for such datasets would do, and what lasts of it."""
+    from importlib import import_module
+
+    module, _, name = kind.warm_up.partition(":")
+    getattr(import_module(module), name)()
+
+
+@contextmanager
+def telling_of_compilation(
+    config: Config, urls: Sequence[str], tell: Callable[[str], None], *, after_s: float = COMPILING_AFTER_S
+) -> Iterator[None]:
+    """Meanwhile, if it takes long and tasks run on this machine, `tell` what has to be compiled first.
+    Whether something has to be is found out beside the work, which it would hold up."""
+    is_over = threading.Event()
+
+    def look() -> None:
+        if is_over.wait(after_s) or not _is_local(config):
+            return
+        cold = [kind for kind in all_registered() if not kind.is_warmed_up(os.environ)]
+        if any(registered_for(url) in cold for url in urls) and not is_over.is_set():
+            tell(COMPILING)
+
+    looking = threading.Thread(target=look, name="lithify-warm", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        looking.join()
+
+
+def _is_local(config: Config) -> bool:
+    from lithify.engine.ambient import MASTER, ambient_settings
+
+    decided = ambient_settings(os.environ).get(MASTER, "local") if config.spark.master is None else ""
+    return (config.spark.master or decided).startswith("local")
 
 
 def leadership(dataset: Dataset, holder: str | None = None) -> Leadership:
@@ -194,7 +254,7 @@ def worker_options(config: Config) -> WorkerOptions:
         max_concurrent_compactions=worker.max_concurrent_compactions,
         heartbeat_interval_ms=to_milliseconds(worker.heartbeat_interval),
         heartbeat_min_interval_ms=to_milliseconds(worker.heartbeat_min_interval),
-        heartbeat_bytes=worker.heartbeat_bytes,
+        heartbeat_bytes=int(worker.heartbeat_bytes),
         spare_claim_delay_ms=to_milliseconds(worker.compactions_poll_interval),
         range_start_timeout_ms=to_milliseconds(worker.range_start_timeout),
         first_retry_pause_ms=to_milliseconds(worker.first_retry_pause),
@@ -207,6 +267,23 @@ def heartbeat_timeout_ms(config: Config) -> int:
     from lithify.config.durations import to_milliseconds
 
     return to_milliseconds(config.service.worker_heartbeat_timeout)
+
+
+def recorder(config: Config, clock: Clock) -> Recorder | None:
+    """What keeps a record of each commit; `None` when the settings say that nothing does."""
+    from lithify.config.durations import to_milliseconds
+    from lithify.service.recording import Recorder
+
+    keep_ms = to_milliseconds(config.service.keep_history)
+    return Recorder(clock, keep_ms=keep_ms) if keep_ms else None
+
+
+def commit_records(dataset: Dataset) -> CommitRecords:
+    """The records of the commits of `dataset`."""
+    from lithify.coordination.commit_records import CommitRecords
+
+    store, folder = registered_for(dataset.url).load().own_place(dataset)
+    return CommitRecords(store, folder)
 
 
 def collector(dataset: Dataset, config: Config, observer: Observer) -> Collector | None:

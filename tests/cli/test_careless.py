@@ -46,14 +46,30 @@ def test_what_people_copy_is_whole_on_a_narrow_terminal(path: Path, monkeypatch:
     assert run["views"][0]["sst"]["id"] in invoke("inspect", "manifest", path).stdout
     (compaction,) = invoke_json("inspect", "compactions", path)["compactions"]
     lines = invoke("inspect", "compactions", path).stdout.splitlines()
-    (line,) = (line for line in lines if compaction["id"] in line)
-    assert "completed" in line
+    (line,) = (line for line in lines if compaction["id"][-6:] in line)
+    assert compaction["id"] not in line
+    waited = invoke("wait", path, compaction["id"][-6:].lower())
+    assert (waited.exit_code, waited.stdout) == (0, f"{compaction['id']} completed\n")
 
 
 def test_nothing_is_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     for command in (["plan", "--full"], ["status"], ["gc"], ["inspect", "manifest"]):
         assert "…" not in invoke(*command, path).stdout
+
+
+def test_what_is_piped_is_in_whole_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless somebody says how wide it is to be, as `watch` does."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    ids = [view["id"] for view in invoke_json("inspect", "manifest", path)["root"]["l0"]]
+    lines = invoke("inspect", "manifest", path).stdout.splitlines()
+    assert len(ids) == 3
+    for sst in ids:
+        (line,) = (line for line in lines if sst in line)
+        assert "user:100:0" in line
+        assert len(line) > 80
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, invoke("inspect", "manifest", path).stdout.splitlines())) <= 60
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])

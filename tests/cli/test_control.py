@@ -44,7 +44,7 @@ def test_the_life_of_a_submitted_compaction(path: Path) -> None:
     waited = invoke("wait", "--timeout", "1s", "--set", "service.commit_compacted_interval=1s", path)
     assert waited.exit_code == 9
     told, _ = waited.stderr.splitlines()
-    assert told == f"{compaction_id} 0% submitted, waits for a coordinator; none is running"
+    assert told == f"{compaction_id[-6:]} 0% submitted, waits for a coordinator; none is running"
     assert "lithify status" in waited.stderr
 
     cancelled = {"cancelled": [compaction_id], "left_alone_ms": 60_000}
@@ -52,6 +52,10 @@ def test_the_life_of_a_submitted_compaction(path: Path) -> None:
     ended = invoke("wait", path, compaction_id)
     assert (ended.exit_code, ended.stdout) == (1, f"{compaction_id} failed: was cancelled\n")
     assert invoke("cancel", path, compaction_id).exit_code == 2
+    short = compaction_id[-6:].lower()
+    assert invoke("wait", path, short).stdout == f"{compaction_id} failed: was cancelled\n"
+    unknown = invoke("cancel", path, "ZZZZZZ")
+    assert (unknown.exit_code, "whose id ends in ZZZZZZ" in unknown.stderr) == (2, True)
 
     again = invoke_json("retry", path, compaction_id)
     assert again["coordinator_is_alive"] is False

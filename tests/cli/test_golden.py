@@ -26,7 +26,10 @@ CHANGING = (
     ("id", r"\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b"),
     ("uuid", r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"),
     ("hash", r"\b(?=[0-9]*[a-f])[0-9a-f]{16,64}\b"),
-    ("end of an id", r"(?m)^[0-9A-HJKMNP-TV-Z]{6}\b"),
+    (
+        "end of an id",
+        r"(?m)(?<=lithify-)[0-9A-HJKMNP-TV-Z]{6}\b|(?<![-./\w])(?!MASTER)[0-9A-HJKMNP-TV-Z]{6}\b",
+    ),
     ("time", r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?"),
     ("snapshot", r"\b\d{17,19}\b"),
     ("ms", r"\b1[78]\d{11}\b"),
@@ -61,25 +64,30 @@ def steady(text: str, folder: Path) -> str:
 def check(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str], None]:
     """Compare a text with the file of that name."""
 
-    def compare(name: str, text: str) -> None:
-        file, found = GOLDEN / f"{name}.txt", steady(text, tmp_path)
-        if request.config.getoption("--rewrite-golden"):
-            file.write_text(found)
-        assert found == file.read_text(), f"see --rewrite-golden in {__file__}"
+    return lambda name, text: compare(request, name, steady(text, tmp_path))
 
-    return compare
+
+def compare(request: pytest.FixtureRequest, name: str, found: str) -> None:
+    """Compare a steady text with the file of that name."""
+    file = GOLDEN / f"{name}.txt"
+    if request.config.getoption("--rewrite-golden"):
+        file.write_text(found)
+    assert found == file.read_text(), f"see --rewrite-golden in {__file__}"
 
 
 @pytest.fixture(autouse=True)
 def as_wide_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", WIDTH)
-    monkeypatch.setenv("TERMINAL_WIDTH", WIDTH)
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", int(WIDTH))
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     """Five flushes. How many versions of its manifest and files of its log that makes, chance decides."""
-    path = tmp_path / "db"
+    return make_database(tmp_path / "db")
+
+
+def make_database(path: Path) -> Path:
     with open_db(path) as opened:
         for n in range(5):
             opened.write_batch([Put(b"key %03d" % k, b"value %d" % n) for k in range(100)])
@@ -90,9 +98,13 @@ def database(tmp_path: Path) -> Path:
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     """Two days of small files."""
+    return make_table(tmp_path)
+
+
+def make_table(folder: Path) -> Table:
     import pyarrow as pa
 
-    table = new_table(new_catalog(tmp_path, name="lake"))
+    table = new_table(new_catalog(folder, name="lake"))
     for n in range(4):
         times = [START + n * DAY / 2 + k * DAY / 40 for k in range(10)]
         table.append(pa.table([times, list(range(10)), ["a"] * 10], schema=ARROW))

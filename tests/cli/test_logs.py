@@ -71,6 +71,13 @@ def test_the_life_of_workers_is_told_at_info(capsys: pytest.CaptureFixture[str])
     ]
 
 
+def test_what_is_given_back_is_told_with_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
+    play("json", "info", *LIFE[:2], events.GivenBack(URL, "c", "w", 3))
+    _, line = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert (line["message"], line["level"]) == ("given back", "info")
+    assert (line["finished_ranges"], line["open_ranges"], line["bytes_read"]) == (1, 3, 90)
+
+
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     play("text", "debug", *LIFE)
     lines = capsys.readouterr().err.splitlines()

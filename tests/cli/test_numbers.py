@@ -116,6 +116,11 @@ def test_an_age_that_is_none(template: Path, tmp_path: Path, text: str, delete: 
     assert sorted(path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("text", ["2h", "1h 30m", "0", "3600", "1e3", "0.5"])
+def test_an_age(template: Path, text: str) -> None:
+    assert invoke("gc", f"--min-age={text}", template).exit_code == 0
+
+
 @pytest.mark.parametrize("text", NO_DURATIONS)
 def test_a_time_to_wait_that_is_none(template: Path, text: str) -> None:
     result = invoke("wait", "--timeout", text, template)

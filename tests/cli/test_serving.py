@@ -80,6 +80,8 @@ def test_a_service_from_start_to_stop(tmp_path: Path) -> None:
     options = ["--master", "local[1]", "--metrics-port", "0", "--log-format", "json"]
     quick = ["--set", "service.poll_interval=200ms"]
     with running(tmp_path / "log", "run", *options, *quick, path) as service:
+        started = service.wait_for("started")
+        assert (started["coordinates"], started["works"], started["first"]) == (True, True, str(path))
         url = service.wait_for("metrics are served")["url"]
         assert url.startswith("http://127.0.0.1:")
         service.wait_for("epoch taken")
@@ -104,6 +106,8 @@ def test_a_service_from_start_to_stop(tmp_path: Path) -> None:
     # Every line is JSON of ours: Spark says nothing. Lifecycle events are at INFO, with their values.
     lines = service.lines()
     assert {line["logger"] for line in lines} == {"lithify"}
+    assert lines[-1]["message"] == "stopped"
+    assert lines[-1]["seconds"] > 0
     events = {line["event"]: line for line in lines if "event" in line}
     for event in ("Claimed", "Prepared", "Compacted", "Committed"):
         assert events[event]["level"] == "info"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+
+from lithify.cli import status
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt, Failure
 from lithify.compaction.model import Compaction, Ledger
@@ -42,6 +46,24 @@ def test_a_database_at_rest_and_one_with_a_foreign_coordinator(tmp_path: Path) -
     assert invoke_json("status", path)["coordinator"]["presence"] == "slatedb"
 
 
+def test_it_is_watched_until_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "db"
+    database(path, 2)
+    slept = list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", sleep)  # type: ignore[attr-defined]
+    shown = invoke("status", "--watch", path)
+    assert (shown.exit_code, shown.stdout.count("Coordinator: none has ever run")) == (130, 2)
+    slept.clear()
+    first, second, *_ = invoke("status", "--watch", "--json", path).stdout.splitlines()
+    assert json.loads(first)["url"] == json.loads(second)["url"] == path.as_uri()
+
+
 def test_what_is_under_way(tmp_path: Path) -> None:
     path = tmp_path / "db"
     database(path, 5)
@@ -75,5 +97,10 @@ def test_what_is_under_way(tmp_path: Path) -> None:
     assert found["cost_bytes"] == proposal.cost_bytes
     assert found["since_ms"] is not None
     shown = " ".join(invoke("status", path).stdout.split())
-    for said in ("waits for its silent worker", "disk on fire", f"{gone} after 3 attempts: never worked"):
+    for said in (
+        "waits for its silent worker",
+        "disk on fire",
+        f"{gone[-6:]} after 3 attempts: never worked",
+    ):
         assert said in shown
+    assert compaction_id not in shown

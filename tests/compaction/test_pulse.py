@@ -7,6 +7,11 @@ import pytest
 from lithify.backoff import GrowingPause
 from lithify.compaction.attempts import Movement
 from lithify.compaction.heartbeat_gate import Pulse
+from lithify.compaction.model import Compaction, Progress, RangeProgress, State
+from lithify.compaction.running import Claim, Prepared
+from lithify.compaction.transitions import AnyCompaction
+from lithify.compaction.work import Job, RangeOutcome, RangeWork
+from lithify.ids import RandomIds
 
 HEARTBEAT_BYTES = 100
 START_TIMEOUT_MS = 600_000
@@ -50,6 +55,31 @@ def test_a_finished_range_deserves_one_however_small() -> None:
     assert deserves(pulse, 2)
     pulse.beat()
     assert not deserves(pulse, 3)
+
+
+def test_what_ranges_under_way_have_read() -> None:
+    pulse = Pulse(0)
+    pulse.look({"0-a": movement(0, 70, 20), "0-b": movement(0, 30), "1-a": movement(1, 5)}, 1)
+    assert pulse.reading == {0: 70, 1: 5}
+    pulse.look({"0-b": movement(0, 40)}, 2)
+    assert pulse.reading == {0: 70, 1: 5}
+    pulse.finish(0, 120, 3)
+    pulse.look({"0-b": movement(0, 40)}, 4)
+    assert pulse.reading == {1: 5}
+
+
+def test_a_claim_is_as_far_as_its_bytes() -> None:
+    pulse = Pulse(0)
+    recorded = Progress((RangeProgress("r0", ("done",)), *(RangeProgress(f"r{n}", ()) for n in range(1, 4))))
+    compaction: AnyCompaction = Compaction(RandomIds().ulid(1), "spec", State.RUNNING, progress=recorded)
+    claim = Claim(compaction, 0, 0, 0, pulse)
+    works = tuple(RangeWork(f"r{n}", lambda _: None, None, 100) for n in range(4))
+    assert set(claim.begin(Prepared(Job(works), frozenset({"done"})), str)) == {1, 2, 3}
+    assert (claim.done_bytes, claim.cost_bytes) == (0, 300)
+    claim.finish(1, RangeOutcome(("o",), 90, 40, {}, 0.0, 0), 1)
+    # The second has read more than was reckoned with; what is no range of it was written by anybody.
+    pulse.look({"2-a": movement(2, 250), "3-a": movement(3, 20), "9-a": movement(9, 70)}, 2)
+    assert (claim.done_bytes, claim.cost_bytes) == (220, 300)
 
 
 def test_a_finished_range_counts_once() -> None:

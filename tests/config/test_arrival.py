@@ -25,6 +25,7 @@ from lithify.datasets.waiting import service_waiting
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.store.urls import with_wait
 from lithify.store.waiting import Waiting
+from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke_json, logging_as_before
 from tests.datasets.iceberg.tables import new_catalog, new_table
@@ -157,6 +158,9 @@ CASES: dict[str, Case] = {
     "service.embedded_worker": Case(False, False, lambda b: b.config.service.embedded_worker),
     "service.collect_garbage": Case(
         False, None, lambda b: wiring.collector(b.dataset(), b.config, events.ignore)
+    ),
+    "service.keep_history": Case(
+        "7d", 7 * 86_400_000, lambda b: cast(Any, wiring.recorder(b.config, ManualClock()))._keep_ms
     ),
     "service.store_wait": Case("forever", (math.inf,) * 4, lambda b: b.waits()),
     "service.worker.max_concurrent_compactions": Case(7, 7, lambda b: b.worker().max_concurrent_compactions),

@@ -15,6 +15,7 @@ from lithify.config import loading
 from lithify.config.durations import format_duration, parse_duration
 from lithify.config.loading import Loaded
 from lithify.config.model import options
+from lithify.config.sizes import format_size, parse_size
 from lithify.datasets.iceberg.settings import IcebergSettings
 from lithify.datasets.registry import config_type
 from lithify.datasets.slatedb.settings import SlatedbSettings
@@ -164,6 +165,9 @@ def test_an_option_of_no_place_is_refused(name: str) -> None:
         ("[service]\npoll_interval = '5s'\npoll_interval_ms = 5000", "same setting"),
         ("[service]\npoll_interval_ms = -1", "whole number of milliseconds"),
         ("[slatedb]\nmax_sst_size = 0", "max_sst_size.*greater than"),
+        ("[slatedb]\nmax_sst_size = '64 parsecs'", "max_sst_size.*not a size.*256MB"),
+        ("[slatedb]\nmax_sst_size = '1G'", "max_sst_size.*not a size"),
+        ("[slatedb]\nblock_size = '1.0001kB'", "whole number of bytes"),
         ("[slatedb]\nmax_sst_size_ms = 1", "no setting .*max_sst_size_ms"),
         ("[log]\nformat = 'xml'", "log.format.*text"),
         ("[metrics]\nport = 70000", "metrics.port"),
@@ -190,6 +194,9 @@ def test_what_does_not_fit_is_refused_with_its_place(tmp_path: Path, text: str, 
         ("LITHIFY_SERVICES__POLL_INTERVAL", "LITHIFY_SERVICE__POLL_INTERVAL"),
         ("LITHIFY_SERVICE_POLL_INTERVAL", "two underscores"),
         ("LITHIFY_COMPACTOR_OPTIONS_POLL_INTERVAL", "two underscores"),
+        ("LITHIFY_METRICS_PORT", "two underscores"),
+        ("LITHIFY_CACHE_DIRECTORY", "mean LITHIFY_CACHE_DIR"),
+        ("LITHIFY_MASTER", "names no setting"),
     ],
 )
 def test_misspelled_variables_are_refused(monkeypatch: pytest.MonkeyPatch, variable: str, says: str) -> None:
@@ -200,9 +207,59 @@ def test_misspelled_variables_are_refused(monkeypatch: pytest.MonkeyPatch, varia
 
 
 def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LITHIFY_PORT_9090_TCP", "tcp://10.0.0.1:9090")
+    """Kubernetes makes some for services named lithify and lithify-metrics."""
+    for name in ("PORT", "PORT_9090_TCP", "METRICS_PORT", "METRICS_PORT_9090_TCP_ADDR"):
+        monkeypatch.setenv(f"LITHIFY_{name}", "tcp://10.0.0.1:9090")
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_METRICS", "METRICS_SERVICE_HOST"):
+        monkeypatch.setenv(f"LITHIFY_{name}", "9090")
     monkeypatch.setenv("LITHIFY_CACHE_DIR", "cache")
     assert load().origins == {}
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("[service]\npol_interval = '5s'\n[slatedb]\nmax_sst_size = 'large'\n")
+    monkeypatch.setenv("LITHIFY_NO_SUCH", "1")
+    monkeypatch.setenv("LITHIFY_SPARK", "1")
+    with pytest.raises(Refused) as refusal:
+        load(path, {"metrics.port": ("--metrics-port", "x"), "log.format": ("--log-format", "text")})
+    first, *others = str(refusal.value).splitlines()
+    assert first == "5 things are wrong with the settings:"
+    for said, other in zip(
+        ("LITHIFY_NO_SUCH", "LITHIFY_SPARK names a table", "service.pol_interval", "--metrics-port", "large"),
+        others,
+        strict=True,
+    ):
+        assert said in other
+    path.write_text("= 3")
+    with pytest.raises(Refused, match=r"is not TOML(.|\n)*LITHIFY_NO_SUCH(.|\n)*--metrics-port"):
+        load(path, {"metrics.port": ("--metrics-port", "x")})
+
+
+def test_sizes_are_written_as_people_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "lithify.toml"
+    path.write_text("[slatedb]\nmax_sst_size = '1GiB'\nblock_size = 4096\n")
+    monkeypatch.setenv("LITHIFY_SERVICE__WORKER__HEARTBEAT_BYTES", "0.5 mb")
+    loaded = load(path, {"slatedb.block_size": ("--block-size", "8KiB")})
+    slatedb = loaded.config.of(SlatedbSettings)
+    assert (slatedb.max_sst_size, slatedb.block_size) == (1 << 30, 8192)
+    assert loaded.config.service.worker.heartbeat_bytes == 500_000
+    values = {setting.name: setting.value for setting in loaded.settings()}
+    assert format_size(values["slatedb.max_sst_size"]) == "1GiB"  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 1 << 60))
+def test_sizes_are_read_back_as_written(size_bytes: int) -> None:
+    assert parse_size(format_size(size_bytes)) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("256MiB", 1 << 28), ("64MB", 64_000_000), ("100kB", 100_000), ("4KiB", 4096), ("17", 17), ("0", 0)],
+)
+def test_sizes_are_written_with_the_unit_that_fits(text: str, size_bytes: int) -> None:
+    assert (parse_size(text), format_size(size_bytes)) == (size_bytes, text)
+    assert parse_size(f" {text.lower()} ") == size_bytes
 
 
 FORMER = """

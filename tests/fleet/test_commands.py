@@ -11,7 +11,6 @@ from pyiceberg.utils.config import Config
 import lithify
 from lithify import wiring
 from lithify.config.model import Config as Settings
-from lithify.config.sizes import parse_size
 from lithify.fleet.catalog import QueueState, Rule
 from lithify.fleet.members import Load, Member, Role
 from lithify.planning.fleet.hints import Hint
@@ -151,20 +150,6 @@ def test_the_same_as_calls(tmp_path: Path) -> None:
     fleet.delete_queue("small")
     with pytest.raises(lithify.Refused, match="no queue 'small'"):
         fleet.drain_queue("small")
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("7", 7), ("500MB", 500_000_000), ("2 GiB", 2 << 30), ("1.5kB", 1_500), ("3k", 3_000), ("1B", 1)],
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "MB", "-1", "1 XB", "1e9", "5 MB x"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ValueError, match="is no size"):
-        parse_size(text)
 
 
 def test_settings_of_a_rule_win_over_those_of_the_process(tmp_path: Path) -> None:

@@ -101,6 +101,24 @@ def test_the_life_of_a_compaction_on_a_worker(metrics: Metrics, clock: ManualClo
     assert of_db(metrics, "lithify_failures_total", kind="attempt_failed") == 1
 
 
+def test_progress_is_counted_by_bytes_while_it_is_made(metrics: Metrics, clock: ManualClock) -> None:
+    metrics(events.Claimed(URL, "c", "w"))
+    clock.advance_s(10)
+    metrics(events.Moved(URL, "c", 250, 1000))
+    metrics(events.Heartbeat(URL, "c", "w", 400))
+    assert of_db(metrics, "lithify_bytes_moved_total") == 400
+    assert of_db(metrics, "lithify_running_done_bytes") == 250
+    assert of_db(metrics, "lithify_running_bytes") == 1000
+    assert of_db(metrics, "lithify_running_seconds_left") == 30
+    metrics(events.RangeFinished(URL, "c", 0, 1000, 390, 100, 1, 1, 0.1))
+    assert of_db(metrics, "lithify_bytes_moved_total") == 490, "what a heartbeat told is not counted again"
+    metrics(events.Moved(URL, "c", 1000, 1000))
+    assert of_db(metrics, "lithify_running_seconds_left") == 0
+    metrics(events.Compacted(URL, "c", 1))
+    assert of_db(metrics, "lithify_running_bytes") == 0
+    assert of_db(metrics, "lithify_bytes_moved_total") == 490
+
+
 @pytest.mark.parametrize(
     ("event", "name", "labels"),
     [

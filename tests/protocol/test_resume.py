@@ -47,7 +47,9 @@ def dies(rig: Rig, coordinator: Coordinator, worker: Worker) -> None:
 
 
 def stops(rig: Rig, coordinator: Coordinator, worker: Worker) -> None:
+    compaction, open_ranges = rig.only, len(rig.only.progress.ranges) - len(recorded(rig.only))  # type: ignore[union-attr]
     worker.release()
+    assert rig.seen(events.GivenBack) == [events.GivenBack(worker.url, compaction.id, worker.id, open_ranges)]
 
 
 Ending = Callable[[Rig, Coordinator, Worker], None]

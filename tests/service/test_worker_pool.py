@@ -197,6 +197,23 @@ def test_what_cannot_be_opened_is_tried_again_beside_the_others(error: LithifyEr
     assert "toy:///bad" in claims(service)
 
 
+def test_a_place_without_a_dataset_is_told_of_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As opened lazily by its kind: there is no ledger yet, which alone would be nothing to speak of."""
+    service = Service("nothing", "never-coordinated")
+    for toy in service.toys.values():
+        monkeypatch.setattr(toy, "value", None)
+    nothing = service.toy("nothing")
+    with monkeypatch.context() as missing:
+        error = DatasetNotFound("there is no database at toy:///nothing")
+        missing.setattr(nothing, "snapshot", lambda: (_ for _ in ()).throw(error))
+        service.rounds(3)
+    (told,) = service.seen(events.Quarantined)
+    assert (told.dataset, told.reason) == (nothing.url, str(error))
+    service.rounds(10)
+    assert [event.dataset for event in service.seen(events.Recovered)] == [nothing.url]
+    assert service.toy("never-coordinated").snapshots == 1
+
+
 def test_a_quarantine_ends_under_the_name_it_began_with() -> None:
     """A dataset that could not be opened yet is called as it was given, later as it calls itself."""
     service = Service("bad", "good")

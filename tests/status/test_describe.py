@@ -60,9 +60,14 @@ def test_how_long_still_is_reckoned_from_what_this_worker_did() -> None:
     stay = Stay(NOW_MS - 10_000, (DONE, DONE, OPEN, OPEN))
     known = Known(1000, (DONE, DONE, DONE, OPEN), stay)
     assert status_of(running(), known).remaining_ms == 10_000
+    assert status_of(running(), known).bytes_per_s == 25
     assert status_of(running(), known).since_ms == NOW_MS - 10_000
+    reported = replace(known, movements={"a": moving(3, 125)})
+    assert status_of(running(), reported).bytes_per_s == round(375 / 10)
+    assert status_of(running(), reported).remaining_ms == round(125 / 375 * 10_000)
     assert status_of(running(), replace(known, ranges=(DONE, DONE, OPEN, OPEN))).remaining_ms is None
     assert status_of(running(), replace(known, stay=None)).remaining_ms is None
+    assert status_of(running(), replace(known, stay=None)).bytes_per_s is None
 
 
 def test_waiting_for_spark_does_not_slow_the_estimate_down() -> None:

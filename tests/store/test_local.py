@@ -191,6 +191,41 @@ def test_what_killed_writers_left_is_listed_apart_and_deleted(tmp_path: Path) ->
     assert store.get("db/a") == b"object"
 
 
+def test_a_lock_file_goes_with_its_object_unless_somebody_holds_the_lock(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    etag = store.create("probe", b"1")
+    store.replace("probe", b"2", etag)
+    assert (tmp_path / "probe#0").exists()
+    with (tmp_path / "probe#0").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        store.delete("probe")
+        assert (tmp_path / "probe#0").exists()
+    store.delete("probe")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_on_a_file_that_is_gone_counts_for_nothing(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening the lock file and locking it, somebody deletes the object, and a third one replaces its
+    successor: who locked the file of before must not go on beside that one."""
+    etag = store.create("lease", b"1")
+    wait_for, opened = local._wait_for, list[int]()
+
+    def slow(fd: int, path: Path, ends_s: float) -> None:
+        if not opened:
+            (tmp_path / "lease#0").unlink()
+            (tmp_path / "lease#0").touch()
+        opened.append(fd)
+        wait_for(fd, path, ends_s)
+
+    monkeypatch.setattr(local, "_wait_for", slow)
+    store.replace("lease", b"2", etag)
+    assert len(opened) == 2
+    assert store.get("lease") == b"2"
+
+
 def test_who_was_suspended_while_it_replaced_keeps_others_waiting_for_a_finite_time(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

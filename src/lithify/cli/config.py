@@ -13,6 +13,7 @@ import typer
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import load_settings
+from lithify.config.sizes import Bytes, format_size
 
 if TYPE_CHECKING:
     from lithify.config.loading import Setting
@@ -75,7 +76,8 @@ def as_toml(settings: Iterable[Setting], help_of: Mapping[str, str]) -> str:
 def _assignment(setting: Setting) -> str:
     if setting.value is None:
         return f"# {_key(setting.path[-1])} is not set"
-    value = "{}" if setting.value == {} else json.dumps(setting.value, ensure_ascii=False)
+    written = format_size(setting.value) if isinstance(setting.value, Bytes) else setting.value
+    value = "{}" if written == {} else json.dumps(written, ensure_ascii=False)
     return f"{_key(setting.path[-1])} = {value}"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, CompactionIds, ConfigFile, Full, Sets, StoreOptions, Url
@@ -20,7 +20,6 @@ from lithify.views.consoles import standard_error
 if TYPE_CHECKING:
     from lithify.client import Job
     from lithify.compaction.status import CompactionStatus
-    from lithify.ids import Ulid
 
 
 @takes_kind_options("submit")
@@ -83,9 +82,8 @@ def cancel(
         from lithify import client
         from lithify.service.failures import CANCEL_PAUSE
 
-        wanted = _ids(compactions)
         with client.open(url, settings=effective) as dataset:
-            dataset.cancel(*wanted)
+            wanted = dataset.cancel(*compactions)
         pause_ms = CANCEL_PAUSE.first_ms
         if as_json:
             print_json({"cancelled": wanted, "left_alone_ms": pause_ms})
@@ -114,7 +112,7 @@ def retry(
         from lithify import client
 
         with client.open(url, settings=effective) as dataset:
-            _report(dataset.retry(*_ids(compactions)), as_json)
+            _report(dataset.retry(*compactions), as_json)
 
 
 def wait(
@@ -145,12 +143,11 @@ def wait(
         effective = settings(config, sets, store_option=store_option)
         from lithify import client
 
-        wanted = _ids(compactions) if compactions else None
         with (
             client.open(url, settings=effective) as dataset,
             Bars(standard_error(), quiet=as_json) as bars,
         ):
-            ended = dataset.wait(wanted, timeout_s=_seconds(timeout), on_look=bars.draw)
+            ended = dataset.wait(compactions or None, timeout_s=_seconds(timeout), on_look=bars.draw)
         if as_json:
             print_json(
                 [{"compaction": o.compaction, "state": o.state.value, "reason": o.reason} for o in ended]
@@ -174,7 +171,12 @@ class Bars:
         self._console = console
         self._has_lines = not quiet and not console.is_terminal
         self._told: dict[str, tuple[object, ...]] = {}
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TextColumn("{task.fields[said]}"),
+        )
         self._progress = Progress(*columns, console=console, transient=True, disable=quiet or self._has_lines)
         self._tasks: dict[str, TaskID] = {}
 
@@ -188,26 +190,23 @@ class Bars:
     def draw(self, found: Sequence[CompactionStatus]) -> None:
         """Show how things stand now."""
         for c in found:
+            moving = "" if c.bytes_per_s is None else f" at {text.rate(c.bytes_per_s)}"
             left = f", {text.duration(c.remaining_ms)} left" if c.remaining_ms is not None else ""
-            said = f"{c.state.value}{left}" + (f", waits for {c.waits_for}" if c.waits_for else "")
+            said = f"{c.state.value}{moving}{left}" + (f", waits for {c.waits_for}" if c.waits_for else "")
             news = (c.state, c.waits_for, round(c.share_done * 10))
             if self._has_lines and self._told.get(c.id) != news:
                 self._told[c.id] = news
                 self._console.print(
-                    f"{c.id} {c.share_done:.0%} {said}", highlight=False, soft_wrap=True, markup=False
+                    f"{text.short_id(c.id)} {c.share_done:.0%} {said}",
+                    highlight=False,
+                    soft_wrap=True,
+                    markup=False,
                 )
             if c.id not in self._tasks:
-                self._tasks[c.id] = self._progress.add_task(c.id, total=1.0, said=said)
-            self._progress.update(self._tasks[c.id], completed=c.share_done, said=said)
-
-
-def _ids(given: Sequence[str]) -> list[Ulid]:
-    from lithify.ids import parse_ulid
-
-    try:
-        return list(dict.fromkeys(parse_ulid(i) for i in given))
-    except ValueError:
-        raise Refused(f"{' '.join(given)}: not ids of compactions; `lithify status` shows them") from None
+                self._tasks[c.id] = self._progress.add_task(
+                    text.short_id(c.id), total=max(c.cost_bytes, 1), said=said
+                )
+            self._progress.update(self._tasks[c.id], completed=c.done_bytes, said=said)
 
 
 def _seconds(timeout: str | None) -> float | None:

@@ -110,7 +110,7 @@ def print_findings(findings: list[Finding]) -> None:
     table.add_column(overflow="fold")
     for f in findings[: text.MAX_SHOWN]:
         colour = _COLOURS[f.severity.value]
-        table.add_row(f"[{colour}]{f.severity.value}[/]", f.check, escape(f.says))
+        table.add_row(f"[{colour}]{f.severity.value}[/]", f.check, escape(text.short_ids(f.says)))
         if f.do:
             table.add_row("", "", f"→ {escape(f.do)}")
     console = standard_output()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lithify.cli.hold import seconds_of
 from lithify.cli.options import AsJson, ConfigFile, LogFormat, Master, Sets, SparkConf, StoreOptions
 from lithify.cli.running import errors, pairs, print_json, print_shown
 from lithify.cli.settings import settings
+from lithify.cli.values import seconds_of
 
 if TYPE_CHECKING:
     from lithify.fleets import Fleet

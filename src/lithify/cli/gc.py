@@ -10,6 +10,7 @@ from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
+from lithify.cli.values import age_s
 
 
 @takes_kind_options("gc")
@@ -17,9 +18,11 @@ def gc(
     url: Url,
     delete: Annotated[bool, typer.Option("--delete", help="Delete it; without this, only say so.")] = False,
     min_age: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            metavar="SECONDS", help="Keep what is younger; default: 300, of a table 3600.", show_default=False
+            metavar="DURATION",
+            help="Keep what is younger, such as 2h, or a number of seconds; default: 5m, of a table 1h.",
+            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -37,13 +40,14 @@ def gc(
 
         lithify gc s3://bucket/my-db
 
-        lithify gc --delete --min-age 3600 s3://bucket/my-db
+        lithify gc --delete --min-age 2h s3://bucket/my-db
     """
     with errors(as_json):
         given.check(url)
+        min_age_s = None if min_age is None else age_s("--min-age", min_age)
         effective = settings(config, sets, given, store_option=store_option)
         from lithify import client
 
         with client.open(url, settings=effective) as dataset:
-            shown = dataset.collect_garbage(delete=delete, min_age_s=min_age, **given.asked().given)
+            shown = dataset.collect_garbage(delete=delete, min_age_s=min_age_s, **given.asked().given)
         print_shown(shown, as_json)

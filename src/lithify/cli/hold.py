@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_shown
 from lithify.cli.settings import settings
+from lithify.cli.values import seconds_of, time_of
 from lithify.errors import Refused
 
 DEFAULT_LEASE = "1h"
@@ -84,22 +84,3 @@ def hold(
                 lease_s = seconds_of(DEFAULT_LEASE) if lease_s is None else lease_s
                 shown = dataset.put_hold(snapshot=snapshot, at=at_time, name=name, lease_s=lease_s)
         print_shown(shown, as_json)
-
-
-def time_of(text: str) -> datetime:
-    """A time as people write it; without a zone, in UTC."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise Refused(f"{text[:40]!r} is no time; write it like 2025-01-31T12:00:00Z") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
-def seconds_of(text: str) -> float:
-    """A duration as settings write it."""
-    from lithify.config.durations import parse_duration
-
-    try:
-        return parse_duration(text).total_seconds()
-    except ValueError as error:
-        raise Refused(str(error)) from None

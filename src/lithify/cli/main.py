@@ -23,6 +23,7 @@ from lithify.cli.doctor import doctor
 from lithify.cli.expire import expire
 from lithify.cli.fleet import fleet_app
 from lithify.cli.gc import gc
+from lithify.cli.history import history
 from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
 from lithify.cli.maintain import maintain
@@ -33,12 +34,12 @@ from lithify.cli.rewrite_deletes import rewrite_position_delete_files
 from lithify.cli.rewrite_manifests import rewrite_manifests
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
+from lithify.cli.warming_up import warm_up
 from lithify.observe.logs import set_up_logs
 
 app = typer.Typer(
     help="Compact data in object storage, on Spark, while its owners keep working.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -67,8 +68,10 @@ app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)
 app.command("remove-orphans", rich_help_panel=HISTORY)(remove_orphans)
 app.command(rich_help_panel=LOOK)(status)
+app.command(rich_help_panel=LOOK)(history)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(gc)
+app.command("warm-up", rich_help_panel=LOOK)(warm_up)
 app.add_typer(inspect_app, name="inspect", rich_help_panel=LOOK)
 app.add_typer(config_app, name="config", rich_help_panel=LOOK)
 

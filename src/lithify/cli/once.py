@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 
 import typer
 
-from lithify import client
+from lithify import client, wiring
 from lithify.cli.running import print_json
 from lithify.clock import SystemClock
 from lithify.config.model import Config
 from lithify.datasets.options import Asked
-from lithify.events import each
-from lithify.observe.logs import EventLog
+from lithify.events import Observer, each
+from lithify.observe.logs import LOGGER, EventLog
 from lithify.observe.progress import ProgressBars
 from lithify.views.blocks import Line, notes
 from lithify.views.consoles import standard_error, standard_output
@@ -21,8 +23,12 @@ from lithify.views.drawing import draw
 
 def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_json: bool) -> None:
     """Compact until nothing is left to do, and tell what was done. Exits with 1 when something failed."""
-    with client.open(url, settings=config) as dataset, ProgressBars(standard_error()) as bars:
-        observe = each(EventLog(SystemClock()), *([] if as_json else [bars]))
+    with (
+        client.open(url, settings=config) as dataset,
+        ProgressBars(standard_error()) as bars,
+        _telling(config, url, bars, as_json),
+    ):
+        observe = _observer(config, bars, as_json)
         result = dataset.compact(full=asked.full, take_over=take_over, on_event=observe, **asked.given)
     if as_json:
         print_json(result.document)
@@ -34,11 +40,33 @@ def compact_once(url: str, config: Config, asked: Asked, *, take_over: bool, as_
         raise typer.Exit(1)
 
 
+def _telling(config: Config, url: str, bars: ProgressBars, as_json: bool) -> AbstractContextManager[None]:
+    """Say why nothing seems to happen."""
+    if as_json:
+        return nullcontext()
+    return wiring.telling_of_compilation(config, [url], bars.say)
+
+
+def _observer(config: Config, bars: ProgressBars, as_json: bool) -> Observer:
+    """What tells of the run while it lasts. What the bars tell people, the log says again only to those who
+    have asked for one (`--verbose`, `log.level`, `log.format`)."""
+    log = EventLog(SystemClock())
+    if as_json:
+        return log
+    wants_log = config.log.level is not None or config.log.format == "json"
+    is_verbose = logging.getLogger(LOGGER).isEnabledFor(logging.INFO)
+    return each(log, bars) if wants_log or is_verbose else bars
+
+
 def maintain_once(url: str, config: Config, skip: Collection[str], *, take_over: bool, as_json: bool) -> None:
     """Do all parts of maintenance once, and tell what was done. Exits with 1 when something failed or stands
     in the way."""
-    with client.open(url, settings=config) as dataset, ProgressBars(standard_error()) as bars:
-        observe = each(EventLog(SystemClock()), *([] if as_json else [bars]))
+    with (
+        client.open(url, settings=config) as dataset,
+        ProgressBars(standard_error()) as bars,
+        _telling(config, url, bars, as_json),
+    ):
+        observe = _observer(config, bars, as_json)
         done = dataset.maintain(skip=skip, take_over=take_over, on_event=observe)
     if as_json:
         print_json(done.document)

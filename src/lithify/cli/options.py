@@ -7,6 +7,15 @@ from typing import Annotated
 
 import typer
 
+
+def complete_setting(begun: str) -> list[str]:
+    """The settings a name may become, for shells that complete it."""
+    from lithify.config.model import options
+    from lithify.datasets.registry import config_type
+
+    return [f"{option.name}=" for option in options(config_type()) if option.name.startswith(begun)]
+
+
 Url = Annotated[
     str,
     typer.Argument(
@@ -74,6 +83,7 @@ Sets = Annotated[
         metavar="NAME=VALUE",
         help="Any setting, for example service.poll_interval=1s. "
         "`lithify config show` lists all. Wins over the environment and the file.",
+        autocompletion=complete_setting,
     ),
 ]
 LogFormat = Annotated[
@@ -87,5 +97,5 @@ MetricsPort = Annotated[
     ),
 ]
 CompactionIds = Annotated[
-    list[str], typer.Argument(metavar="COMPACTION", help="Ids, as `lithify status` shows them.")
+    list[str], typer.Argument(metavar="COMPACTION", help="Ids, whole or as `lithify status` shows them.")
 ]

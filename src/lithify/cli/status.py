@@ -5,12 +5,15 @@ Most of it is the same for databases and tables. A table adds its size and the t
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
@@ -18,6 +21,7 @@ from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
 from lithify.datasets.registry import registered_for
 from lithify.views import text
+from lithify.views.blocks import Alarm, Table, columns
 from lithify.views.consoles import standard_output
 from lithify.views.documents import plain
 from lithify.views.drawing import draw
@@ -26,11 +30,16 @@ if TYPE_CHECKING:
     from lithify.compaction.status import CompactionStatus, Status
 
 SHOWN_FAILURES = 5
+WATCH_INTERVAL_S = 2.0
+"""As often as tasks report how far they are."""
 
 
 @takes_kind_options("status")
 def status(
     url: Url,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again every two seconds, until stopped.")
+    ] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -42,13 +51,15 @@ def status(
 
     The stall is reckoned with l0_max_ssts, the writer's limit: give the value your database is opened
     with (--set slatedb.l0_max_ssts=16). Times are estimates from the recent pace. Of a table it says how much
-    awaits compaction, is compacted, skipped or deferred.
+    awaits compaction, is compacted, skipped or deferred. With --watch and --json, each look is one line.
 
     Examples:
 
         lithify status s3://bucket/my-db
 
         lithify status iceberg://catalog/namespace.table
+
+        lithify status --watch s3://bucket/my-db
 
         lithify status --json s3://bucket/my-db | jq '.compactions[] | select(.is_stale)'
     """
@@ -58,11 +69,31 @@ def status(
         from lithify import client
 
         with client.open(url, settings=effective) as dataset:
+            if watch:
+                _watch(dataset.status, as_json)
+                return
             found = dataset.status()
         if as_json:
             print_json(as_document(found))
         else:
             print_status(standard_output(), found)
+
+
+def _watch(look: Callable[[], Status], as_json: bool) -> None:
+    """Show how things stand again and again, until interrupted. On a terminal each look takes the place of
+    the one before; elsewhere they follow each other."""
+    console = standard_output()
+    while True:
+        found = look()
+        if as_json:
+            print(json.dumps(as_document(found)), flush=True)
+        else:
+            with console.capture() as shown:
+                print_status(console, found)
+            if console.is_terminal:
+                console.clear()
+            console.out(shown.get() if console.is_terminal else f"{shown.get()}\n", end="", highlight=False)
+        time.sleep(WATCH_INTERVAL_S)
 
 
 def as_document(found: Status) -> dict[str, Any]:
@@ -105,7 +136,7 @@ def as_document(found: Status) -> dict[str, Any]:
 def print_status(console: Console, found: Status) -> None:
     """Tables for people."""
     coordinator = found.coordinator
-    holder = f" ({coordinator.holder})" if coordinator.holder is not None else ""
+    holder = f" ({text.short_ids(coordinator.holder)})" if coordinator.holder is not None else ""
     console.print(f"[bold]{escape(found.url)}[/]", highlight=False, soft_wrap=True)
     console.print(f"Coordinator: {coordinator.says}, epoch {coordinator.epoch}{holder}", highlight=False)
     draw(console, registered_for(found.url).load().show_status(found).blocks)
@@ -122,50 +153,49 @@ def print_status(console: Console, found: Status) -> None:
     for failure in found.failures[-SHOWN_FAILURES:]:
         ago = text.duration(max(found.at_ms - failure.at_ms, 0))
         if failure.is_cancelled:
-            console.print(f"[yellow]Cancelled[/] {ago} ago: {failure.compaction}", highlight=False)
+            console.print(
+                f"[yellow]Cancelled[/] {ago} ago: {text.short_id(failure.compaction)}", highlight=False
+            )
             continue
         tries = f" after {failure.attempts} attempts" if failure.attempts else ""
-        console.print(
-            f"[red]Given up[/] {ago} ago: {failure.compaction}{tries}: {escape(failure.reason)}",
-            highlight=False,
-        )
+        name = text.short_id(failure.compaction)
+        console.print(f"[red]Given up[/] {ago} ago: {name}{tries}: {escape(failure.reason)}", highlight=False)
 
 
 def _print_compactions(console: Console, found: Status) -> None:
-    table = Table(title="Compactions", title_justify="left")
-    for heading in ("id", "unit", "state", "for", "done", "left", "worker", "attempts"):
-        table.add_column(heading, overflow="fold")
-    table.columns[0].no_wrap = True
-    shown = found.compactions[: text.MAX_SHOWN]
-    for c in shown:
-        since = found.at_ms - (c.since_ms if c.since_ms is not None else c.submitted_ms)
-        table.add_row(
-            c.id,
-            escape(c.unit),
-            c.state.value,
-            text.duration(since) if c.since_ms is not None else f"at most {text.duration(since)}",
-            _done(c),
-            text.duration(c.remaining_ms),
-            _worker(c),
-            str(c.attempts or "–"),
-        )
-    console.print(table)
-    text.print_rest(console, len(found.compactions), "compactions")
-    for c in shown:
+    headings = columns("=id", "unit", "state", "for", "done", "at", "left", "worker", "attempts")
+    rows = [_row(c, found.at_ms) for c in found.compactions]
+    draw(console, [Table("Compactions", headings, rows, of="compactions")])
+    for c in found.compactions[: text.MAX_SHOWN]:
+        name = text.short_id(c.id)
         if c.waits_for:
-            console.print(f"{c.id} waits for {c.waits_for}.", highlight=False, markup=False)
+            console.print(f"{name} waits for {c.waits_for}.", highlight=False, markup=False)
         if c.last_failure is not None:
-            console.print(f"{c.id} failed last because: {c.last_failure}", highlight=False, markup=False)
+            console.print(f"{name} failed last because: {c.last_failure}", highlight=False, markup=False)
+
+
+def _row(c: CompactionStatus, at_ms: int) -> tuple[str, ...]:
+    since = text.duration(at_ms - (c.since_ms if c.since_ms is not None else c.submitted_ms))
+    return (
+        text.short_id(c.id),
+        c.unit,
+        c.state.value,
+        since if c.since_ms is not None else f"at most {since}",
+        _done(c),
+        text.rate(c.bytes_per_s),
+        text.duration(c.remaining_ms),
+        _worker(c),
+        str(c.attempts or "–"),
+    )
 
 
 def _done(c: CompactionStatus) -> str:
     ranges = f", {c.finished_ranges}/{c.ranges} ranges" if c.ranges else ""
-    return f"{c.share_done:.0%} of {text.size(c.cost_bytes)}{ranges}"
+    return f"{text.size(c.done_bytes)} of {text.size(c.cost_bytes)} ({c.share_done:.0%}){ranges}"
 
 
 def _worker(c: CompactionStatus) -> str:
     if c.worker is None:
         return "–"
-    age = f"heard {text.duration(c.heartbeat_age_ms)} ago"
-    name = escape(c.worker)
-    return f"{name}, [red]{age}[/]" if c.is_stale else f"{name}, {age}"
+    says = f"{text.short_ids(c.worker)}, heard {text.duration(c.heartbeat_age_ms)} ago"
+    return Alarm(says) if c.is_stale else says

@@ -1,6 +1,7 @@
 """What is wrong with a dataset's compactions, whatever its kind. Pure.
 
-1. A coordinator is alive where there is something to do; workers that hold something are heard.
+1. A coordinator is alive where compactions are under way; workers that hold something are heard. What only
+   might be compacted may wait for the next run, of those who compact now and then (`lithify compact`).
 2. No compaction stays in a state longer than its owner needs to see it.
 3. None has been given up.
 4. Clocks that wrote times into the dataset do not run ahead of this machine's.
@@ -33,10 +34,9 @@ def check_compactions(found: Status) -> Iterator[Finding]:
 
 
 def check_coordinator(found: Status) -> Iterator[Finding]:
-    """Whether somebody coordinates where there is something to do."""
+    """Whether somebody coordinates where that is needed."""
     coordinator, check = found.coordinator, "coordinator"
-    waiting = bool(found.compactions or found.plan.proposals)
-    start = f"start one: lithify run {found.url}"
+    start = f"start one: lithify run {found.url}, or lithify compact {found.url} for once"
     if coordinator.presence is Presence.ALIVE:
         yield ok(check, f"Lithify's coordinator {coordinator.holder} is alive (epoch {coordinator.epoch})")
     elif coordinator.presence is Presence.FOREIGN:
@@ -51,7 +51,7 @@ def check_coordinator(found: Status) -> Iterator[Finding]:
             check,
             f"the coordinator {coordinator.holder} has been silent for {(found.at_ms - ended) // 1000} s: it "
             "was killed, or it hangs",
-            f"{start}; it takes over by itself and loses nothing",
+            f"{start}; either takes over by itself and loses nothing",
         )
     elif coordinator.presence is Presence.UNCLEAR:
         yield warning(
@@ -60,8 +60,14 @@ def check_coordinator(found: Status) -> Iterator[Finding]:
             "sign of life is from the future",
             "set this machine's clock (NTP)",
         )
-    elif waiting:
-        yield problem(check, "there is something to compact, and no coordinator is running", start)
+    elif found.compactions:
+        yield problem(check, "compactions are under way, and no coordinator is running", start)
+    elif found.plan.proposals:
+        yield ok(
+            check,
+            "no coordinator is running; there is something to compact, which the next lithify compact does, "
+            "or lithify run all the time",
+        )
     else:
         yield ok(check, "no coordinator is running, and there is nothing to do")
 

@@ -26,6 +26,8 @@ class Pulse:
     """When bytes moved last; at first, when the compaction was claimed."""
     _reported: dict[int, dict[str, int]] = field(default_factory=dict)
     """Bytes by range and by run of its task."""
+    _read: dict[int, int] = field(default_factory=dict)
+    """Bytes by range under way that the run of its task that is furthest has read."""
     _finished: dict[int, int] = field(default_factory=dict)
     _beaten_bytes: int = 0
     _beaten_ranges: int = 0
@@ -38,6 +40,11 @@ class Pulse:
         return sum(max(self._finished.get(i, 0), sum(self._reported.get(i, {}).values())) for i in indexes)
 
     @property
+    def reading(self) -> Mapping[int, int]:
+        """Bytes read, by range that is under way."""
+        return self._read
+
+    @property
     def has_news(self) -> bool:
         """Whether a range was finished since the last heartbeat."""
         return len(self._finished) > self._beaten_ranges
@@ -45,6 +52,7 @@ class Pulse:
     def finish(self, index: int, bytes_moved: int, now_ms: int) -> None:
         """A range is finished."""
         self._finished[index] = bytes_moved
+        self._read.pop(index, None)
         self.moved_at_ms = now_ms
 
     def look(self, movements: Mapping[str, Movement], now_ms: int) -> None:
@@ -53,6 +61,8 @@ class Pulse:
         for name, movement in movements.items():
             runs = self._reported.setdefault(movement.index, {})
             runs[name] = max(runs.get(name, 0), movement.bytes_read + movement.bytes_written)
+            if movement.index not in self._finished:
+                self._read[movement.index] = max(self._read.get(movement.index, 0), movement.bytes_read)
         self._is_executing = any(m.index not in self._finished for m in movements.values())
         if self.moved_bytes > before:
             self.moved_at_ms = now_ms

@@ -44,6 +44,10 @@ class Claim:
     job: Job | None = None
     pending: dict[int, Future[Any]] = field(default_factory=dict)
     outcomes: dict[int, RangeOutcome] = field(default_factory=dict)
+    cost_bytes: int = 0
+    """Of the ranges that were open when it was claimed."""
+    finished_bytes: int = 0
+    """Of these, what is finished; both are bytes of inputs."""
     error: Exception | None = None
     """Why it is to be given back."""
     attempt: Attempt | None = None
@@ -76,11 +80,28 @@ class Claim:
                 self.outcomes[index] = RangeOutcome(done.outputs, 0, 0, {}, 0.0, 0)
                 self.pulse.finish(index, 0, self.pulse.moved_at_ms)
         self.pulse.beat()
-        return {index: work for index, work in enumerate(self.works) if index not in self.outcomes}
+        left = {index: work for index, work in enumerate(self.works) if index not in self.outcomes}
+        self.cost_bytes = sum(work.cost_bytes for work in left.values())
+        return left
+
+    def finish(self, index: int, outcome: RangeOutcome, now_ms: int) -> None:
+        """A range has finished here."""
+        self.outcomes[index] = outcome
+        self.finished_bytes += self.works[index].cost_bytes
+        self.pulse.finish(index, outcome.bytes_read + outcome.bytes_written, now_ms)
 
     def outputs(self) -> tuple[Any, ...]:
         """All outputs, in order."""
         return tuple(o for index in sorted(self.outcomes) for o in self.outcomes[index].outputs)
+
+    @property
+    def done_bytes(self) -> int:
+        """How much of `cost_bytes` has been read. A finished range counts whole, another by what its task has
+        reported last."""
+        works, reading = self.works, self.pulse.reading.items()
+        # Who knows who has written a report: it may be of a range that there is not.
+        under_way = ((works[index].cost_bytes, read) for index, read in reading if index < len(works))
+        return self.finished_bytes + sum(map(min, under_way))
 
     def progress(self) -> AnyProgress | None:
         """What is finished now; ranges still running keep what was recorded before. `None` when there is

@@ -3,8 +3,8 @@ Pure.
 
 1. *How far*: each range counts the same share of the compaction's bytes. A finished range counts whole, one
    that is being executed by what its task reported last, one that was left half-way by its outputs.
-2. *How long still*: what is open, at the pace since the present worker first recorded progress; until
-   there is more than that, since it claimed. What was finished before is not counted into the pace.
+2. *How fast, how long still*: what is open, at the pace since the present worker first recorded progress;
+   until there is more than that, since it claimed. What was finished before is not counted into the pace.
 3. *What it waits for* follows from its state, the signs of life of its worker, earlier attempts, and
    whether a coordinator is known to be alive.
 """
@@ -75,6 +75,8 @@ class CompactionStatus:
     finished_ranges: int
     cost_bytes: int
     done_bytes: int
+    bytes_per_s: int | None
+    """Of its inputs, under its present worker; unknown before anything has moved."""
     remaining_ms: int | None
     """Estimate; unknown before anything has moved."""
     attempts: int
@@ -129,6 +131,7 @@ def describe(
     if compaction.state is State.COMPACTED:
         done = known.cost_bytes
     last = known.attempts[-1] if known.attempts else None
+    pace = _bytes_per_ms(compaction, known, done, now_ms)
     return CompactionStatus(
         id=compaction.id,
         unit=unit,
@@ -142,7 +145,8 @@ def describe(
         finished_ranges=sum(r.is_finished for r in known.ranges),
         cost_bytes=known.cost_bytes,
         done_bytes=done,
-        remaining_ms=_remaining_ms(compaction, known, done, now_ms),
+        bytes_per_s=None if pace is None else round(pace * 1000),
+        remaining_ms=None if pace is None else round((known.cost_bytes - done) / pace),
         attempts=len(known.attempts),
         last_failure=last.reason if last is not None else None,
         waits_for=_waits_for(compaction.state, is_stale, len(known.attempts), coordinator_alive),
@@ -163,7 +167,7 @@ def _done_bytes(cost_bytes: int, ranges: tuple[RangeState, ...], movements: Mapp
     return round(sum(done))
 
 
-def _remaining_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: int) -> int | None:
+def _bytes_per_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: int) -> float | None:
     if compaction.state is not State.RUNNING:
         return None
     for start in (known.first_progress, known.stay):
@@ -172,7 +176,7 @@ def _remaining_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: in
         moved = done - _done_bytes(known.cost_bytes, start.ranges, {})
         elapsed_ms = now_ms - start.since_ms
         if moved > 0 and elapsed_ms > 0:
-            return round((known.cost_bytes - done) * elapsed_ms / moved)
+            return moved / elapsed_ms
     return None
 
 

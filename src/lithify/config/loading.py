@@ -3,7 +3,8 @@
 1. Each source gives a nested mapping. Later ones win, key by key: defaults, the TOML file, environment
    variables (`LITHIFY_SECTION__NAME`, two underscores between levels), options of the command.
 2. The sum is validated once. An unknown key is refused with the nearest known name, a value that does
-   not fit with the source it came from; nothing is ignored.
+   not fit with the source it came from, and so is a variable `LITHIFY_…` that names nothing; nothing is
+   ignored. All that is wrong is said at once.
 3. Where each effective value came from is kept, for people who wonder.
 4. Names that settings once had are read as well, with a warning.
 """
@@ -13,8 +14,10 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from lithify.config.model import (
@@ -37,8 +41,15 @@ from lithify.config.renamed import FormerNames
 from lithify.config.sections import MILLISECONDS
 from lithify.errors import Refused
 from lithify.redaction import is_secret, shown
+from lithify.usercache import CACHE_VARIABLE
 
 FILE_VARIABLE = "LITHIFY_CONFIG"
+MAX_SHOWN = 20
+"""Of what is wrong."""
+_NO_SETTINGS = (FILE_VARIABLE, CACHE_VARIABLE, "LITHIFY_PRELOAD")
+"""Variables of ours that are no settings; the last is for the daemon of Spark's Python workers."""
+_SERVICE_LINK = re.compile(r"_SERVICE_HOST\Z|_SERVICE_PORT(_\w+)?\Z|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?\Z")
+_LINK = re.compile(r"(tcp|udp|sctp)://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +104,14 @@ def load(
         file = Path(os.environ[FILE_VARIABLE])
     former = FormerNames(own_sections(model))
     sources: list[tuple[Mapping[str, Any], Callable[[str], str]]] = []
+    wrong: list[str] = []
     if file is not None:
-        sources.append((_read(file), lambda _name: str(file)))
-    _check_variables(os.environ, model, former)
-    sources.append((_environment(model, former), _variable_that_is_set))
+        with _noted(wrong):
+            sources.append((_read(file), lambda _name: str(file)))
+    misnamed = dict(_wrong_variables(os.environ, model, former))
+    wrong += misnamed.values()
+    with _noted(wrong):
+        sources.append((_environment(model, former, misnamed.keys()), _variable_that_is_set))
     for name, (flag, value) in (flags or {}).items():
         path = tuple(name.split(".")) if name.partition(".")[0] in former.tops else _path(name, model)
         sources.append((_nest(path, value), partial(_named, flag)))
@@ -104,13 +119,19 @@ def load(
     origins: dict[str, str] = {}
     warnings: list[str] = []
     for source, origin in sources:
-        given, formerly = former.translate(source)
+        given: dict[str, Any] = {}
+        formerly: dict[str, str] = {}
+        with _noted(wrong):
+            given, formerly = former.translate(source)
         _merge(merged, given, origins, partial(_origin, origin, formerly))
         warnings += [f"{origin(old)}: the setting {old} is now {new}" for new, old in formerly.items()]
+    config = None
     try:
         config = model(**merged)
     except ValidationError as error:
-        raise Refused(_explain(error, origins, model)) from None
+        wrong += _explained(error, origins, model)
+    if config is None or wrong:
+        raise Refused(_together(wrong))
     return Loaded(config, origins, tuple(warnings))
 
 
@@ -125,7 +146,23 @@ def overlaid(config: Config, flags: Mapping[str, tuple[str, object]]) -> Config:
     try:
         return model(**merged)
     except ValidationError as error:
-        raise Refused(_explain(error, origins, model)) from None
+        raise Refused(_together([*_explained(error, origins, model)])) from None
+
+
+@contextmanager
+def _noted(wrong: list[str]) -> Iterator[None]:
+    """What is refused meanwhile is said later, with what else is wrong."""
+    try:
+        yield
+    except Refused as error:
+        wrong.append(str(error))
+
+
+def _together(wrong: list[str]) -> str:
+    if len(wrong) == 1:
+        return wrong[0]
+    more = [f"and {len(wrong) - MAX_SHOWN} more"] if len(wrong) > MAX_SHOWN else []
+    return "\n- ".join([f"{len(wrong)} things are wrong with the settings:", *wrong[:MAX_SHOWN], *more])
 
 
 # Sources
@@ -140,14 +177,17 @@ def _read(file: Path) -> dict[str, Any]:
         raise Refused(f"the configuration file {file} is not TOML: {error}") from error
 
 
-def _environment(model: type[Config], former: FormerNames) -> dict[str, Any]:
+def _environment(model: type[Config], former: FormerNames, misnamed: Collection[str]) -> dict[str, Any]:
+    """What the variables say, but for those that are `misnamed`."""
     try:
-        today = EnvSettingsSource(model)()
+        source = EnvSettingsSource(model)
+        source.env_vars = {name: text for name, text in source.env_vars.items() if name not in misnamed}
+        today = source()
     except SettingsError as error:
         raise Refused(f"an environment variable {ENV_PREFIX}… cannot be read: {error.__cause__}") from error
     for variable, value in os.environ.items():
         path = variable.removeprefix(ENV_PREFIX).lower().split(ENV_DELIMITER)
-        if variable.startswith(ENV_PREFIX) and path[0] in former.tops:
+        if variable.startswith(ENV_PREFIX) and variable.lower() not in misnamed and path[0] in former.tops:
             _merge(today, _nest(tuple(path), _table_or_text(value)), {}, _variable)
     return today
 
@@ -160,33 +200,44 @@ def _table_or_text(value: str) -> object:
     return table if isinstance(table, dict) else value
 
 
-def _check_variables(environ: Mapping[str, str], model: type[Config], former: FormerNames) -> None:
-    """`Refused` for variables that are meant for us and would be without effect. Others that begin with
-    our prefix may be anybody's (Kubernetes makes some for a service named lithify)."""
+def _wrong_variables(
+    environ: Mapping[str, str], model: type[Config], former: FormerNames
+) -> Iterator[tuple[str, str]]:
+    """Variables that begin with our prefix and would be without effect, in small letters, and what is wrong
+    with each."""
     names = {option.name: _variable(option.name) for option in options(model)}
     by_letters = {
         _letters(variable): variable for variable in (*map(_variable, former.dotted()), *names.values())
     }
     sections = {name.partition(".")[0].upper() for name in (*names, *former.tops)}
     tables = {_variable(name) for name in _tables(model)}
+    known = {*names.values(), *tables, *map(_variable, (*former.dotted(), *former.tops))}
     for variable, value in environ.items():
         name = variable.upper()
-        if not name.startswith(ENV_PREFIX) or name == FILE_VARIABLE:
+        if not name.startswith(ENV_PREFIX) or name in _NO_SETTINGS or _is_of_kubernetes(name, value):
             continue
+        says = f"the environment variable {variable} names "
         section, delimiter, _ = name.removeprefix(ENV_PREFIX).partition(ENV_DELIMITER)
-        if delimiter and section not in sections:
-            near = difflib.get_close_matches(name, names.values(), 1, 0.5)
-            raise Refused(f"the environment variable {variable} names no setting{_did_you_mean(near)}")
         if not delimiter and _letters(name) in by_letters and name != by_letters[_letters(name)]:
-            raise Refused(
-                f"the environment variable {variable} names no setting; write {by_letters[_letters(name)]}, "
-                "with two underscores between section and name"
+            right = by_letters[_letters(name)]
+            says += f"no setting; write {right}, with two underscores between section and name"
+        elif section not in sections if delimiter else name not in known:
+            right_ones = [right.removeprefix(ENV_PREFIX) for right in (*names.values(), *_NO_SETTINGS)]
+            near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX), right_ones, 1, 0.5)
+            says += f"no setting{_did_you_mean([ENV_PREFIX + right for right in near])}"
+        elif name in tables and not isinstance(_table_or_text(value), dict):  # the value may be a secret
+            says += (
+                f'a table of settings: write it as JSON, such as {{"name": "value"}}, or give a variable to '
+                f"each, {name}{ENV_DELIMITER}NAME"
             )
-        if name in tables and not isinstance(_table_or_text(value), dict):  # the value may be a secret
-            raise Refused(
-                f"the environment variable {variable} names a table of settings: write it as JSON, such as "
-                f'{{"name": "value"}}, or give a variable to each, {name}{ENV_DELIMITER}NAME'
-            )
+        else:
+            continue
+        yield variable.lower(), says
+
+
+def _is_of_kubernetes(name: str, value: str) -> bool:
+    """Whether Kubernetes made the variable, for a service that is named lithify or begins so."""
+    return bool(_SERVICE_LINK.search(name)) or (name.endswith("_PORT") and bool(_LINK.match(value)))
 
 
 def _tables(model: type[Config]) -> set[str]:
@@ -267,14 +318,18 @@ def _other_spelling(key: str) -> str:
 # Saying what is wrong
 
 
-def _explain(error: ValidationError, origins: Mapping[str, str], model: type[Config]) -> str:
-    first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"])
+def _explained(error: ValidationError, origins: Mapping[str, str], model: type[Config]) -> Iterator[str]:
+    """What does not fit, each once."""
+    return iter(dict.fromkeys(_explain(one, origins, model) for one in error.errors()))
+
+
+def _explain(one: ErrorDetails, origins: Mapping[str, str], model: type[Config]) -> str:
+    name = ".".join(str(part) for part in one["loc"])
     place = f" (from {', '.join(_origins_of(name.removesuffix(MILLISECONDS), origins))})"
-    if first["type"] == "extra_forbidden":
+    if one["type"] == "extra_forbidden":
         name = next((known for known in origins if known.startswith(f"{name}.")), name)
         return f"there is no setting {name}{place}{_did_you_mean(_nearest(name, model))}"
-    reason = first["msg"].removeprefix("Value error, ")
+    reason = one["msg"].removeprefix("Value error, ")
     return f"setting {name}{place}: {reason}"
 
 

@@ -16,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, Field, create_model, field_vali
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lithify.config.durations import FOREVER, Duration, Wait, format_duration
-from lithify.config.sections import NaturalInt, OwnSection, PositiveInt, Section, Text, no_truth
+from lithify.config.sections import NaturalSize, OwnSection, PositiveInt, Section, Text, no_truth
+from lithify.config.sizes import Bytes
 
 ENV_PREFIX = "LITHIFY_"
 ENV_DELIMITER = "__"
@@ -41,8 +42,9 @@ class WorkerSettings(Section):
     heartbeat_min_interval: Duration = Field(
         default=timedelta(seconds=2), description="Shortest time between two heartbeats"
     )
-    heartbeat_bytes: NaturalInt = Field(
-        default=100_000, description="Bytes that must have moved since the last heartbeat for the next one"
+    heartbeat_bytes: NaturalSize = Field(
+        default=Bytes(100_000),
+        description="Bytes that must have moved since the last heartbeat for the next one",
     )
     range_start_timeout: Duration = Field(
         default=timedelta(minutes=10),
@@ -98,6 +100,10 @@ class ServiceSettings(OwnSection):
         default=timedelta(minutes=5),
         description="How long a command or a task waits for a store that is away (forever: without end); "
         "services come back to it without end",
+    )
+    keep_history: Duration = Field(
+        default=timedelta(days=90),
+        description="How long the record of each commit is kept (`lithify history`); 0s: there is none",
     )
     worker: WorkerSettings = WorkerSettings()
 

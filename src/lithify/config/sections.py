@@ -1,7 +1,8 @@
 """What sections of the settings are made of.
 
-Durations are text with a unit (`"5s"`, `"1m 30s"`), sizes are bytes. A duration may also be given as whole
-milliseconds under its name with `_ms` behind, as SlateDB's design documents write them.
+Durations are text with a unit (`"5s"`, `"1m 30s"`), sizes are bytes, or text with a unit (`"256MB"`).
+A duration may also be given as whole milliseconds under its name with `_ms` behind, as SlateDB's design
+documents write them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from lithify.config.durations import Duration, from_milliseconds
+from lithify.config.sizes import Bytes, to_size
 
 MILLISECONDS = "_ms"
 
@@ -36,6 +38,10 @@ MAX_NUMBER = 1 << 53
 """The largest number that every program which reads TOML or JSON reads as it is."""
 PositiveInt = Annotated[int, BeforeValidator(no_truth), Field(ge=1, le=MAX_NUMBER)]
 NaturalInt = Annotated[int, BeforeValidator(no_truth), Field(ge=0, le=MAX_NUMBER)]
+_Size = Annotated[int, BeforeValidator(no_truth), BeforeValidator(to_size)]
+PositiveSize = Annotated[_Size, Field(ge=1, le=MAX_NUMBER), AfterValidator(Bytes)]
+NaturalSize = Annotated[_Size, Field(ge=0, le=MAX_NUMBER), AfterValidator(Bytes)]
+"""Bytes."""
 
 
 class Section(BaseModel):

@@ -1,24 +1,51 @@
-"""Sizes as people write them: `500MB`, `1.5 GiB`, or plain bytes."""
+"""Sizes as people write them: `256MB`, `1GiB`, `14.6 kB`; a number alone is bytes.
+
+kB, MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB of 1024; small and capital letters are the same. A
+letter alone, such as `1G`, means one thing to Spark and another to Kubernetes: it is refused.
+"""
 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
-_DECIMAL, _BINARY = ("k", "m", "g", "t", "p"), ("ki", "mi", "gi", "ti", "pi")
-_UNITS: dict[str, int] = {
-    "": 1,
-    **{unit: 1000**power for power, unit in enumerate(_DECIMAL, 1)},
-    **{unit: 1024**power for power, unit in enumerate(_BINARY, 1)},
-}
-_SIZE = re.compile(r"\s*([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*?)[bB]?\s*")
+_BINARY = {f"{letter}iB": 1024**power for power, letter in enumerate("KMGTP", start=1)}
+_DECIMAL = {f"{letter}B": 1000**power for power, letter in enumerate("kMGTP", start=1)}
+_UNITS = {unit.lower(): factor for unit, factor in ({"": 1, "B": 1} | _BINARY | _DECIMAL).items()}
+_SIZE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]*)\s*", re.ASCII)
+_MAX_SHOWN_CHARS = 40
+
+
+class Bytes(int):
+    """A number of bytes that is written with a unit where people read it."""
+
+    __slots__ = ()
 
 
 def parse_size(text: str) -> int:
-    """Bytes; `ValueError` for anything else."""
+    """Bytes; `ValueError` for what is no size, or no whole number of bytes."""
     found = _SIZE.fullmatch(text)
-    unit = _UNITS.get(found[2].lower()) if found is not None else None
-    if found is None or unit is None:
+    factor = _UNITS.get(found[2].lower()) if found is not None else None
+    shown = text[:_MAX_SHOWN_CHARS]
+    if found is None or factor is None:
         raise ValueError(
-            f"{text[:40]!r} is no size; write bytes, or a number and a unit, such as 500MB or 2GiB"
+            f'{shown!r} is not a size; write bytes, or a number and a unit, such as "256MB" or "1GiB"'
         )
-    return round(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit
+    size = Decimal(found[1]) * factor
+    if size != int(size):
+        raise ValueError(f"{shown!r} is not a whole number of bytes")
+    return int(size)
+
+
+def format_size(size_bytes: int) -> str:
+    """The text with the unit that gives the smallest whole number; `parse_size` reads it back."""
+    whole = [(factor, unit) for unit, factor in (_BINARY | _DECIMAL).items() if size_bytes % factor == 0]
+    if not size_bytes or not whole:
+        return str(size_bytes)
+    factor, unit = max(whole)
+    return f"{size_bytes // factor}{unit}"
+
+
+def to_size(value: object) -> object:
+    """A size as text becomes bytes; anything else stays as it is."""
+    return parse_size(value) if isinstance(value, str) else value

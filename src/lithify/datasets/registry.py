@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from lithify.config.model import Config
     from lithify.config.sections import OwnSection
@@ -42,6 +42,9 @@ class Registered:
     """What Python workers begin with that work on such datasets, as `module:name`; empty: nothing."""
     discovery: str = "lithify.datasets.discovery:folders"
     """What finds the datasets that a pattern names, as `module:name`."""
+    is_warm: str = ""
+    """Tells from the environment variables whether nothing is left to compile here for such datasets, as
+    `module:name`; quick to import. Empty: nothing ever is."""
 
     def load(self) -> Kind[Any]:
         """The kind itself."""
@@ -58,6 +61,10 @@ class Registered:
         options: CommandOptions = _load(self.options)
         return options
 
+    def is_warmed_up(self, environ: Mapping[str, str]) -> bool:
+        """Whether the first task on this machine has nothing to compile."""
+        return not self.is_warm or bool(_load(self.is_warm)(environ))
+
     def load_settings(self) -> type[OwnSection]:
         """Its section of the settings."""
         section: type[OwnSection] = _load(self.settings)
@@ -71,6 +78,7 @@ _OTHERS = Registered(
     "lithify.datasets.slatedb.command_options:OPTIONS",
     "lithify.datasets.slatedb.settings:SlatedbSettings",
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
+    is_warm="lithify.datasets.slatedb.kernel.ready:is_compiled",
 )
 """Whatever has a URL that no other kind claims."""
 _BY_SCHEME: dict[str, Registered] = {

@@ -6,7 +6,7 @@ With a probe object under `lithify/doctor/`, which is removed again:
    could both publish the same version, and one commit would be lost.
 2. An overwrite with a wrong etag is refused (needed by garbage collection).
 3. The store's clock and this machine's agree: status judges heartbeats and leases by it.
-4. It can be deleted.
+4. It can be deleted. So are probes that a doctor who was killed has left behind, an hour later.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from lithify.store.objects import ObjectStore
 
 MAX_SKEW_MS = 2_000
 """A tenth of what would disturb a heartbeat timeout of 20 s."""
+LEFTOVER_MS = 3_600_000
 _WRITE = (
     "grant this user read, write, list and delete below the database's folder (S3: s3:GetObject, "
     "s3:PutObject, s3:DeleteObject, s3:ListBucket)"
@@ -35,15 +36,18 @@ def check_storage(store: ObjectStore, folder: str, clock: Clock, ids: Ids) -> It
     try:
         store.create(key, b"probe")
     except StoreError as error:
+        with suppress(StoreError):  # it may have come into being all the same
+            store.delete(key)
         yield problem("write", f"nothing can be written below {store.url}: {error}", _WRITE)
         return
     yield ok("write", "objects can be created")
     try:
         yield _check_create(store, key)
-        yield _check_replace(store, join(folder, "doctor", "etag.probe"))
+        yield _check_replace(store, f"{key.removesuffix('.probe')}-etag.probe")
         yield _check_clock(store, key, clock)
     finally:
         yield _check_delete(store, key)
+        _sweep(store, join(folder, "doctor"), clock.now_ms())
 
 
 def _check_create(store: ObjectStore, key: str) -> Finding:
@@ -67,7 +71,6 @@ def _check_create(store: ObjectStore, key: str) -> Finding:
 
 
 def _check_replace(store: ObjectStore, key: str) -> Finding:
-    # Always the same name, because the local file system keeps a lock file for each that is replaced.
     do = (
         "garbage collection needs conditional overwrites (S3: If-Match); without them set "
         "service.collect_garbage=false"
@@ -105,6 +108,13 @@ def _check_clock(store: ObjectStore, key: str, clock: Clock) -> Finding:
         "synchronise it (NTP): `lithify status` judges heartbeats and leases by it; beside SlateDB's "
         "coordinator, a worker whose clock is behind by more than the heartbeat timeout loses its work",
     )
+
+
+def _sweep(store: ObjectStore, folder: str, now_ms: int) -> None:
+    with suppress(StoreError):
+        old = [meta.key for meta in store.list(folder) if now_ms - meta.last_modified_ms > LEFTOVER_MS]
+        for key in old:
+            store.delete(key)
 
 
 def _check_delete(store: ObjectStore, key: str) -> Finding:

@@ -2,7 +2,8 @@
 
 From the ground up:
 
-- `cache` compiles and keeps machine code · `memory` raw loads, stores and copies, calls of C functions.
+- `fingerprint` where machine code is kept · `cache` compiles and keeps it · `memory` raw loads, stores and
+  copies, calls of C functions.
 - `crc32`, `crc32c`, `siphash` checksums and hashes of bytes in memory.
 - `buffers` the Python around it: memory with slack, and records that point to it.
 

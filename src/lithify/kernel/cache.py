@@ -5,10 +5,9 @@
    compilation slow.
 2. `entry` marks a function that Python calls. Its machine code, with everything it calls linked in,
    is stored in the cache folder, so that later processes load it instead of compiling.
-3. The name of the cache folder holds a hash of all kernel sources, of the versions of Python, numba
-   and llvmlite, and of the processor and its features. numba itself only looks at the file of the
-   function in question and would go on using stale code when an imported module changes. All kinds
-   share the folder: a change of any kernel makes a new one.
+3. The name of the cache folder holds a hash of all that the code depends on (`fingerprint`). numba itself
+   only looks at the file of the function in question and would go on using stale code when an imported
+   module changes. All kinds share the folder: a change of any kernel makes a new one.
 4. Where no folder can be written, everything is compiled in memory, in every process anew.
 5. Folders that no process has used for long are removed: each change of the kernel leaves one.
 
@@ -19,55 +18,24 @@ removed under it.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar, cast
 
-import llvmlite
-import llvmlite.binding
 import numba
 
-from lithify.usercache import cache_folder, mark_used, remove_unused
+from lithify.kernel.fingerprint import kernel_folder, mark_compiled
+from lithify.usercache import mark_used, remove_unused
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-_PACKAGE = Path(__file__).parents[1]
-
-
-def _sources() -> list[Path]:
-    """Every module that holds compiled code for others: these, and those of the kinds."""
-    return sorted([*_PACKAGE.glob("kernel/*.py"), *_PACKAGE.glob("datasets/*/kernel/*.py")])
-
-
-def fingerprint() -> str:
-    """A hash of everything that machine code depends on."""
-    digest = hashlib.sha256()
-    for source in _sources():
-        digest.update(source.relative_to(_PACKAGE).as_posix().encode() + b"\0" + source.read_bytes())
-    features: str = llvmlite.binding.get_host_cpu_features().flatten()
-    facts = (
-        sys.version,
-        numba.__version__,
-        llvmlite.__version__,
-        platform.machine(),
-        llvmlite.binding.get_host_cpu_name(),
-        features,
-    )
-    digest.update("\0".join(facts).encode())
-    return digest.hexdigest()[:20]
-
-
 def _writable_folder() -> str | None:
     try:
-        root = cache_folder(os.environ)
-        folder = root / f"kernel-{fingerprint()}"
+        folder = kernel_folder(os.environ)
+        root = folder.parent
         folder.mkdir(parents=True, exist_ok=True)
         mark_used(folder)
         remove_unused(root, "kernel-*", time.time())
@@ -78,6 +46,11 @@ def _writable_folder() -> str | None:
 
 
 _FOLDER = _writable_folder()
+
+
+def all_is_compiled(what: str) -> None:
+    """To be called once every function of this kernel has been compiled."""
+    mark_compiled(_FOLDER, what)
 
 
 def inlined(function: Function) -> Function:

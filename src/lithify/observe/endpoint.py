@@ -1,19 +1,35 @@
-"""Where metrics can be read over HTTP. It asks nobody who they are, so it listens on the loopback address
-unless the settings say otherwise."""
+"""Where metrics can be read over HTTP, and whether the process is well. It asks nobody who they are, so it
+listens on the loopback address unless the settings say otherwise.
+
+| path       | answer                                                                             |
+|------------|------------------------------------------------------------------------------------|
+| `/healthz` | 200 as long as the process answers: else a supervisor should start it again         |
+| `/readyz`  | 200 when every dataset was looked at within `READY_LIMIT_S`; else 503, and which not |
+| any other  | the metrics                                                                        |
+
+A store that is away makes a process unready, not unhealthy: starting it again would not help.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from lithify.errors import Refused
 from lithify.observe.logs import FIELDS, LOGGER
 from lithify.observe.metrics import Metrics
 
+READY_LIMIT_S = 60.0
+"""Many times what lies between two looks."""
+_MAX_SHOWN = 20
+App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+"""As WSGI has it."""
+
 
 @contextmanager
-def served(metrics: Metrics, host: str, port: int) -> Iterator[None]:
+def served(metrics: Metrics, host: str, port: int, *, ready_limit_s: float = READY_LIMIT_S) -> Iterator[None]:
     """Serve `metrics` until the end of the block; `Refused` when nothing can listen there."""
     from prometheus_client import disable_created_metrics, start_http_server
 
@@ -25,6 +41,7 @@ def served(metrics: Metrics, host: str, port: int) -> Iterator[None]:
             f"the metrics endpoint cannot listen on {host}:{port}: {error.strerror or error}; "
             "give another port (--metrics-port) or address (metrics.host)"
         ) from error
+    server.set_app(with_health(server.get_app(), metrics, ready_limit_s))
     url = f"http://{host}:{server.server_port}/metrics"
     logging.getLogger(LOGGER).info("metrics are served", extra={FIELDS: {"url": url}})
     try:
@@ -33,3 +50,21 @@ def served(metrics: Metrics, host: str, port: int) -> Iterator[None]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def with_health(app: Any, metrics: Metrics, ready_limit_s: float = READY_LIMIT_S) -> App:
+    """The application, and what a supervisor asks."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO")
+        if path not in ("/healthz", "/readyz"):
+            found: Iterable[bytes] = app(environ, start_response)
+            return found
+        late = metrics.not_looked_at(ready_limit_s) if path == "/readyz" else []
+        shown = [f"not looked at: {url}" for url in late[:_MAX_SHOWN]]
+        start_response(
+            "503 Service Unavailable" if late else "200 OK", [("Content-Type", "text/plain; charset=utf-8")]
+        )
+        return ["".join(f"{line}\n" for line in shown or ["ok"]).encode()]
+
+    return answer

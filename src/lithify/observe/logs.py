@@ -27,8 +27,8 @@ from lithify.observe.secrets import concealed
 LOGGER = "lithify"
 FIELDS = "fields"
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_DETAIL = ("RangeFinished",)
-_ENDS = ("Compacted", "AttemptFailed", "EngineLost", "StoreLost", "Lost")
+_DETAIL = ("RangeFinished", "Moved")
+_ENDS = ("Compacted", "AttemptFailed", "EngineLost", "StoreLost", "Lost", "GivenBack")
 
 
 def set_up_logs(log_format: str, level: str) -> None:

@@ -5,15 +5,17 @@
    metrics alone.
 2. All begin with `lithify_` and carry the dataset, because a process may serve several. Where the system that
    a dataset belongs to has a name of its own for one, it is there under that name too.
-3. Claims are counted by the process that coordinates: transitions to Running that it sees. The first
+3. Counters of a dataset that is served begin at zero (`serves`), so that the first event is an increase.
+4. Claims are counted by the process that coordinates: transitions to Running that it sees. The first
    ledger it sees is no transition.
-4. Labels of workers that hold nothing any more are removed, so that their number stays bounded.
+5. Labels of workers that hold nothing any more are removed, so that their number stays bounded.
 
 Requests that Spark tasks make on other machines are not counted: only those of this process.
 """
 
 from __future__ import annotations
 
+import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
 from prometheus_client.registry import Collector
 
-from lithify import events
+from lithify import __version__, events
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog, Detail
 from lithify.compaction.model import State
@@ -34,6 +36,8 @@ from lithify.store.metered import Answer, Verb
 ACTIVE = tuple(state for state in State if not state.is_terminal)
 _BUCKETS_S = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _NO_STALL = float("inf")
+FAILURES = ("reclaimed", "refused", "given_up", "attempt_failed", "engine_lost", "store_lost", "lost")
+"""Classes of what goes wrong."""
 
 
 @dataclass(slots=True)
@@ -45,6 +49,12 @@ class _Attempt:
     moved_bytes: int = 0
     moved_at_s: float = 0.0
     bytes_per_s: float = 0.0
+    counted_bytes: int = 0
+    """Of those that moved, what `lithify_bytes_moved` has."""
+    finished_bytes: int = 0
+    """Read and written by ranges that are finished."""
+    done_bytes: int = 0
+    cost_bytes: int = 0
 
 
 OtherNames = Callable[[str], Mapping[str, str]]
@@ -89,20 +99,55 @@ class Metrics:
         self._clock = clock
         self._coordinates = coordinates
         self._lock = threading.Lock()
+        self._plain_counters: list[Counter] = []
+        """Those of a dataset as a whole."""
         self._attempts: dict[tuple[str, str], _Attempt] = {}
         self._waited_s: dict[tuple[str, str], float] = {}
         """By dataset and store, while it is away: what is counted already."""
         self._owners: dict[str, Mapping[str, str]] = {}
         """By dataset: who runs what, as last seen."""
+        self._served: dict[str, float] = {}
+        """By dataset: when this process began to serve it, and then when it was looked at last."""
+        self._looked: set[str] = set()
+        """Datasets that have been looked at."""
         self._make_common_metrics()
         self._make_own_metrics()
         self._make_history_metrics()
+        build = Gauge("lithify_build_info", "What runs", ("version", "python"), registry=self._own)
+        build.labels(__version__, platform.python_version()).set(1)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, ("dataset", *labels), registry=self._own)
+        counter = Counter(name, text, ("dataset", *labels), registry=self._own)
+        if not labels:
+            self._plain_counters.append(counter)
+        return counter
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, ("dataset", *labels), registry=self._own)
+
+    def serves(self, url: str) -> None:
+        """From now on this process is to look at the dataset."""
+        with self._lock:
+            self._served.setdefault(url, self._clock.monotonic_s())
+            for counter in self._plain_counters:
+                counter.labels(url)
+            for kind in FAILURES:
+                self._failures.labels(url, kind)
+
+    def looked_at(self, url: str) -> None:
+        """The dataset's ledger was read, or that there is none."""
+        with self._lock:
+            self._served[url] = self._clock.monotonic_s()
+            self._looked.add(url)
+            self._last_look.labels(url).set(self._clock.now_ms() / 1000)
+
+    def not_looked_at(self, limit_s: float) -> list[str]:
+        """Datasets that should have been looked at in the last `limit_s`, and were not."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            return sorted(
+                url for url, at_s in self._served.items() if url not in self._looked or now_s - at_s > limit_s
+            )
 
     def _make_common_metrics(self) -> None:
         self._claimed = self._counter("lithify_jobs_claimed", "Compactions claimed by workers")
@@ -126,6 +171,14 @@ class Metrics:
         )
         self._throughput = self._gauge(
             "lithify_throughput_bytes_per_second", "Bytes that compactions of this process read and write"
+        )
+        self._moved = self._counter(
+            "lithify_bytes_moved", "Bytes read and written by compactions, counted while they run"
+        )
+        self._done = self._gauge("lithify_running_done_bytes", "Bytes read of what runs in this process")
+        self._cost = self._gauge("lithify_running_bytes", "Bytes to be read of what runs in this process")
+        self._left = self._gauge(
+            "lithify_running_seconds_left", "Until what runs in this process is done, at the present pace"
         )
         self._gc_count = self._counter("lithify_garbage_collections", "Collections of garbage")
         self._gc_deleted = self._counter("lithify_garbage_deleted", "Objects deleted as garbage", "resource")
@@ -161,6 +214,9 @@ class Metrics:
         self._failures = self._counter("lithify_failures", "What went wrong, by class", "kind")
         self._details: dict[str, Gauge] = {}
         """What single kinds of datasets tell of a backlog, by name."""
+        self._last_look = self._gauge(
+            "lithify_last_look_timestamp_seconds", "Wall-clock time when this process looked at it last"
+        )
         self._quarantined = self._gauge(
             "lithify_quarantined", "1 while workers of this process leave the dataset alone after an error"
         )
@@ -272,12 +328,23 @@ class Metrics:
                 self._count_running(url, worker)
             case events.Heartbeat(compaction=compaction, bytes_moved=moved):
                 attempt = self._attempts.get((url, compaction))
+                if attempt is not None:
+                    self._count_moved(url, attempt, moved)
                 if attempt is not None and now_s > attempt.moved_at_s:
                     attempt.bytes_per_s = (moved - attempt.moved_bytes) / (now_s - attempt.moved_at_s)
                     attempt.moved_bytes, attempt.moved_at_s = moved, now_s
                     self._set_throughput(url)
+            case events.Moved(compaction=compaction):
+                attempt = self._attempts.get((url, compaction))
+                if attempt is not None:
+                    attempt.done_bytes, attempt.cost_bytes = event.done_bytes, event.cost_bytes
+                    self._set_progress(url)
             case events.RangeFinished(compaction=compaction):
                 self._count_range(url, event, self._worker_of(url, compaction))
+                attempt = self._attempts.get((url, compaction))
+                if attempt is not None:
+                    attempt.finished_bytes += event.bytes_read + event.bytes_written
+                    self._count_moved(url, attempt, attempt.finished_bytes)
             case events.Compacted(compaction=compaction):
                 attempt = self._end(url, compaction)
                 if attempt is not None:
@@ -290,6 +357,8 @@ class Metrics:
                 self._end(url, compaction)
             case events.StoreLost(compaction=compaction):
                 self._failures.labels(url, "store_lost").inc()
+                self._end(url, compaction)
+            case events.GivenBack(compaction=compaction):
                 self._end(url, compaction)
             case events.Lost(compaction=compaction):
                 self._failures.labels(url, "lost").inc()
@@ -316,7 +385,26 @@ class Metrics:
         if attempt is not None:
             self._count_running(url, attempt.worker)
             self._set_throughput(url)
+            self._set_progress(url)
         return attempt
+
+    def _count_moved(self, url: str, attempt: _Attempt, moved_bytes: int) -> None:
+        """So much has moved since the claim, as far as is known."""
+        if moved_bytes > attempt.counted_bytes:
+            self._moved.labels(url).inc(moved_bytes - attempt.counted_bytes)
+            attempt.counted_bytes = moved_bytes
+
+    def _set_progress(self, url: str) -> None:
+        mine = [attempt for (u, _), attempt in self._attempts.items() if u == url]
+        self._done.labels(url).set(sum(attempt.done_bytes for attempt in mine))
+        self._cost.labels(url).set(sum(attempt.cost_bytes for attempt in mine))
+        now_s = self._clock.monotonic_s()
+        left = [
+            (now_s - attempt.started_s) * (attempt.cost_bytes - attempt.done_bytes) / attempt.done_bytes
+            for attempt in mine
+            if attempt.done_bytes
+        ]
+        self._left.labels(url).set(max(left, default=0))
 
     def _count_running(self, url: str, worker: str) -> None:
         mine = sum(1 for (u, _), attempt in self._attempts.items() if (u, attempt.worker) == (url, worker))

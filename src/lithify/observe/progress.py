@@ -63,7 +63,11 @@ class _Name(ProgressColumn):
 
 
 class ProgressBars:
-    """One bar for each running compaction, with lines above for what happened."""
+    """One bar for each running compaction, by bytes, with lines above for what happened.
+
+    A failure is one line: why an attempt came to nothing is said when the compaction is tried again, once for
+    the same reason; the last one is for who sums up the run to tell.
+    """
 
     def __init__(self, console: Console, clock: Clock | None = None) -> None:
         self._clock = clock if clock is not None else SystemClock()
@@ -83,19 +87,30 @@ class ProgressBars:
         self._ranges: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._complaints = 0
+        self._failed: dict[str, str] = {}
+        """By compaction: why its last attempt came to nothing, while nobody has been told."""
+        self._told: dict[str, str] = {}
+        """The same, of what was told last."""
 
     def __enter__(self) -> ProgressBars:
         if self._progress.console.is_terminal:  # elsewhere nothing is drawn but an empty line at the end
             self._progress.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # nobody sums it up
+            for compaction in list(self._failed):
+                self._tell_failure(compaction, "failed")
         if self._progress.console.is_terminal:
             self._progress.stop()
 
     def refresh(self) -> None:
         """Draw it as it is now; that happens several times a second anyway."""
         self._progress.refresh()
+
+    def say(self, sentence: str) -> None:
+        """A line of its own, above the bars."""
+        self._progress.console.print(sentence, highlight=False, markup=False)
 
     def __call__(self, event: Event) -> None:
         with self._lock:
@@ -107,38 +122,42 @@ class ProgressBars:
             case events.EpochTaken(epoch=epoch):
                 say(f"Coordinating as epoch {epoch}.")
             case events.Submitted(compaction=compaction, reason=reason):
-                say(f"[bold]{_short(compaction)}[/] {escape(reason)}")
+                say(f"[bold]{text.short_id(compaction)}[/] {escape(reason)}")
             case events.Refused(compaction=compaction, reason=reason):
-                self._complain(f"[red]{_short(compaction)} refused:[/] {escape(reason)}")
+                self._complain(f"[red]{text.short_id(compaction)} refused:[/] {escape(reason)}")
             case events.Reclaimed(compaction=compaction, worker=worker):
-                self._complain(f"{_short(compaction)} taken back from silent worker {escape(worker)}.")
+                silent = escape(text.short_ids(worker))
+                self._complain(f"{text.short_id(compaction)} taken back from silent worker {silent}.")
             case events.AttemptFailed(compaction=compaction, reason=reason):
-                say(f"[red]{_short(compaction)} failed:[/] {escape(reason)}")
+                self._failed[compaction] = reason
                 self._end(compaction)
+            case events.Claimed(compaction=compaction):
+                self._tell_failure(compaction, "failed and is tried again")
             case events.EngineLost(compaction=compaction, reason=reason):
-                self._complain(f"{_short(compaction)} lost its engine: {escape(reason)}")
+                self._complain(f"{text.short_id(compaction)} lost its engine: {escape(reason)}")
                 self._end(compaction)
-            case events.Failed(compaction=compaction, attempts=attempts):
-                say(f"[red]{_short(compaction)} is given up after {attempts} attempts.[/]")
+            case events.Failed(compaction=compaction):
+                self._failed.pop(compaction, None)
             case events.Resumed(compaction=compaction, finished_ranges=finished, open_ranges=left):
-                say(f"{_short(compaction)} goes on: {finished} ranges are finished, {left} run.")
+                say(f"{text.short_id(compaction)} goes on: {finished} ranges are finished, {left} run.")
             case events.Prepared(compaction=compaction, ranges=ranges, cost_bytes=cost_bytes):
                 self._ranges[compaction] = (0, ranges)
                 self._tasks[compaction] = self._progress.add_task(
-                    _short(compaction), total=cost_bytes, ranges=_of(0, ranges)
+                    text.short_id(compaction), total=cost_bytes, ranges=_of(0, ranges)
                 )
-            case events.RangeFinished(compaction=compaction, cost_bytes=cost_bytes):
+            case events.RangeFinished(compaction=compaction):
                 if compaction in self._tasks:
                     done, ranges = self._ranges[compaction]
                     self._ranges[compaction] = (done + 1, ranges)
-                    self._progress.update(
-                        self._tasks[compaction], advance=cost_bytes, ranges=_of(done + 1, ranges)
-                    )
+                    self._progress.update(self._tasks[compaction], ranges=_of(done + 1, ranges))
+            case events.Moved(compaction=compaction, done_bytes=done_bytes):
+                if compaction in self._tasks:
+                    self._progress.update(self._tasks[compaction], completed=done_bytes)
             case events.Committed(compaction=compaction):
-                say(f"[green]{_short(compaction)} committed.[/]")
+                say(f"[green]{text.short_id(compaction)} committed.[/]")
                 self._end(compaction)
             case events.StoreLost(compaction=compaction, reason=reason):
-                self._complain(f"{_short(compaction)} lost its store: {escape(reason)}")
+                self._complain(f"{text.short_id(compaction)} lost its store: {escape(reason)}")
                 self._end(compaction)
             case events.WaitingForStore(url=url, since_s=since_s, cause=cause):
                 self._wait(url, since_s, cause)
@@ -147,9 +166,15 @@ class ProgressBars:
                 what = escape(events.waited_for(url))
                 say(f"{what[:1].upper()}{what[1:]} is back, after {waited_s:.0f} s.")
             case events.Dropped(compaction=compaction, reason=reason):
-                say(f"[yellow]{_short(compaction)} was committed in part:[/] {escape(reason)}")
+                say(f"[yellow]{text.short_id(compaction)} was committed in part:[/] {escape(reason)}")
             case _:
                 pass
+
+    def _tell_failure(self, compaction: str, what: str) -> None:
+        reason = self._failed.pop(compaction, None)
+        if reason is not None and self._told.get(compaction) != reason:
+            self._told[compaction] = reason
+            self._complain(f"[red]{text.short_id(compaction)} {what}:[/] {escape(reason)}")
 
     def _wait(self, url: str, since_s: float, cause: str) -> None:
         """A line of its own that counts the seconds by itself."""
@@ -179,8 +204,3 @@ class ProgressBars:
 
 def _of(done: int, ranges: int) -> str:
     return f"{done}/{ranges} ranges"
-
-
-def _short(compaction: str) -> str:
-    """The end of a ULID: enough to tell compactions of one run apart."""
-    return compaction[-6:]

@@ -10,13 +10,16 @@ All of it is a change of the ledger by somebody who is neither coordinator nor w
    between the two has cancelled nothing: what the ledger contradicts does not count. SlateDB's coordinator
    would write its own idea of the compaction back, so there cancelling is refused.
 3. *Retry* submits what a failure notes, under a new id, and forgets the failure.
-4. A finished compaction leaves the ledger when a newer one is finished. How it ended is then read from older
+4. People may give the end of an id, as it is shown to them: of the compactions in the ledger and of the
+   failures noted, just one must end so.
+5. A finished compaction leaves the ledger when a newer one is finished. How it ended is then read from older
    versions of the ledger, from what was published, and from the failures noted.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,11 +32,12 @@ from lithify.compaction.presence import Presence
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.errors import DeadlineExceeded, Refused, StoreError
-from lithify.ids import Ids, Ulid
+from lithify.ids import Ids, Ulid, parse_ulid
 
 _log = logging.getLogger("lithify")
 
 CANCELLED = "was cancelled"
+_END_OF_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{4,25}", re.ASCII | re.IGNORECASE)
 _NO_LEDGER = "no coordinator has ever run on {url}; start one: lithify run {url}"
 
 
@@ -169,6 +173,30 @@ def outcome(dataset: Dataset, compaction_id: Ulid) -> Outcome | None:
     if failure is not None:
         return Outcome(compaction_id, State.FAILED, failure.reason)
     return Outcome(compaction_id, State.FAILED) if entry is not None else None
+
+
+def identified(dataset: Dataset, given: Sequence[str]) -> list[Ulid]:
+    """The ids that people mean, each once. `Refused` for what is none, is not known, or may be several."""
+    found = (_identified(dataset, text) for text in given)
+    return list(dict.fromkeys(found))
+
+
+def _identified(dataset: Dataset, text: str) -> Ulid:
+    try:
+        return parse_ulid(text)
+    except ValueError:
+        pass
+    if not _END_OF_ID.fullmatch(text):
+        raise Refused(f"{text[:40]}: not ids of compactions; `lithify status` shows them")
+    ledger = dataset.ledger()
+    known = {c.id for c in ledger.compactions} if ledger is not None else set()
+    known |= {failure.compaction for failure in dataset.journal.failures()}
+    matching = sorted(i for i in known if i.endswith(text.upper()))
+    if not matching:
+        raise Refused(f"no compaction of {dataset.url} is known whose id ends in {text}; give the whole id")
+    if len(matching) > 1:
+        raise Refused(f"several compactions end in {text}: {', '.join(matching)}; give more of the id")
+    return matching[0]
 
 
 def active(dataset: Dataset) -> list[Ulid]:

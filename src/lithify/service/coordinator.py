@@ -366,8 +366,9 @@ class Coordinator:
         if self._companion is not None:
             self._companion.settled(finished)
         committed = tuple(c for c, refusal in verdicts.items() if refusal is None)
+        units = {compaction.id: self._dataset.unit(compaction.spec) for compaction in ready}
         for compaction_id in committed:
-            self._observe(events.Committed(self._dataset.url, compaction_id))
+            self._observe(events.Committed(self._dataset.url, compaction_id, units[compaction_id]))
         for compaction_id, reason in dropped:
             self._observe(events.Dropped(self._dataset.url, compaction_id, reason))
         found = ((compaction, verdicts[compaction.id]) for compaction in ready)
@@ -486,7 +487,8 @@ class Coordinator:
             owner = compaction.worker.id if compaction.worker is not None else "unknown"
             self._observe(events.Reclaimed(url, compaction.id, owner))
         for compaction_id, proposal in outcome.added:
-            self._observe(events.Submitted(url, compaction_id, proposal.reason, proposal.cost_bytes))
+            unit = self._dataset.unit(proposal.spec)
+            self._observe(events.Submitted(url, compaction_id, proposal.reason, proposal.cost_bytes, unit))
         for compaction, reason in outcome.refused:
             self._observe(events.Refused(url, compaction.id, reason))
 

@@ -87,6 +87,7 @@ class _Metered:
         self._metrics.saw_backlog(self._dataset.url, self._dataset.backlog(snapshot, self._clock.now_ms()))
 
     def _saw_ledger(self, ledger: AnyLedger | None) -> None:
+        self._metrics.looked_at(self._dataset.url)
         if ledger is not None:
             self._metrics.saw_ledger(self._dataset.url, ledger, self._running_bytes(ledger))
 

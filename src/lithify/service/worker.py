@@ -106,6 +106,8 @@ class Worker:
         self._turns: Turns[Ulid] = Turns()
         self._failures: list[tuple[Ulid, Exception]] = []
         self._store_losses: Counter[Ulid] = Counter()
+        self._is_there = False
+        """Whether the dataset is known to be there, without a ledger."""
         self._is_beside_coordinator = False
 
     @property
@@ -148,6 +150,9 @@ class Worker:
         self._is_beside_coordinator = seen is not None
         ledger = self._dataset.ledger() if seen is None else seen.ledger
         if ledger is None:
+            if not self._is_there:
+                self._dataset.snapshot()  # refuses where there is nothing that could be compacted one day
+                self._is_there = True
             return False
         before = set(self._running)
         self._drop_lost(ledger)
@@ -265,7 +270,10 @@ class Worker:
         # What a coordinator has claimed for this worker may not run yet.
         owned = [c.id for c in ledger.active() if transitions.owns(ledger, c.id, self._id)] if ledger else []
 
+        given_back: list[Ulid] = []
+
         def change(latest: AnyLedger) -> AnyLedger:
+            given_back.clear()
             for compaction_id in owned:
                 if not transitions.owns(latest, compaction_id, self._id):
                     continue
@@ -277,12 +285,18 @@ class Worker:
                 if running is not None:
                     latest = self._beat(latest, running)
                 latest = transitions.release(latest, compaction_id, self._id)
+                given_back.append(compaction_id)
             return latest
 
         for running in mine.values():
             self._note_finished(running)
         if owned:
             self._dataset.update_ledger(change)
+        for compaction_id in given_back:
+            claim = mine.get(compaction_id)
+            is_cut = claim is not None and claim.job is not None
+            left = len(claim.works) - len(claim.outcomes) if claim is not None and is_cut else None
+            self._observe(events.GivenBack(self.url, compaction_id, self._id, left))
 
     def _take_in(self, running: Claim) -> None:
         self._begin(running)
@@ -298,9 +312,9 @@ class Worker:
             del running.pending[index]
             error = future.exception()
             if error is None:
-                outcome = running.outcomes[index] = self._dataset.outcome(future.result())
-                running.pulse.finish(index, outcome.bytes_read + outcome.bytes_written, self._clock.now_ms())
+                running.finish(index, self._dataset.outcome(future.result()), self._clock.now_ms())
                 self._report_range(running, index)
+                self._report_movement(running)
             elif running.error is None:
                 if not isinstance(error, Exception):
                     raise error
@@ -369,6 +383,7 @@ class Worker:
             if (movement.worker, movement.claimed_at_ms) == (self._id, running.claimed_at_ms)
         }
         pulse.look(mine, now_ms)
+        self._report_movement(running)
         return pulse.deserves_heartbeat(now_ms, options.heartbeat_bytes, options.range_start_timeout_ms)
 
     def _beat(self, ledger: AnyLedger, running: Claim) -> AnyLedger:
@@ -570,10 +585,13 @@ class Worker:
         if compaction.progress is not None:
             done = len(running.outcomes)
             self._observe(events.Resumed(url, compaction.id, done, len(works)))
-        cost_bytes = sum(work.cost_bytes for work in works.values())
-        self._observe(events.Prepared(url, compaction.id, len(works), cost_bytes))
+        self._observe(events.Prepared(url, compaction.id, len(works), running.cost_bytes))
         for index, work in works.items():
             running.pending[index] = self._engine.submit(compaction.id, work.function, work.argument)
+
+    def _report_movement(self, running: Claim) -> None:
+        done, cost = running.done_bytes, running.cost_bytes
+        self._observe(events.Moved(self._dataset.url, running.compaction.id, done, cost))
 
     def _report_range(self, running: Claim, index: int) -> None:
         outcome = running.outcomes[index]

@@ -25,7 +25,8 @@ object that has been replaced.
 The file system has no conditional overwrite, so `replace` compares and renames under an advisory
 lock on the staging name `<name>#0`. That is exact among Lithify's processes; a foreign program that
 overwrites the object in the same moment, and `put`, are not held off. Who waits for the lock longer than
-`MAX_LOCK_WAIT_S` fails.
+`MAX_LOCK_WAIT_S` fails. The lock file goes when the object is deleted, by whoever holds it then: so who has
+got the lock looks whether its file is still there, and else takes that which is there now.
 """
 
 from __future__ import annotations
@@ -151,8 +152,11 @@ class LocalStore:
             return new_etag
 
     def delete(self, key: str) -> None:
+        path = self._path(key)
         with _write_failures("delete", key):
-            self._path(key).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # a lock file that stays disturbs nobody
+            _remove_lock(path)
 
     def open_writer(self, key: str) -> LocalWriter:
         return LocalWriter(key, self._path(key))
@@ -303,21 +307,47 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold the advisory lock of `path`. The lock file stays: deleting it would let two in."""
+    """Hold the advisory lock of `path`."""
     _make_folder(path.parent)
-    lock = path.with_name(f"{path.name}#0")
-    fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    ends_s = time.monotonic() + MAX_LOCK_WAIT_S
+    while True:
+        fd = os.open(_lock_of(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _wait_for(fd, path, ends_s)
+            if _is_there(fd, path):
+                yield
+                return
+        finally:
+            os.close(fd)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}#0")
+
+
+def _is_there(fd: int, path: Path) -> bool:
+    """Whether an open file is the lock file of `path` that others find now."""
     try:
-        _wait_for(fd, path)
-        yield
+        return os.path.samestat(os.fstat(fd), _lock_of(path).stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_lock(path: Path) -> None:
+    """Delete the lock file of `path` unless somebody holds the lock; an `OSError` when it is not there or
+    cannot be deleted."""
+    fd = os.open(_lock_of(path), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_there(fd, path):
+            _lock_of(path).unlink()
     finally:
         os.close(fd)
 
 
-def _wait_for(fd: int, path: Path) -> None:
+def _wait_for(fd: int, path: Path, ends_s: float) -> None:
     """Take the advisory lock of an open file. It is held for milliseconds, but by a process that is suspended
     just then."""
-    ends_s = time.monotonic() + MAX_LOCK_WAIT_S
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,18 +1,33 @@
 """Where people read what there is to show: standard output and standard error.
 
+What goes to no terminal is neither wrapped nor cut, unless `COLUMNS` says how wide it is to be: programs such
+as `grep` and `less` read it by lines.
+
 Texts come from keys, paths and errors of anybody's. They are shown as they are: `:100:` in one is no picture.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from typing import TextIO
+
 from rich.console import Console
+
+UNBOUNDED_WIDTH = 100_000
+"""Columns: more than any line has."""
 
 
 def standard_output() -> Console:
     """Where results go."""
-    return Console(emoji=False)
+    return Console(emoji=False, width=_width(sys.stdout))
 
 
 def standard_error(*, quiet: bool = False) -> Console:
     """Where everything else is said."""
-    return Console(stderr=True, emoji=False, quiet=quiet)
+    return Console(stderr=True, emoji=False, quiet=quiet, width=_width(sys.stderr))
+
+
+def _width(stream: TextIO) -> int | None:
+    """`None` where the terminal or `COLUMNS` says it."""
+    return None if stream.isatty() or os.environ.get("COLUMNS", "").isdigit() else UNBOUNDED_WIDTH

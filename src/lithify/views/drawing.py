@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from lithify.views.blocks import Alarm, Block, Line, Lines, Table, Timeline
+from lithify.views.tables import print_table
 from lithify.views.text import MAX_SHOWN, print_rest
 from lithify.views.timeline import print_timeline
 
@@ -44,7 +45,7 @@ def _draw_table(console: Console, table: Table) -> None:
     if table.sums:
         drawn.add_section()
         drawn.add_row(*map(escape, table.sums))
-    console.print(drawn)
+    print_table(console, drawn)
     print_rest(console, len(table.rows), table.of)
 
 

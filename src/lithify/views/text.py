@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Console
 from rich.markup import escape
 
 MAX_SHOWN = 500
 """Lines of one kind that people are shown. Laying out a line takes a millisecond, and anybody can make a
 dataset have thousands of anything."""
+SHORT_ID_CHARS = 6
+_NAMED_IDS = re.compile(r"\b([Cc]ompaction |lithify-)([0-7][0-9A-HJKMNP-TV-Z]{25})\b")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -18,6 +22,21 @@ def size(size_bytes: float) -> str:
             return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1000
     raise AssertionError("unreachable")
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """Bytes in a second: `1.4 GB/s`; a dash when unknown."""
+    return "–" if bytes_per_s is None else f"{size(bytes_per_s)}/s"
+
+
+def short_id(compaction: str) -> str:
+    """The end of a ULID: enough to tell compactions of one dataset apart. Commands take it as well."""
+    return compaction[-SHORT_ID_CHARS:]
+
+
+def short_ids(text: str) -> str:
+    """A text with short ids of compactions, and of workers that are named after one."""
+    return _NAMED_IDS.sub(lambda found: found[1] + short_id(found[2]), text)
 
 
 def ratio(value: float | None) -> str:

@@ -8,8 +8,8 @@ One line is one chunk. The marks before its name join chunks that share files:
     └ shares files with the chunk above only
 
 Chunks with nothing to do are counted, not listed, where more than a few follow each other. A narrow terminal
-gets no reasons: what they say follows from the other columns, or is in the notes. `drawing` has the same as a
-picture.
+with room for the other columns gets no reasons: what they say follows from these, or is in the notes.
+`drawing` has the same as a picture.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from lithify.planning.timeline.model import (
     TimelinePlan,
 )
 from lithify.views import text
+from lithify.views.tables import fits, print_table
 
 MAX_QUIET_ROWS = 3
 """More chunks in a row with nothing to do become one line."""
@@ -82,10 +83,13 @@ def print_timeline(
         console.print("The timeline has no files.")
         return
     numbers = {task.key: number for number, task in enumerate(plan.tasks, start=1)}
-    console.print(_chunk_table(plan, calendar, numbers, words, console.width >= MIN_WIDTH_OF_REASONS))
+    whole = _chunk_table(plan, calendar, numbers, words, with_reasons=True)
+    short = _chunk_table(plan, calendar, numbers, words, with_reasons=False)
+    has_room = console.width >= MIN_WIDTH_OF_REASONS or not fits(console, short)
+    print_table(console, whole if has_room else short)
     if plan.tasks:
-        console.print(_task_table(plan, numbers, words))
-    console.print(_total_table(plan, words))
+        print_table(console, _task_table(plan, numbers, words))
+    print_table(console, _total_table(plan, words))
 
 
 def timeline_json(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS) -> dict[str, Any]:
@@ -115,7 +119,7 @@ def _document(plan: TimelinePlan, calendar: Calendar) -> dict[str, Any]:
 
 
 def _chunk_table(
-    plan: TimelinePlan, calendar: Calendar, numbers: dict[str, int], words: Words, with_reasons: bool
+    plan: TimelinePlan, calendar: Calendar, numbers: dict[str, int], words: Words, *, with_reasons: bool
 ) -> Table:
     grouped = len({planned.chunk.key.group for planned in plan.chunks}) > 1
     table = Table(title=f"Timeline: chunks of one {calendar.granularity.value}, {calendar.zone}")

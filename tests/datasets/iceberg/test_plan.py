@@ -15,6 +15,7 @@ from lithify.datasets.iceberg import plan as module
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.plan import cuts_of, timeline_policy
 from lithify.datasets.iceberg.policy import parse_policy
+from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar, Granularity
 from lithify.planning.timeline.model import Bucket, Color, Interval, TimelineFile, TimelinePlan
 from lithify.service.admission import starting
@@ -63,6 +64,8 @@ def make_chain(catalog: Catalog, days: int) -> tuple[Table, list[Row]]:
         ("max-deleted-percent", "25", "max_deleted_ratio", 0.25),
         ("max-deleted-percent", "0", "max_deleted_ratio", None),
         ("skip-from-latest-seconds", "5", "skip_newest_us", 5_000_000),
+        ("max-task-bytes", "2GiB", "max_task_bytes", 2 << 30),
+        ("skip-from-latest-seconds", "1h 30m", "skip_newest_us", 5_400_000_000),
         ("skip-from-latest-seconds", "0", "skip_newest_us", None),
         ("skip-from-now-seconds", "6", "skip_clock_us", 6_000_000),
         ("max-task-bytes", "500", "max_task_bytes", 500),
@@ -74,6 +77,21 @@ def make_chain(catalog: Catalog, days: int) -> tuple[Table, list[Row]]:
 def test_properties_reach_the_planner(key: str, value: str, name: str, want: object) -> None:
     policy = timeline_policy(parse_policy({f"lithify.{key}": value}, "x"))
     assert getattr(policy, name) == want
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("lithify.max-task-bytes", "2 parsecs"),
+        ("lithify.max-tasks", "2k"),
+        ("lithify.skip-from-now-seconds", "1500ms"),
+        ("lithify.skip-from-now-seconds", "1MB"),
+        ("write.target-file-size-bytes", "512MiB"),
+    ],
+)
+def test_properties_that_are_no_numbers_are_refused(key: str, value: str) -> None:
+    with pytest.raises(Refused, match=f"{key} is '{value}'"):
+        parse_policy({key: value}, "x")
 
 
 def span(start_us: int, end_us: int) -> TimelineFile:

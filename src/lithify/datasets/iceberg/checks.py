@@ -17,6 +17,7 @@ from lithify.compaction.status import Status
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.history_checks import check_history
 from lithify.errors import CorruptObject, LithifyError, StoreError
+from lithify.views.text import size
 
 
 def check_table(
@@ -34,7 +35,7 @@ def check_table(
         return
     state = found.snapshot
     size_bytes = sum(file.size_bytes for file in state.files)
-    yield ok(check, f"it can be compacted: {len(state.files)} files, {size_bytes} bytes")
+    yield ok(check, f"it can be compacted: {len(state.files):,} files, {size(size_bytes)}")
     for note in state.notes:
         yield warning("limits", note, "see whether you can live with that; docs/iceberg.md says why it is so")
     yield from check_compactions(found)

@@ -1,5 +1,7 @@
 """How a table is to be compacted: its properties `lithify.…`, and what the operator sets instead.
 
+Sizes and times may have a unit, as in `512MiB` and `6h`.
+
 | property | default |
 |---|---|
 | `lithify.granularity` | `day`: hour, day, week, month or year |
@@ -32,9 +34,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from types import MappingProxyType
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from lithify.config.durations import parse_duration
+from lithify.config.sizes import parse_size
 from lithify.datasets.maintenance import PARTS
 from lithify.errors import Refused
 
@@ -144,11 +149,30 @@ def parse_policy(
 
 
 def _number(key: str, text: str, least: int, url: str) -> int:
-    most = MAX_SECONDS if key.endswith("-seconds") else MAX_NUMBER
+    is_time, is_size = key.endswith("-seconds"), key.endswith("-bytes")
+    most = MAX_SECONDS if is_time else MAX_NUMBER
     try:
-        value = int(text)
+        # Iceberg's own properties are for others to read as well, and are what these can read.
+        value = _units(text, is_time, is_size) if key.startswith(PREFIX) else int(text)
     except ValueError:
         value = -1
     if not least <= value <= most:
-        raise Refused(f"{url}: {key} is {text[:40]!r}; it must be a whole number from {least} to {most}")
+        example = ', or text such as "6h"' if is_time else ', or text such as "512MiB"' if is_size else ""
+        raise Refused(
+            f"{url}: {key} is {text[:40]!r}; it must be a whole number from {least} to {most}"
+            + (example if key.startswith(PREFIX) else "")
+        )
     return value
+
+
+def _units(text: str, is_time: bool, is_size: bool) -> int:
+    """A whole number; of a time and a size also as people write it. `ValueError` for anything else."""
+    if is_size:
+        return parse_size(text)
+    if is_time and text.strip()[-1:].isalpha():
+        second = timedelta(seconds=1)
+        duration = parse_duration(text)
+        if duration % second:
+            raise ValueError("not whole seconds")
+        return duration // second
+    return int(text)

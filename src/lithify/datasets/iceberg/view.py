@@ -113,7 +113,10 @@ def show_run(run: Run) -> Shown:
             f"Read {text.size(totals.bytes_read)} and wrote {text.size(totals.bytes_written)} in "
             f"{totals.ranges} task(s), {totals.cpu_s:.1f} s of processor time."
         ),
-        Lines([Line(f.reason, f.compaction) for f in ended], "that were dropped, refused or failed"),
+        Lines(
+            [Line(f.reason, text.short_id(f.compaction)) for f in ended],
+            "that were dropped, refused or failed",
+        ),
         notes(result.plan.notes),
     )
     return Shown(document, blocks)

@@ -40,8 +40,8 @@ OPTIONS = CommandOptions(
         KindOption(
             "block_size",
             frozenset({"compact"}),
-            "Bytes of a data block; default: as in the inputs.",
-            type=int,
+            "Size of a data block, such as 4KiB; default: as in the inputs.",
+            metavar="SIZE",
             setting="slatedb.block_size",
         ),
         KindOption(
@@ -53,8 +53,8 @@ OPTIONS = CommandOptions(
         KindOption(
             "max_sst_size",
             frozenset({"compact"}),
-            "Bytes of data in one output SST; default: 268435456.",
-            type=int,
+            "Data in one output SST, such as 64MB; default: 256MiB.",
+            metavar="SIZE",
             setting="slatedb.max_sst_size",
         ),
         KindOption(

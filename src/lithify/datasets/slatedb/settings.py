@@ -8,7 +8,16 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from lithify.config.durations import Duration
-from lithify.config.sections import CollectionSettings, NaturalInt, OwnSection, PositiveInt, Section, Text
+from lithify.config.sections import (
+    CollectionSettings,
+    NaturalInt,
+    OwnSection,
+    PositiveInt,
+    PositiveSize,
+    Section,
+    Text,
+)
+from lithify.config.sizes import Bytes
 
 
 class SegmentSettings(Section):
@@ -90,12 +99,14 @@ class SlatedbSettings(OwnSection):
     checkpoint_lifetime: Duration = Field(
         default=timedelta(minutes=15), description="How long a commit keeps its inputs readable"
     )
-    max_sst_size: PositiveInt = Field(default=268_435_456, description="Bytes of data in one output SST")
+    max_sst_size: PositiveSize = Field(
+        default=Bytes(268_435_456), description="Bytes of data in one output SST"
+    )
     min_filter_keys: NaturalInt = Field(default=1000, description="Keys an SST must have to get a filter")
     compression_codec: str | None = Field(
         default=None, description="none, snappy, zlib, lz4 or zstd; unset: as in the newest input"
     )
-    block_size: PositiveInt | None = Field(
+    block_size: PositiveSize | None = Field(
         default=None, description="Bytes of a data block; unset: as in the inputs"
     )
     merge_operator: str | None = Field(

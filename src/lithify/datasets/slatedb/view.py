@@ -173,9 +173,15 @@ def show_run(run: Run) -> Shown:
             f"{totals.rows['rows_in']:,} rows in, {totals.rows['rows_out']:,} out; "
             f"dropped: {dropped or 'none'}."
         ),
-        Lines([Line(f"Refused {f.compaction}: {f.reason}") for f in result.refused], "that were refused"),
         Lines(
-            [Line(f"{f.compaction}: {f.reason}", "Failed", is_bad=True) for f in result.failures],
+            [Line(f"Refused {text.short_id(f.compaction)}: {f.reason}") for f in result.refused],
+            "that were refused",
+        ),
+        Lines(
+            [
+                Line(f"{text.short_id(f.compaction)}: {f.reason}", "Failed", is_bad=True)
+                for f in result.failures
+            ],
             "that failed",
         ),
     )
@@ -290,12 +296,12 @@ def show_ledger(ledger: SlateLedger) -> Shown:
     """The ledger: every compaction, its state, its worker and its progress."""
     rows = [
         (
-            c.id,
+            text.short_id(c.id),
             c.state.value,
             text.segment(c.spec.segment),
             sources(c.spec),
             destination(c.spec),
-            c.worker.id if c.worker is not None else "–",
+            text.short_ids(c.worker.id) if c.worker is not None else "–",
             str(len(c.progress.ranges)) if c.progress is not None else "–",
             str(len(c.outputs)),
         )

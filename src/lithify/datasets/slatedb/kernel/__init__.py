@@ -10,7 +10,7 @@ Floors, from the ground up:
   retention, the main loop.
 - `libraries`, `windows`, `inputs`, `outputs`, `python_rows` the Python around it: the
   codecs' libraries, windows of input, output files, the user's functions.
-- `warm_up` compiles everything ahead of time.
+- `warm_up` compiles everything ahead of time · `ready` whether that was done.
 
 Compiled code runs without the interpreter's lock and never calls Python, except for codecs whose
 library exports no C function.

@@ -16,10 +16,12 @@ from lithify.clock import SystemClock
 from lithify.datasets.slatedb.execute import run_merge
 from lithify.datasets.slatedb.index import BlockIndex, encode_index
 from lithify.datasets.slatedb.kernel.layout import MERGE
+from lithify.datasets.slatedb.kernel.ready import KERNEL
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst, SstInfo
 from lithify.datasets.slatedb.sst import encode_tail, seal
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
 from lithify.ids import RandomIds, Ulid
+from lithify.kernel.cache import all_is_compiled
 from lithify.scratch import Scratch
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
@@ -35,6 +37,7 @@ def warm_up() -> None:
         result = run_merge(_task(folder, sources), store, RandomIds(), SystemClock())
         resumed = _task(folder, sources, result.outputs)
         run_merge(resumed, store, RandomIds(), SystemClock())
+    all_is_compiled(KERNEL)
 
 
 def concatenate(key: bytes, existing: bytes | None, operand: bytes) -> bytes:

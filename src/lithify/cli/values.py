@@ -1,0 +1,47 @@
+"""Times, durations and ages as people give them to options. `Refused` says what was wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from lithify.errors import Refused
+
+
+def time_of(text: str) -> datetime:
+    """A time as people write it; without a zone, in UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Refused(f"{text[:40]!r} is no time; write it like 2025-01-31T12:00:00Z") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def seconds_of(text: str) -> float:
+    """A duration as settings write it, in seconds."""
+    from lithify.config.durations import parse_duration
+
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def age_s(flag: str, text: str) -> float:
+    """A duration as settings write it, or a number of seconds, in seconds."""
+    from lithify.config.durations import milliseconds_of
+
+    try:
+        return milliseconds_of(float(text)) / 1000 if _is_number(text) else seconds_of(text)
+    except (ValueError, Refused):
+        shown = text[:40]
+        raise Refused(
+            f"{flag}: {shown!r} is no age; write a number and a unit, such as 2h, or a number of seconds"
+        ) from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,189 @@
+"""What was committed, why and at what cost: small objects beside a dataset that outlive the ledger's entries.
+
+| object, under Lithify's own folder      | written by                                             |
+|-----------------------------------------|--------------------------------------------------------|
+| `history/<ms>-<compaction>-commit.json` | the process that committed                             |
+| `history/<ms>-<compaction>-work.json`   | a worker in another process, when its claim has ended  |
+
+1. An object is written once, after the commit, and nobody waits for it. Who dies before has committed all the
+   same; only its record is missing.
+2. Names begin with the time, so the newest are found by one listing, without reading the others.
+3. What was done in other processes is added to the commit that it belongs to (`merged`).
+4. Garbage collection leaves them alone; whoever writes them deletes those that are too old (`sweep`).
+
+Anybody may have written there: what is no such object counts as absent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from lithify.errors import ObjectNotFound
+from lithify.ids import MAX_ULID_MS, Ulid
+from lithify.jsonvalues import whole_number
+from lithify.store.keys import join
+from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.together import all_of
+
+FOLDER = "history"
+MAX_RECORD_BYTES = 64 << 10
+_NAME = re.compile(r"([0-9]{13})-([0-7][0-9A-HJKMNP-TV-Z]{25})-(commit|work)\.json")
+_MAX_COUNT = (1 << 63) - 1
+_MAX_TEXT_CHARS = 4000
+_MAX_KEYS = 100
+_READS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """A commit, or what another process has done for one."""
+
+    compaction: Ulid
+    at_ms: int
+    """Wall-clock milliseconds of the commit, or of the end of the work."""
+    is_commit: bool
+    unit: str = ""
+    reason: str = ""
+    """Why the planner wanted it; empty when somebody else did, or when that is not known any more."""
+    workers: tuple[str, ...] = ()
+    bytes_read: int = 0
+    bytes_written: int = 0
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """In, out, and dropped by reason."""
+    ranges: int = 0
+    seconds: float = 0.0
+    """From claim to end, of all attempts."""
+    cpu_seconds: float = 0.0
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """By verb, of the process to the dataset's store since its last record; without those of tasks."""
+
+
+class CommitRecords:
+    """Those of the dataset whose own folder is `folder` of `store`."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store = store
+        self._folder = join(folder, FOLDER)
+
+    def add(self, record: CommitRecord) -> None:
+        """Write it; the same again does no harm."""
+        kind = "commit" if record.is_commit else "work"
+        document = {key: value for key, value in asdict(record).items() if key not in _IN_NAME}
+        document |= {"unit": record.unit[:_MAX_TEXT_CHARS], "reason": record.reason[:_MAX_TEXT_CHARS]}
+        name = f"{record.at_ms:013d}-{record.compaction}-{kind}.json"
+        self._store.put(join(self._folder, name), json.dumps(document).encode())
+
+    def newest(self, most: int | None = None, since_ms: int = 0) -> tuple[CommitRecord, ...]:
+        """The commits since a time, oldest first; at most so many, the newest."""
+        named = [(found, meta) for meta in self._store.list(self._folder) if (found := self._named(meta))]
+        commits = sorted(
+            (int(found[1]), found[2])
+            for found, _ in named
+            if found[3] == "commit" and int(found[1]) >= since_ms
+        )
+        wanted = {
+            compaction for _, compaction in (commits if most is None else commits[-most:] if most else [])
+        }
+        metas = [meta for found, meta in named if found[2] in wanted]
+        read = all_of((partial(self._read, meta) for meta in metas), _READS_AT_ONCE)
+        return merged(record for record in read if record is not None)
+
+    def sweep(self, before_ms: int) -> int:
+        """Delete what is older; how many."""
+        old = [
+            m.key for m in self._store.list(self._folder) if (f := self._named(m)) and int(f[1]) < before_ms
+        ]
+        for key in old:
+            self._store.delete(key)
+        return len(old)
+
+    def _named(self, meta: ObjectMeta) -> re.Match[str] | None:
+        found = _NAME.fullmatch(meta.key.removeprefix(f"{self._folder}/"))
+        return found if found is not None and int(found[1]) <= MAX_ULID_MS else None
+
+    def _read(self, meta: ObjectMeta) -> CommitRecord | None:
+        found = self._named(meta)
+        if found is None or meta.size > MAX_RECORD_BYTES:
+            return None
+        try:
+            return _record(found, json.loads(self._store.get(meta.key)))
+        except (ObjectNotFound, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
+
+def merged(records: Iterable[CommitRecord]) -> tuple[CommitRecord, ...]:
+    """The commits, oldest first, each with what was done for it elsewhere. Work of what was not committed is
+    left out (pure)."""
+    commits: dict[Ulid, CommitRecord] = {}
+    works: list[CommitRecord] = []
+    for record in sorted(records, key=lambda r: (r.at_ms, r.compaction)):
+        if record.is_commit:
+            commits.setdefault(record.compaction, record)
+        else:
+            works.append(record)
+    for work in works:
+        if work.compaction in commits:
+            commits[work.compaction] = _added(commits[work.compaction], work)
+    return tuple(commits.values())
+
+
+def _added(commit: CommitRecord, work: CommitRecord) -> CommitRecord:
+    return replace(
+        commit,
+        workers=tuple(dict.fromkeys((*commit.workers, *work.workers))),
+        bytes_read=commit.bytes_read + work.bytes_read,
+        bytes_written=commit.bytes_written + work.bytes_written,
+        rows=dict(Counter(commit.rows) + Counter(work.rows)),
+        ranges=commit.ranges + work.ranges,
+        seconds=commit.seconds + work.seconds,
+        cpu_seconds=commit.cpu_seconds + work.cpu_seconds,
+        requests=dict(Counter(commit.requests) + Counter(work.requests)),
+    )
+
+
+_IN_NAME = ("compaction", "at_ms", "is_commit")
+"""What the object's name says already."""
+
+
+def _record(name: re.Match[str], fields: Any) -> CommitRecord:
+    return CommitRecord(
+        Ulid(name[2]),
+        int(name[1]),
+        name[3] == "commit",
+        unit=_text(fields["unit"]),
+        reason=_text(fields["reason"]),
+        workers=tuple(map(_text, fields["workers"][:_MAX_KEYS])),
+        bytes_read=_count(fields["bytes_read"]),
+        bytes_written=_count(fields["bytes_written"]),
+        rows=_counts(fields["rows"]),
+        ranges=_count(fields["ranges"]),
+        seconds=_seconds(fields["seconds"]),
+        cpu_seconds=_seconds(fields["cpu_seconds"]),
+        requests=_counts(fields["requests"]),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value.encode(errors="replace").decode()[:_MAX_TEXT_CHARS]
+
+
+def _count(value: Any) -> int:
+    return whole_number(value, most=_MAX_COUNT)
+
+
+def _counts(value: Any) -> dict[str, int]:
+    return {_text(key): _count(number) for key, number in list(value.items())[:_MAX_KEYS]}
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_COUNT:
+        raise ValueError("no number of seconds")
+    return float(value)

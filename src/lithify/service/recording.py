@@ -1,0 +1,236 @@
+"""Keeps a record of each commit (`lithify.coordination.commit_records`), beside the work.
+
+1. `Recorder` is an observer: it adds up what a compaction cost from the events of this process, and makes a
+   record of it when it is committed here, or when its work here has ended and somebody else will commit it.
+2. A thread writes the records, one after another. Nobody waits for it but the end of the process, and that
+   only for `CLOSE_LIMIT_S`. What cannot be written is said once and left out.
+3. Now and then the thread deletes records that are older than they are to be kept.
+
+Invariant: whatever becomes of a record, nothing else notices. What is remembered and what waits to be written
+is bounded; the oldest goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lithify import events
+from lithify.clock import Clock
+from lithify.coordination.commit_records import CommitRecord, CommitRecords
+from lithify.defects import contained
+from lithify.errors import LithifyError
+from lithify.events import Event
+from lithify.ids import Ulid
+from lithify.store.hedging import start_thread
+from lithify.store.metered import Answer, Verb
+
+CLOSE_LIMIT_S = 5.0
+SWEEP_INTERVAL_S = 24 * 3600.0
+MAX_KNOWN = 10_000
+"""Compactions under way that are remembered."""
+MAX_WAITING = 1_000
+"""Records that wait to be written."""
+_Key = tuple[str, str]
+"""A dataset and a compaction."""
+
+_log = logging.getLogger("lithify")
+
+
+@dataclass(slots=True)
+class _Work:
+    """What this process knows of a compaction that is not over."""
+
+    unit: str = ""
+    reason: str = ""
+    workers: dict[str, None] = field(default_factory=dict)
+    claimed_s: float | None = None
+    """While it is worked on here."""
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    ranges: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A dataset whose commits are recorded."""
+
+    records: CommitRecords
+    coordinates: bool
+    """Whether its commits are made in this process."""
+    requests: Counter[str] = field(default_factory=Counter)
+    swept_at_s: float | None = None
+
+
+class Recorder:
+    """The observer that keeps records; see the module. Any thread may call it."""
+
+    def __init__(self, clock: Clock, *, keep_ms: int) -> None:
+        self._clock = clock
+        self._keep_ms = keep_ms
+        self._lock = threading.Condition()
+        self._followed: dict[str, _Followed] = {}
+        self._requests: dict[str, Counter[str]] = {}
+        self._known: OrderedDict[_Key, _Work] = OrderedDict()
+        self._waiting: deque[tuple[_Followed, CommitRecord]] = deque()
+        self._is_writing = False
+        self._is_running = False
+        self._is_closed = False
+        self._has_complained = False
+
+    def follow(self, url: str, records: CommitRecords, *, coordinates: bool, counted_as: str = "") -> None:
+        """Record what is done for the dataset that events call `url`. Once is enough. Its requests are
+        `counted_as` another name, if that is not what it is called."""
+        with self._lock:
+            requests = self._requests.setdefault(counted_as or url, Counter())
+            self._followed.setdefault(url, _Followed(records, coordinates, requests))
+
+    def counting(self, url: str) -> Callable[[Verb, Answer], None]:
+        """What is to be told of requests to the dataset's store, whatever it is called."""
+        with self._lock:
+            requests = self._requests.setdefault(url, Counter())
+
+        def count(verb: Verb, _answer: Answer) -> None:
+            with self._lock:
+                requests[verb.value] += 1
+
+        return count
+
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
+        """Wait a moment until all is written; then nothing more is."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._waiting and not self._is_writing, limit_s)
+            self._is_closed = True
+            self._lock.notify_all()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            followed = self._followed.get(event.dataset)
+            if followed is not None:
+                self._take_in(event, followed)
+
+    def _take_in(self, event: Event, followed: _Followed) -> None:
+        match event:
+            case events.Submitted(compaction=compaction, reason=reason, unit=unit):
+                work = self._work(event.dataset, compaction)
+                work.reason, work.unit = reason, unit
+            case events.Claimed(compaction=compaction, worker=worker):
+                work = self._work(event.dataset, compaction)
+                work.claimed_s = self._clock.monotonic_s()
+                work.workers[worker] = None
+            case events.RangeFinished(compaction=compaction):
+                self._add(self._work(event.dataset, compaction), event)
+            case (
+                events.Compacted(compaction=compaction)
+                | events.AttemptFailed(compaction=compaction)
+                | events.EngineLost(compaction=compaction)
+                | events.StoreLost(compaction=compaction)
+                | events.Lost(compaction=compaction)
+                | events.GivenBack(compaction=compaction)
+            ):
+                self._end_of_work(event.dataset, compaction, followed)
+            case events.Committed(compaction=compaction, unit=unit):
+                done = self._known.pop((event.dataset, compaction), None) or _Work()
+                done.unit = unit
+                self._stop_clock(done)
+                self._record(followed, compaction, done, is_commit=True)
+            case events.Refused(compaction=compaction) | events.Failed(compaction=compaction):
+                self._known.pop((event.dataset, compaction), None)
+            case _:
+                pass
+
+    def _work(self, url: str, compaction: str) -> _Work:
+        key = url, compaction
+        if key not in self._known:
+            self._known[key] = _Work()
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        return self._known[key]
+
+    def _add(self, work: _Work, event: events.RangeFinished) -> None:
+        work.bytes_read += event.bytes_read
+        work.bytes_written += event.bytes_written
+        work.cpu_seconds += event.cpu_s
+        work.ranges += 1
+        work.rows.update(event.rows)
+
+    def _stop_clock(self, work: _Work) -> None:
+        if work.claimed_s is not None:
+            work.seconds += self._clock.monotonic_s() - work.claimed_s
+            work.claimed_s = None
+
+    def _end_of_work(self, url: str, compaction: str, followed: _Followed) -> None:
+        work = self._known.get((url, compaction))
+        if work is None:
+            return
+        self._stop_clock(work)
+        if not followed.coordinates:
+            del self._known[url, compaction]
+            if work.ranges:
+                self._record(followed, compaction, work, is_commit=False)
+
+    def _record(self, followed: _Followed, compaction: str, work: _Work, *, is_commit: bool) -> None:
+        requests = dict(followed.requests)
+        followed.requests.clear()
+        record = CommitRecord(
+            Ulid(compaction),
+            self._clock.now_ms(),
+            is_commit,
+            unit=work.unit,
+            reason=work.reason,
+            workers=tuple(work.workers),
+            bytes_read=work.bytes_read,
+            bytes_written=work.bytes_written,
+            rows=dict(work.rows),
+            ranges=work.ranges,
+            seconds=round(work.seconds, 3),
+            cpu_seconds=round(work.cpu_seconds, 3),
+            requests=requests,
+        )
+        if self._is_closed:
+            return
+        if len(self._waiting) == MAX_WAITING:
+            self._waiting.popleft()
+        self._waiting.append((followed, record))
+        self._lock.notify_all()
+        if not self._is_running:
+            self._is_running = True
+            start_thread(self._run)
+
+    # The thread
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting or self._is_closed:
+                    return
+                followed, record = self._waiting.popleft()
+                self._is_writing = True
+            self._attempt(lambda: followed.records.add(record))  # noqa: B023  # called at once
+            with self._lock:
+                self._is_writing = False
+                self._lock.notify_all()
+            self._sweep(followed)
+
+    def _sweep(self, followed: _Followed) -> None:
+        now_s = self._clock.monotonic_s()
+        if followed.swept_at_s is None or now_s - followed.swept_at_s >= SWEEP_INTERVAL_S:
+            followed.swept_at_s = now_s
+            before_ms = self._clock.now_ms() - self._keep_ms
+            self._attempt(lambda: followed.records.sweep(before_ms))
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        try:
+            with contained("keeping a record of a commit"):
+                action()
+        except LithifyError as error:
+            if not self._has_complained:
+                _log.warning("records of commits are not kept as they should be: %s", error)
+            self._has_complained = True

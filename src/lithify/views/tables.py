@@ -1,0 +1,66 @@
+"""A table where there is room for it, else a list.
+
+1. A table that fits is drawn as one.
+2. So is one that does not, from `LIST_BELOW` columns on: its cells go on in their next lines.
+3. Below that it becomes a list: each row's first cell, and under it one line for each of the others that says
+   something, behind its heading. Nothing is cut off.
+
+What goes to no terminal has all the room there is (`consoles`).
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+LIST_BELOW = 100
+"""Columns of a terminal."""
+_UNBOUNDED = 1_000_000
+_NOTHING = ("", "–")
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Draw a table, whose cells are markup, in whatever way there is room for."""
+    if console.width >= LIST_BELOW or fits(console, table):
+        console.print(table)
+    else:
+        _print_list(console, table)
+
+
+def fits(console: Console, table: Table) -> bool:
+    """Whether each row has room in one line."""
+    options = console.options.update(max_width=_UNBOUNDED)
+    return Measurement.get(console, options, table).maximum <= console.width
+
+
+def _print_list(console: Console, table: Table) -> None:
+    if table.title:
+        _print_line(console, _text(table.title, "italic"), 0)
+    names = [_text(column.header).plain for column in table.columns]
+    width = max(map(len, names[1:]), default=0)
+    for cells in zip_longest(*(column.cells for column in table.columns), fillvalue=""):
+        first, *others = map(_text, cells)
+        first.stylize("bold")
+        _print_line(console, first, 2)
+        for name, text in zip(names[1:], others, strict=True):
+            if text.plain.strip() not in _NOTHING:
+                _print_line(console, text, 4, f"{name:{width}}  " if width else "")
+    if table.caption:
+        _print_line(console, _text(table.caption, "dim"), 0)
+
+
+def _text(cell: object, style: str = "") -> Text:
+    return Text.from_markup(str(cell), style=style, emoji=False)
+
+
+def _print_line(console: Console, text: Text, indent: int, lead: str = "") -> None:
+    """One text, behind what leads it; where it goes on, it stays behind that."""
+    before = " " * indent + lead
+    room = max(console.width - len(before), 1)
+    for number, line in enumerate(text.wrap(console, room, overflow="fold") or [Text()]):
+        line.rstrip()
+        console.print(Text(before if number == 0 else " " * len(before)) + line, soft_wrap=True)

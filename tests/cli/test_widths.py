@@ -1,0 +1,139 @@
+"""What commands print on a narrow terminal, on a wide one and to a pipe, beside golden files (`test_golden`
+says how they are written anew)."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from lithify import client
+from lithify.cli.main import app
+from lithify.clock import SystemClock
+from lithify.compaction.finding import Finding, ok
+from lithify.coordination.leadership import Leadership
+from lithify.doctor import setup
+from lithify.ids import RandomIds
+from tests.cli.invoking import invoke
+from tests.cli.test_golden import CHANGING, compare, make_database, make_table, steady
+from tests.compacting import dataset_at
+from tests.fuzz.running import run
+from tests.ledgers import take_epoch
+
+WIDTHS = (80, 120, None)
+"""Columns; `None` for a pipe."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One whose name is as long in every run: where lines are wrapped depends on it."""
+    with tempfile.TemporaryDirectory(prefix="lithify-golden-", dir="/tmp") as made:
+        yield Path(made)
+
+
+@pytest.fixture(autouse=True)
+def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What commands say of this one is not for golden files."""
+    monkeypatch.setattr(client, "_owner", lambda: "somebody@host")
+
+    def well(check: str) -> Finding:
+        return ok(check, "is well")
+
+    monkeypatch.setattr(setup, "check_java", lambda _: well("java"))
+    monkeypatch.setattr(setup, "check_cache", lambda _: well("cache"))
+
+
+def at_width(width: int | None, *arguments: str) -> str:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("COLUMNS", raising=False)
+        if width is not None:
+            patched.setenv("COLUMNS", str(width))
+        patched.setattr("typer.rich_utils.MAX_WIDTH", width)
+        result = invoke(*arguments)
+    if "--help" not in arguments:
+        assert "…" not in result.output, "something is cut off"
+    return f"$ lithify {' '.join(arguments)}  # {width or 'piped'}\n{result.output}"
+
+
+def at_each_width(*arguments: str) -> str:
+    return "\n".join(at_width(width, *arguments) for width in WIDTHS)
+
+
+def uncounted(text: str) -> str:
+    """Without numbers that chance decides: of versions and of files of the log."""
+    return re.sub(r"\b\d+\b", "<n>", re.sub(dict(CHANGING)["time"], "<time>", text))
+
+
+def test_of_a_database(folder: Path, request: pytest.FixtureRequest) -> None:
+    url = str(make_database(folder / "db"))
+    limit = ("--set", "slatedb.l0_max_ssts=1000")
+    texts = [
+        at_each_width("plan", url),
+        at_each_width("plan", "--full", url),
+        at_each_width("status", url),
+        at_each_width("inspect", "manifest", url),
+        uncounted(at_each_width("gc", "--min-age", "1h", url)),
+        uncounted(at_each_width("doctor", "--read-only", *limit, url)),
+        at_each_width("compact", "--dry-run", url),
+        at_each_width("config", "show", "--changed", "--set", "slatedb.max_sst_size=64MB"),
+    ]
+    assert run(["compact", url]).exit_code == 0
+    texts += [at_each_width("history", url), at_each_width("inspect", "compactions", url)]
+    compare(request, "widths-database", steady("\n".join(texts), folder))
+
+
+def test_of_single_compactions(folder: Path, request: pytest.FixtureRequest) -> None:
+    url = str(make_database(folder / "db"))
+    take_epoch(dataset_at(url))
+    with Leadership(dataset_at(url), SystemClock(), RandomIds()).acquire(take_over=True):
+        pass
+    submitted = at_width(80, "submit", "--full", url)
+    short = re.findall(r"^[0-9A-Z]{26}$", submitted, re.MULTILINE)[0][-6:]
+    texts = [
+        submitted,
+        at_each_width("status", url),
+        at_each_width("inspect", "compactions", url),
+        at_each_width("submit", "--full", url),
+        at_width(80, "wait", "--timeout", "1ms", url, short),
+        at_width(80, "cancel", url, short),
+        at_each_width("cancel", url, short),
+        at_each_width("status", url),
+        at_width(80, "retry", url, short),
+        at_each_width("wait", "--timeout", "1ms", url),
+    ]
+    compare(request, "widths-single", steady("\n".join(texts), folder))
+
+
+def test_of_a_table(folder: Path, request: pytest.FixtureRequest) -> None:
+    make_table(folder)
+    lake = ("iceberg://lake/db.events", "--store-option", f"uri=sqlite:///{folder}/catalog.db")
+    (folder / "checkpoint").mkdir()
+    texts = [
+        at_each_width(*command, *lake)
+        for command in (
+            ["plan"],
+            ["status"],
+            ["gc"],
+            ["doctor", "--read-only"],
+            ["expire", "--dry-run", "--retain-last", "1", "--older-than", "2999-01-01"],
+            ["rewrite-position-delete-files", "--dry-run"],
+            ["rewrite-manifests", "--dry-run"],
+            ["hold", "--list"],
+            ["readers", "list"],
+        )
+    ]
+    texts.append(uncounted(at_each_width("remove-orphans", *lake)))
+    texts.append(at_width(80, "hold", "--name", "training", *lake))
+    texts.append(at_each_width("hold", "--list", *lake))
+    compare(request, "widths-table", steady("\n".join(texts), folder))
+
+
+def test_help(request: pytest.FixtureRequest, folder: Path) -> None:
+    command = typer.main.get_command(app)
+    names = [[], *([name] for name in command.commands)]  # type: ignore[attr-defined]
+    texts = [at_width(80, *name, "--help") for name in names]
+    compare(request, "widths-help", steady("\n".join(texts), folder))

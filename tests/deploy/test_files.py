@@ -1,0 +1,123 @@
+"""What people copy to deploy Lithify: commands, options, metrics and files in it are those that there are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from lithify.cli.main import app
+from lithify.observe.metrics import Metrics
+from lithify.testing import ManualClock
+from tests.datasets.slatedb.trees import EMPTY
+from tests.metrics.test_metrics import DATASET, URL, names_of
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DURATION = re.compile(r"(\d+(ms|[smhdwy]))+")
+
+
+def rules() -> list[dict[str, Any]]:
+    document = import_module("yaml").safe_load((DEPLOY / "prometheus-alerts.yaml").read_text())
+    assert set(document) == {"groups"}
+    (group,) = document["groups"]
+    assert set(group) == {"name", "rules"}
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def balanced(expression: str) -> bool:
+    """Whether its brackets are closed as they were opened."""
+    opened = []
+    for character in re.sub(r'"[^"]*"', "", expression):
+        if character in "([{":
+            opened.append(character)
+        elif character in ")]}" and (not opened or opened.pop() != "([{"[")]}".index(character)]):
+            return False
+    return not opened
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_alerts_ask_for_metrics_that_exist(rule: dict[str, Any]) -> None:
+    metrics = Metrics(ManualClock(), coordinates=True)
+    metrics.saw_backlog(URL, DATASET.backlog(EMPTY, 0))
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert re.fullmatch(r"Lithify[A-Za-z]+", rule["alert"])
+    used = re.findall(r"\blithify_\w+", rule["expr"])
+    assert used
+    assert set(used) <= names_of(metrics)
+    assert balanced(rule["expr"])
+    ranges = re.findall(r"\[([^\]]+)\]", rule["expr"])
+    assert all(DURATION.fullmatch(text) for text in [*ranges, rule.get("for", "1m")])
+    # A counter is asked how it has grown, a gauge what it is.
+    for name in used:
+        assert name.endswith("_total") == bool(re.search(rf"(increase|rate)\({name}\b", rule["expr"])), name
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert set(rule["annotations"]) == {"summary", "description"}
+    assert "{{ $labels.dataset }}" in rule["annotations"]["summary"]
+    assert re.search(r"by \(dataset\)", rule["expr"]), "else the label is gone"
+
+
+def test_alerts_have_names_of_their_own() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(set(names)) == len(names)
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every `lithify …` in the files, with the file."""
+    for path in sorted(DEPLOY.iterdir()):
+        for line in path.read_text().splitlines():
+            found = re.search(r"(?:/bin/|RUN |docker run --rm )lithify ([a-z-]+.*)", line)
+            if found:
+                yield path.name, found[1].partition(" && ")[0].rstrip(".")
+
+
+def test_there_are_commands() -> None:
+    assert {file for file, _ in commands()} == {"Dockerfile", "lithify.cron", "lithify.service"}
+
+
+@pytest.mark.parametrize(("file", "line"), sorted(commands()))
+def test_commands_and_options_exist(file: str, line: str) -> None:
+    name, *words = shlex.split(line)
+    command: Any = typer.main.get_command(app)
+    assert name in command.commands, file
+    known = {opt for p in command.commands[name].params for opt in p.opts}
+    assert {word for word in words if word.startswith("--")} <= known, file
+
+
+def test_the_image_copies_what_there_is() -> None:
+    for line in (DEPLOY / "Dockerfile").read_text().splitlines():
+        if line.startswith("COPY "):
+            assert all((ROOT / source).exists() for source in line.split()[1:-1]), line
+
+
+def test_the_unit_is_one_that_systemd_reads() -> None:
+    sections: dict[str, list[str]] = {}
+    for line in (DEPLOY / "lithify.service").read_text().splitlines():
+        if header := re.fullmatch(r"\[(\w+)\]", line):
+            sections[header[1]] = []
+        elif line and not line.startswith("#"):
+            key, separator, _ = line.partition("=")
+            assert separator, line
+            sections[list(sections)[-1]].append(key)
+    assert list(sections) == ["Unit", "Service", "Install"]
+    assert {"ExecStart", "User", "Restart", "TimeoutStopSec"} <= set(sections["Service"])
+
+
+def test_the_cron_lines_have_five_times_a_user_and_a_command() -> None:
+    jobs = [
+        line
+        for line in (DEPLOY / "lithify.cron").read_text().splitlines()
+        if line and not line.startswith("#") and not re.match(r"\w+=", line)
+    ]
+    assert len(jobs) == 3
+    for line in jobs:
+        *times, user, command = line.split(maxsplit=6)
+        assert all(re.fullmatch(r"[\d*/,-]+", time) for time in times)
+        assert (user, command.split()[0]) == ("lithify", "flock")
