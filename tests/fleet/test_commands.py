@@ -48,7 +48,7 @@ def test_queues_from_create_to_delete(fleet: str) -> None:
         (("fleet", "init"), "there is a fleet already"),
         (("queue", "info", "none"), "there is no queue 'none'"),
         (("queue", "delete", "default"), "takes what no other queue does"),
-        (("queue", "create", "--largest", "much", "x"), "is no size"),
+        (("queue", "create", "--largest", "much", "x"), "is not a size"),
         (("queue", "set", "default"), "say what to change"),
         (("fleet", "add", "--queue", "none", "/x"), "there is no queue 'none'"),
         (("fleet", "add", "--setting", "service.nothing=1", "/x"), "there is no setting service.nothing"),
