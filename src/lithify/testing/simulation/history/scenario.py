@@ -83,8 +83,8 @@ class Scenario:
         # Where time goes back, a short log does not tell that a table is the one it was: it is left alone.
         max_log = 1_000 if faults.skew_ms else rng.choice((1_000, 5))
         is_short = max_log == 5
-        # Two writers whose clocks are far apart, and a table that keeps little of its own accord: what is made
-        # of a snapshot that is held may be older than it, and only the hold keeps it.
+        # Two writers whose clocks are far apart, and a table that keeps little of its own accord: what is
+        # made of a snapshot that is held may be older than it, and only the hold keeps it.
         goes_back = not is_short and rng.random() < 0.25
         return cls(
             is_exact=is_exact,
