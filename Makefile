@@ -7,7 +7,7 @@ BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
 KAFKA := build/kafka
 
-.PHONY: help install demo test check bench simulate fuzz chaos flaky garbage soak lock clean
+.PHONY: help install demo test check bench simulate fuzz chaos flaky garbage histories soak lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -51,6 +51,7 @@ simulate: $(INSTALLED) ## Play 10,000 seeds of each world of the simulator; a fa
 	$(BIN)/python -m lithify.testing.simulation --seeds 1..10000 --jobs 2
 	$(BIN)/python -m lithify.testing.simulation --world several --seeds 1..10000 --jobs 2
 	$(BIN)/python -m lithify.testing.simulation --world history --seeds 1..10000 --jobs 2
+	$(BIN)/python -m tests.testing.simulation.matrix
 
 fuzz: $(INSTALLED) ## Play 10,000 damaged datasets through the commands; a failing one says how to replay it
 	RUST_BACKTRACE=0 $(BIN)/python -m tests.fuzz --cases 10000 --jobs 2
@@ -64,6 +65,9 @@ flaky: $(INSTALLED) ## A hundred runs over a store that resets a tenth of all co
 
 garbage: $(INSTALLED) ## Collect the garbage of a thousand random tables, on local files and S3
 	$(BIN)/python -m tests.datasets.iceberg.garbage_random
+
+histories: $(INSTALLED) $(SPARK35)/.installed ## Maintain 200 random tables; Java, PyIceberg and DuckDB read all that is left
+	$(BIN)/python -m tests.datasets.iceberg.history_random
 
 soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dying
 	$(BIN)/python -m tests.soak

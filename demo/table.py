@@ -6,10 +6,14 @@
 2. Show the timeline, with what Lithify would do about it, and how much of the table a query of one day reads.
 3. Run `lithify compact` in a process of its own.
 4. Show the timeline again, read all rows with PyIceberg and with DuckDB, and compare.
+5. Hold the snapshot that was there before, as a program does that reads it for hours, and expire the history:
+   what goes, how much that gives back, and what the hold keeps, which PyIceberg reads.
+6. Release it and expire again: the rest goes, and all rows are there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -55,6 +59,8 @@ def demonstrate(folder: Path) -> bool:
     catalog = SqlCatalog("demo", uri=uri, warehouse=warehouse)
     table = _make(catalog)
     before, touched = _rows(table), _touched(table)
+    old = table.metadata.current_snapshot_id
+    assert old is not None
     say(f"   {DAYS * FILES_PER_DAY} files of a month, {before.num_rows:,} rows, {DELETES} files with deletes")
     say("\n2. The timeline, and what Lithify would do")
     for name, value in environment.items():
@@ -69,10 +75,35 @@ def demonstrate(folder: Path) -> bool:
     verdicts = {
         "PyIceberg": _rows(table).equals(before),
         "DuckDB": _rows_by_duckdb(table).equals(before),
-        "PyIceberg, the snapshot before": _rows(table, table.metadata.snapshots[-2].snapshot_id).equals(
-            before
-        ),
+        "PyIceberg, the snapshot before": _rows(table, old).equals(before),
     }
+    is_right = _tell(verdicts)
+
+    def expire() -> Table:
+        """All that nobody needs, at once: nobody but this program reads the table."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        lithify("expire", "--older-than", now, "--grace", "0s", URL, environment=environment)
+        left = table.refresh()
+        say(f"   {len(left.snapshots())} snapshots and {_lie_in(folder / 'warehouse')} are left")
+        return left
+
+    say("\n5. Expiring history, while somebody reads the table as it was")
+    say(f"   there are {len(table.snapshots())} snapshots and {_lie_in(folder / 'warehouse')}")
+    lithify("hold", "--snapshot", str(old), "--name", "training", URL, environment=environment)
+    table = expire()
+    is_right = _tell({"PyIceberg, the snapshot that is held": _rows(table, old).equals(before)}) and is_right
+    say("\n6. The reader is done: expiring the rest")
+    lithify("hold", "--release", "training", URL, environment=environment)
+    table = expire()
+    verdicts = {
+        "PyIceberg": _rows(table).equals(before),
+        "DuckDB": _rows_by_duckdb(table).equals(before),
+    }
+    return _tell(verdicts) and is_right and len(table.snapshots()) == 1
+
+
+def _tell(verdicts: Mapping[str, bool]) -> bool:
+    """Say who reads what he should; whether all do."""
     for reader, is_right in verdicts.items():
         say(f"   {reader}: {'every row is right' if is_right else 'WRONG ROWS'}")
     return all(verdicts.values())
@@ -117,6 +148,12 @@ def _rows_by_duckdb(table: Table) -> pa.Table:
 
 def _plain(rows: pa.Table) -> pa.Table:
     return rows.cast(SCHEMA).sort_by("id").combine_chunks()
+
+
+def _lie_in(folder: Path) -> str:
+    """What there is of data, deletes and manifests."""
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.suffix in (".parquet", ".avro")]
+    return f"{len(sizes):,} files with {decimal(sum(sizes))}"
 
 
 def _touched(table: Table) -> str:

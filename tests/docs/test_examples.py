@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,7 +16,9 @@ from pyiceberg.utils.config import Config
 import lithify
 from lithify import wiring
 from lithify.testing.engine import InlineEngine
-from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
+from tests.cli.invoking import invoke
+from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint
+from tests.datasets.iceberg.tables import append, files_of, make_rows, new_catalog, new_table
 from tests.judge.official import Put, open_db
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -91,6 +94,25 @@ def test_tables(lake: Any, tmp_path: Path) -> None:
     read: list[int] = []
     run(hold, tmp_path, read=read.append)
     assert read == [lake.load_table("db.events").metadata.current_snapshot_id]
+
+
+def test_how_to_look_after_a_table(lake: Any, tmp_path: Path) -> None:
+    """The commands run in their order, each to a good end."""
+    (section,) = re.findall(r"## How to\n(.*?)\n## ", (DOCS / "iceberg.md").read_text(), re.DOTALL)
+    table = lake.load_table("db.events")
+    append(table, make_rows(5))
+    checkpoint = SparkCheckpoint(tmp_path / "dashboard")
+    checkpoint.begin(table.refresh().metadata.current_snapshot_id)
+    lines = re.findall(r"^    lithify (.*)$", section.replace("\\\n", " "), re.MULTILINE)
+    assert len(lines) > 15
+    for line in lines:
+        line = line.replace("iceberg://catalog/", "iceberg://lake/")
+        words = shlex.split(line.replace("s3://bucket/checkpoints/dashboard", checkpoint.url))
+        if words[0] in ("run", "doctor"):  # the one never ends, the other is about this machine
+            continue
+        result = invoke(*words)
+        assert result.exit_code == 0, f"{line}: {result.output}"
+    assert len(files_of(table)) == 1, "compacted"
 
 
 def _stopped() -> threading.Event:

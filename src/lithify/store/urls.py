@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
@@ -46,7 +46,7 @@ from lithify.store.retries import FIRST_PAUSE_S, MAX_PAUSE_S
 from lithify.store.waiting import Known, Waiting
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig, S3CredentialProvider
+    from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Backend
 
 WAIT_OPTION = "retry_timeout_s"
@@ -65,7 +65,14 @@ _PROVIDER_PREFIXES = {
     **dict.fromkeys(("gs",), "google_"),
     **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), "azure_"),
 }
-_CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+CredentialProvider = Callable[[], Any]
+"""What obstore asks for credentials, in the form that it has for the kind of store."""
+TOKEN_OPTION = "google_bearer_token"
+"""A token for Google's store that lasts for as long as it is needed; obstore has no such option."""
+_CREDENTIALS = (
+    *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
+    *(TOKEN_OPTION, "azure_storage_sas_key"),
+)
 SCHEMES = ("file", "memory", *_PROVIDER_PREFIXES)
 """What a URL of a store begins with."""
 _CLIENT_OPTIONS = (
@@ -104,11 +111,11 @@ def open_store(
     url: str,
     options: Mapping[str, str] | None = None,
     waiting: Waiting | None = None,
-    credentials: S3CredentialProvider | None = None,
+    credentials: CredentialProvider | None = None,
 ) -> tuple[ObjectStore, str]:
     """The store that holds the dataset at `url`, and the dataset's key prefix in it. `waiting` says how it is
     waited for while it is away; `credentials` are asked for instead of those in the options, whenever the
-    ones before are about to end, where it is on S3.
+    ones before are about to end.
 
     The prefix has no slash at either end and is empty for a dataset at the root. Opening
     `store.url` with the same options opens the same store again, in another process too (except
@@ -223,11 +230,14 @@ def _remote(
     provider: str,
     options: Mapping[str, str],
     waiting: Waiting,
-    credentials: S3CredentialProvider | None,
+    credentials: CredentialProvider | None,
 ) -> ObstoreStore:
     config = {name.lower(): value for name, value in options.items()}
+    token = config.pop(TOKEN_OPTION, None)
     if credentials is not None:
         config = {name: value for name, value in config.items() if name not in _CREDENTIALS}
+    elif token is not None:
+        credentials = partial(_lasting, token)
     try:
         waiting, max_retries = _retries(config, waiting)
         endpoint = find_endpoint(provider, config, os.environ)
@@ -241,9 +251,9 @@ def _remote(
         def backend(retries: RetryConfig, client: Mapping[str, str]) -> Backend:
             given: dict[str, Any] = {"config": config, "retry_config": retries}
             given["client_options"] = cast("ClientConfig", client) if client else None
+            if credentials is not None:
+                given["credential_provider"] = credentials
             if provider == "aws_":  # `from_url` does not know the option that wins over every variable
-                if credentials is not None:
-                    given["credential_provider"] = credentials
                 return S3Store(urlsplit(root).netloc, **given)
             return from_url(root, **given)
 
@@ -277,6 +287,10 @@ def _remote(
 def _pace_of(root: str, endpoint: str | None) -> Pace:
     """One for all in this process who reach a bucket there."""
     return Pace()
+
+
+def _lasting(token: str) -> dict[str, Any]:
+    return {"token": token, "expires_at": None}
 
 
 def known_of(root: str, options: Mapping[str, str]) -> Known:

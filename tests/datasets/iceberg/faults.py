@@ -47,6 +47,25 @@ class Faults:
         return result
 
 
+class Meanwhile(Faults):
+    """Lets somebody else do something, without faults, right before the call of this number."""
+
+    def __init__(self, number: int, action: Callable[[], object]) -> None:
+        super().__init__()
+        self._number, self._action = number, action
+        self.has_happened = False
+
+    def around(self, name: str, action: Callable[[], ResultT]) -> ResultT:
+        if len(self.calls) + 1 >= self._number and not self.has_happened:
+            self.has_happened = True
+            install(Faults())
+            try:
+                self._action()
+            finally:
+                install(self)
+        return super().around(name, action)
+
+
 def _failure(name: str) -> Exception:
     if name.startswith("commit"):
         return CommitStateUnknownException(f"injected: {name}")

@@ -18,6 +18,9 @@ from tests.datasets.iceberg.tables import duckdb_with_iceberg
 Read = Callable[[str], bytes]
 """The bytes of a file by its path in metadata; an error when there is none."""
 
+EQUALITY = 2
+"""Content of a file of equality deletes."""
+
 
 @dataclass
 class Needed:
@@ -26,20 +29,35 @@ class Needed:
     manifests: set[str] = field(default_factory=set)
     """Manifest lists too."""
     files: set[str] = field(default_factory=set)
+    """Data, deletes and statistics."""
+    contents: dict[int, dict[str, int]] = field(default_factory=dict)
+    """Of each snapshot its live files, and whether they are data (0), or deletes by position (1) or by
+    equality (2)."""
+
+    @property
+    def all(self) -> set[str]:
+        return self.manifests | self.files
 
 
 def needed_by(metadata_location: str, read: Read) -> Needed:
     """Everything that any snapshot of the table names. Manifests are read, so one that is gone is an
     error."""
-    needed = Needed()
-    for snapshot in json.loads(read(metadata_location)).get("snapshots", []):
+    needed, metadata = Needed(), json.loads(read(metadata_location))
+    known: dict[str, dict[str, int]] = {}
+    for snapshot in metadata.get("snapshots", []):
         manifest_list = snapshot["manifest-list"]
         needed.manifests.add(manifest_list)
+        contents: dict[str, int] = {}
         for row in _avro(read(manifest_list), "manifest_path"):
-            if row[0] not in needed.manifests:
-                needed.manifests.add(row[0])
-                entries = _avro(read(row[0]), "status, data_file.file_path")
-                needed.files |= {path for status, path in entries if status != 2}
+            if row[0] not in known:
+                entries = _avro(read(row[0]), "status, data_file.file_path, data_file.content")
+                known[row[0]] = {path: content for status, path, content in entries if status != 2}
+            contents |= known[row[0]]
+        needed.contents[snapshot["snapshot-id"]] = contents
+        needed.files |= contents.keys()
+    needed.manifests |= known.keys()
+    for kind in ("statistics", "partition-statistics"):
+        needed.files |= {file["statistics-path"] for file in metadata.get(kind, [])}
     return needed
 
 

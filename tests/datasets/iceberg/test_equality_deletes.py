@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -44,10 +45,13 @@ from lithify.datasets.iceberg import equality_deletes, equality_keys
 from lithify.datasets.iceberg.equality_deletes import EqualityDeletes
 from lithify.datasets.iceberg.equality_keys import DeletedKeys
 from lithify.datasets.iceberg.listing import ManifestCache, read_listing
+from lithify.datasets.iceberg.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
+from lithify.engine.spark import SparkEngine
 from lithify.errors import CorruptObject, LithifyError, Unsupported
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
+    ARROW,
     DAY,
     SCHEMA,
     START,
@@ -432,6 +436,74 @@ def test_a_delete_that_was_taken_back_is_a_conflict(catalog: SqlCatalog) -> None
     assert "or removed" in tick.refused[0][1]
     check(table, rows)
     compacted(table, rows)
+
+
+def test_beyond_so_many_rows_a_count_is_what_is_possible(catalog: SqlCatalog) -> None:
+    """The coordinator has other things to do as well."""
+    table = new_table(catalog)
+    few, many = append(table, make_rows(3)), append(table, make_rows(20))
+    delete_positions(table, {file.file_path: [1] for file in files_of(table)})
+    delete_equal(table, [few[0][1], many[0][1]])
+    now = fresh(table)
+    listing = read_listing(now, "main", ManifestCache())
+    assert listing is not None
+    paths = {entry.data_file.record_count: path for path, entry in listing.data.items()}
+    count = LiveRows(max_joined_rows=10).of(now.io, listing, paths.values())
+    assert (count[paths[3]], count[paths[20]]) == (RowCount(1, 1), RowCount(0, 19))
+    assert [count[paths[20]].allows(rows) for rows in (-1, 0, 19, 20)] == [False, True, True, False]
+
+
+def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    (found,) = pa.Table.from_batches([batch, batch]).combine_chunks().to_batches()
+    return found
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_what_is_not_counted_is_checked_as_far_as_that_goes(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, is_left: bool
+) -> None:
+    monkeypatch.setattr("lithify.datasets.iceberg.commit.LiveRows", partial(LiveRows, 0))
+    table = new_table(catalog)
+    rows = append(table, make_rows(10)) + append(table, make_rows(10))
+    delete_equal(table, [rows[0][1]])
+    if is_left:
+        compacted(table, rows[1:])
+        return
+    monkeypatch.setattr(DeletedKeys, "left", lambda self, batch, number: twice(batch))
+    tick = Steps(dataset_of(table)).until_committed(lambda: None)
+    assert not tick.committed
+    assert "have 40 rows where the inputs had 0 to 20" in tick.refused[0][1]
+
+
+def test_on_spark(catalog: SqlCatalog, spark_engine: SparkEngine) -> None:
+    """Keys of several columns, with nulls, by names that have changed since, in several partitions."""
+    table = new_table(catalog, spec=BY_DEVICE, properties={**AT_ONCE, "lithify.small-task-bytes": "1"})
+    rows: list[Row] = []
+    for n in range(6):
+        for device in ("a", "b"):
+            rows += append(table, make_rows(40, START + n // 2 * DAY, DAY, device))
+    nameless: Row = (None, 10_000, "a")
+    rows += append(table, [nameless, (START, 10_001, "a")])
+    with fresh(table).update_schema() as change:
+        change.rename_column("event_time", "at")
+    gone = [rows[n][1] for n in range(0, len(rows) - 2, 7)]
+    for device in ("a", "b"):
+        keys = pa.table({"id": pa.array(gone, pa.int64())})
+        delete_keys(table, keys, partition=Record(device))
+    keys = pa.table({"at": pa.array([None], ARROW.field(0).type), "id": pa.array([10_000], pa.int64())})
+    delete_keys(table, keys, partition=Record("a"))
+    left = [row for row in without(rows, *gone) if row != nameless]
+    back: Row = (START, gone[0], "a")
+    with fresh(table).update_schema() as change:
+        change.rename_column("at", "event_time")
+    left += append(table, [back])
+    result = compact(dataset_of(table), engine=spark_engine)
+    assert result.committed
+    assert not result.failures
+    check(table, left, by_pyiceberg=False)
+    DeleteRewriter(dataset_of(table), a_clock()).run()
+    assert delete_files_of(table) == []
+    check(table, left)
 
 
 # What is planned

@@ -24,7 +24,7 @@ from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.pending import ABANDONED_MS
 from lithify.datasets.iceberg.reachable import FileKind
 from lithify.datasets.maintenance import Wanted
-from lithify.errors import HoldLapsed, LithifyError, ObjectNotFound, Refused
+from lithify.errors import CorruptObject, HoldLapsed, LithifyError, ObjectNotFound, Refused
 from lithify.ids import RandomIds
 from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock
@@ -54,6 +54,8 @@ FOR_EVER_MS = 4_000_000_000_000
 LEASE_MS = 3_600_000
 ALL = ExpireOptions(older_than_ms=FOR_EVER_MS, grace_ms=0)
 """Everything but the newest snapshot, and its files at once."""
+LATER = ExpireOptions(older_than_ms=FOR_EVER_MS)
+"""The same, and its files after the grace period."""
 
 
 @pytest.fixture
@@ -798,6 +800,34 @@ def test_paths_without_an_entry_are_swept_after_a_day(table: Table, monkeypatch:
     run(table, options)
     with pytest.raises(ObjectNotFound):
         dataset.store.get(key)
+
+
+def test_very_many_files_are_written_down_in_parts(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lithify.datasets.iceberg.pending.PART_FILES", 4)
+    dataset = dataset_of(table)
+
+    def parts() -> list[str]:
+        return [meta.key for meta in dataset.store.list(f"{dataset.own_folder}/pending-files")]
+
+    (entry,) = run(table, LATER).pending
+    assert entry.files > 8
+    assert len(parts()) == -(-entry.files // 4)
+    wait(monkeypatch)
+    assert sum(run(table, LATER).deleted.values()) == entry.files
+    assert parts() == []
+    assert on_disk(table) == named_paths(table)
+
+
+def test_a_part_that_is_damaged_stops_the_deletion(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what nobody knows nothing goes, and what was expired stays so."""
+    monkeypatch.setattr("lithify.datasets.iceberg.pending.PART_FILES", 4)
+    dataset, (entry,) = dataset_of(table), run(table, LATER).pending
+    before = on_disk(table)
+    dataset.store.put(f"{dataset.own_folder}/pending-files/{entry.id}-00000.json", b"[{}]")
+    wait(monkeypatch)
+    with pytest.raises(CorruptObject, match="list of files"):
+        run(table, LATER)
+    assert on_disk(table) == before
 
 
 def test_what_never_was_committed_is_forgotten_after_a_day(

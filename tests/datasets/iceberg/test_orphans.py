@@ -25,7 +25,7 @@ from lithify.ids import RandomIds
 from lithify.store.together import all_of
 from lithify.testing.faulty import Crash, Fault
 from tests.datasets.iceberg.faults import Faults, install
-from tests.datasets.iceberg.reachability import needed_by
+from tests.datasets.iceberg.history_random import PROPERTIES, Life, judge
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -40,16 +40,13 @@ from tests.datasets.iceberg.tables import (
     new_table,
     orphan_of,
     read,
-    read_by_duckdb,
     rewrite_without,
     s3_catalog,
 )
 from tests.datasets.iceberg.test_expire import run as expire
 from tests.datasets.iceberg.test_expire import statistics_of
 from tests.datasets.iceberg.test_expire_crashes import Template
-from tests.datasets.iceberg.test_expire_judged import Life
 from tests.datasets.iceberg.test_locations import SPELLINGS, table_at
-from tests.judge.iceberg_java import iceberg_java
 from tests.s3 import S3
 
 OLD_S = 4 * 24 * 3600
@@ -533,34 +530,22 @@ def test_random_histories(catalog: SqlCatalog, seed: int) -> None:
     """Orphans are left all along, and removed: all readers find every snapshot whole, and a program of its
     own finds every needed file and no other that is old."""
     rng = random.Random(seed)
-    properties = {"lithify.min-saved-files": "1", "lithify.branch": "main"}
-    table = new_table(catalog, properties=properties)
-    life = Life(table, rng)
-    append(table, make_rows(2))
-    expected_gone: list[Path] = []
+    life = Life(new_table(catalog, properties=PROPERTIES), rng, graces_ms=(0,))
+    table = life.table
+    life.step()
     for n in range(10):
-        life.step(n)
+        life.step()
         if rng.random() < 0.5:
             place = rng.choice(["data", "metadata", "data/day=1", "."])
-            expected_gone += left(table, f"{place}/{n}-orphan.{rng.choice(['parquet', 'avro'])}")
+            left(table, f"{place}/{n}-orphan.{rng.choice(['parquet', 'avro'])}")
         if rng.random() < 0.3:
             age_files(root_of(table), OLD_S)
-            before = {s.snapshot_id: read(table, s.snapshot_id) for s in fresh(table).snapshots()}
             run(table)
-            assert {s.snapshot_id: read(table, s.snapshot_id) for s in fresh(table).snapshots()} == before
     compact(dataset_of(table))
+    life.note()
     age_files(root_of(table), OLD_S)
     run(table)
-    now = fresh(table)
-    for snapshot in now.snapshots():
-        expected = read(table, snapshot.snapshot_id)
-        assert read_by_duckdb(table, snapshot.snapshot_id) == expected
-        rows = iceberg_java().rows(now.metadata_location, snapshot_id=snapshot.snapshot_id).values
-        assert sorted(row[1] for row in rows) == [row[1] for row in expected]
-    needed = needed_by(now.metadata_location, lambda path: Path(path.removeprefix("file://")).read_bytes())
-    there = {path.as_uri() for path in files_in(root_of(table)) if path.suffix in (".parquet", ".avro")}
-    assert needed.files | needed.manifests <= there
-    assert {path for path in there - needed.files - needed.manifests if "lithify-" not in path} == set()
-    assert expected_gone == [] or not any(path.exists() for path in expected_gone)
-    log = json.loads(Path(now.metadata_location.removeprefix("file://")).read_bytes())["metadata-log"]
-    assert all(Path(entry["metadata-file"].removeprefix("file://")).exists() for entry in log)
+    needed = {path.removeprefix("file://") for path in judge(life).all}
+    there = {str(path) for path in files_in(root_of(table)) if path.suffix in (".parquet", ".avro", ".stats")}
+    assert needed <= there
+    assert {path for path in there - needed if "lithify-" not in path} == set()

@@ -11,13 +11,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.catalogs import open_catalog
+from lithify.datasets.iceberg.catalogs import open_catalog, open_place
 from lithify.datasets.iceberg.stored_files import StoredFile
-from lithify.datasets.iceberg.vended import ASK_AGAIN_S, RETRY_S, VendedCredentials, vended
+from lithify.datasets.iceberg.vended import (
+    ASK_AGAIN_S,
+    AZURE,
+    GOOGLE,
+    RETRY_S,
+    VendedCredentials,
+    Vending,
+    vended,
+)
 from lithify.errors import ObjectNotFound
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock
@@ -51,7 +60,7 @@ class FakeCatalog:
 
 
 def credentials_of(catalog: FakeCatalog, clock: ManualClock) -> VendedCredentials:
-    return VendedCredentials(catalog, NAME, catalog.properties(), clock)  # type: ignore[arg-type]
+    return VendedCredentials(catalog, NAME, catalog.properties(), clock=clock)  # type: ignore[arg-type]
 
 
 def ends_in_s(credentials: Any, clock: ManualClock) -> float:
@@ -91,6 +100,22 @@ def test_those_at_hand_stay_while_the_catalog_is_away(caplog: pytest.LogCaptureF
     assert credentials()["token"] == "token-1"
 
 
+@pytest.mark.parametrize(
+    ("vending", "given", "expected"),
+    [
+        (GOOGLE, {"gcs.oauth2.token": "t"}, {"token": "t"}),
+        (AZURE, {"adls.sas-token": "sv=1&sig=s"}, {"sas_token": "sv=1&sig=s"}),
+    ],
+)
+def test_of_google_and_azure(vending: Vending, given: dict[str, str], expected: dict[str, str]) -> None:
+    clock, catalog = ManualClock(), FakeCatalog()
+    ends = {vending.ends: str(clock.now_ms() + 3_600_000)}
+    credentials = VendedCredentials(catalog, NAME, {**given, **ends}, vending, clock)  # type: ignore[arg-type]
+    found = credentials()
+    assert ends_in_s(found, clock) == 3600
+    assert {name: found[name] for name in expected} == expected
+
+
 @contextmanager
 def tokens_of_requests() -> Iterator[tuple[str, list[str | None]]]:
     """A server that has no object, and the tokens that were shown to it."""
@@ -103,7 +128,9 @@ def tokens_of_requests() -> Iterator[tuple[str, list[str | None]]]:
             """Quiet."""
 
         def do_HEAD(self) -> None:
-            shown.append(self.headers.get("x-amz-security-token"))
+            of_azure = parse_qs(urlsplit(self.path).query).get("sig", [None])[0]
+            of_google = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+            shown.append(self.headers.get("x-amz-security-token") or of_azure or of_google)
             self.send_response(404)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -120,17 +147,38 @@ def tokens_of_requests() -> Iterator[tuple[str, list[str | None]]]:
         thread.join()
 
 
-def test_a_store_asks_for_credentials_before_they_end() -> None:
+STORES: dict[str, tuple[dict[str, str], Callable[[str], dict[str, str]]]] = {
+    "s3": (
+        {"aws_endpoint": "", "aws_region": "r", "aws_session_token": "of the opening"},
+        lambda token: {"access_key_id": "k", "secret_access_key": "s", "token": token},
+    ),
+    "gs": (
+        {"google_base_url": "", "google_bearer_token": "of the opening"},
+        lambda token: {"token": token},
+    ),
+    "az": (
+        {"azure_storage_endpoint": "", "azure_storage_account_name": "a", "azure_storage_sas_key": "sig=of"},
+        lambda token: {"sas_token": f"sv=1&sig={token}"},
+    ),
+}
+
+
+def at(endpoint: str, options: dict[str, str]) -> dict[str, str]:
+    return {**{name: value or endpoint for name, value in options.items()}, "allow_http": "true"}
+
+
+@pytest.mark.parametrize("scheme", STORES)
+def test_a_store_asks_for_credentials_before_they_end(scheme: str) -> None:
     given = list[str]()
+    options, credentials_with = STORES[scheme]
 
     def credentials() -> Any:
         given.append(f"token-{len(given)}")
-        ends = datetime.now(UTC) + timedelta(seconds=1)
-        return {"access_key_id": "k", "secret_access_key": "s", "token": given[-1], "expires_at": ends}
+        return {**credentials_with(given[-1]), "expires_at": datetime.now(UTC) + timedelta(seconds=1)}
 
     with tokens_of_requests() as (endpoint, shown):
-        options = {"aws_endpoint": endpoint, "aws_region": "r", "aws_session_token": "of the opening"}
-        store, _ = open_store("s3://bucket/root", options, credentials=credentials)
+        url = f"{scheme}://bucket/root"
+        store, _ = open_store(url, at(endpoint, options), credentials=credentials)
         until_s = time.monotonic() + LIMIT_S
         while "token-1" not in shown and time.monotonic() < until_s:
             with pytest.raises(ObjectNotFound):
@@ -138,6 +186,16 @@ def test_a_store_asks_for_credentials_before_they_end() -> None:
             time.sleep(0.05)
     assert shown[0] == "token-0"
     assert "token-1" in shown
+
+
+def test_a_token_for_google_that_is_given_is_shown() -> None:
+    """As tasks have it, and catalogs that are told of one."""
+    with tokens_of_requests() as (endpoint, shown):
+        properties = {"gcs.oauth2.token": "given", "gcs.service.host": endpoint, "allow_http": "true"}
+        store, _ = open_place("gs://bucket/root", properties)
+        with pytest.raises(ObjectNotFound):
+            store.head("root/x")
+    assert shown == ["given"]
 
 
 @pytest.fixture

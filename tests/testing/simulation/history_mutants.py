@@ -3,7 +3,7 @@ mutant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +15,10 @@ from pyiceberg.table.update import AssertTableUUID
 from lithify.coordination import holds, thresholds
 from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.iceberg import checkpoints, expire, needs
+from lithify.datasets.iceberg import checkpoints, expire, expired_files, needs
 from lithify.datasets.iceberg.checkpoints import Checkpoint
 from lithify.datasets.iceberg.expire import ExpireOptions, Expirer, Expiry
+from lithify.datasets.iceberg.expired_files import ExpiredFiles
 from lithify.datasets.iceberg.pending import Entry, Pending
 from lithify.datasets.iceberg.retention import Retention, retention_of
 from lithify.errors import StoreError
@@ -34,6 +35,14 @@ def _look_then_hold(self: ObjectHolds, *args: Any) -> Placed:
     before = self._thresholds.read()
     with mock.patch.object(self, "_thresholds", SimpleNamespace(read=lambda: before)):
         return _honest_take(self, *args)
+
+
+_honest_renew = ObjectHolds.renew
+
+
+def _renew_whatever(self: ObjectHolds, *args: Any) -> Placed:
+    with mock.patch.object(self, "_thresholds", SimpleNamespace(read=lambda: None)):
+        return _honest_renew(self, *args)
 
 
 def _over_before_it_has_lapsed(hold: Hold, threshold: Threshold | None, now_ms: int) -> bool:
@@ -122,13 +131,13 @@ def _drop_in_doubt(
         raise
 
 
-_honest_carry_out = Expirer._carry_out
+_honest_carry_out = ExpiredFiles._carry_out
 
 
-def _drop_first(self: Expirer, entry: Entry, *args: Any) -> None:
-    files = self._pending.paths(entry)
+def _drop_first(self: ExpiredFiles, entry: Entry, *args: Any) -> None:
+    files = list(self._pending.paths(entry))
     self._pending.drop(entry)
-    with mock.patch.object(self._pending, "paths", return_value=files):
+    with mock.patch.object(self._pending, "paths", side_effect=lambda _: iter(files)):
         _honest_carry_out(self, entry, *args)
 
 
@@ -148,6 +157,10 @@ def _no_reason(table: Table, entry: Entry) -> str:
     return ""
 
 
+def _themselves(metadata: Any, snapshots: Set[int]) -> frozenset[int]:
+    return frozenset(snapshots)
+
+
 MUTANTS = (
     Mutant(
         "a hold is put after the watermark was read",
@@ -158,6 +171,11 @@ MUTANTS = (
         "holds are collected before the watermark is published",
         (rules.HOLDS, rules.READERS, rules.COMPACTED, rules.REFS),
         ((Expirer, "_look", _look_once),),
+    ),
+    Mutant(
+        "a lapsed hold is renewed whatever the watermark says",
+        (rules.HOLDS,),
+        ((ObjectHolds, "renew", _renew_whatever),),
     ),
     Mutant(
         "a hold is renewed as it was put, though it has not lapsed",
@@ -192,12 +210,12 @@ MUTANTS = (
     Mutant(
         "nobody looks for branches and tags that came between",
         (rules.REFS,),
-        ((expire, "lost_between", _no_reason),),
+        ((expired_files, "lost_between", _no_reason),),
     ),
     Mutant(
         "of what lost its branch or tag only that stays which nothing else named",
         (rules.REFS,),
-        ((Expirer, "_keep_whole", _nothing),),
+        ((ExpiredFiles, "_keep_whole", _nothing),),
     ),
     Mutant(
         "what a reader has only planned counts as committed",
@@ -217,7 +235,7 @@ MUTANTS = (
     Mutant(
         "there is no grace period",
         (rules.GRACE,),
-        ((expire, "_is_due", _due_at_once),),
+        ((expired_files, "_is_due", _due_at_once),),
     ),
     Mutant(
         "what was written down counts as expired",
@@ -227,7 +245,7 @@ MUTANTS = (
     Mutant(
         "what the table names is not looked at again before files are deleted",
         (rules.NAMED, rules.REFS, rules.GRACE),
-        ((expire, "Reached", _NothingIsReached),),
+        ((expired_files, "Reached", _NothingIsReached),),
     ),
     Mutant(
         "what was written down is dropped when the answer to the commit is lost",
@@ -237,7 +255,7 @@ MUTANTS = (
     Mutant(
         "what was written down is dropped before its files are deleted",
         (rules.LEFT,),
-        ((Expirer, "_carry_out", _drop_first),),
+        ((ExpiredFiles, "_carry_out", _drop_first),),
     ),
     Mutant(
         "the watermark goes down where somebody needs more",
@@ -253,5 +271,11 @@ MUTANTS = (
         "the table keeps one snapshot, however many it wants",
         (rules.POLICY,),
         ((expire, "retention_of", _keep_one),),
+    ),
+    Mutant(
+        "who holds a snapshot does not hold what was made of it",
+        (rules.HOLDS, rules.READERS),
+        ((expire, "and_descendants", _themselves),),
+        first_seed=5_133,
     ),
 )

@@ -10,14 +10,13 @@ from lithify.testing.simulation.__main__ import HISTORY, Summary, main, outcomes
 from lithify.testing.simulation.history import rules, simulate
 from lithify.testing.simulation.history.coverage import missing
 from tests.testing.simulation.history_mutants import MUTANTS
+from tests.testing.simulation.matrix import MUTANT_SEEDS
 from tests.testing.simulation.mutants import Mutant
 from tests.testing.simulation.playing import assert_noticed, trace_of
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
 SEEDS = range(1, 33)
-MUTANT_SEEDS = 300
-"""Each mutant must be noticed within so many."""
 
 
 @pytest.fixture(scope="module")

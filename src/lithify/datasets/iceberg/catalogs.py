@@ -28,7 +28,7 @@ from lithify.datasets.iceberg.fileio import forget_metadata, lend, let_wait, wai
 from lithify.datasets.iceberg.vended import VendedCredentials, vended
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
-from lithify.store.urls import open_store, settled_endpoint, split_scheme, with_wait
+from lithify.store.urls import TOKEN_OPTION, open_store, settled_endpoint, split_scheme, with_wait
 from lithify.store.waiting import Waiting
 
 SCHEME = "iceberg://"
@@ -45,6 +45,7 @@ _STORE_OPTIONS = {
     "s3.force-virtual-addressing": "aws_virtual_hosted_style_request",
     "s3.proxy-uri": "proxy_url",
     "gcs.service.host": "google_base_url",
+    "gcs.oauth2.token": TOKEN_OPTION,
     "adls.account-name": "azure_storage_account_name",
     "adls.account-key": "azure_storage_account_key",
     "adls.sas-token": "azure_storage_sas_key",

@@ -44,13 +44,14 @@ from lithify.datasets.iceberg.catalogs import (
     store_of,
     task_options,
 )
+from lithify.datasets.iceberg.chosen_listing import list_files
 from lithify.datasets.iceberg.commit import Committer, committed_ids
 from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.execute import execute_rewrite
 from lithify.datasets.iceberg.fileio import lend
 from lithify.datasets.iceberg.footers import Footers
 from lithify.datasets.iceberg.lineage import Lineage, former_roots
-from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, read_listing
+from lithify.datasets.iceberg.listing import Listing, ManifestCache
 from lithify.datasets.iceberg.model import (
     ChunkSpec,
     IcebergCompaction,
@@ -145,8 +146,6 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         self._remembered: tuple[int, ChunkStates] | None = None
         self._drawn: tuple[str, int, TableState] | None = None
         self._replanning = Replanning()
-        self._proposed: tuple[TimelinePlan, TableState, dict[str, str], Plan] | None = None
-        """What the last plan was made of, and the plan."""
         self._continues: str | None = None
         """The metadata file that was found to continue what is on record."""
 
@@ -339,8 +338,8 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def was_committed(self, compaction: IcebergCompaction) -> bool:
         """Whether a snapshot that the table still has names it."""
         table = self.load()
-        listing = read_listing(table, self._branch(table), self._cache)
-        return listing is not None and compaction.id in committed_ids(table, listing)
+        head = table.metadata.snapshot_by_name(self._branch(table))
+        return head is not None and compaction.id in committed_ids(table, head)
 
     # Deciding
 
@@ -388,14 +387,17 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def propose(self, snapshot: TableState, ledger: IcebergLedger, held: Held = NOTHING_HELD) -> Plan:
         timeline = self.timeline(snapshot, ledger, held)
         states = remember(timeline, timeline_policy(snapshot.policy))
-        known = self._proposed
-        if known is None or known[0] is not timeline or known[1] is not snapshot or known[2] != held:
+
+        def proposed() -> Plan:
             plan = proposals_of(snapshot, timeline, held)
-            if "data" in snapshot.policy.left_out:
-                why = "nothing is compacted unasked: lithify.skip-parts names data"
-                plan = replace(plan, proposals=(), notes=(why, *plan.notes))
-            known = self._proposed = timeline, snapshot, dict(held), plan
-        return replace(known[3], memory=_Memory(states, snapshot.states))
+            if "data" not in snapshot.policy.left_out:
+                return plan
+            why = "nothing is compacted unasked: lithify.skip-parts names data"
+            return replace(plan, proposals=(), notes=(why, *plan.notes))
+
+        # What is held shows in the timeline.
+        plan = self._replanning.made_of(proposed, timeline, snapshot)
+        return replace(plan, memory=_Memory(states, snapshot.states))
 
     def validate(
         self, compaction: IcebergCompaction, snapshot: TableState, ledger: IcebergLedger
@@ -464,7 +466,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
         planned = table.metadata.snapshot_by_id(spec.snapshot_id)
         if planned is None:
             raise Refused(f"{self.url}: the planned snapshot {spec.snapshot_id} has expired; plan again")
-        return list_snapshot(table, planned, self._cache)
+        return list_files(table, planned, self._cache, set(spec.inputs))
 
     def outcome(self, result: TaskResult) -> RangeOutcome:
         return RangeOutcome(

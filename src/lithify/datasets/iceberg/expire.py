@@ -11,8 +11,7 @@ Stage 2. Collect again: who put a hold meanwhile either is found now, or finds t
    they and the properties say what they said, and that no snapshot is gone. After a conflict both stages are
    repeated, a few times.
 Files. What was written down by any run, and whose snapshots are gone for longer than the grace period, is
-   deleted in batches: each only if no snapshot, as the table is then, names it (`reachable`), and if no other
-   run has written it down too, for which it waits or stays.
+   deleted (`expired_files`).
 
 | outcome        | when                                                                     |
 |----------------|--------------------------------------------------------------------------|
@@ -27,10 +26,8 @@ Files. What was written down by any run, and whose snapshots are gone for longer
 | REF_LOST       | a branch or tag, or a rule, was made while its snapshots were expired    |
 
 REF_LOST is possible only with catalogs that know no requirement but Iceberg's (REST): none says that no other
-ref was made. So before any file goes the metadata files between the one that was planned on and the present
-one are read (`lost_between`). Where one of them says that more is to be kept, or where they cannot be read,
-the files of the expired snapshots stay for good, and a person can recover them. With such catalogs the grace
-period is at least `MIN_UNCHECKED_GRACE_MS`.
+ref was made. So before any file goes `expired_files` looks for that. With such catalogs the grace period is
+at least `MIN_UNCHECKED_GRACE_MS`.
 
 Invariants: of the outcomes only EXPIRED and REF_LOST change the table. A snapshot that somebody holds, or
 reads from, or that a ref needs, is never expired; nothing that any snapshot names is ever deleted. Whatever
@@ -42,19 +39,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence, Set
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from typing import Any, Literal, cast
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
@@ -74,7 +67,8 @@ from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.garbage import BATCH_FILES, MAX_DELETES_IN_FLIGHT, check_whole
+from lithify.datasets.iceberg.expired_files import ExpiredFiles
+from lithify.datasets.iceberg.garbage import check_whole
 from lithify.datasets.iceberg.needs import Needs, collect_needs
 from lithify.datasets.iceberg.past import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.pending import Entry, Pending
@@ -82,12 +76,10 @@ from lithify.datasets.iceberg.publish import tries
 from lithify.datasets.iceberg.reachable import (
     FileKind,
     NamedFile,
-    Reached,
     is_deletable,
     is_plain,
     only_named_by,
     statistics_in,
-    with_all_they_name,
 )
 from lithify.datasets.iceberg.readers import Readers
 from lithify.datasets.iceberg.retention import (
@@ -98,11 +90,11 @@ from lithify.datasets.iceberg.retention import (
     low_watermark,
     may_expire,
     retention_of,
+    rules_of,
 )
 from lithify.errors import Refused, StoreError, VersionConflict
-from lithify.ids import Ids, Ulid
+from lithify.ids import Ids
 from lithify.store.times import store_now_ms
-from lithify.store.together import all_of
 from lithify.watermarks.model import Needed, Reason, Threshold
 from lithify.watermarks.rules import cut, next_threshold
 
@@ -246,6 +238,7 @@ class Expirer:
         self._holds = ObjectHolds(store, folder, self._thresholds, clock, ids)
         self._readers = Readers(store, folder, self._thresholds)
         self._pending = Pending(store, folder, clock, ids, self._rng)
+        self._files = ExpiredFiles(dataset.url, self._pending, self._load)
         self._runs = ExpiryRuns(store, folder)
 
     def run(self, options: ExpireOptions | None = None) -> Expiry:
@@ -257,8 +250,10 @@ class Expirer:
             done.outcome, done.why = self._try(options, done)
             if done.outcome not in (Outcome.REF_CHANGED, Outcome.LOST_RACE):
                 break
-        self._delete_files(options, done)
-        if not options.dry_run:
+        if options.dry_run:
+            done.pending = self._pending.read()
+        else:
+            self._delete_files(options, done)
             self._runs.add(done.outcome.value, done.why, self._clock.now_ms())
         return done
 
@@ -287,6 +282,13 @@ class Expirer:
             needed=tuple(sorted((*needs.by, *by_refs), key=lambda one: (one.position, one.by))),
             min_kept=seen.retention.min_kept,
         )
+
+    def _delete_files(self, options: ExpireOptions, done: Expiry) -> None:
+        found = self._files.delete_due(options.grace_ms, lambda: self._now_ms(options))
+        done.deleted, done.deleted_bytes, done.pending = found.deleted, found.deleted_bytes, found.pending
+        done.notes += found.notes
+        if found.lost:
+            done.outcome, done.why = Outcome.REF_LOST, found.lost
 
     # Stages 1 and 2
 
@@ -343,10 +345,8 @@ class Expirer:
         what = f"expiring snapshots of {self._dataset.url}"
         entry = None
         if going:
-            with translated(what):
-                files = only_named_by(table, going)
             now_ms = store_now_ms(self._dataset.store, self._dataset.time_key)
-            own, base = _own(files, table.metadata, done), ""
+            own, base = self._only_named_by(plan, going, done), ""
             if not _checks_here(table):
                 grace_ms, base = max(grace_ms, MIN_UNCHECKED_GRACE_MS), table.metadata_location
             entry = self._pending.write(own, going, now_ms, grace_ms, base)
@@ -375,83 +375,15 @@ class Expirer:
         return there.isdisjoint(going) and now.metadata.refs.keys().isdisjoint(plan.policy.refs)
 
     def _foresee(self, plan: _Plan, going: frozenset[int], done: Expiry) -> None:
-        with translated(f"reading the snapshots of {self._dataset.url}"):
-            files = _own(only_named_by(plan.table, going), plan.table.metadata, done) if going else []
-        done.would_delete = len(files), sum(file.size_bytes for file in files)
+        sizes = [file.size_bytes for file in self._only_named_by(plan, going, done)] if going else []
+        done.would_delete = len(sizes), sum(sizes)
         done.expired, done.refs = tuple(sorted(going)), plan.policy.refs
         done.snapshots -= len(going)
 
-    # Files
-
-    def _delete_files(self, options: ExpireOptions, done: Expiry) -> None:
-        if options.dry_run:
-            done.pending = self._pending.read()
-            return
-        table = self._load()
-        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-        now_ms = self._now_ms(options)
-        waiting = self._pending.read()
-        if not waiting:
-            self._pending.sweep(waiting, now_ms)
-            return
-        checked = {e.id: self._lost(table, e) for e in waiting if _is_unchecked(e, there)}
-        self._keep_whole(table, [entry for entry in waiting if checked.get(entry.id)])
-        entries = self._pending.confirm(there, now_ms, checked)
-        for entry in entries:
-            if entry.blocked:
-                done.notes.append(f"{entry.files} files of expired snapshots stay for good: {entry.blocked}")
-                if checked.get(entry.id):
-                    done.outcome, done.why = Outcome.REF_LOST, entry.blocked
-        due = [e for e in entries if _is_due(e, options.grace_ms, now_ms)]
-        if due and may_expire(table.metadata.properties):
-            reached, seen = Reached(table.metadata.location), {entry.id for entry in due}
-            for entry in due:
-                self._carry_out(entry, reached, seen, done)
-        done.pending = self._pending.read()
-
-    def _lost(self, table: Table, entry: Entry) -> str:
-        with translated(f"reading former metadata of {self._dataset.url}"):
-            return lost_between(table, entry)
-
-    def _keep_whole(self, table: Table, lost: Sequence[Entry]) -> None:
-        """What snapshots name that somebody may want to recover stays, also what they share with others that
-        may be expired later. All of it is there: no run deletes anything before it has looked at these."""
-        for entry in lost:
-            with translated(f"reading expired snapshots of {self._dataset.url}"):
-                files = with_all_they_name(table.io, self._pending.paths(entry))
-            self._pending.add_paths(entry, files)
-
-    def _carry_out(self, entry: Entry, reached: Reached, seen: set[Ulid], done: Expiry) -> None:
-        """Delete the files of an entry that nothing names, looking at the table again before each batch. In
-        `seen` are the entries whose time has come, and those that were looked at."""
-        files = self._pending.paths(entry)
-        for start in range(0, len(files), BATCH_FILES):
-            table = self._load()
-            if not may_expire(table.metadata.properties):
-                return
-            with translated(f"reading the snapshots of {self._dataset.url}"):
-                reached.add(table)
-            self._spare(table, reached, seen)
-            batch = [
-                file
-                for file in files[start : start + BATCH_FILES]
-                if not reached.names.has(file.path) and is_deletable(file.path, table.metadata)
-            ]
-            _delete(table, batch)
-            done.deleted.update(file.kind for file in batch)
-            done.deleted_bytes += sum(file.size_bytes for file in batch)
-        self._pending.drop(entry)
-
-    def _spare(self, table: Table, reached: Reached, seen: set[Ulid]) -> None:
-        """What other entries have as well whose snapshots are gone is left to them: it waits, or stays. Read
-        after the table: what that does not name any more was written down before. An entry with a snapshot
-        that is there may never be carried out."""
-        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-        for entry in self._pending.read():
-            if entry.id not in seen and there.isdisjoint(entry.snapshots):
-                seen.add(entry.id)
-                for file in self._pending.paths(entry):
-                    reached.names.add(file.path)
+    def _only_named_by(self, plan: _Plan, going: frozenset[int], done: Expiry) -> Iterator[NamedFile]:
+        """What is to be deleted once these snapshots are gone."""
+        with translated(f"reading the snapshots of {self._dataset.url}"):
+            yield from _own(only_named_by(plan.table, going), plan.table.metadata, done)
 
     def _load(self) -> Table:
         """The table as it is now. `Refused` for one that is not surely whole, or of another format than the
@@ -532,53 +464,8 @@ def updates_of(
     return tuple(found)
 
 
-def rules_of(metadata: TableMetadata) -> dict[str, Any]:
-    """Whatever says what of the history is to be kept: all of each branch and tag, and the properties."""
-    properties = metadata.properties.items()
-    return {
-        "refs": {name: ref.model_dump(mode="json") for name, ref in metadata.refs.items()},
-        "properties": {k: v for k, v in properties if k == "gc.enabled" or k.startswith("history.expire.")},
-    }
-
-
 def _statistics_of(metadata: TableMetadata) -> list[list[Any]]:
     return sorted([snapshot_id, file.path] for snapshot_id, file in statistics_in(metadata))
-
-
-def lost_between(table: Table, entry: Entry) -> str:
-    """Why the files of an entry have to stay for good, by the metadata files between the one that was planned
-    on and the present one; empty when nothing came between that would have kept its snapshots."""
-    log = [*(e.metadata_file for e in table.metadata.metadata_log), table.metadata_location]
-    if entry.base not in log:
-        return f"nobody can tell whether a branch or tag was made meanwhile: {entry.base} is not in the log"
-    between = log[log.index(entry.base) + 1 :]
-    try:
-        rules = rules_of(_metadata_in(table, entry.base))
-        for path in between:
-            metadata = _metadata_in(table, path)
-            if not any(s.snapshot_id in entry.snapshots for s in metadata.snapshots):
-                break
-            found = rules_of(metadata)
-            new = sorted(
-                name
-                for name, ref in metadata.refs.items()
-                if found["refs"][name] != rules["refs"].get(name) and _may_keep(ref, entry)
-            )
-            if new or found["properties"] != rules["properties"]:
-                what = f"branches or tags ({', '.join(new)})" if new else "the table's properties"
-                return f"{what} were changed while snapshots were expired; recover them from {path}"
-    except FileNotFoundError as error:
-        return f"nobody can tell whether a branch or tag was made meanwhile: {error}"
-    return ""
-
-
-def _may_keep(ref: SnapshotRef, entry: Entry) -> bool:
-    """Whether a ref may have kept a snapshot of an entry: a tag keeps one, a branch what comes before too."""
-    return ref.snapshot_ref_type != SnapshotRefType.TAG or ref.snapshot_id in entry.snapshots
-
-
-def _metadata_in(table: Table, path: str) -> TableMetadata:
-    return FromInputFile.table_metadata(table.io.new_input(path))
 
 
 def _checks_here(table: Table) -> bool:
@@ -586,35 +473,20 @@ def _checks_here(table: Table) -> bool:
     return isinstance(table.catalog, MetastoreCatalog)
 
 
-def _is_unchecked(entry: Entry, there: Set[int]) -> bool:
-    return bool(entry.base) and entry.since_ms is None and there.isdisjoint(entry.snapshots)
-
-
-def _is_due(entry: Entry, grace_ms: int, now_ms: int) -> bool:
-    if entry.since_ms is None or entry.blocked:
-        return False
-    return now_ms >= entry.since_ms + max(grace_ms, entry.grace_ms)
-
-
-def _own(files: Sequence[NamedFile], metadata: TableMetadata, done: Expiry) -> list[NamedFile]:
-    own = [file for file in files if is_deletable(file.path, metadata)]
-    odd = sum(not is_plain(file.path) for file in files)
+def _own(files: Iterable[NamedFile], metadata: TableMetadata, done: Expiry) -> Iterator[NamedFile]:
+    """Those that may be deleted; in the end, what is said of the others."""
+    odd = elsewhere = 0
+    for file in files:
+        if is_deletable(file.path, metadata):
+            yield file
+        elif is_plain(file.path):
+            elsewhere += 1
+        else:
+            odd += 1
     if odd:
         done.notes.append(
             f"{odd} files stay whose paths have a '#', '?', '*', '[' or control character: such a path can "
             "be taken for another file's"
         )
-    if len(own) + odd < len(files):
-        done.notes.append(
-            f"{len(files) - len(own) - odd} files outside the table's location stay: other tables may use "
-            "them"
-        )
-    return own
-
-
-def _delete(table: Table, files: Sequence[NamedFile]) -> None:
-    def delete(file: NamedFile) -> None:
-        with translated(f"deleting {file.path}"), suppress(FileNotFoundError):
-            table.io.delete(file.path)
-
-    all_of((partial(delete, file) for file in files), MAX_DELETES_IN_FLIGHT)
+    if elsewhere:
+        done.notes.append(f"{elsewhere} files outside the table's location stay: other tables may use them")

@@ -7,7 +7,8 @@ other.
 1. `lineage.json` beside the table names the newest metadata file that Lithify saw: when a coordinator starts,
    after each of its commits, and at each collection.
 2. A table continues that one if it is at that metadata file or has it in its metadata log. Where the log does
-   not reach back so far, it must at least be newer.
+   not reach back so far, it must at least begin later: by the times in it, or, since a clock may have been
+   ahead, by the sequence number of the oldest file in it, as these only grow.
 3. A table that does not continue it is not compacted: files of Lithify's that only one of two selves knows
    would be garbage to the collections of the other. Nor does it replace the record, and nothing beside it is
    collected, until a person says which self is in use, by deleting the record.
@@ -24,8 +25,11 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 
+from lithify.datasets.iceberg.errors import translated
 from lithify.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
@@ -38,6 +42,8 @@ class Known:
     metadata_location: str
     last_updated_ms: int
     """By the clock of who wrote it."""
+    sequence_number: int | None = None
+    """The last one; `None` in records of old versions."""
 
 
 class Lineage:
@@ -52,7 +58,12 @@ class Lineage:
         """The newest state that Lithify saw; `None` when it saw none."""
         try:
             fields = json.loads(self._store.get(self.key))
-            return Known(str(fields["metadata_location"]), int(fields["last_updated_ms"]))
+            number = fields.get("sequence_number")
+            return Known(
+                str(fields["metadata_location"]),
+                int(fields["last_updated_ms"]),
+                None if number is None else int(number),
+            )
         except ObjectNotFound:
             return None
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
@@ -94,7 +105,8 @@ class Lineage:
 
 def state_of(table: Table) -> Known:
     """The state of a table as it was loaded."""
-    return Known(table.metadata_location, table.metadata.last_updated_ms)
+    metadata = table.metadata
+    return Known(table.metadata_location, metadata.last_updated_ms, _number(metadata))
 
 
 def former_roots(table: Table) -> tuple[str, ...]:
@@ -107,11 +119,35 @@ def former_roots(table: Table) -> tuple[str, ...]:
 
 
 def continues(known: Known | None, table: Table) -> bool:
-    """Whether the table is a later state of what was known, or the same (pure)."""
+    """Whether the table is a later state of what was known, or the same. Where neither its log nor the times
+    in it say so, the oldest file in the log is read."""
     if known is None:
         return True
     log = table.metadata.metadata_log
     if known.metadata_location in (table.metadata_location, *(entry.metadata_file for entry in log)):
         return True
     reaches_back_to_ms = min((entry.timestamp_ms for entry in log), default=table.metadata.last_updated_ms)
-    return known.last_updated_ms < reaches_back_to_ms
+    return known.last_updated_ms < reaches_back_to_ms or _begins_after(table, known.sequence_number)
+
+
+def _begins_after(table: Table, sequence_number: int | None) -> bool:
+    """Whether the oldest file in the table's log is of later than this; not if that file is gone."""
+    log = table.metadata.metadata_log
+    if not log or sequence_number is None:
+        return False
+    with translated(f"reading former metadata of {'.'.join(table.name())}"):
+        try:
+            oldest = _metadata_in(table, log[0].metadata_file)
+        except FileNotFoundError:
+            return False
+    return (_number(oldest) or 0) > sequence_number
+
+
+def _metadata_in(table: Table, path: str) -> TableMetadata:
+    return FromInputFile.table_metadata(table.io.new_input(path))
+
+
+def _number(metadata: TableMetadata) -> int | None:
+    """The last sequence number; `None` in format version 1."""
+    number: int | None = getattr(metadata, "last_sequence_number", None)
+    return number

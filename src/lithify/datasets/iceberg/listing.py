@@ -118,23 +118,32 @@ class Listing:
                 if entry.data_file.content in contents:
                     yield entry
 
+    def findable(self, *contents: DataFileContent) -> Iterable[ManifestEntry]:
+        """Those of them that can be looked up by their paths: all."""
+        return self.entries(*contents)
+
+    @property
+    def untouched(self) -> Sequence[ManifestFile]:
+        """Manifests of data files that are not among `manifests`, since nobody asks for a file in them."""
+        return ()
+
     @cached_property
     def repeated(self) -> frozenset[str]:
         """Paths that are listed more than once, as whatever."""
-        counts = Counter(entry.data_file.file_path for entry in self.entries(*DataFileContent))
+        counts = Counter(entry.data_file.file_path for entry in self.findable(*DataFileContent))
         return frozenset(path for path, count in counts.items() if count > 1)
 
     @cached_property
     def data(self) -> dict[str, ManifestEntry]:
         """The data files that can be named by their paths, by path."""
-        entries = self.entries(DataFileContent.DATA)
+        entries = self.findable(DataFileContent.DATA)
         return {e.data_file.file_path: e for e in entries if e.data_file.file_path not in self.repeated}
 
     @cached_property
     def repeated_data(self) -> dict[str, Sequence[ManifestEntry]]:
         """The other data files, by path."""
         found: dict[str, list[ManifestEntry]] = {}
-        for entry in self.entries(DataFileContent.DATA):
+        for entry in self.findable(DataFileContent.DATA):
             if entry.data_file.file_path in self.repeated:
                 found.setdefault(entry.data_file.file_path, []).append(entry)
         return dict(found)
@@ -202,6 +211,11 @@ def list_snapshot(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Lis
     with translated(f"listing {'.'.join(table.name())}"):
         entries = cache.read(table.io, manifests, table.metadata.specs())
     return Listing(table.metadata, snapshot, tuple(zip(manifests, entries, strict=True)))
+
+
+def listed_entries(manifests: Iterable[ManifestFile]) -> int:
+    """How many live files manifests have, as far as their list says it."""
+    return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
 
 
 def listed_manifests(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Sequence[ManifestFile]:

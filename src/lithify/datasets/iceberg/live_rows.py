@@ -5,6 +5,9 @@ that rewrite them, from the files alone, and with other means, so that an error 
 2. Where equality deletes apply to a file, the columns they are by are read of it, without the rows that are
    hidden by position. What is left is joined with the deleted keys, both as texts in which a null is one more
    value, and rows that find a key are left out.
+3. That is done while a coordinator has nothing else to do, for `MAX_JOINED_ROWS` rows of a commit, the
+   smallest files first. Of what is beyond that only is known that no more rows can be left than the file has
+   without the hidden positions.
 
 Memory is bounded by the keys (`equality_keys`) and those of `JOINED_ROWS` rows.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -31,43 +35,68 @@ from lithify.datasets.iceberg.projection import Projection
 JOINED_ROWS = 1024 * 1024
 """Rows of a data file that are joined with the deleted keys at once."""
 
+MAX_JOINED_ROWS = 50_000_000
+"""Rows of data files that are joined for one commit: some ten seconds on a core."""
+
 Positions = Mapping[str, pa.ChunkedArray]
 """Deleted positions in a delete file, by the path of the data file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """How many rows are left: between these."""
+
+    least: int = 0
+    most: int = 0
+
+    def __add__(self, other: RowCount) -> RowCount:
+        return RowCount(self.least + other.least, self.most + other.most)
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
+
+    def allows(self, rows: int) -> bool:
+        return self.least <= rows <= self.most
 
 
 class LiveRows:
     """Counts of rows, each made once: neither snapshots nor files change."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, str], int] = {}
+    def __init__(self, max_joined_rows: int = MAX_JOINED_ROWS) -> None:
+        self._known: dict[tuple[int, str], RowCount] = {}
+        self._may_join = max_joined_rows
 
-    def of(self, io: FileIO, listing: Listing, paths: Iterable[str]) -> dict[str, int]:
+    def of(self, io: FileIO, listing: Listing, paths: Iterable[str]) -> dict[str, RowCount]:
         """How many rows of each of these data files no delete of the listing hides, in every place where the
         listing has the file."""
         snapshot_id = listing.snapshot.snapshot_id
         wanted = set(paths)
         missing = {path for path in wanted if (snapshot_id, path) not in self._known}
-        for path, rows in _counted(io, listing, missing).items():
+        for path, rows in self._counted(io, listing, missing).items():
             self._known[snapshot_id, path] = rows
         return {path: self._known[snapshot_id, path] for path in wanted}
 
-
-def _counted(io: FileIO, listing: Listing, wanted: set[str]) -> dict[str, int]:
-    entries = [e for e in listing.entries(DataFileContent.DATA) if e.data_file.file_path in wanted]
-    applied = [(entry, listing.deletes_of(entry)) for entry in entries]
-    delete_files = {delete.file_path: delete for _, deletes in applied for delete in deletes}
-    with translated("reading position deletes"):
-        positions = {path: _read_deletes(io, file) for path, file in delete_files.items()}
-    joins = _Joins(io, listing)
-    rows = dict.fromkeys(wanted, 0)
-    for entry, deletes in applied:
-        file = entry.data_file
-        hidden = _hidden(file, [positions[delete.file_path] for delete in deletes])
-        equality = listing.equality_deletes.of(entry)
-        rows[file.file_path] += (
-            joins.left(entry, hidden, equality) if equality else file.record_count - len(hidden)
-        )
-    return rows
+    def _counted(self, io: FileIO, listing: Listing, wanted: set[str]) -> dict[str, RowCount]:
+        entries = [e for e in listing.findable(DataFileContent.DATA) if e.data_file.file_path in wanted]
+        entries.sort(key=lambda entry: entry.data_file.record_count)
+        applied = [(entry, listing.deletes_of(entry)) for entry in entries]
+        delete_files = {delete.file_path: delete for _, deletes in applied for delete in deletes}
+        with translated("reading position deletes"):
+            positions = {path: _read_deletes(io, file) for path, file in delete_files.items()}
+        joins = _Joins(io, listing)
+        rows = dict.fromkeys(wanted, RowCount())
+        for entry, deletes in applied:
+            file = entry.data_file
+            hidden = _hidden(file, [positions[delete.file_path] for delete in deletes])
+            equality = listing.equality_deletes.of(entry)
+            least = most = file.record_count - len(hidden)
+            if equality and file.record_count <= self._may_join:
+                self._may_join -= file.record_count
+                least = most = joins.left(entry, hidden, equality)
+            elif equality:
+                least = 0
+            rows[file.file_path] += RowCount(least, most)
+        return rows
 
 
 def _hidden(file: DataFile, deletes: Sequence[Positions]) -> set[int]:

@@ -1,8 +1,9 @@
 """Files that are to be deleted once a grace period is over: the second phase of an expiry.
 
-1. *Before* snapshots are expired, the files that only they name are written down: their paths as an object of
-   its own, `pending-files/<id>.json`, then an entry for it in the next version of the numbered file
-   `pending/`. So whenever the process dies, what the commit leaves behind is known.
+1. *Before* snapshots are expired, the files that only they name are written down: their paths in numbered
+   parts, `pending-files/<id>-<number>.json`, of up to `PART_FILES` each, then an entry for all of them in the
+   next version of the numbered file `pending/`. So whenever the process dies, what the commit leaves behind
+   is known; and no more than a part is ever in memory.
 2. The grace period of an entry begins when a run finds that none of its snapshots is in the table any more
    (`confirm`), and it is as long as that of the run that wrote the entry, or longer. Where the catalog could
    not promise that no branch or tag came between, the table's log is read first; an entry that may have met
@@ -11,16 +12,17 @@
    there after a day never was committed, and is dropped.
 3. An entry whose grace is over is carried out (`lithify.datasets.iceberg.expire`), and then dropped. Carrying
    it out twice does no harm.
-4. Paths without an entry are left by a crash between the two writes of step 1, and swept after a day.
+4. Parts without an entry are left by a crash between the writes of step 1, and swept after a day.
 
 Times are those of the object store.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -36,6 +38,11 @@ from lithify.store.versions import VersionedFiles
 
 ABANDONED_MS = 24 * 3_600_000
 """After so long no commit is under way any more."""
+PART_FILES = 10_000
+"""Paths in one object: some megabytes."""
+_ADDED = "added-"
+"""Before the numbers of parts that were added later."""
+_ULID_CHARS = 26
 _SUFFIX = ".json"
 
 
@@ -80,19 +87,20 @@ class Pending:
         return () if version is None else self.files.decode(version, _decode)
 
     def write(
-        self, files: Sequence[NamedFile], snapshots: Set[int], now_ms: int, grace_ms: int, base: str = ""
+        self, files: Iterable[NamedFile], snapshots: Set[int], now_ms: int, grace_ms: int, base: str = ""
     ) -> Entry:
         """Write down what these snapshots alone name, before they go."""
+        entry_id = self._ids.ulid(max(now_ms, 0))
+        count, size_bytes = self._put_parts(entry_id, files)
         entry = Entry(
-            id=self._ids.ulid(max(now_ms, 0)),
+            id=entry_id,
             snapshots=tuple(sorted(snapshots)),
-            files=len(files),
-            size_bytes=sum(file.size_bytes for file in files),
+            files=count,
+            size_bytes=size_bytes,
             written_ms=now_ms,
             grace_ms=grace_ms,
             base=base,
         )
-        self._put_paths(entry.id, files)
         self._change(lambda entries: (*(e for e in entries if e.id != entry.id), entry))
         return entry
 
@@ -116,36 +124,50 @@ class Pending:
         self.sweep(entries, now_ms)
         return entries
 
-    def paths(self, entry: Entry) -> list[NamedFile]:
-        """The files of an entry; none when another process carries it out and is done."""
-        key = self._key(entry.id)
-        try:
-            found = json.loads(self._store.get(key))
-            return [_named(fields) for fields in found]
-        except ObjectNotFound:
-            return []
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise CorruptObject(key, f"does not decode as a list of files: {error}") from error
+    def paths(self, entry: Entry) -> Iterator[NamedFile]:
+        """The files of an entry, perhaps some of them twice; none when another process has carried it out."""
+        for key in self._parts(entry.id):
+            try:
+                found = [_named(fields) for fields in json.loads(self._store.get(key))]
+            except ObjectNotFound:
+                continue
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise CorruptObject(key, f"does not decode as a list of files: {error}") from error
+            yield from found
 
-    def add_paths(self, entry: Entry, files: Sequence[NamedFile]) -> None:
-        """Have these files stay or go with those of an entry."""
-        paths = {file.path: file for file in (*self.paths(entry), *files)}
-        self._put_paths(entry.id, list(paths.values()))
+    def add_paths(self, entry: Entry, files: Iterable[NamedFile]) -> None:
+        """Have these files stay or go with those of an entry. The same once more changes nothing."""
+        self._put_parts(entry.id, files, _ADDED)
 
     def drop(self, entry: Entry) -> None:
         """Forget an entry: it was carried out, or never will be."""
         self._change(lambda entries: tuple(one for one in entries if one.id != entry.id))
-        self._store.delete(self._key(entry.id))
+        for key in self._parts(entry.id):
+            self._store.delete(key)
 
     def sweep(self, entries: Sequence[Entry], now_ms: int) -> None:
-        """Delete old paths that are none of these entries', which are all there are."""
-        known = {self._key(entry.id) for entry in entries}
+        """Delete old parts that are none of these entries', which are all there are."""
+        known = {str(entry.id) for entry in entries}
         for meta in list(self._store.list(self._lists)):
-            if meta.key not in known and meta.last_modified_ms < now_ms - ABANDONED_MS:
+            if _entry_of(meta.key) not in known and meta.last_modified_ms < now_ms - ABANDONED_MS:
                 self._store.delete(meta.key)
 
-    def _put_paths(self, entry_id: Ulid, files: Sequence[NamedFile]) -> None:
-        self._store.put(self._key(entry_id), json.dumps([asdict(file) for file in files]).encode())
+    def _parts(self, entry_id: Ulid) -> list[str]:
+        return [meta.key for meta in self._store.list(self._lists) if _entry_of(meta.key) == str(entry_id)]
+
+    def _put_parts(self, entry_id: Ulid, files: Iterable[NamedFile], kind: str = "") -> tuple[int, int]:
+        """Write parts; how many files there are, and their bytes."""
+        count = size_bytes = 0
+        rest = iter(files)
+        for number in itertools.count():
+            part = [asdict(file) for file in itertools.islice(rest, PART_FILES)]
+            if not part and number:
+                break
+            key = join(self._lists, f"{entry_id}-{kind}{number:05}{_SUFFIX}")
+            self._store.put(key, json.dumps(part).encode())
+            count += len(part)
+            size_bytes += sum(file["size_bytes"] for file in part)
+        return count, size_bytes
 
     def _change(self, change: Callable[[tuple[Entry, ...]], tuple[Entry, ...]]) -> tuple[Entry, ...]:
         def changed(version: Any) -> bytes | None:
@@ -156,8 +178,10 @@ class Pending:
         version = self.files.update(changed, self._clock, self._rng)
         return () if version is None else self.files.decode(version, _decode)
 
-    def _key(self, entry_id: Ulid) -> str:
-        return join(self._lists, f"{entry_id}{_SUFFIX}")
+
+def _entry_of(key: str) -> str:
+    """The id of the entry that a part is of."""
+    return key.rpartition("/")[2][:_ULID_CHARS]
 
 
 def _named(fields: Any) -> NamedFile:

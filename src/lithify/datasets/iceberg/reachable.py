@@ -11,8 +11,8 @@
 3. A file is the table's to delete when it lies under the table's location, outside Lithify's own folder, or
    when its name proves that Lithify wrote it for this table (`ownership`). What lies elsewhere may be another
    table's: a data path can be shared, and files can be added from anywhere.
-4. Lists and manifests are decoded one after the other, and of what they name only `Names` is kept, and what
-   is not needed: so memory grows by a few bytes with every file of a table.
+4. Lists and manifests are decoded one after the other, and of what they name only hashes are kept: so memory
+   grows by a few bytes with every file of a table.
 """
 
 from __future__ import annotations
@@ -177,9 +177,9 @@ class Reached:
         self._snapshots.update(snapshot.snapshot_id for snapshot in new)
 
 
-def only_named_by(table: Table, going: Iterable[int]) -> list[NamedFile]:
-    """What nothing will name once these snapshots are gone. Files of a manifest that is missing are not
-    known: somebody deleted it, and probably them."""
+def only_named_by(table: Table, going: Iterable[int]) -> Iterator[NamedFile]:
+    """What nothing will name once these snapshots are gone, each once. Files of a manifest that is missing
+    are not known: somebody deleted it, and probably them."""
     gone = set(going)
     metadata = table.metadata
     leaving = [s for s in metadata.snapshots if s.snapshot_id in gone]
@@ -201,11 +201,11 @@ def only_named_by(table: Table, going: Iterable[int]) -> list[NamedFile]:
     if first is not None:
         for file in files_in(table.io, kept.values()):
             named.add(file.path)
-    found: dict[str, NamedFile] = {}
+    found = KeySet()
     for file in chain(() if first is None else (first,), of_lost, manifests, lists, statistics):
         if file.path not in found and not named.has(file.path):
-            found[file.path] = file
-    return list(found.values())
+            found.add(file.path)
+            yield file
 
 
 def with_all_they_name(io: FileIO, files: Sequence[NamedFile]) -> list[NamedFile]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from types import MappingProxyType
 
 from pyiceberg.io import OutputFile
 from pyiceberg.manifest import (
@@ -104,13 +105,17 @@ def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, Ma
     remove it wherever it is listed.
     """
     removed = replacement.removed
+    deletes = list(listing.findable(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES))
+    if not deletes:
+        return {}
     data = listing.entries(DataFileContent.DATA)
-    kept = [(e.data_file, e.sequence_number or 0) for e in data if e.data_file.file_path not in removed]
-    added = [(added.file, added.sequence_number) for added in replacement.added]
-    oldest_kept, oldest = _Oldest(kept), _Oldest([*kept, *added])
+    oldest_kept = _Oldest(
+        (e.data_file, e.sequence_number or 0) for e in data if e.data_file.file_path not in removed
+    )
+    oldest = oldest_kept.and_also((added.file, added.sequence_number) for added in replacement.added)
     specs = listing.metadata.specs()
     obsolete: dict[str, ManifestEntry] = {}
-    for entry in listing.entries(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES):
+    for entry in deletes:
         file, number = entry.data_file, entry.sequence_number or 0
         if file.file_path in listing.repeated:
             continue
@@ -128,11 +133,16 @@ def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, Ma
 class _Oldest:
     """The lowest sequence number of data files; infinite where there is none."""
 
-    def __init__(self, files: Iterable[tuple[DataFile, int]]) -> None:
-        self._by_partition: dict[Place, float] = {}
+    def __init__(
+        self, files: Iterable[tuple[DataFile, int]], known: Mapping[Place, float] = MappingProxyType({})
+    ) -> None:
+        self._by_partition = dict(known)
         for file, number in files:
             key = place_of(file)
             self._by_partition[key] = min(self._by_partition.get(key, inf), number)
+
+    def and_also(self, files: Iterable[tuple[DataFile, int]]) -> _Oldest:
+        return _Oldest(files, self._by_partition)
 
     def in_partition_of(self, file: DataFile) -> float:
         return self._by_partition.get(place_of(file), inf)
@@ -157,6 +167,9 @@ def write(
         writer.remove(replacement.removed.values())
         for manifest, entries in head.manifests:
             writer.keep(manifest, entries, replacement.removed)
+        for manifest in head.untouched:
+            if manifest.has_added_files() or manifest.has_existing_files():
+                writer.keep_whole(manifest)
         path = writer.manifest_list(head.snapshot)
     summary = replace_summary(
         metadata,
@@ -271,8 +284,7 @@ def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id:
 
 
 def _files_after(head: Listing, replacement: Replacement) -> Iterable[DataFile]:
-    for _, entries in head.manifests:
-        for entry in entries:
-            if entry.data_file.file_path not in replacement.removed:
-                yield entry.data_file
+    for entry in head.entries(*DataFileContent):
+        if entry.data_file.file_path not in replacement.removed:
+            yield entry.data_file
     yield from (added.file for added in replacement.added)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -69,6 +70,15 @@ def retention_of(
 def may_expire(properties: Mapping[str, str]) -> bool:
     """Whether the table's files are its own (`gc.enabled`)."""
     return properties.get("gc.enabled", "true").lower() == "true"
+
+
+def rules_of(metadata: TableMetadata) -> dict[str, Any]:
+    """Whatever says what of the history is to be kept: all of each branch and tag, and the properties."""
+    properties = metadata.properties.items()
+    return {
+        "refs": {name: ref.model_dump(mode="json") for name, ref in metadata.refs.items()},
+        "properties": {k: v for k, v in properties if k == "gc.enabled" or k.startswith("history.expire.")},
+    }
 
 
 def expirable(metadata: TableMetadata, retention: Retention) -> Expirable:

@@ -17,7 +17,13 @@ from pyiceberg.table import Table
 
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.fetching import fetched_manifests
-from lithify.datasets.iceberg.listing import Listing, ManifestCache, list_snapshot, listed_manifests
+from lithify.datasets.iceberg.listing import (
+    Listing,
+    ManifestCache,
+    list_snapshot,
+    listed_entries,
+    listed_manifests,
+)
 from lithify.datasets.iceberg.manifests import entries_in
 from lithify.datasets.iceberg.slim_entries import slim_reader
 from lithify.errors import CorruptObject
@@ -58,8 +64,7 @@ def listing_for_plan(table: Table, branch: str, cache: ManifestCache, column: in
     if snapshot is None:
         return None
     manifests = listed_manifests(table, snapshot, cache)
-    entries = sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
-    if entries <= cache.max_entries:
+    if listed_entries(manifests) <= cache.max_entries:
         return list_snapshot(table, snapshot, cache)
     name = ".".join(table.name())
     deletes = [m for m in manifests if m.content == ManifestContent.DELETES]

@@ -43,7 +43,7 @@ def replace_summary(
         operation=Operation.REPLACE,
         **whole.to_dict(),
         **_of_partitions(metadata, list(partitions.values())),
-        **_totals(tuple(after)),
+        **_totals(after),
         **properties,
     )
 
@@ -83,17 +83,18 @@ def _of_partitions(
     return found
 
 
-def _totals(files: Sequence[DataFile]) -> dict[str, str]:
-    def rows(content: DataFileContent) -> int:
-        return sum(file.record_count for file in files if file.content == content)
-
-    data_files = sum(file.content == DataFileContent.DATA for file in files)
+def _totals(files: Iterable[DataFile]) -> dict[str, str]:
+    count, rows, size_bytes = Counter[DataFileContent](), Counter[DataFileContent](), 0
+    for file in files:
+        count[file.content] += 1
+        rows[file.content] += file.record_count
+        size_bytes += file.file_size_in_bytes
     totals = {
-        "total-data-files": data_files,
-        "total-delete-files": len(files) - data_files,
-        "total-records": rows(DataFileContent.DATA),
-        "total-files-size": sum(file.file_size_in_bytes for file in files),
-        "total-position-deletes": rows(DataFileContent.POSITION_DELETES),
-        "total-equality-deletes": rows(DataFileContent.EQUALITY_DELETES),
+        "total-data-files": count[DataFileContent.DATA],
+        "total-delete-files": count.total() - count[DataFileContent.DATA],
+        "total-records": rows[DataFileContent.DATA],
+        "total-files-size": size_bytes,
+        "total-position-deletes": rows[DataFileContent.POSITION_DELETES],
+        "total-equality-deletes": rows[DataFileContent.EQUALITY_DELETES],
     }
     return {name: str(total) for name, total in totals.items()}

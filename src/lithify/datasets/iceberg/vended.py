@@ -1,13 +1,19 @@
 """Credentials that a catalog gives out for a table, for a while.
 
-1. A REST catalog may answer with credentials of its own for the table's files on S3 (vended credentials).
-   What is opened with them outlives them: the ledger, the lease and holds are kept as long as a service runs.
-   So the store asks for credentials whenever those it has are about to end, and the catalog is asked anew.
-2. When they end is what `s3.session-token-expires-at-ms` says; where nothing does, `ASK_AGAIN_S` from now.
+1. A REST catalog may answer with credentials of its own for the table's files (vended credentials). What is
+   opened with them outlives them: the ledger, the lease and holds are kept as long as a service runs. So the
+   store asks for credentials whenever those it has are about to end, and the catalog is asked anew.
+2. When they end is what a property says; where none does, `ASK_AGAIN_S` from now.
 3. While the catalog does not answer, those at hand stay in use, and it is asked again `RETRY_S` later.
 
+| store  | what is vended                                                 | when it ends                     |
+|--------|----------------------------------------------------------------|----------------------------------|
+| S3     | `s3.access-key-id`, `s3.secret-access-key`, `s3.session-token` | `s3.session-token-expires-at-ms` |
+| Google | `gcs.oauth2.token`                                             | `gcs.oauth2.token-expires-at`    |
+| Azure  | `adls.sas-token`                                               | `adls.sas-token-expires-at-ms`   |
+
 Only of REST catalogs, whose answer has the table's metadata in it: another would read them by the very store
-that waits for its credentials. Nor of other stores than S3.
+that waits for its credentials.
 """
 
 from __future__ import annotations
@@ -15,8 +21,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
@@ -25,16 +32,38 @@ from pyiceberg.table import Table
 from lithify.clock import Clock, SystemClock
 from lithify.datasets.iceberg.errors import said
 
-if TYPE_CHECKING:
-    from obstore.store import S3Credential
-
 ASK_AGAIN_S = 15 * 60
 RETRY_S = 6 * 60
 """obstore asks five minutes before the end."""
-_NAMES = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
-_ENDS = "s3.session-token-expires-at-ms"
 MAX_MS = 4_102_444_800_000
 """The year 2100."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vending:
+    """How credentials for one kind of store are given."""
+
+    names: Mapping[str, str]
+    """PyIceberg's properties, and what obstore calls them."""
+    ends: str
+    """The property that says when they end, in milliseconds."""
+
+
+S3 = Vending(
+    {
+        "s3.access-key-id": "access_key_id",
+        "s3.secret-access-key": "secret_access_key",
+        "s3.session-token": "token",
+    },
+    "s3.session-token-expires-at-ms",
+)
+GOOGLE = Vending({"gcs.oauth2.token": "token"}, "gcs.oauth2.token-expires-at")
+AZURE = Vending({"adls.sas-token": "sas_token"}, "adls.sas-token-expires-at-ms")
+_BY_SCHEME = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), S3),
+    "gs": GOOGLE,
+    **dict.fromkeys(("az", "abfs", "abfss"), AZURE),
+}
 
 _log = logging.getLogger("lithify")
 
@@ -47,17 +76,20 @@ class VendedCredentials:
         catalog: Catalog,
         identifier: tuple[str, ...],
         properties: Mapping[str, Any],
+        vending: Vending = S3,
         clock: Clock | None = None,
     ) -> None:
         """`properties` are those that the table was loaded with a moment ago."""
         self._catalog = catalog
         self._identifier = identifier
+        self._vending = vending
         self._clock = clock if clock is not None else SystemClock()
         self._lock = threading.Lock()
         self._properties = properties
         self._is_fresh = True
 
-    def __call__(self) -> S3Credential:
+    def __call__(self) -> Any:
+        """What obstore takes for this kind of store."""
         with self._lock:
             again_s = ASK_AGAIN_S
             if not self._is_fresh:
@@ -71,32 +103,30 @@ class VendedCredentials:
                         said(error),
                     )
             self._is_fresh = False
-            key, secret, token = (self._properties.get(name) for name in _NAMES)
             ends_ms = self._clock.now_ms() + again_s * 1000
             if again_s == ASK_AGAIN_S:
-                ends_ms = _ends_ms(self._properties) or ends_ms
-            return {
-                "access_key_id": str(key),
-                "secret_access_key": str(secret),
-                "token": str(token),
-                "expires_at": datetime.fromtimestamp(ends_ms / 1000, UTC),
-            }
+                ends_ms = _ends_ms(self._properties, self._vending) or ends_ms
+            given = {field: str(self._properties.get(name)) for name, field in self._vending.names.items()}
+            return {**given, "expires_at": datetime.fromtimestamp(ends_ms / 1000, UTC)}
 
 
 def vended(table: Table) -> VendedCredentials | None:
     """The credentials of a table that was just loaded; `None` where they are not vended."""
     given, own = table.io.properties, table.catalog.properties
-    if not isinstance(table.catalog, RestCatalog) or not all(given.get(name) for name in _NAMES):
+    vending = _BY_SCHEME.get(table.location().partition("://")[0])
+    if vending is None or not isinstance(table.catalog, RestCatalog):
         return None
-    if all(given.get(name) == own.get(name) for name in _NAMES):
+    if not all(given.get(name) for name in vending.names):
         return None
-    return VendedCredentials(table.catalog, table.name(), given)
+    if all(given.get(name) == own.get(name) for name in vending.names):
+        return None
+    return VendedCredentials(table.catalog, table.name(), given, vending)
 
 
-def _ends_ms(properties: Mapping[str, Any]) -> int | None:
+def _ends_ms(properties: Mapping[str, Any], vending: Vending) -> int | None:
     """When they end, as far as that can be told."""
     try:
-        ends_ms = int(properties[_ENDS])
+        ends_ms = int(properties[vending.ends])
     except (KeyError, ValueError, TypeError):
         return None
     return ends_ms if 0 < ends_ms < MAX_MS else None

@@ -15,9 +15,10 @@ one task; the totals are those of the timeline.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -46,6 +47,8 @@ from lithify.planning.timeline.tasks import Part, Run, form, inputs
 
 __all__ = ["Replanning", "files_of", "plan", "remember", "resolve"]
 
+MadeT = TypeVar("MadeT")
+
 _BY_URGENCY = (Status.AWAITING, Status.DEFERRED, Status.SKIPPED, Status.COMPACTED)
 _ACTIONS = {State.EMPTY: Action.EMPTY, State.STABLE: Action.STABLE}
 _UNCHANGED = "unchanged since the last analysis"
@@ -53,8 +56,8 @@ _UNCHANGED = "unchanged since the last analysis"
 
 class Replanning:
     """Plans the same timeline again and again. Laying out files and forming tasks takes time for every file;
-    neither is done anew where it would come out the same, and then the plan is the very same value. Safe to
-    share between threads."""
+    neither is done anew where it would come out the same, and then the plan is the very same value. Nor is
+    what somebody makes of it. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,6 +66,18 @@ class Replanning:
         self._layout = Layout((), (), (), np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._made_of: tuple[object, ...] = ()
         self._plan = TimelinePlan((), (), (), {})
+        self._from: tuple[object, ...] = ()
+        self._made: Any = None
+
+    def made_of(self, make: Callable[[], MadeT], *values: object) -> MadeT:
+        """What `make` makes of these very values, such as a plan; made anew once one of them is another."""
+        with self._lock:
+            if len(values) != len(self._from) or any(
+                one is not other for one, other in zip(values, self._from, strict=True)
+            ):
+                self._made, self._from = make(), values
+            made: MadeT = self._made
+            return made
 
     def plan(
         self,

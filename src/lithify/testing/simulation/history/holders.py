@@ -18,6 +18,10 @@ from lithify.testing.simulation.history.people import attempt, insist, now_and_t
 from lithify.testing.simulation.history.world import Process
 
 _READ_PAUSE_MS = 2_000
+_LOOK_MS = 20
+"""So often somebody who waits for the worst moment looks whether it has come."""
+_WORST_CALLS = 15
+"""About so many calls a run makes between publishing the watermark and removing what has lapsed."""
 
 
 def run_holder(process: Process, judge: Judge) -> None:
@@ -34,8 +38,11 @@ def run_holder(process: Process, judge: Judge) -> None:
 
 def _hold(process: Process, judge: Judge, maintenance: TableMaintenance) -> None:
     rng, lease_ms = process.rng, process.world.scenario.lease_ms
-    there = process.catalog.load_table(()).metadata.snapshots
+    metadata = process.catalog.load_table(()).metadata
+    there, head = metadata.snapshots, metadata.current_snapshot()
     chosen = there[min(rng.randrange(len(there)), rng.randrange(len(there)))]
+    if head is not None and rng.random() < 0.3:
+        chosen = head
     if rng.random() < 0.3:
         process.sleep_ms(rng.randint(1, _READ_PAUSE_MS))
     began_s = process.clock.monotonic_s()
@@ -46,8 +53,12 @@ def _hold(process: Process, judge: Judge, maintenance: TableMaintenance) -> None
     held = Held(maintenance, placed, process.clock, began_s)
     renewals = rng.choice((0, 1, 3))
     try:
-        if rng.random() < 0.2:  # it is busy with something else, and comes back too late
+        share = rng.random()
+        if share < 0.1:  # it is busy with something else, and comes back too late
             process.sleep_ms(lease_ms + rng.randint(1, 2 * lease_ms))
+            _renew(process, judge, held)
+        elif share < 0.2:
+            _wait_for_the_worst_moment(process, judge, held)
             _renew(process, judge, held)
         for path in _files_of(process, held, chosen):
             process.sleep_ms(rng.randint(1, _READ_PAUSE_MS))
@@ -62,6 +73,17 @@ def _hold(process: Process, judge: Judge, maintenance: TableMaintenance) -> None
         judge.given_up(held.placed)
         held.release()
         process.count("event: hold released")
+
+
+def _wait_for_the_worst_moment(process: Process, judge: Judge, held: Held) -> None:
+    """It comes back when the hold has lapsed, and somebody who has found that is about to act on it."""
+    hold, lease_ms = held.placed.hold, process.world.scenario.lease_ms
+    process.sleep_ms(lease_ms)
+    for _ in range(2 * lease_ms // _LOOK_MS):
+        if judge.watermark > hold.position:
+            break
+        process.sleep_ms(_LOOK_MS)
+    process.sleep_ms(process.rng.randint(1, _WORST_CALLS * process.world.faults.max_latency_ms))
 
 
 def _renew(process: Process, judge: Judge, held: Held) -> None:

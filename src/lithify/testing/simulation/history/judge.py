@@ -61,7 +61,8 @@ class Judge:
         self._checkpoints: dict[str, _Checkpoint] = {}
         self._compactions: dict[str, tuple[int, int]] = {}
         """The active ones of the ledger: what each was planned on, and since when it is there."""
-        self._watermark = 0
+        self.watermark = 0
+        """The highest that was published."""
         self._names: dict[int, frozenset[str]] = {}
         """What each snapshot names that was ever committed."""
         self._named: Counter[str] = Counter()
@@ -107,10 +108,10 @@ class Judge:
             self._wrote_checkpoint(key.split("/")[1:], data)
         elif folder.endswith("/watermark") and folder.startswith(ROOT):
             position = decode(data, key).position
-            if position < self._watermark:
-                text = f"{process.name} publishes {position} in {name} after {self._watermark}"
+            if position < self.watermark:
+                text = f"{process.name} publishes {position} in {name} after {self.watermark}"
                 raise self._world.fail(rules.WATERMARK, text)
-            self._watermark = position
+            self.watermark = position
         elif folder.endswith("/ledger") and folder.startswith(ROOT):
             now_ms = self._world.now_ms
             self._compactions = {

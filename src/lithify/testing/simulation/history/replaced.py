@@ -20,7 +20,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 import lithify.errors
-from lithify.datasets.iceberg import expire as expire_module
+from lithify.datasets.iceberg import expired_files as expired_files_module
+from lithify.datasets.iceberg import lineage as lineage_module
 from lithify.datasets.iceberg import reachable as reachable_module
 from lithify.datasets.iceberg import readers as readers_module
 from lithify.store import together as together_module
@@ -48,7 +49,8 @@ def replacements(world: World) -> Iterator[None]:
         put(reachable_module, "ManifestLists", _Decoded)
         put(reachable_module, "entries_in", lambda manifest, entries, reader_of: entries)
         put(reachable_module, "keys_of", _keys_of)
-        put(expire_module, "_metadata_in", lambda table, path: table.io.metadata_in(path))
+        for module in (expired_files_module, lineage_module):
+            put(module, "_metadata_in", lambda table, path: table.io.metadata_in(path))
         put(readers_module, "_open_like_the_table", _checkpoint)
         yield
 

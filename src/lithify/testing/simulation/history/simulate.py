@@ -111,9 +111,11 @@ def _finish(process: Process, judge: Judge) -> bool:
     blocked = frozenset(s for entry in entries if entry.blocked for s in entry.snapshots)
     if (blocked and scenario.is_exact) or any(not entry.blocked for entry in entries):
         raise world.fail(rules.LEFT, f"entries still wait: {entries}")
-    lists = list(process.store.list(f"{dataset.own_folder}/pending-files"))
-    if len(lists) != len(entries):
-        raise world.fail(rules.LEFT, f"{len(lists)} lists of files are left of {len(entries)} entries")
+    parts = {
+        meta.key.rpartition("/")[2] for meta in process.store.list(f"{dataset.own_folder}/pending-files")
+    }
+    if {part.partition("-")[0] for part in parts} != {str(entry.id) for entry in entries}:
+        raise world.fail(rules.LEFT, f"the lists of files {sorted(parts)} are left of {entries}")
     if (violation := judge.left(blocked)) is not None:
         raise violation
     return True
