@@ -163,7 +163,7 @@ class Copies:
     def shows(self, names: str, text: str) -> None:
         expected = dict(word.split("=") for word in text.split())
         for name in names:
-            assert without_tombstones(latest(shown(self.logs[name]))) == expected, name
+            assert without_tombstones(latest(shown(self.logs[name])[0])) == expected, name
 
     def tombstones(self, names: str, count: int) -> None:
         for name in names:

@@ -86,6 +86,7 @@ class GroupFiles:
         self._clock = clock
         self._ids = ids
         self._rng = rng if rng is not None else random.Random()
+        self._decoded: tuple[Version, Group] | None = None
         self.files = VersionedFiles(
             store, join(folder, "group"), _SUFFIX, join(folder, "group.boundary"), ids
         )
@@ -214,7 +215,10 @@ class GroupFiles:
         if version is None:
             place = join(self._store.url, self._folder)
             raise DatasetNotFound(f"there is no group in {place}; the first to join makes it")
-        return self.files.decode(version, decode)
+        decoded = self._decoded  # another thread may decode another version meanwhile
+        if decoded is None or decoded[0] != version:
+            self._decoded = decoded = version, self.files.decode(version, decode)
+        return decoded[1]
 
     def _marks_key(self, member: Member) -> str:
         return join(self._marks, f"{member.name}{_TOKEN}{member.incarnation}{_SUFFIX}")

@@ -9,7 +9,7 @@ from typing import Any
 from lithify.coordination import groups as files
 from lithify.coordination import membership
 from lithify.coordination.groups import GroupFiles
-from lithify.testing.simulation.groups import copies, log, readers, rules
+from lithify.testing.simulation.groups import copies, log, rules
 from lithify.testing.simulation.groups.log import Log, Record, Round
 from lithify.watermarks import groups
 from lithify.watermarks.groups import NO_MARKS, Group, Joined, Marks, Role, Track
@@ -54,28 +54,12 @@ def _all_is_clean(before: Log, round_: Round) -> Log:
     return replace(_honest_cleaned(before, round_), marks=Marks(before.end, before.end))
 
 
-_honest_joined = groups.joined
-
-
-def _keeps_its_marks(group: Group, member: Member, *args: Any) -> Group:
-    before, after = group.members.get(member.name), _honest_joined(group, member, *args)
-    if before is None:
-        return after
-    new = replace(after.members[member.name], marks=before.marks)
-    return replace(after, members={**after.members, member.name: new})
-
-
-def _adopts_nothing(
-    group: Group, member: Member, role: Role, now_ms: int, ends: Mapping[int, int] | None = None
-) -> Group:
-    return _honest_joined(group, member, role, now_ms, ends or {})
-
-
 _honest_published = groups.published
 
 
 def _for_the_members_it_knew(self: GroupFiles, epoch: int) -> Group:
-    known = self._known(epoch)
+    """Those when its epoch began."""
+    known = vars(self).setdefault("known", {}).setdefault(epoch, self._known(epoch))
     members = [one.member for one in known.members.values()]
     marks = {member: files._marks_in(self.said(member)) for member in members}
 
@@ -138,25 +122,18 @@ MUTANTS = (
     Mutant("markers go when they are clean", SHOWN, changed((copies, "bound", _clean_for_both))),
     Mutant("a mark reaches past what the round did", SHOWN, changed((copies, "cleaned", _all_is_clean))),
     Mutant("who was restored goes on as who it was", SHOWN, changed((membership, "lost", _nothing))),
-    Mutant("who comes too late joins with what it has", SHOWN, changed((files, "passed", _nothing))),
     Mutant(
-        "a new incarnation keeps the marks of the one before",
+        "who comes too late joins with what it has",
         SHOWN,
-        changed((files, "joined", _keeps_its_marks)),
-    ),
-    Mutant(
-        "who comes with nothing adopts nothing",
-        (*SHOWN, rules.CONVERGES),
-        changed((files, "joined", _adopts_nothing)),
+        changed((files, "passed", _nothing)),
+        first_seed=5_020,
     ),
     Mutant("a copy copies from whatever copy there is", SHOWN, changed((copies, "is_source", _anything))),
-    Mutant(
-        "a reader reads whatever copy there is", (rules.READERS,), changed((readers, "is_source", _anything))
-    ),
     Mutant(
         "what was copied or read is kept though the member was removed",
         SHOWN,
         changed((membership.Membership, "is_still", _anything)),
+        first_seed=5_080,
     ),
     Mutant(
         "a leader publishes for the members that it knew",
@@ -171,5 +148,10 @@ MUTANTS = (
     ),
     Mutant("what was said is said over", (rules.MARKS,), changed((files, "said", _the_last))),
     Mutant("a member that was removed stays", (rules.CONVERGES,), changed((files, "left", _stays))),
-    Mutant("the retention is not waited for", (rules.FLOOR,), changed((log, "_stays", _at_once))),
+    Mutant(
+        "the retention is not waited for",
+        (rules.FLOOR,),
+        changed((log, "_stays", _at_once)),
+        first_seed=5_035,
+    ),
 )

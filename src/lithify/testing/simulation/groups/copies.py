@@ -19,8 +19,10 @@ from lithify.testing.simulation.groups.world import HOME, PARTITION, Process
 from lithify.watermarks.groups import Marks, Role, bound, is_source
 from lithify.watermarks.model import Member
 
-_MAX_FETCHED = 12
+_MAX_FETCHED = 5
 _MAX_WORK_MS = 2_000
+_SLOW_SHARE = 0.1
+_MAX_SLOW_MS = 15_000
 
 
 def run_copier(process: Process, name: str) -> None:
@@ -87,6 +89,8 @@ def _copy(process: Process, name: str, opened: list[Member]) -> None:
     if not sources:
         return
     chosen = process.rng.choice(sources).member
+    if not process.world.is_calm and process.rng.random() < _SLOW_SHARE:
+        process.sleep_ms(process.rng.randint(1, _MAX_SLOW_MS))
     source = process.read_log(chosen.name)
     if source.incarnation != chosen.incarnation or source.end <= log.end:
         return
@@ -131,14 +135,15 @@ def _compact(process: Process, name: str) -> None:
     if base.incarnation != log.incarnation:
         return
     is_whole = world.is_calm or rng.random() < world.scenario.whole_rounds
-    kind = 0.5 if is_whole else rng.random()
+    cleans_only, resolves_only = (0.0, 0.0) if is_whole else world.scenario.one_track
+    kind = rng.random()
     round_ = Round(
         upto=base.end if is_whole else rng.randint(0, base.end),
         bound=limits,
         now_ms=0,
         retention_ms=world.scenario.retention_ms,
-        cleans=kind < 0.7,
-        resolves=kind > 0.3,
+        cleans=kind < 1 - resolves_only,
+        resolves=kind >= cleans_only,
     )
     if not world.is_calm:
         process.sleep_ms(rng.randint(1, _MAX_WORK_MS))

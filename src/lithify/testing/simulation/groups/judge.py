@@ -9,7 +9,7 @@ from lithify.coordination.groups import decode
 from lithify.store.versions import parse_key
 from lithify.testing.simulation.core.outcome import Violation
 from lithify.testing.simulation.groups import rules
-from lithify.testing.simulation.groups.log import Log, latest, shown, stable_end, without_tombstones
+from lithify.testing.simulation.groups.log import Log, latest, shown, without_tombstones
 from lithify.testing.simulation.groups.world import FOLDER, PARTITION, Process, State, World
 from lithify.watermarks.groups import REQUIRED, Group, Marks, Track
 from lithify.watermarks.model import Member
@@ -36,10 +36,10 @@ class Judge:
             if wrong is not None:
                 raise self._fail(rules.READERS, f"{who}: {name} at {value.position}: {wrong[1]}")
             return
-        end, stable = value.end, stable_end(value)
+        rows, stable = shown(value)
+        end = value.end
         if stable < self._world.truth.stable_end(end):
             raise self._fail(rules.STUCK, f"{who}: {name} to {end} waits at {stable}")
-        rows = shown(value)
         aborted = [row.offset for row in rows if row.offset in self._world.truth.aborted]
         if aborted:
             raise self._fail(rules.ABORTED, f"{who}: {name} shows {aborted}")
@@ -121,7 +121,7 @@ class Judge:
                 return f"reader {name} is at {state.position} of {end}"
         for name in sorted(world.wanted & set(world.logs)):
             log = world.logs[name]
-            if log.end != end or without_tombstones(latest(shown(log))) != latest_rows:
+            if log.end != end or without_tombstones(latest(shown(log)[0])) != latest_rows:
                 return f"copy {name} is at {log.end} of {end}, or has something else"
             if any(not r.is_row or r.is_tombstone or r.producer is not None for r in log.records):
                 return f"copy {name} has something left that may go"

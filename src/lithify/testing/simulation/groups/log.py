@@ -85,15 +85,20 @@ def decided(records: Iterable[Record]) -> dict[int, bool]:
 
 def stable_end(log: Log) -> int:
     """The offset of the first row that is not decided; where there is none, the end."""
-    found = decided(log.records)
-    waiting = (r.offset for r in log.records if r.is_row and r.producer is not None and r.offset not in found)
+    return _stable_end(log, decided(log.records))
+
+
+def _stable_end(log: Log, found: Mapping[int, bool]) -> int:
+    waiting = (r.offset for r in log.records if r.producer is not None and r.is_row and r.offset not in found)
     return next(waiting, log.end)
 
 
-def shown(log: Log) -> list[Record]:
-    """What a reader of committed rows is shown."""
-    found, end = decided(log.records), stable_end(log)
-    return [r for r in log.records if r.is_row and r.offset < end and found.get(r.offset, r.producer is None)]
+def shown(log: Log) -> tuple[list[Record], int]:
+    """What a reader of committed rows is shown, and up to where."""
+    found = decided(log.records)
+    end = _stable_end(log, found)
+    rows = [r for r in log.records if (r.producer is None or found.get(r.offset)) and r.is_row]
+    return [row for row in rows if row.offset < end], end
 
 
 def latest(rows: Iterable[Record]) -> dict[str, Record]:
@@ -132,12 +137,12 @@ class Round:
 
 def cleaned(log: Log, round_: Round) -> Log:
     """The log after a round."""
-    upto = min(round_.upto, stable_end(log))
     committed = decided(log.records)
+    upto = min(round_.upto, _stable_end(log, committed))
     newest: dict[str, int] = {}
     for record in log.records:
-        is_row = record.is_row and committed.get(record.offset, record.producer is None)
-        if round_.cleans and is_row and log.marks.clean <= record.offset < upto:
+        is_dirty = round_.cleans and log.marks.clean <= record.offset < upto
+        if is_dirty and record.is_row and committed.get(record.offset, record.producer is None):
             newest[record.key] = record.offset
     kept = []
     for record in log.records:

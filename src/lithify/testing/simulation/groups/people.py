@@ -122,6 +122,8 @@ def _meddle(process: Process) -> None:
         world.wanted.add(name)
         process.count("event: member comes back")
     elif rng.random() < 0.3:
+        if name in world.logs:
+            name = _slowest(world)
         world.wanted.discard(name)
         process.files.leave(name)
         process.count("event: member removed")
@@ -129,6 +131,11 @@ def _meddle(process: Process) -> None:
         _rewind(process, name)
     else:
         _restore(process, name)
+
+
+def _slowest(world: World) -> str:
+    """The copy that keeps the others, as they may think."""
+    return min(sorted(world.wanted & set(world.logs) - {HOME}), key=lambda name: world.logs[name].end)
 
 
 def _remove_the_unwanted(process: Process) -> None:

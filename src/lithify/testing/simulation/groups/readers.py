@@ -13,13 +13,14 @@ from dataclasses import replace
 from lithify.coordination.membership import Kept
 from lithify.testing.simulation.groups import rules
 from lithify.testing.simulation.groups.copies import entered, is_still_member
-from lithify.testing.simulation.groups.log import Log, Record, latest, shown, stable_end
+from lithify.testing.simulation.groups.log import Log, Record, latest, shown
 from lithify.testing.simulation.groups.parts import now_and_then
 from lithify.testing.simulation.groups.world import PARTITION, Process, State
 from lithify.watermarks.groups import Group, Marks, Role, is_source
 
-_MAX_READ = 10
-_CHUNK_PAUSE_MS = 1_500
+_MAX_READ = 5
+_MAX_CHUNK = 2
+_CHUNK_PAUSE_MS = 4_000
 
 
 def run_reader(process: Process, name: str) -> None:
@@ -89,8 +90,10 @@ def _scan(process: Process) -> None:
     name, log = found
     rows: dict[str, Record] = {}
     position, incarnation = 0, log.incarnation
+    most = process.rng.randint(1, len(log.records) + 1)  # what is old at once, what is new slowly
     while process.now_ms - began_ms < world.scenario.retention_ms and log.incarnation == incarnation:
-        new, after = _rows(log, position, process.rng.randint(1, _MAX_READ))
+        new, after = _rows(log, position, most)
+        most = process.rng.randint(1, _MAX_CHUNK)
         if after == position:
             process.count("event: scan")
             return
@@ -113,6 +116,6 @@ def _some_copy(process: Process, group: Group) -> tuple[str, Log] | None:
 
 def _rows(log: Log, begin: int, most: int) -> tuple[list[Record], int]:
     """Up to so many rows from some position on, and the next position."""
-    there = [row for row in shown(log) if row.offset >= begin]
-    end = max(begin, stable_end(log))
+    rows, end = shown(log)
+    there, end = [row for row in rows if row.offset >= begin], max(begin, end)
     return there[:most], end if len(there) <= most else there[most - 1].offset + 1

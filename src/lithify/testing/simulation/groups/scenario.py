@@ -33,6 +33,8 @@ class Scenario:
     compact_pause_ms: int
     whole_rounds: float
     """How many rounds clean and resolve all there is; others do a part."""
+    one_track: tuple[float, float]
+    """How many of the others clean only, and resolve only."""
     publish_pause_ms: int
     readers: int
     read_pause_ms: int
@@ -54,12 +56,13 @@ class Scenario:
             transactions=rng.choice((0.0, 0.3, 0.6)),
             copy_pause_ms=rng.choice((500, 2_000, 6_000)),
             compact_pause_ms=rng.choice((1_000, 3_000)),
-            whole_rounds=rng.choice((0.2, 0.8)),
+            whole_rounds=rng.choice((0.1, 0.8)),
+            one_track=rng.choice(((0.3, 0.3), (0.8, 0.1))),
             publish_pause_ms=rng.choice((500, 2_000)),
             readers=rng.choice((0, 1, 2)),
             read_pause_ms=rng.choice((1_000, 4_000)),
-            scanners=rng.choice((0, 1)),
-            retention_ms=rng.choice((0, 0, 3_000, 10_000)),
+            scanners=rng.choice((0, 2)),
+            retention_ms=rng.choice((0, 0, 5_000, 20_000)),
             person_pause_ms=rng.choice((0, 4_000, 8_000)),
             overreach_pause_ms=rng.choice((0, 0, 8_000)),
             faults=_faults(rng),
