@@ -121,7 +121,12 @@ MUTANTS = (
     ),
     Mutant("markers go when they are clean", SHOWN, changed((copies, "bound", _clean_for_both))),
     Mutant("a mark reaches past what the round did", SHOWN, changed((copies, "cleaned", _all_is_clean))),
-    Mutant("who was restored goes on as who it was", SHOWN, changed((membership, "lost", _nothing))),
+    Mutant(
+        "who was restored goes on as who it was",
+        SHOWN,
+        changed((membership, "lost", _nothing)),
+        first_seed=5_120,
+    ),
     Mutant(
         "who comes too late joins with what it has",
         SHOWN,
