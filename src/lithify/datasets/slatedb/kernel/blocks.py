@@ -21,9 +21,7 @@ one more row and two more blocks.
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import called, entry, inlined
 from lithify.datasets.slatedb.kernel.codecs import pack_block
-from lithify.datasets.slatedb.kernel.crc32 import crc32
 from lithify.datasets.slatedb.kernel.keys import common_length
 from lithify.datasets.slatedb.kernel.layout import (
     CHECKSUM_BYTES,
@@ -34,7 +32,10 @@ from lithify.datasets.slatedb.kernel.layout import (
     Records,
     Status,
 )
-from lithify.datasets.slatedb.kernel.memory import (
+from lithify.datasets.slatedb.kernel.varint import varint_len, write_varint
+from lithify.kernel.cache import called, entry, inlined
+from lithify.kernel.crc32 import crc32
+from lithify.kernel.memory import (
     copy_bytes,
     copy_key,
     copy_row,
@@ -44,8 +45,7 @@ from lithify.datasets.slatedb.kernel.memory import (
     store_u16_be,
     store_u32_be,
 )
-from lithify.datasets.slatedb.kernel.siphash import siphash
-from lithify.datasets.slatedb.kernel.varint import varint_len, write_varint
+from lithify.kernel.siphash import siphash
 
 BLOCK_TRAILER_BYTES = 1024
 """More than the restart offsets, the count and the checksum of any block take."""

@@ -28,7 +28,6 @@ from lithify.clock import Clock
 from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
 from lithify.datasets.slatedb.index import BlockIndex, encode_index
 from lithify.datasets.slatedb.kernel.blocks import finish_last_block
-from lithify.datasets.slatedb.kernel.buffers import PAGE_BYTES, Bound, Bytes, new_bytes, new_pages
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY
 from lithify.datasets.slatedb.kernel.layout import OUTPUT, Status
 from lithify.datasets.slatedb.kernel.libraries import Codecs
@@ -38,6 +37,7 @@ from lithify.datasets.slatedb.stats import SstStats, encode_stats
 from lithify.datasets.slatedb.task import SstOptions, sst_key
 from lithify.errors import Refused
 from lithify.ids import Ids, Ulid
+from lithify.kernel.buffers import PAGE_BYTES, Bound, Bytes, new_bytes, new_pages
 from lithify.store.objects import ObjectStore, ObjectWriter
 
 BUFFER_BYTES = (4 << 20) + (64 << 10)
