@@ -57,18 +57,27 @@ class ThresholdFiles:
 
 
 def encode(threshold: Threshold) -> bytes:
-    return json.dumps(asdict(threshold)).encode()
+    return json.dumps(threshold_fields(threshold)).encode()
 
 
 def decode(data: bytes, key: str) -> Threshold:
     """`CorruptObject` when it is none."""
     try:
-        fields = json.loads(data)
-        least = fields["least"]
-        position = whole_number(fields["position"], most=MAX_POSITION)
-        return Threshold(position, None if least is None else _needed(least))
+        return threshold_from(json.loads(data))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptObject(key, f"does not decode as a watermark: {error}") from error
+
+
+def threshold_fields(threshold: Threshold) -> dict[str, Any]:
+    """A threshold as it stands in JSON."""
+    return asdict(threshold)
+
+
+def threshold_from(fields: Any) -> Threshold:
+    """What `threshold_fields` gave. `ValueError`, `TypeError` and `KeyError` when it is none."""
+    least = fields["least"]
+    position = whole_number(fields["position"], most=MAX_POSITION)
+    return Threshold(position, None if least is None else _needed(least))
 
 
 def _needed(fields: Any) -> Needed:

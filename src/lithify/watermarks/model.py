@@ -20,6 +20,15 @@ versions of a catalog are cut off by the same rules.
 | the leader     | remove a hold                    | it has lapsed, and the threshold is past it          |
 |                |                                  | (`is_over`): its holder cannot renew it any more     |
 | a person       | add or drop a member, drop a hold | always; a member is added like a hold is put         |
+| who comes new  | join a group with what it has    | no threshold is past it (`groups.passed`)            |
+| who comes new  | join a group with nothing        | it adopts the thresholds as its marks, and copies    |
+|                |                                  | only from what is as clean (`groups.is_source`)      |
+| a copy         | keep what it has copied          | it is a member, in this incarnation, by what it      |
+|                |                                  | reads after that                                     |
+| a member of a  | remove                           | below the threshold, and below the least of all      |
+| group          |                                  | marks, which it reckons itself (`groups.bound`)      |
+| a group's      | publish                          | on top of the version before, if that has its epoch, |
+| leader         |                                  | for the members in it (`groups.published`)           |
 
 Invariants:
 
@@ -32,6 +41,8 @@ Invariants:
    up, in any interleaving of its holder and of any number of leaders. Nobody is asked: the holder puts and
    then reads, the leader publishes and then lists.
 5. A lapsed hold keeps nothing.
+6. Of a group (`groups`): what is below a threshold may be removed for ever, by a copy that is done with it
+   itself. Who joins later has it, or what came of it, or copies only from who has.
 """
 
 from __future__ import annotations

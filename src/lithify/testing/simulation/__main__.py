@@ -4,6 +4,7 @@
     python -m lithify.testing.simulation --seed 4711 --trace
     python -m lithify.testing.simulation --world several --seeds 1..10000 --jobs 2
     python -m lithify.testing.simulation --world history --seeds 1..10000 --jobs 2
+    python -m lithify.testing.simulation --world groups --seeds 1..10000 --jobs 2
 
 Exit code 0: no violation; 1: at least one, each with the command that replays it.
 """
@@ -23,8 +24,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lithify.testing.simulation import coverage, history, several
+from lithify.testing.simulation import coverage, groups, history, several
 from lithify.testing.simulation.core.outcome import Outcome
+from lithify.testing.simulation.groups import coverage as groups_coverage
 from lithify.testing.simulation.history import coverage as history_coverage
 from lithify.testing.simulation.several import coverage as several_coverage
 from lithify.testing.simulation.simulate import simulate
@@ -43,11 +45,12 @@ class World:
     """What is expected to happen in many seeds and never did."""
 
 
-DATABASE, SEVERAL, HISTORY = "database", "several", "history"
+DATABASE, SEVERAL, HISTORY, GROUPS = "database", "several", "history", "groups"
 WORLDS = {
     DATABASE: World(simulate, coverage.missing),
     SEVERAL: World(several.simulate, several_coverage.missing),
     HISTORY: World(history.simulate, history_coverage.missing),
+    GROUPS: World(groups.simulate, groups_coverage.missing),
 }
 
 

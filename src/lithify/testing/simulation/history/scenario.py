@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from lithify.testing.simulation.core.processes import CallFaults
+
 BUSY_MS = 400_000
 """How long things happen and go wrong."""
 SETTLE_MS = 200_000
@@ -17,30 +19,14 @@ MAX_BACK_MS = 20_000
 """How far the times of the table may go back from one snapshot to the next."""
 MAX_LATE_MS = 90_000
 """How long after its answer was given up a commit may still take effect."""
-DELAY_MS = (300, 4_000)
-PAUSE_MS = (5_000, 60_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
-    """How often something goes wrong with a call of the store or of the catalog."""
+class Faults(CallFaults):
+    """How often something goes wrong with a call of the store, or of the catalog."""
 
-    crash_per_call: float = 0.0
-    failure_per_call: float = 0.0
-    lost_answer_per_call: float = 0.0
-    repeated_per_call: float = 0.0
-    """The request is sent twice, as clients do when the first answer does not come."""
-    delay_per_call: float = 0.0
-    delay_per_write: float = 0.0
-    pause_per_call: float = 0.0
-    """The process sleeps for long, and goes on."""
     trouble_per_commit: float = 0.0
     """The commit fails, its answer is lost, it takes effect later, or the process dies, before or after."""
-    max_latency_ms: int = 20
-    skew_ms: int = 0
-    """How far clocks of processes are off, at most; not the store's."""
-    jumps_per_minute: float = 0.0
-    """Of the clock of a process, to another time so far off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,344 @@
+"""A group of copies and readers of one keyed log as objects of a store that all its members reach
+(`lithify.watermarks.groups`).
+
+| object                              | is                                              | written by         |
+|-------------------------------------|-------------------------------------------------|--------------------|
+| `group/<n as 20 digits>.json`       | the group: epoch, members, marks, thresholds    | whoever changes it |
+| `group.boundary`                    | of its old versions                             | the leader         |
+| `marks/<name>~<incarnation>.json`   | what a member has said, told from what it has   | that member        |
+
+1. The group is a numbered value. Whatever is published is made anew of the latest version, so it is never
+   published for members that are gone, or without one that has come; a leader whose epoch is not in that
+   version any more is `Fenced`.
+2. Marks are raised, on condition that nobody has written them meanwhile. The object is the incarnation's own:
+   the next one begins another, and a process of the one before, however late, says nothing in its name.
+3. A member says what it has done only when that is committed, as it will be after a crash.
+4. The marks of who is no member are deleted by the leader: it lists them, then reads the group. A member
+   joins before it says anything.
+
+Whoever crashes while joining leaves a member that says nothing and keeps the thresholds where they are, until
+it is removed, or its next incarnation takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lithify.clock import Clock
+from lithify.coordination.holds import checked_name
+from lithify.coordination.thresholds import MAX_POSITION, threshold_fields, threshold_from
+from lithify.errors import (
+    CorruptObject,
+    DatasetNotFound,
+    Fenced,
+    ObjectExists,
+    ObjectNotFound,
+    PreconditionFailed,
+    Refused,
+    StoreError,
+    Unsupported,
+)
+from lithify.ids import Ids
+from lithify.jsonvalues import text, whole_number
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+from lithify.store.versions import Version, VersionedFiles
+from lithify.watermarks.groups import (
+    Group,
+    Joined,
+    Marks,
+    Role,
+    Standing,
+    Thresholds,
+    joined,
+    led,
+    left,
+    passed,
+    published,
+    said,
+)
+from lithify.watermarks.model import Member
+
+KEPT_VERSIONS = 20
+_FORMAT = 1
+_SUFFIX = ".json"
+_TOKEN = "~"
+"""Before the incarnation; no name has it."""
+_MAX_TRIES = 5
+
+
+class TooLate(Refused):
+    """Who wants to join lacks what may have been removed; it can begin with nothing."""
+
+
+class GroupFiles:
+    """The group whose own folder is `folder` of `store`. Nothing in it knows what the log is."""
+
+    def __init__(
+        self, store: ObjectStore, folder: str, clock: Clock, ids: Ids, rng: random.Random | None = None
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._marks = join(folder, "marks")
+        self._clock = clock
+        self._ids = ids
+        self._rng = rng if rng is not None else random.Random()
+        self._decoded: tuple[Version, Group] | None = None
+        self.files = VersionedFiles(
+            store, join(folder, "group"), _SUFFIX, join(folder, "group.boundary"), ids
+        )
+
+    def read(self) -> Group:
+        """The latest version. `DatasetNotFound` when there is no group."""
+        return self._decode(self.files.confirmed())
+
+    # Members
+
+    def new_incarnation(self) -> str:
+        """A name for one that nobody ever had. It is to be kept with what the member has."""
+        return self._ids.uuid().hex
+
+    def join(self, member: Member, role: Role, ends: Mapping[int, int] | None = None) -> Group:
+        """Make somebody a member, in the place of an earlier incarnation if there is one, and a group where
+        there is none. `ends`: how far it has each partition, all of it kept while it was a member, or since
+        before the group; `None`: it begins with nothing, and has nothing yet. `TooLate` when that is not
+        enough. The group as it then is: a member since then."""
+        checked_name(member.name)
+        checked_name(member.incarnation)
+
+        def change(group: Group) -> Group:
+            there = group.members.get(member.name)
+            if there is not None and there.role is not role:
+                raise Refused(f"{member.name} is a {there.role} of the group; take another name")
+            if group.find(member) is None and ends is not None:
+                self._check(group, member.name, role, ends)
+            return joined(group, member, role, self._clock.now_ms(), ends)
+
+        return self._update(change, may_begin=True)
+
+    def _check(self, group: Group, name: str, role: Role, ends: Mapping[int, int]) -> None:
+        partition = passed(group, role, ends)
+        if partition is not None:
+            thresholds = group.thresholds_of(partition)
+            past = thresholds.clean if role is Role.READER else max(thresholds.clean, thresholds.resolved)
+            raise TooLate(
+                f"{role} {name} comes too late: it has partition {partition} up to {ends.get(partition, 0)}, "
+                f"and what says that something is gone may have been removed below {past}; let it begin with "
+                "nothing"
+            )
+
+    def leave(self, name: str) -> Group:
+        """Remove a member, whatever it still does; no error when there is none. What it has may be used no
+        more as if it were a member's."""
+        return self._update(lambda group: left(group, name, self._clock.now_ms()))
+
+    def said(self, member: Member) -> dict[int, Standing]:
+        """What a member has said in this incarnation, by partition."""
+        found = self._read_marks(member)
+        return {} if found is None else found[0]
+
+    def say(self, member: Member, now: Mapping[int, Standing]) -> None:
+        """Say what a member has: what is committed there, and will be there after a crash. What it said
+        before stays said."""
+        key = self._marks_key(member)
+        for _ in range(_MAX_TRIES):
+            found = self._read_marks(member)
+            before, etag = ({}, None) if found is None else found
+            merged = said(before, now)
+            if merged == before:
+                return
+            data = _encode_marks(member, merged)
+            try:
+                if found is None:
+                    self._store.create(key, data)
+                else:
+                    self._store.replace(key, data, etag or "")
+            except (ObjectExists, PreconditionFailed, ObjectNotFound):
+                continue  # perhaps an earlier request of this very call, whose answer was lost
+            return
+        raise StoreError(f"{key}: changed by others {_MAX_TRIES} times in a row")
+
+    # The leader
+
+    def lead(self, leader: str) -> int:
+        """Take the next epoch, which fences every older leader; the epoch."""
+        return self._update(lambda group: led(group, leader)).epoch
+
+    def publish(self, epoch: int) -> Group:
+        """Collect what the members have said, and publish the thresholds that follow; nothing where nothing
+        has changed since this leader published. `Fenced` when there is a newer leader."""
+        members = [one.member for one in self._known(epoch).members.values()]
+        marks = {member: _marks_in(self.said(member)) for member in members}
+
+        def change(group: Group) -> Group:
+            _check_epoch(group, epoch)
+            return published(group, marks, self._clock.now_ms())
+
+        return self._update(change)
+
+    def _known(self, epoch: int) -> Group:
+        group = self._decode(self.files.latest())
+        _check_epoch(group, epoch)
+        return group
+
+    def collect_garbage(self) -> None:
+        """Delete old versions, and the marks of who is no member any more."""
+        there = [meta.key for meta in self._store.list(self._marks) if meta.key.endswith(_SUFFIX)]
+        needed = {self._marks_key(one.member) for one in self.read().members.values()}
+        for key in there:
+            if key not in needed:
+                self._store.delete(key)
+        old = self.files.ids()[:-KEPT_VERSIONS]
+        if old:
+            self.files.advance_boundary(old[-1])
+            for version_id in old:
+                self._store.delete(self.files.key(version_id))
+
+    # Objects
+
+    def _update(self, change: Callable[[Group], Group], *, may_begin: bool = False) -> Group:
+        def changed(version: Version | None) -> bytes | None:
+            before = Group() if version is None and may_begin else self._decode(version)
+            after = change(before)
+            for partition in before.thresholds:
+                then, now = before.thresholds_of(partition), after.thresholds_of(partition)
+                assert now.clean >= then.clean, "it never goes down"
+                assert now.resolved >= then.resolved, "it never goes down"
+            return None if after == before else encode(after)
+
+        return self._decode(self.files.update(changed, self._clock, self._rng))
+
+    def _decode(self, version: Version | None) -> Group:
+        if version is None:
+            place = join(self._store.url, self._folder)
+            raise DatasetNotFound(f"there is no group in {place}; the first to join makes it")
+        decoded = self._decoded  # another thread may decode another version meanwhile
+        if decoded is None or decoded[0] != version:
+            self._decoded = decoded = version, self.files.decode(version, decode)
+        return decoded[1]
+
+    def _marks_key(self, member: Member) -> str:
+        return join(self._marks, f"{member.name}{_TOKEN}{member.incarnation}{_SUFFIX}")
+
+    def _read_marks(self, member: Member) -> tuple[dict[int, Standing], str | None] | None:
+        key = self._marks_key(member)
+        try:
+            data, meta = self._store.get_with_meta(key)
+        except ObjectNotFound:
+            return None
+        return _decode_marks(data, key, member), meta.etag
+
+
+def _check_epoch(group: Group, epoch: int) -> None:
+    if group.epoch != epoch:
+        raise Fenced(f"the group has a newer leader, {group.leader}, in epoch {group.epoch} after {epoch}")
+
+
+def _marks_in(standings: Mapping[int, Standing]) -> dict[int, Marks]:
+    return {partition: standing.marks for partition, standing in standings.items()}
+
+
+# Documents
+
+
+def encode(group: Group) -> bytes:
+    """A version of a group as JSON. Partitions are keys, the two positions of a partition a pair."""
+    return json.dumps(
+        {
+            "format": _FORMAT,
+            "epoch": group.epoch,
+            "leader": group.leader,
+            "published_in": group.published_in,
+            "members": {
+                name: {
+                    "role": one.role,
+                    "incarnation": one.member.incarnation,
+                    "since_ms": one.since_ms,
+                    "marks": {str(p): [marks.clean, marks.resolved] for p, marks in one.marks.items()},
+                }
+                for name, one in group.members.items()
+            },
+            "thresholds": {
+                str(p): [threshold_fields(one.clean), threshold_fields(one.resolved)]
+                for p, one in group.thresholds.items()
+            },
+        }
+    ).encode()
+
+
+def decode(data: bytes, key: str) -> Group:
+    """`CorruptObject` when it is none, `Unsupported` when a newer version of Lithify wrote it."""
+    try:
+        fields = _fields_of(data, key)
+        return Group(
+            _number(fields["epoch"]),
+            text(fields["leader"]),
+            _number(fields["published_in"]),
+            {text(name): _joined(name, one) for name, one in fields["members"].items()},
+            {_partition(p): _thresholds(pair) for p, pair in fields["thresholds"].items()},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptObject(key, f"does not decode as a group: {error}") from error
+
+
+def _encode_marks(member: Member, standings: Mapping[int, Standing]) -> bytes:
+    return json.dumps(
+        {
+            "format": _FORMAT,
+            "incarnation": member.incarnation,
+            "marks": {str(p): [one.marks.clean, one.marks.resolved, one.end] for p, one in standings.items()},
+        }
+    ).encode()
+
+
+def _decode_marks(data: bytes, key: str, member: Member) -> dict[int, Standing]:
+    try:
+        fields = _fields_of(data, key)
+        if fields["incarnation"] != member.incarnation:
+            raise ValueError("its name has another incarnation than it has")
+        return {_partition(p): _standing(numbers) for p, numbers in fields["marks"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptObject(key, f"does not decode as the marks of a member: {error}") from error
+
+
+def _fields_of(data: bytes, key: str) -> Any:
+    fields = json.loads(data)
+    found = fields["format"]
+    if found != _FORMAT:
+        raise Unsupported(f"{key}: has format {found!r}, and this version of Lithify knows {_FORMAT} only")
+    return fields
+
+
+def _joined(name: str, fields: Any) -> Joined:
+    marks = {_partition(p): Marks(*_numbers(pair, 2)) for p, pair in fields["marks"].items()}
+    member = Member(name, text(fields["incarnation"]))
+    return Joined(member, Role(fields["role"]), _number(fields["since_ms"]), marks)
+
+
+def _thresholds(pair: Any) -> Thresholds:
+    clean, resolved = pair
+    return Thresholds(threshold_from(clean), threshold_from(resolved))
+
+
+def _standing(numbers: Any) -> Standing:
+    clean, resolved, end = _numbers(numbers, 3)
+    return Standing(Marks(clean, resolved), end)
+
+
+def _numbers(values: Any, count: int) -> list[int]:
+    if not isinstance(values, list) or len(values) != count:
+        raise ValueError(f"{values!r} are not {count} numbers")
+    return [_number(value) for value in values]
+
+
+def _partition(key: str) -> int:
+    if not key.isdecimal() or str(int(key)) != key:
+        raise ValueError(f"{key!r} is no number of a partition")
+    return _number(int(key))
+
+
+def _number(value: Any) -> int:
+    return whole_number(value, most=MAX_POSITION)
