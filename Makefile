@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
+KAFKA := build/kafka
 
 .PHONY: help install demo test check bench simulate fuzz chaos flaky garbage soak lock clean
 
@@ -21,7 +22,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## Make a database and a table with their own clients, compact them on Spark, read them back
 	$(BIN)/python -m demo
 
-test: $(INSTALLED) $(SPARK35)/.installed ## Run the whole test suite
+test: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: $(INSTALLED) ## Lint, types and layering
@@ -40,6 +41,10 @@ $(BENCH_INSTALLED): $(INSTALLED)
 $(SPARK35)/.installed: tests/judge/spark35.txt
 	$(PYTHON) -m venv $(SPARK35)
 	$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+$(KAFKA)/.installed: tests/judge/kafka.txt | $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(KAFKA) --requirement $<
 	touch $@
 
 simulate: $(INSTALLED) ## Play 10,000 seeds of each world of the simulator; a failing one says how to replay it

@@ -20,17 +20,22 @@ os.environ.setdefault("LITHIFY_CACHE_DIR", str(Path(__file__).parents[1] / "buil
 # A shell that runs the suite in the background has it ignore Ctrl-C, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+WARM_UPS = {
+    "lithify.datasets.slatedb.dataset": "lithify.datasets.slatedb.kernel.warm_up",
+    "lithify.datasets.kafka.record_batches": "lithify.datasets.kafka.warm_up",
+}
+"""What compiles the kernel that a module needs."""
+
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Compile the kernel once, before the first test that may need it: that takes half a minute of two
+    """Compile the kernels once, before the first test that may need one: that takes half a minute of two
     cores' time, longer on a busy machine, and no test's time limit is meant for that."""
-    if (
-        session.items
-        and "lithify.datasets.slatedb.dataset" in sys.modules
-        and not session.config.option.collectonly
-    ):
-        code = "from lithify.datasets.slatedb.kernel.warm_up import warm_up; warm_up()"
-        subprocess.run([sys.executable, "-c", code], check=False)
+    if not session.items or session.config.option.collectonly:
+        return
+    for used, warm_up in WARM_UPS.items():
+        if used in sys.modules:
+            code = f"from {warm_up} import warm_up; warm_up()"
+            subprocess.run([sys.executable, "-c", code], check=False)
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,13 @@ def test_only_what_lives_long_has_a_pool_of_threads() -> None:
 
 
 WORDS = re.compile(r"slatedb|iceberg|kafka|(?:^|_)l0(?:_|$)", re.IGNORECASE)
-KINDS = ("datasets/slatedb/", "datasets/iceberg/", "datasets/registry.py", "testing/simulation/")
+KINDS = (
+    "datasets/slatedb/",
+    "datasets/iceberg/",
+    "datasets/kafka/",
+    "datasets/registry.py",
+    "testing/simulation/",
+)
 
 
 def names_in(source: str) -> Iterator[str]:

@@ -143,6 +143,22 @@ def test_finished_ranges_are_recorded_at_once_but_not_more_often_than_allowed(ri
     assert len(rig.seen(events.Heartbeat)) == 2
 
 
+def test_beside_a_coordinator_nothing_is_recorded_before_the_first_heartbeat_is_due(rig: Rig) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker()
+    worker.tick(coordinator.tick().seen)
+    before = rig.versions()
+    for _ in range(2):
+        rig.clock.advance_s(INTERVAL_S / 2 - 1)
+        rig.engines["w"].step()
+        worker.tick(coordinator.tick().seen)
+    assert (rig.versions(), rig.only.progress) == (before, None)
+    rig.clock.advance_s(2)
+    worker.tick(coordinator.tick().seen)
+    progress = rig.only.progress
+    assert progress is not None
+    assert sum(bool(r.outputs) for r in progress.ranges) == 2
+
+
 def test_what_another_worker_finished_is_no_sign_of_life(rig: Rig) -> None:
     coordinator, first = rig.coordinator(), rig.worker("first")
     coordinator.tick()

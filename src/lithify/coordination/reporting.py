@@ -15,7 +15,8 @@ import threading
 from lithify.clock import Clock
 from lithify.coordination.sidecar import REPORT_INTERVAL_S, MovementReporter
 
-FIRST_REPORT_S = 1.0
+FIRST_REPORT_S = 4.0
+"""Well before the first heartbeat is due, which asks for it. A report is two requests."""
 _CLOSE_LIMIT_S = 1.0
 """How long the end of a task waits for a report. What is left behind is removed with the compaction."""
 

@@ -27,7 +27,8 @@ class WorkerOptions:
     max_concurrent_compactions: int = 4
     heartbeat_interval_ms: int = 10_000
     heartbeat_min_interval_ms: int = 2_000
-    """Newly finished ranges are recorded at once, but not more often than this."""
+    """Newly finished ranges are recorded at once, but not more often than this. With a coordinator beside the
+    worker not before the first heartbeat is due: what is whole by then needs no record of its parts."""
     heartbeat_bytes: int = 100_000
     """A heartbeat is written only if at least so many bytes were read and written since the last one;
     slower than that is silent. 0: always."""

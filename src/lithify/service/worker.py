@@ -106,6 +106,7 @@ class Worker:
         self._turns: Turns[Ulid] = Turns()
         self._failures: list[tuple[Ulid, Exception]] = []
         self._store_losses: Counter[Ulid] = Counter()
+        self._is_beside_coordinator = False
 
     @property
     def id(self) -> str:
@@ -144,6 +145,7 @@ class Worker:
         for running in self._running.values():
             self._take_in(running)
         self._free = _Free()
+        self._is_beside_coordinator = seen is not None
         ledger = self._dataset.ledger() if seen is None else seen.ledger
         if ledger is None:
             return False
@@ -185,12 +187,18 @@ class Worker:
         for compaction_id, running in self._running.items():
             self._take_in_results(running)
             entry = ledger.get(compaction_id)
-            is_short = now_ms - running.claimed_at_ms < self._room.options.heartbeat_interval_ms
-            if entry is None or not (running.is_finished and is_short and entry.progress is None):
+            if entry is None or entry.progress is not None or not running.is_finished:
+                continue
+            if not self._is_short(running, now_ms):
                 continue
             if transitions.owns(ledger, compaction_id, self._id):
                 found.append(transitions.compacted(entry, self._id, now_ms, running.outputs()))
         return tuple(found)
+
+    def _is_short(self, running: Claim, now_ms: int) -> bool:
+        """Whether who dies now loses so little that nothing has to be on record: less than between two
+        heartbeats."""
+        return now_ms - running.claimed_at_ms < self._room.options.heartbeat_interval_ms
 
     def settled(self, compaction_ids: Iterable[Ulid]) -> None:
         """The coordinator has committed these, or was refused, and the ledger says so."""
@@ -335,7 +343,9 @@ class Worker:
         if running.error is not None:
             return False
         since_ms = now_ms - running.last_heartbeat_ms
-        if pulse.has_news:
+        # The coordinator beside it may soon commit the whole, which is then one version instead of three.
+        may_be_whole_soon = self._is_beside_coordinator and self._is_short(running, now_ms)
+        if pulse.has_news and not may_be_whole_soon:
             return since_ms >= options.heartbeat_min_interval_ms
         looked_ms = now_ms - running.looked_at_ms
         if since_ms < options.heartbeat_interval_ms or looked_ms < options.heartbeat_min_interval_ms:

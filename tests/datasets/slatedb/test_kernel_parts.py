@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.datasets.slatedb.kernel import codecs, libraries, snappy, varint, zstd_frame
-from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
-from lithify.datasets.slatedb.kernel.crc32 import checksum
 from lithify.datasets.slatedb.kernel.key_hashes import PLACE_BYTES, hash_keys
 from lithify.datasets.slatedb.kernel.layout import SOURCE, Status
 from lithify.datasets.slatedb.kernel.libraries import Codecs
 from lithify.datasets.slatedb.kernel.rows_v1 import transcode_block, transcoded_size
 from lithify.datasets.slatedb.model import Codec
+from lithify.kernel.buffers import Bound, bytes_of, new_bytes
+from lithify.kernel.crc32 import checksum
 from tests.datasets.slatedb.merging import delete, merge, put
 from tests.datasets.slatedb.reference_model import COMPRESS, encode_block_v1, encode_row, encode_row_v1
 from tests.datasets.slatedb.reference_model import varint as plain_varint
@@ -231,8 +231,8 @@ def test_blocks_of_format_1_become_blocks_of_format_2() -> None:
 
 
 USE_KERNEL = """
-from lithify.datasets.slatedb.kernel.crc32 import checksum
-from lithify.datasets.slatedb.kernel.buffers import bytes_of
+from lithify.kernel.crc32 import checksum
+from lithify.kernel.buffers import bytes_of
 assert checksum(bytes_of(b"123456789").ctypes.data, 9, 2) == 0xCBF43926
 print(len(checksum.stats.cache_hits) if checksum._cache.cache_path else -1)
 """

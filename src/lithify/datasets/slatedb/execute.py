@@ -33,7 +33,6 @@ from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter
 from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
-from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY, Input, open_inputs
 from lithify.datasets.slatedb.kernel.layout import (
     MERGER,
@@ -70,6 +69,7 @@ from lithify.datasets.slatedb.task import (
 )
 from lithify.errors import CorruptObject, StoreError
 from lithify.ids import Ids, RandomIds
+from lithify.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.store.objects import ObjectStore
 from lithify.store.preloaded import PreloadedStore
 from lithify.store.urls import open_store

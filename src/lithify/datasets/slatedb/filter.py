@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lithify.datasets.slatedb.kernel.cache import entry
-from lithify.datasets.slatedb.kernel.memory import SLACK
-from lithify.datasets.slatedb.kernel.siphash import siphash
 from lithify.datasets.slatedb.sst import BytesLike
 from lithify.errors import CorruptObject
+from lithify.kernel.cache import entry
+from lithify.kernel.memory import SLACK
+from lithify.kernel.siphash import siphash
 
 BLOOM_NAME = "_bf"
 """The filter that clients use by default: whole keys."""

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lithify.datasets.slatedb.kernel import flatbuffer as fb
-from lithify.datasets.slatedb.kernel.cache import entry, inlined
 from lithify.datasets.slatedb.sst import BytesLike
 from lithify.errors import CorruptObject, Unsupported
+from lithify.kernel.cache import entry, inlined
 
 _COUNT = struct.Struct("<I")
 _BLOCK_BYTES_MAX = 32

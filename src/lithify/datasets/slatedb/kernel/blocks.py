@@ -21,9 +21,7 @@ one more row and two more blocks.
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import called, entry, inlined
 from lithify.datasets.slatedb.kernel.codecs import pack_block
-from lithify.datasets.slatedb.kernel.crc32 import crc32
 from lithify.datasets.slatedb.kernel.key_hashes import add_hash, finish_hashes
 from lithify.datasets.slatedb.kernel.keys import common_length
 from lithify.datasets.slatedb.kernel.layout import (
@@ -35,7 +33,10 @@ from lithify.datasets.slatedb.kernel.layout import (
     Records,
     Status,
 )
-from lithify.datasets.slatedb.kernel.memory import (
+from lithify.datasets.slatedb.kernel.varint import varint_len, write_varint
+from lithify.kernel.cache import called, entry, inlined
+from lithify.kernel.crc32 import crc32
+from lithify.kernel.memory import (
     copy_bytes,
     copy_key,
     copy_row,
@@ -44,7 +45,6 @@ from lithify.datasets.slatedb.kernel.memory import (
     store_u16_be,
     store_u32_be,
 )
-from lithify.datasets.slatedb.kernel.varint import varint_len, write_varint
 
 BLOCK_TRAILER_BYTES = 1024
 """More than the restart offsets, the count and the checksum of any block take."""

@@ -16,16 +16,16 @@ and LZ4's compressor are functions of libraries, called by address with the libr
 from __future__ import annotations
 
 from lithify.datasets.slatedb.kernel import lz4, snappy, zstd_frame
-from lithify.datasets.slatedb.kernel.cache import called
 from lithify.datasets.slatedb.kernel.layout import Record, Status
-from lithify.datasets.slatedb.kernel.memory import (
+from lithify.datasets.slatedb.model import Codec
+from lithify.kernel.cache import called
+from lithify.kernel.memory import (
     call_compressor,
     call_decompressor,
     call_lz4_compressor,
     load_u32,
     store_u32,
 )
-from lithify.datasets.slatedb.model import Codec
 
 TARGET_TOO_SHORT = -70
 """What zstd (and our wrapper of zlib) answers when the output does not fit."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.kernel.cache import inlined
 
 Buffer = NDArray[np.uint8]
 Numbers = NDArray[np.int64]

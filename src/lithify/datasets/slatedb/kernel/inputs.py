@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.datasets.slatedb.kernel.layout import REASONS, Status
 from lithify.datasets.slatedb.kernel.spans import Bounds, Span
 from lithify.datasets.slatedb.kernel.windows import Reader, Windows
 from lithify.datasets.slatedb.task import SourceSst
 from lithify.errors import CorruptObject
+from lithify.kernel.buffers import Bound, bytes_of, new_bytes
 
 FIRST_KEY_CAPACITY = 1 << 10
 _FIRST_UNPACKED_CAPACITY = 64 << 10

@@ -14,10 +14,10 @@ Invariant: between calls the list has one hash for each row of the output but th
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import called, inlined
 from lithify.datasets.slatedb.kernel.layout import Record
-from lithify.datasets.slatedb.kernel.memory import copy_key, load_i64, signed, store_64
-from lithify.datasets.slatedb.kernel.siphash import LANES, siphash, siphash_lanes
+from lithify.kernel.cache import called, inlined
+from lithify.kernel.memory import copy_key, load_i64, signed, store_64
+from lithify.kernel.siphash import LANES, siphash, siphash_lanes
 
 PLACE_BYTES = 128
 """Of a key that waits; the last word of it may be read to its end."""

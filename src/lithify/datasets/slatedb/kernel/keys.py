@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lithify.datasets.slatedb.kernel.cache import inlined
-from lithify.datasets.slatedb.kernel.memory import load_u64, load_u64_be, trailing_zeros, unsigned
+from lithify.kernel.cache import inlined
+from lithify.kernel.memory import load_u64, load_u64_be, trailing_zeros, unsigned
 
 _NO_DIFFERENCE = np.uint64(0)
 

@@ -21,10 +21,10 @@ import numpy as np
 import zstandard
 
 from lithify.datasets.slatedb.kernel import snappy
-from lithify.datasets.slatedb.kernel.buffers import Bound
 from lithify.datasets.slatedb.kernel.codecs import TARGET_TOO_SHORT
 from lithify.datasets.slatedb.kernel.layout import CODECS
 from lithify.datasets.slatedb.model import Codec
+from lithify.kernel.buffers import Bound
 
 ZSTD_LEVEL = 3
 ZLIB_LEVEL = 6

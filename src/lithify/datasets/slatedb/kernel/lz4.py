@@ -6,9 +6,9 @@ library's.)
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import called, inlined
-from lithify.datasets.slatedb.kernel.memory import load_u8, load_u16
 from lithify.datasets.slatedb.kernel.snappy import copy_literal, copy_match
+from lithify.kernel.cache import called, inlined
+from lithify.kernel.memory import load_u8, load_u16
 
 MAX_RATIO = 255
 """One byte can lengthen a copy by at most 255."""

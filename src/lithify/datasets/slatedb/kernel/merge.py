@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lithify.datasets.slatedb.kernel.blocks import append_row
-from lithify.datasets.slatedb.kernel.cache import called, entry, inlined
 from lithify.datasets.slatedb.kernel.keys import compare_keys
 from lithify.datasets.slatedb.kernel.layout import (
     HAS_CREATE,
@@ -36,8 +35,9 @@ from lithify.datasets.slatedb.kernel.layout import (
     Records,
     Status,
 )
-from lithify.datasets.slatedb.kernel.memory import copy_bytes, copy_key, load_i64, store_64, store_u8
 from lithify.datasets.slatedb.kernel.rows import next_row
+from lithify.kernel.cache import called, entry, inlined
+from lithify.kernel.memory import copy_bytes, copy_key, load_i64, store_64, store_u8
 
 Tree = npt.NDArray[np.int64]
 

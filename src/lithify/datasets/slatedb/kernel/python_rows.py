@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lithify.datasets.slatedb.hooks import MergeOperator, Row, RowKind
-from lithify.datasets.slatedb.kernel.buffers import Bound, bytes_of
 from lithify.datasets.slatedb.kernel.layout import HAS_CREATE, HAS_EXPIRE, MERGE, TOMBSTONE
+from lithify.kernel.buffers import Bound, bytes_of
 
 FOLD_GROUP_ROWS = 100
 

@@ -22,9 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from lithify.datasets.slatedb.kernel.cache import called, inlined
 from lithify.datasets.slatedb.kernel.codecs import unpack_block
-from lithify.datasets.slatedb.kernel.crc32 import crc32
 from lithify.datasets.slatedb.kernel.keys import common_length, compare_keys
 from lithify.datasets.slatedb.kernel.layout import (
     ALL_FLAGS,
@@ -37,7 +35,11 @@ from lithify.datasets.slatedb.kernel.layout import (
     Record,
     Status,
 )
-from lithify.datasets.slatedb.kernel.memory import (
+from lithify.datasets.slatedb.kernel.rows_v1 import transcode_block, transcoded_size
+from lithify.datasets.slatedb.kernel.varint import read_varint
+from lithify.kernel.cache import called, inlined
+from lithify.kernel.crc32 import crc32
+from lithify.kernel.memory import (
     copy_key,
     load_i64,
     load_i64_be,
@@ -47,8 +49,6 @@ from lithify.datasets.slatedb.kernel.memory import (
     load_u64_be,
     store_64,
 )
-from lithify.datasets.slatedb.kernel.rows_v1 import transcode_block, transcoded_size
-from lithify.datasets.slatedb.kernel.varint import read_varint
 
 _NO_COMPRESSION = 0
 _FORMAT_1 = 1

@@ -14,7 +14,6 @@ restart point, which is all that its reader here looks at.
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import called, inlined
 from lithify.datasets.slatedb.kernel.layout import (
     ALL_FLAGS,
     HAS_CREATE,
@@ -24,7 +23,9 @@ from lithify.datasets.slatedb.kernel.layout import (
     TOMBSTONE,
     Status,
 )
-from lithify.datasets.slatedb.kernel.memory import (
+from lithify.datasets.slatedb.kernel.varint import varint_len, write_varint
+from lithify.kernel.cache import called, inlined
+from lithify.kernel.memory import (
     copy_bytes,
     load_u8,
     load_u16_be,
@@ -32,7 +33,6 @@ from lithify.datasets.slatedb.kernel.memory import (
     store_u8,
     store_u16_be,
 )
-from lithify.datasets.slatedb.kernel.varint import varint_len, write_varint
 
 _KEY_LENGTHS_BYTES = 4
 _SEQ_BYTES = 8

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lithify.datasets.slatedb.kernel.cache import called, inlined
-from lithify.datasets.slatedb.kernel.memory import (
+from lithify.datasets.slatedb.kernel.varint import read_varint, write_varint
+from lithify.kernel.cache import called, inlined
+from lithify.kernel.memory import (
     copy_16,
     copy_32,
     copy_bytes,
@@ -27,7 +28,6 @@ from lithify.datasets.slatedb.kernel.memory import (
     store_u16,
     trailing_zeros,
 )
-from lithify.datasets.slatedb.kernel.varint import read_varint, write_varint
 
 TABLE_BYTES = 2 * (1 << 14)
 """Size of the hash table that `compress` works in."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import called, inlined
-from lithify.datasets.slatedb.kernel.memory import load_u8, store_u8
+from lithify.kernel.cache import called, inlined
+from lithify.kernel.memory import load_u8, store_u8
 
 MAX_BYTES = 5
 INVALID = -1

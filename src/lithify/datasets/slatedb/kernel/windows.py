@@ -25,11 +25,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.datasets.slatedb.kernel.buffers import Bytes, new_bytes
-from lithify.datasets.slatedb.kernel.memory import SLACK
 from lithify.datasets.slatedb.kernel.spans import Bounds, Span, knows_blocks, open_span
 from lithify.datasets.slatedb.task import SourceSst
 from lithify.errors import CorruptObject
+from lithify.kernel.buffers import Bytes, new_bytes
+from lithify.kernel.memory import SLACK
 from lithify.store.objects import ObjectStore
 
 WINDOWS_BUDGET_BYTES = 96 << 20

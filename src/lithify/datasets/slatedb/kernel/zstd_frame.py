@@ -6,8 +6,8 @@ content size, each as wide as the descriptor says.
 
 from __future__ import annotations
 
-from lithify.datasets.slatedb.kernel.cache import called, inlined
-from lithify.datasets.slatedb.kernel.memory import load_i64, load_u8, load_u16, load_u32
+from lithify.kernel.cache import called, inlined
+from lithify.kernel.memory import load_i64, load_u8, load_u16, load_u32
 
 UNKNOWN = -1
 """The frame does not say (or is none; decompressing it will tell)."""

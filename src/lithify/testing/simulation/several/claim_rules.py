@@ -38,7 +38,8 @@ class ClaimRules:
 
     def _check_pauses(self, pool: Pool, place: str, compaction: str) -> None:
         now_ms = self._world.now_ms
-        tries, last_ms = self._facts[place].tries(compaction)
+        looked_ms = pool.of(place).at_ms
+        tries, last_ms = self._facts[place].tries_seen(compaction, pool.name, looked_ms)
         if now_ms < last_ms + self._retry_pause.after_ms(tries):
             raise self._world.fail(
                 rules.PAUSES,

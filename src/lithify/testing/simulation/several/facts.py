@@ -3,7 +3,7 @@ wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,18 @@ class Failure:
     is_cancelled: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Try:
+    """An attempt that ended, as it was noted."""
+
+    at_ms: int
+    recorded: int
+    """How many ranges were on record then."""
+    by: str
+    """Who noted it."""
+    noted_ms: int
+
+
 @dataclass(slots=True)
 class Facts:
     """What is known of a dataset."""
@@ -43,8 +55,8 @@ class Facts:
     hindered_ms: int = 0
     """When a write of its ledger failed last."""
     claims: dict[str, Claim] = field(default_factory=dict)
-    attempts: dict[str, dict[tuple[Any, ...], tuple[int, int]]] = field(default_factory=dict)
-    """Each once: when it was, and how many ranges were on record then."""
+    attempts: dict[str, dict[tuple[Any, ...], Try]] = field(default_factory=dict)
+    """Each once."""
     failures: dict[str, Failure] = field(default_factory=dict)
     plannable_since_ms: dict[str, int] = field(default_factory=dict)
     waited_ms: dict[str, int] = field(default_factory=dict)
@@ -54,10 +66,13 @@ class Facts:
 
     def tries(self, compaction: str) -> tuple[int, int]:
         """How many attempts count, and when the last was. Those before one that has brought it on do not."""
-        most = count = last_ms = 0
-        for at_ms, recorded in sorted(self.attempts.get(compaction, {}).values()):
-            most, count, last_ms = (recorded, 0, at_ms) if recorded > most else (most, count + 1, at_ms)
-        return count, last_ms
+        return _count(self.attempts.get(compaction, {}).values())
+
+    def tries_seen(self, compaction: str, who: str, looked_ms: int) -> tuple[int, int]:
+        """The same, of what somebody must have seen whose look began then: a coordinator takes back what a
+        silent worker holds before it notes the attempt, and it may be claimed between the two."""
+        noted = self.attempts.get(compaction, {}).values()
+        return _count(t for t in noted if t.by == who or t.noted_ms < looked_ms)
 
     def held_ms(self, sources: frozenset[str], now_ms: int) -> int:
         """How much longer these are left alone, at most, because of what failed."""
@@ -72,3 +87,11 @@ class Facts:
         if self.ledger is None:
             return None
         return next((c for c in self.ledger.compactions if c.id == compaction), None)
+
+
+def _count(tries: Iterable[Try]) -> tuple[int, int]:
+    most = count = last_ms = 0
+    for one in sorted(tries, key=lambda t: (t.at_ms, t.recorded)):
+        is_on = one.recorded > most
+        most, count, last_ms = (one.recorded, 0, one.at_ms) if is_on else (most, count + 1, one.at_ms)
+    return count, last_ms

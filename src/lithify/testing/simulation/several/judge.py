@@ -18,7 +18,7 @@ from lithify.compaction.model import State
 from lithify.compaction.transitions import AnyLedger
 from lithify.testing.simulation.several import rules
 from lithify.testing.simulation.several.claim_rules import ClaimRules
-from lithify.testing.simulation.several.facts import Claim, Facts, Failure
+from lithify.testing.simulation.several.facts import Claim, Facts, Failure, Try
 from lithify.testing.simulation.several.places import DAMAGED, Place
 from lithify.testing.simulation.several.pools import Candidate, Pool
 from lithify.testing.simulation.several.scenario import HEARTBEAT_INTERVAL_MS, ROUND_MS
@@ -84,7 +84,10 @@ class Judge:
         facts = self._facts[place]
         attempt = (note["worker"], note["reason"], note["at_ms"], note["recorded"])
         before_ms = facts.tries(compaction)[1]
-        facts.attempts.setdefault(compaction, {})[attempt] = note["at_ms"], note["recorded"]
+        known = facts.attempts.setdefault(compaction, {})
+        # Noted again after its answer was lost, it could be seen since the first time.
+        noted_ms = known[attempt].noted_ms if attempt in known else self._world.now_ms
+        known[attempt] = Try(note["at_ms"], note["recorded"], who, noted_ms)
         claim, pool = facts.claims.get(compaction), self.pools.get(who)
         if pool is not None and claim is not None and claim.worker == who:
             claim.noted.add(attempt)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lithify.datasets.slatedb.kernel.memory import SLACK
+from lithify.kernel.memory import SLACK
 
 PAGE_BYTES = 4096
 

@@ -1,8 +1,10 @@
-"""SipHash-1-3 with a zero key, over a key in memory: the hash of SlateDB's bloom filters.
+"""SipHash-1-3 with a zero key, over a key in memory: a hash of 64 bits, or one of 128.
 
 1. The state starts as the four constants of the paper.
 2. Each eight-byte word is mixed in with one round.
 3. The last word holds the remaining bytes and the length modulo 256; three rounds finish.
+4. For 128 bits one constant differs at the start; what 64 bits end with is the first half, and three more
+   rounds give the second.
 
 Up to seven bytes behind the key are read and masked off.
 
@@ -19,8 +21,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lithify.datasets.slatedb.kernel.cache import inlined
-from lithify.datasets.slatedb.kernel.memory import load_u64, unsigned
+from lithify.kernel.cache import inlined
+from lithify.kernel.memory import load_u64, unsigned
 
 U64 = np.uint64
 _START_0 = U64(0x736F6D6570736575)
@@ -28,6 +30,8 @@ _START_1 = U64(0x646F72616E646F6D)
 _START_2 = U64(0x6C7967656E657261)
 _START_3 = U64(0x7465646279746573)
 _FINISH = U64(0xFF)
+_WIDE = U64(0xEE)
+_SECOND_HALF = U64(0xDD)
 _FINAL_ROUNDS = 3
 
 LANES = 8
@@ -59,9 +63,9 @@ def _round(v0: U64, v1: U64, v2: U64, v3: U64) -> tuple[U64, U64, U64, U64]:
 
 
 @inlined
-def siphash(address: int, length: int) -> U64:
-    """The hash of `length` bytes at `address`."""
-    v0, v1, v2, v3 = _START_0, _START_1, _START_2, _START_3
+def _absorb(address: int, length: int, start_1: U64) -> tuple[U64, U64, U64, U64]:
+    """The state after all bytes and their number."""
+    v0, v1, v2, v3 = _START_0, start_1, _START_2, _START_3
     last = unsigned(length) << U64(56)
     while length >= 8:
         word = load_u64(address)
@@ -74,11 +78,31 @@ def siphash(address: int, length: int) -> U64:
         last |= load_u64(address) & ((U64(1) << unsigned(length * 8)) - U64(1))
     v3 ^= last
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    v0 ^= last
+    return v0 ^ last, v1, v2, v3
+
+
+@inlined
+def siphash(address: int, length: int) -> U64:
+    """The hash of `length` bytes at `address`."""
+    v0, v1, v2, v3 = _absorb(address, length, _START_1)
     v2 ^= _FINISH
     for _ in range(_FINAL_ROUNDS):
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     return v0 ^ v1 ^ v2 ^ v3
+
+
+@inlined
+def siphash_128(address: int, length: int) -> tuple[U64, U64]:
+    """The hash of 128 bits of `length` bytes at `address`: both halves."""
+    v0, v1, v2, v3 = _absorb(address, length, _START_1 ^ _WIDE)
+    v2 ^= _WIDE
+    for _ in range(_FINAL_ROUNDS):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    first = v0 ^ v1 ^ v2 ^ v3
+    v1 ^= _SECOND_HALF
+    for _ in range(_FINAL_ROUNDS):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return first, v0 ^ v1 ^ v2 ^ v3
 
 
 class _Lanes:

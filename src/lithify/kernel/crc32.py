@@ -23,8 +23,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lithify.datasets.slatedb.kernel.cache import called, entry
-from lithify.datasets.slatedb.kernel.memory import load_u8, load_u64, signed, unsigned
+from lithify.kernel.cache import called, entry
+from lithify.kernel.memory import load_u8, load_u64, signed, unsigned
 
 U64 = np.uint64
 _POLYNOMIAL = 0xEDB88320
@@ -41,7 +41,8 @@ _BARRETT = (0x1DB710641, 0x1F7011641)
 """The polynomial and the quotient of x^64 by it, bit-reflected."""
 
 
-def _has_features(*names: str) -> bool:
+def has_features(*names: str) -> bool:
+    """Whether this processor is an x86-64 with all these features."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     features = llvmlite.binding.get_host_cpu_features()
@@ -50,12 +51,12 @@ def _has_features(*names: str) -> bool:
 
 def has_carryless_multiply() -> bool:
     """Whether this processor has PCLMULQDQ."""
-    return _has_features("pclmul", "sse4.1")
+    return has_features("pclmul", "sse4.1")
 
 
 def has_wide_carryless_multiply() -> bool:
     """Whether this processor has VPCLMULQDQ on 512 bits."""
-    return has_carryless_multiply() and _has_features("vpclmulqdq", "avx512f")
+    return has_carryless_multiply() and has_features("vpclmulqdq", "avx512f")
 
 
 def _power(exponent: int) -> int:
@@ -71,12 +72,13 @@ def _distance(size_bytes: int) -> tuple[int, int]:
     return _power(8 * size_bytes + 32), _power(8 * size_bytes - 32)
 
 
-def _make_tables() -> npt.NDArray[np.uint64]:
+def make_tables(polynomial: int) -> npt.NDArray[np.uint64]:
+    """What eight bytes at once add to the remainder, for a bit-reflected polynomial."""
     tables = np.zeros((8, 256), np.uint64)
     for byte in range(256):
         remainder = byte
         for _ in range(8):
-            remainder = (remainder >> 1) ^ (_POLYNOMIAL if remainder & 1 else 0)
+            remainder = (remainder >> 1) ^ (polynomial if remainder & 1 else 0)
         tables[0, byte] = remainder
     for row in range(1, 8):
         for byte in range(256):
@@ -85,27 +87,28 @@ def _make_tables() -> npt.NDArray[np.uint64]:
     return tables
 
 
-_TABLES = _make_tables()
+_TABLES = make_tables(_POLYNOMIAL)
 
 
 @called
-def _update_by_tables(register: U64, address: int, length: int) -> U64:
+def update_by_tables(tables: npt.NDArray[np.uint64], register: U64, address: int, length: int) -> U64:
+    """The register after `length` more bytes, on any processor."""
     while length >= 8:
         word = load_u64(address) ^ register
         register = (
-            _TABLES[7, word & _BYTE_MASK]
-            ^ _TABLES[6, (word >> U64(8)) & _BYTE_MASK]
-            ^ _TABLES[5, (word >> U64(16)) & _BYTE_MASK]
-            ^ _TABLES[4, (word >> U64(24)) & _BYTE_MASK]
-            ^ _TABLES[3, (word >> U64(32)) & _BYTE_MASK]
-            ^ _TABLES[2, (word >> U64(40)) & _BYTE_MASK]
-            ^ _TABLES[1, (word >> U64(48)) & _BYTE_MASK]
-            ^ _TABLES[0, word >> U64(56)]
+            tables[7, word & _BYTE_MASK]
+            ^ tables[6, (word >> U64(8)) & _BYTE_MASK]
+            ^ tables[5, (word >> U64(16)) & _BYTE_MASK]
+            ^ tables[4, (word >> U64(24)) & _BYTE_MASK]
+            ^ tables[3, (word >> U64(32)) & _BYTE_MASK]
+            ^ tables[2, (word >> U64(40)) & _BYTE_MASK]
+            ^ tables[1, (word >> U64(48)) & _BYTE_MASK]
+            ^ tables[0, word >> U64(56)]
         )
         address += 8
         length -= 8
     while length > 0:
-        register = _TABLES[0, (register ^ unsigned(load_u8(address))) & _BYTE_MASK] ^ (register >> U64(8))
+        register = tables[0, (register ^ unsigned(load_u8(address))) & _BYTE_MASK] ^ (register >> U64(8))
         address += 1
         length -= 1
     return register
@@ -237,7 +240,7 @@ _update_wide = _update_by_folding(_WIDE)
 @called
 def crc32_by_tables(address: int, length: int) -> int:
     """The checksum of `length` bytes at `address`, on any processor."""
-    return signed(_update_by_tables(_ALL_ONES, address, length) ^ _ALL_ONES)
+    return signed(update_by_tables(_TABLES, _ALL_ONES, address, length) ^ _ALL_ONES)
 
 
 @called
@@ -249,7 +252,7 @@ def crc32_by_folding(address: int, length: int) -> int:
         register = _update_narrow(register, address, whole)
         address += whole
         length -= whole
-    return signed(_update_by_tables(register, address, length) ^ _ALL_ONES)
+    return signed(update_by_tables(_TABLES, register, address, length) ^ _ALL_ONES)
 
 
 @called
@@ -259,7 +262,7 @@ def crc32_by_wide_folding(address: int, length: int) -> int:
         return crc32_by_folding(address, length)
     whole = length & ~(_LANE_BYTES - 1)
     register = _update_wide(_ALL_ONES, address, whole)
-    return signed(_update_by_tables(register, address + whole, length - whole) ^ _ALL_ONES)
+    return signed(update_by_tables(_TABLES, register, address + whole, length - whole) ^ _ALL_ONES)
 
 
 _FOLDING = crc32_by_folding if has_carryless_multiply() else crc32_by_tables

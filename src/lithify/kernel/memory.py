@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lithify.datasets.slatedb.kernel.cache import inlined
+from lithify.kernel.cache import inlined
 
 SLACK = 64
 
@@ -83,6 +83,7 @@ store_u16_be = _store(16, True)
 store_u32 = _store(32, False)
 store_u32_be = _store(32, True)
 store_64 = _store(64, False)
+store_64_be = _store(64, True)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""Compilation of the kernel: which functions are compiled, and where machine code is kept.
+"""Compilation of kernels: which functions are compiled, and where machine code is kept.
 
 1. `inlined` and `called` mark functions for other compiled code. They are never stored by themselves.
    Inlining what runs for every row makes the merge half as fast again; inlining all would only make
@@ -7,7 +7,8 @@
    is stored in the cache folder, so that later processes load it instead of compiling.
 3. The name of the cache folder holds a hash of all kernel sources, of the versions of Python, numba
    and llvmlite, and of the processor and its features. numba itself only looks at the file of the
-   function in question and would go on using stale code when an imported module changes.
+   function in question and would go on using stale code when an imported module changes. All kinds
+   share the folder: a change of any kernel makes a new one.
 4. Where no folder can be written, everything is compiled in memory, in every process anew.
 5. Folders that no process has used for long are removed: each change of the kernel leaves one.
 
@@ -37,11 +38,19 @@ from lithify.usercache import cache_folder, mark_used, remove_unused
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
+_PACKAGE = Path(__file__).parents[1]
+
+
+def _sources() -> list[Path]:
+    """Every module that holds compiled code for others: these, and those of the kinds."""
+    return sorted([*_PACKAGE.glob("kernel/*.py"), *_PACKAGE.glob("datasets/*/kernel/*.py")])
+
+
 def fingerprint() -> str:
     """A hash of everything that machine code depends on."""
     digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    for source in _sources():
+        digest.update(source.relative_to(_PACKAGE).as_posix().encode() + b"\0" + source.read_bytes())
     features: str = llvmlite.binding.get_host_cpu_features().flatten()
     facts = (
         sys.version,

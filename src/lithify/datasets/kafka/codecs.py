@@ -1,0 +1,183 @@
+"""Compression of the records of a batch, as Kafka's clients write and read it.
+
+| codec  | written                                                        | read                  |
+|--------|----------------------------------------------------------------|-----------------------|
+| gzip   | one member                                                     | any number of members |
+| snappy | Java's framing (xerial): a header, blocks of 32 KiB and their lengths | that, or one raw block |
+| lz4    | a frame of independent blocks of 64 KiB: Java refuses dependent ones | a frame of either kind |
+| zstd   | a frame of level 3                                             | any number of frames  |
+
+What is unpacked is limited, so that a small batch cannot make a task allocate gigabytes: a length that is
+declared is checked before anything is allocated, and no library is asked for more than the limit. Bytes
+behind the end of what is compressed are refused.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum
+
+import cramjam
+import lz4.frame
+import zstandard
+
+MAX_UNPACKED_BYTES = 256 << 20
+"""No batch may unpack to more. Brokers take batches of 1 MiB unless told otherwise."""
+
+_ZSTD_LEVEL = 3
+_GZIP_WINDOW_BITS = 31
+_PIECE_BYTES = 1 << 20
+_LZ4_MAX_RATIO = 255
+_LZ4_MARGIN_BYTES = 1024
+_SNAPPY_MAX_RATIO = 22
+_SNAPPY_MARGIN_BYTES = 64
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
+_XERIAL_BLOCK_BYTES = 32 << 10
+_LIBRARY_ERRORS = (zlib.error, cramjam.DecompressionError, zstandard.ZstdError, RuntimeError, EOFError)
+
+
+class Codec(IntEnum):
+    """The lowest three attribute bits of a batch."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class BadCompression(Exception):
+    """The records of a batch do not unpack. The message says why, in words."""
+
+
+class Codecs:
+    """The libraries' contexts, for one thread."""
+
+    def __init__(self, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> None:
+        self._limit = max_unpacked_bytes
+        self._zstd_decompressor = zstandard.ZstdDecompressor()
+        self._zstd_compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+
+    def unpack(self, codec: Codec, data: memoryview) -> bytes:
+        """The records of a batch; raises `BadCompression`."""
+        try:
+            match codec:
+                case Codec.NONE:
+                    return bytes(data)
+                case Codec.GZIP:
+                    return self._gunzip(data)
+                case Codec.SNAPPY:
+                    return self._unsnap(data)
+                case Codec.LZ4:
+                    return self._unpack_lz4(data)
+                case Codec.ZSTD:
+                    return self._unpack_zstd(data)
+        except _LIBRARY_ERRORS as error:
+            raise BadCompression(f"the records do not unpack as {codec.name.lower()} ({error})") from error
+
+    def pack(self, codec: Codec, data: memoryview) -> bytes:
+        """The records of a batch, compressed."""
+        match codec:
+            case Codec.NONE:
+                return bytes(data)
+            case Codec.GZIP:
+                stream = zlib.compressobj(wbits=_GZIP_WINDOW_BITS)
+                return stream.compress(data) + stream.flush()
+            case Codec.SNAPPY:
+                return _snap(data)
+            case Codec.LZ4:
+                packed: bytes = lz4.frame.compress(
+                    data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+                )
+                return packed
+            case Codec.ZSTD:
+                return self._zstd_compressor.compress(data)
+
+    def _too_large(self) -> BadCompression:
+        return BadCompression(f"the records unpack to more than the {self._limit >> 20} MiB a batch may have")
+
+    def _gunzip(self, data: memoryview) -> bytes:
+        pieces, size = [], 0
+        rest: bytes | memoryview = data
+        while rest:
+            stream = zlib.decompressobj(_GZIP_WINDOW_BITS)
+            piece = stream.decompress(rest, self._limit + 1 - size)
+            size += len(piece)
+            if size > self._limit:
+                raise self._too_large()
+            if not stream.eof:
+                raise BadCompression("the gzip stream is cut off")
+            pieces.append(piece)
+            rest = stream.unused_data
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _unsnap(self, data: memoryview) -> bytes:
+        if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+            return self._unsnap_block(data, self._limit)
+        pieces, size = [], 0
+        position = len(_XERIAL_HEADER)
+        if position > len(data):
+            raise BadCompression("the header of the snappy stream is cut off")
+        while position < len(data):
+            length = int.from_bytes(data[position : position + 4])
+            position += 4
+            if length > len(data) - position:
+                raise BadCompression("a snappy block is longer than what is left")
+            pieces.append(self._unsnap_block(data[position : position + length], self._limit - size))
+            size += len(pieces[-1])
+            position += length
+        return b"".join(pieces)
+
+    def _unsnap_block(self, data: memoryview, limit: int) -> bytes:
+        declared = _declared_size(data)
+        if declared > limit:
+            raise self._too_large()
+        if declared > _SNAPPY_MAX_RATIO * len(data) + _SNAPPY_MARGIN_BYTES:
+            raise BadCompression("a snappy block claims more than it can hold")
+        return bytes(cramjam.snappy.decompress_raw(data))
+
+    def _unpack_lz4(self, data: memoryview) -> bytes:
+        reach = min(self._limit, _LZ4_MAX_RATIO * len(data) + _LZ4_MARGIN_BYTES)
+        frame = lz4.frame.LZ4FrameDecompressor()
+        content: bytes = frame.decompress(data, max_length=reach + 1)
+        if len(content) > self._limit:
+            raise self._too_large()
+        if not frame.eof:
+            raise BadCompression("the lz4 frame is cut off")
+        if frame.unused_data:
+            raise BadCompression("bytes follow the lz4 frame")
+        return content
+
+    def _unpack_zstd(self, data: memoryview) -> bytes:
+        declared = zstandard.frame_content_size(data)
+        if declared > self._limit:
+            raise self._too_large()
+        pieces, size = [], 0
+        with self._zstd_decompressor.stream_reader(data, read_across_frames=True) as reader:
+            while piece := reader.read(declared + 1 if 0 <= declared < _PIECE_BYTES else _PIECE_BYTES):
+                size += len(piece)
+                if size > self._limit:
+                    raise self._too_large()
+                pieces.append(piece)
+        if size < declared:
+            raise BadCompression("the zstd frame is cut off")
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _declared_size(data: memoryview) -> int:
+    """The uncompressed length that a raw snappy block begins with."""
+    size = 0
+    for index, byte in enumerate(data[:5]):
+        size |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return size
+    raise BadCompression("the length of a snappy block is cut off")
+
+
+def _snap(data: memoryview) -> bytes:
+    pieces = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        pieces += [len(block).to_bytes(4), block]
+    return b"".join(pieces)

@@ -1,0 +1,12 @@
+"""The record-batch kernel: compiled code that reads, filters and writes Kafka's record batches.
+
+Floors, from the ground up:
+
+- `lithify.kernel` what it shares with other kinds' kernels: compilation, memory, checksums, hashes.
+- `layout` the records and status codes shared with Python · `varint` numbers of variable length.
+- `headers` the headers of batches: reading, checking, writing · `records` reading records, everything
+  checked · `rewrite` writing what a filter keeps · `keys` hashes of keys.
+
+Compiled code runs without the interpreter's lock and never calls Python. Compression is done by Python,
+once for each batch, between calls.
+"""

@@ -1,0 +1,159 @@
+"""The records that compiled code and Python share, the codes they exchange, and the format's constants.
+
+A record batch of message format 2, all numbers big-endian:
+
+    0 base offset i64 · 8 length i32 of all that follows · 12 leader epoch i32 · 16 magic i8 ·
+    17 CRC-32C u32 of all that follows · 21 attributes i16 · 23 last offset delta i32 ·
+    27 base timestamp i64 · 35 greatest timestamp i64 · 43 producer id i64 · 51 producer epoch i16 ·
+    53 base sequence i32 · 57 number of records i32 · 61 the records, compressed together
+
+A record: length of the rest · attributes i8 · timestamp delta · offset delta · key length, key ·
+value length, value · number of headers, each with key length, key, value length, value. All numbers are
+zigzag varints, a length of -1 means null.
+
+Positions are counted from the start of one block of memory: the bytes of the object, then what its
+compressed batches unpack to.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+Record = Any
+"""A record as compiled code sees it: its fields are attributes, which type checkers cannot know."""
+Records = Any
+"""An array of records."""
+
+MAGIC = 2
+HEADER_BYTES = 61
+BASE_OFFSET_BYTES = 8
+LENGTH_AT = 8
+LEADER_EPOCH_AT = 12
+MAGIC_AT = 16
+CHECKSUM_AT = 17
+ATTRIBUTES_AT = 21
+LAST_OFFSET_DELTA_AT = 23
+BASE_TIMESTAMP_AT = 27
+MAX_TIMESTAMP_AT = 35
+PRODUCER_ID_AT = 43
+PRODUCER_EPOCH_AT = 51
+BASE_SEQUENCE_AT = 53
+COUNT_AT = 57
+MAX_OFFSET_DELTA = (1 << 31) - 1
+UNCOUNTED_BYTES = 12
+"""Bytes of a batch that its length does not count."""
+
+CODEC_MASK = 7
+LOG_APPEND_TIME = 8
+TRANSACTIONAL = 16
+CONTROL = 32
+DELETE_HORIZON = 64
+"""The base timestamp is the time from which tombstones and markers of this batch may go."""
+KNOWN_ATTRIBUTES = 127
+MAX_CODEC = 4
+
+ABORT = 0
+COMMIT = 1
+NO_MARKER = -1
+NO_TIMESTAMP = -1
+NO_PRODUCER = -1
+
+MIN_RECORD_BYTES = 7
+MAX_RECORD_OVERHEAD_BYTES = 21
+"""Most bytes of a record's length, attributes and two deltas."""
+
+
+class Status(IntEnum):
+    """Why compiled code came back. Everything from `CUT_OFF` on means an input that is refused."""
+
+    OK = 0
+    PACK = 1
+    """The records of a batch are written and have to be compressed."""
+    CUT_OFF = 10
+    BAD_SIZE = 11
+    BAD_MAGIC = 12
+    BAD_CHECKSUM = 13
+    UNKNOWN_ATTRIBUTES = 14
+    UNKNOWN_CODEC = 15
+    BAD_OFFSET = 16
+    BAD_ORDER = 17
+    BAD_COUNT = 18
+    BAD_PRODUCER = 19
+    BAD_HORIZON = 20
+    BAD_LENGTH = 30
+    UNKNOWN_RECORD_ATTRIBUTES = 31
+    BAD_RECORD_OFFSET = 32
+    BAD_HEADERS = 33
+    BAD_MARKER = 34
+    TRAILING = 35
+
+
+REASONS = {
+    Status.CUT_OFF: "the batch is longer than what is left of the object",
+    Status.BAD_SIZE: "the batch is shorter than its header",
+    Status.BAD_CHECKSUM: "the checksum does not match",
+    Status.UNKNOWN_ATTRIBUTES: "the batch has attributes that this version does not know",
+    Status.UNKNOWN_CODEC: "the batch is compressed by a codec that this version does not know",
+    Status.BAD_OFFSET: "the offsets are negative or too large",
+    Status.BAD_ORDER: "the batch begins at or before the last offset of the one before",
+    Status.BAD_COUNT: "the batch claims more records than it has offsets or bytes for, or less than none",
+    Status.BAD_PRODUCER: "the batch is transactional and has no producer id, or has negative numbers of one",
+    Status.BAD_HORIZON: "the batch has a delete horizon before 1970",
+    Status.BAD_LENGTH: "a length does not fit into what holds it",
+    Status.UNKNOWN_RECORD_ATTRIBUTES: "a record has attributes that this version does not know",
+    Status.BAD_RECORD_OFFSET: "an offset is outside the batch or not above the one before",
+    Status.BAD_HEADERS: "the headers of a record do not fit into it",
+    Status.BAD_MARKER: "a control record has no type",
+    Status.TRAILING: "bytes follow the last record",
+}
+
+BATCH = np.dtype(
+    [
+        ("position", "i8"),
+        ("size", "i8"),
+        ("base_offset", "i8"),
+        ("last_offset", "i8"),
+        ("leader_epoch", "i8"),
+        ("attributes", "i8"),
+        ("base_timestamp", "i8"),
+        ("max_timestamp", "i8"),
+        ("producer_id", "i8"),
+        ("producer_epoch", "i8"),
+        ("base_sequence", "i8"),
+        ("count", "i8"),
+        ("payload", "i8"),  # where the records lie, unpacked
+        ("payload_len", "i8"),
+        ("first_record", "i8"),  # its number among the records of all batches
+        ("marker", "i8"),  # type of the first control record
+    ]
+)
+"""A batch."""
+
+RECORD = np.dtype(
+    [
+        ("offset", "i8"),
+        ("timestamp", "i8"),  # as a reader sees it
+        ("tail", "i8"),  # from here to `end` nothing depends on the batch: key length to headers
+        ("end", "i8"),
+        ("key", "i8"),
+        ("value", "i8"),
+        ("key_len", "i4"),  # -1: null
+        ("value_len", "i4"),  # -1: null, a tombstone
+        ("batch", "i4"),
+        ("header_count", "i4"),
+    ]
+)
+"""A record."""
+
+OUTPUT = np.dtype(
+    [
+        ("buffer", "i8"),  # address
+        ("position", "i8"),
+        ("batch", "i8"),  # the next one
+        ("batch_start", "i8"),  # of the one that has to be compressed
+    ]
+)
+"""Where filtered batches go."""

@@ -1,0 +1,231 @@
+"""Which partitions of a log are worth compacting, up to which offset, and why.
+
+For each partition:
+
+1. *Bound*: the first offset that has to stay as it is. The least of the last stable offset (an open
+   transaction is not decided), the base of the newest object (a writer is behind it, and readers find the
+   end of the log by it), and the base of the first object with a record younger than
+   `min.compaction.lag.ms`. Only objects that end before the bound are *settled*.
+2. *Dirty* are the settled objects that no earlier round has compared with all before them. Their share of all
+   settled bytes is the dirty ratio.
+3. The partition is worth compacting if the dirty ratio is `min.cleanable.dirty.ratio` or more, or the oldest
+   dirty record is older than `max.compaction.lag.ms`, or the settled objects are at least
+   `min_saved_objects` more than their bytes need.
+4. Otherwise, or if nothing is settled, a note says why it is left alone.
+
+Most urgent is what is overdue, then what has most to gain: the greater of dirty ratio and share of objects
+too many. Equal input gives equal output.
+
+`groups` cuts objects that lie behind each other into what is merged into one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.filesize import decimal
+
+from lithify.datasets.kafka.kernel.layout import MAX_OFFSET_DELTA
+
+
+@dataclass(frozen=True, slots=True)
+class LogPolicy:
+    """When a partition is worth compacting. The first three are a topic's own settings, with Kafka's names
+    and defaults."""
+
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int | None = None
+    """`None`: nothing is ever overdue."""
+    target_object_bytes: int = 900_000
+    min_saved_objects: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LogObject:
+    """An object of a partition."""
+
+    base_offset: int
+    end_offset: int
+    """The offset behind its last."""
+    size_bytes: int
+    max_timestamp_ms: int
+    """Of its records; -1 if none has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What may not go yet because somebody is not past it."""
+
+    what: str
+    """`tombstones` or `markers`."""
+    count: int
+    member: str
+    """Who, in words: `copy eu`."""
+    offset: int
+    """How far the member is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What is known of a partition."""
+
+    number: int
+    objects: Sequence[LogObject]
+    """In the order of their offsets."""
+    clean_below: int
+    """Records below this offset have been compared with all before them."""
+    stable_offset: int
+    superseded_bytes: int | None = None
+    """Bytes of settled records that are superseded, if an index knows."""
+    waiting: Sequence[Waiting] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A partition that is worth compacting."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    """The bound: nothing from here on is touched."""
+    objects: int
+    size_bytes: int
+    needed_objects: int
+    """As many as the bytes need."""
+    priority: float
+    """0 (may wait) to 1 (overdue)."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """What should be compacted, most urgent first, and why the rest is left alone."""
+
+    rounds: tuple[Round, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """The part of a partition that may be compacted, and what limits it."""
+
+    objects: tuple[LogObject, ...]
+    bound: int
+    limit: str
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(item.size_bytes for item in self.objects)
+
+
+def plan(partitions: Iterable[Partition], policy: LogPolicy, now_ms: int) -> LogPlan:
+    """Judge each partition."""
+    rounds, notes = [], []
+    for partition in partitions:
+        verdict = _judge(partition, policy, now_ms)
+        if isinstance(verdict, Round):
+            rounds.append(verdict)
+        else:
+            notes.append(f"partition {partition.number}: {verdict}")
+    return LogPlan(tuple(sorted(rounds, key=lambda item: (-item.priority, item.partition))), tuple(notes))
+
+
+def groups(objects: Iterable[LogObject], target_bytes: int) -> list[tuple[LogObject, ...]]:
+    """Neighbours that together have at most `target_bytes`, and few enough offsets for one batch. An object
+    that is larger is alone."""
+    found: list[list[LogObject]] = []
+    size_bytes = 0
+    for item in objects:
+        fits = (
+            found
+            and size_bytes + item.size_bytes <= target_bytes
+            and item.end_offset - 1 - found[-1][0].base_offset <= MAX_OFFSET_DELTA
+        )
+        if not fits:
+            found.append([])
+            size_bytes = 0
+        found[-1].append(item)
+        size_bytes += item.size_bytes
+    return [tuple(group) for group in found]
+
+
+def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> Round | str:
+    settled = _settle(partition, policy, now_ms)
+    if not settled.objects:
+        return f"nothing is settled: {settled.limit}" if partition.objects else "no objects"
+    count, size_bytes = len(settled.objects), settled.size_bytes
+    dirty = [item for item in settled.objects if item.end_offset > partition.clean_below]
+    dirty_bytes = sum(item.size_bytes for item in dirty)
+    dirty_ratio = dirty_bytes / size_bytes if size_bytes else 0.0
+    needed = max(1, math.ceil(size_bytes / policy.target_object_bytes))
+    saved = count - needed
+    overdue_ms = _overdue(dirty, policy, now_ms)
+    too_many = saved >= policy.min_saved_objects
+    too_dirty = bool(dirty) and dirty_ratio >= policy.min_cleanable_dirty_ratio
+    if not (too_dirty or too_many or overdue_ms is not None):
+        return (
+            f"{dirty_ratio:.0%} of {decimal(size_bytes)} is new, below "
+            f"{policy.min_cleanable_dirty_ratio:.0%} (min.cleanable.dirty.ratio), in {_objects(count)}, "
+            f"{needed:,} needed; {settled.limit}"
+        )
+    reasons = [_gain(partition, dirty_ratio, size_bytes)]
+    if saved > 0:
+        reasons.append(f"{_objects(count)} where {needed:,} would do")
+    text = f"partition {partition.number}, offsets {settled.objects[0].base_offset:,} to {settled.bound:,}: "
+    text += ", ".join(reasons)
+    if overdue_ms is not None:
+        text += f"; the oldest waits {overdue_ms / 1000:,.0f} s longer than max.compaction.lag.ms"
+    for item in partition.waiting:
+        text += f"; {item.count:,} {item.what} wait for {item.member} at {item.offset:,}"
+    gain = max(dirty_ratio if too_dirty else 0.0, saved / count)
+    return Round(
+        partition.number,
+        settled.objects[0].base_offset,
+        settled.bound,
+        count,
+        size_bytes,
+        needed,
+        1.0 if overdue_ms is not None else gain,
+        text,
+    )
+
+
+def _settle(partition: Partition, policy: LogPolicy, now_ms: int) -> _Settled:
+    if not partition.objects:
+        return _Settled((), partition.stable_offset, "no objects")
+    newest = partition.objects[-1]
+    bound, limit = newest.base_offset, f"the newest object, from {newest.base_offset:,} on, stays as it is"
+    if partition.stable_offset < bound:
+        bound = partition.stable_offset
+        limit = f"from {bound:,} on a transaction is open"
+    youngest_ms = now_ms - policy.min_compaction_lag_ms
+    young = next(
+        (item.base_offset for item in partition.objects if item.max_timestamp_ms > youngest_ms), None
+    )
+    if policy.min_compaction_lag_ms and young is not None and young < bound:
+        bound, limit = young, f"from {young:,} on records are younger than min.compaction.lag.ms"
+    objects = tuple(item for item in partition.objects if item.end_offset <= bound)
+    return _Settled(objects, bound, limit)
+
+
+def _overdue(dirty: Sequence[LogObject], policy: LogPolicy, now_ms: int) -> int | None:
+    """By how many milliseconds the oldest dirty object is past `max.compaction.lag.ms`."""
+    times = [item.max_timestamp_ms for item in dirty if item.max_timestamp_ms >= 0]
+    if policy.max_compaction_lag_ms is None or not times:
+        return None
+    over_ms = now_ms - policy.max_compaction_lag_ms - min(times)
+    return over_ms if over_ms > 0 else None
+
+
+def _gain(partition: Partition, dirty_ratio: float, size_bytes: int) -> str:
+    total = decimal(size_bytes)
+    if partition.superseded_bytes is not None and size_bytes:
+        return f"{partition.superseded_bytes / size_bytes:.0%} of {total} superseded"
+    return f"{dirty_ratio:.0%} of {total} is new"
+
+
+def _objects(count: int) -> str:
+    return f"{count:,} object{'' if count == 1 else 's'}"

@@ -1,0 +1,269 @@
+"""Record batches: decoded, filtered and written again.
+
+`decode` takes whole batches, all of an object or a part that begins and ends between batches:
+
+1. Check every header and checksum in compiled code (`kernel/headers.py`).
+2. Unpack what is compressed, each batch once, behind the object's own bytes in memory.
+3. Read and check every record in compiled code (`kernel/records.py`).
+
+Whatever is damaged is a `CorruptObject`, whatever this version does not know `Unsupported`; both name object
+and offset, and nothing has been written by then.
+
+`filtered` writes what a retention keeps (`kernel/rewrite.py`). Batches of which all is kept stay as they are,
+byte for byte; the others keep offsets, last offset, producer, sequence, leader epoch, codec and type of
+timestamps. Uncompressed, the bytes are those Kafka's own record filter writes.
+
+`merged` writes what is kept of neighbouring batches as one batch, for layouts that keep one batch in an
+object. Offsets and timestamps stay, and the batch reaches from the first offset of the first to the last
+of the last. It has no producer any more and is in no transaction, so only decided data may be merged, and
+no marker. It has the leader epoch of the last, since a reader that was told an older one would think the
+log was cut off there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lithify.datasets.kafka.codecs import BadCompression, Codec, Codecs
+from lithify.datasets.kafka.kernel.headers import scan, seal_batch
+from lithify.datasets.kafka.kernel.layout import (
+    BASE_OFFSET_BYTES,
+    BATCH,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    MAGIC_AT,
+    MAX_OFFSET_DELTA,
+    MAX_RECORD_OVERHEAD_BYTES,
+    MIN_RECORD_BYTES,
+    NO_TIMESTAMP,
+    OUTPUT,
+    REASONS,
+    RECORD,
+    Records,
+    Status,
+)
+from lithify.datasets.kafka.kernel.records import parse
+from lithify.datasets.kafka.kernel.rewrite import Flags, merge, rewrite
+from lithify.errors import CorruptObject, Unsupported
+from lithify.kernel.buffers import Bytes, new_bytes
+
+_BATCH_ROOM_BYTES = 256
+"""For the header of a batch and what a codec adds to few bytes."""
+_UNKNOWN = (Status.UNKNOWN_ATTRIBUTES, Status.UNKNOWN_CODEC, Status.UNKNOWN_RECORD_ATTRIBUTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a filter keeps of record batches."""
+
+    keep: Flags
+    """For each record, whether it stays."""
+    retain_empty: Flags
+    """For each batch, whether its header stays when no record does."""
+    empty_marker: Flags
+    """For each batch, whether it is the marker of a transaction of which nothing is left: it gets a delete
+    horizon."""
+    new_horizon_ms: int
+    """What a delete horizon is set to, in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatches:
+    """Batches and records in memory. Records are numbered through all batches."""
+
+    name: str
+    """Object they come from."""
+    memory: Bytes
+    """The object's bytes, then the records of its compressed batches, unpacked, then slack."""
+    size: int
+    """Bytes of the object."""
+    batches: Records
+    """An array of `BATCH`."""
+    records: Records
+    """An array of `RECORD`."""
+
+    def key(self, number: int) -> bytes | None:
+        """Key of a record."""
+        record = self.records[number]
+        return self._field(int(record["key"]), int(record["key_len"]))
+
+    def value(self, number: int) -> bytes | None:
+        """Value of a record; None is a tombstone."""
+        record = self.records[number]
+        return self._field(int(record["value"]), int(record["value_len"]))
+
+    def raw(self, at: int) -> bytes:
+        """The bytes of a batch, as they lie in the object."""
+        batch = self.batches[at]
+        return self.memory[batch["position"] : batch["position"] + batch["size"]].tobytes()
+
+    def _field(self, position: int, length: int) -> bytes | None:
+        return None if length < 0 else self.memory[position : position + length].tobytes()
+
+
+def decode(data: bytes | memoryview, name: str, *, after: int = -1) -> RecordBatches:
+    """Decode and check whole batches; `after` is the last offset of the batch before them, if there is one.
+
+    Raises `CorruptObject` and `Unsupported`.
+    """
+    source = np.frombuffer(data, np.uint8)
+    batches = np.empty(len(source) // HEADER_BYTES + 1, BATCH)
+    status, count, position = scan(source.ctypes.data, len(source), after, batches)
+    if status != Status.OK:
+        raise _refusal(name, Status(status), source, position, batches[count], after)
+    batches = batches[:count].copy()
+    memory = _with_unpacked(source, batches, name)
+    for batch in batches[batches["count"] * MIN_RECORD_BYTES > batches["payload_len"]][:1]:
+        raise _refused_batch(name, Status.BAD_COUNT, batch)
+    records = np.empty(int(batches["count"].sum()), RECORD)
+    status, at = parse(memory.ctypes.data, batches, records)
+    if status != Status.OK:
+        raise _refused_batch(name, Status(status), batches[at])
+    return RecordBatches(name, memory, len(source), batches, records)
+
+
+def rebased(batch: bytes | memoryview, base_offset: int) -> bytes:
+    """One batch at another base offset, which its checksum does not cover: some layouts keep it in a name."""
+    return base_offset.to_bytes(BASE_OFFSET_BYTES) + batch[BASE_OFFSET_BYTES:]
+
+
+def filtered(source: RecordBatches, retention: Retention) -> memoryview:
+    """What the retention keeps, as the bytes of an object; empty when nothing is left."""
+    target = new_bytes(source.size + _room(source))
+    outputs = np.zeros(1, OUTPUT)
+    output = outputs[0]
+    output["buffer"] = target.ctypes.data
+    codecs: Codecs | None = None
+    while True:
+        status = rewrite(
+            source.memory.ctypes.data,
+            source.batches,
+            source.records,
+            retention.keep,
+            retention.retain_empty,
+            retention.empty_marker,
+            retention.new_horizon_ms,
+            outputs,
+        )
+        if status == Status.OK:
+            return target[: output["position"]].data
+        codecs = codecs or Codecs()
+        codec = Codec(int(source.batches[output["batch"] - 1]["attributes"]) & CODEC_MASK)
+        _pack(target, output, codec, codecs)
+
+
+def merged(source: RecordBatches, keep: Flags, codec: Codec, new_horizon_ms: int) -> memoryview:
+    """The records kept, as one batch; empty when there are none. If tombstones are among them, the delete
+    horizon is the latest they had, or `new_horizon_ms` if one had none."""
+    batches, records = source.batches, source.records
+    if not keep.any():
+        return memoryview(b"")
+    first, last = int(batches[0]["base_offset"]), int(batches[-1]["last_offset"])
+    if last - first > MAX_OFFSET_DELTA:
+        raise ValueError(f"offsets {first} to {last} are more than a batch can count")
+    if (batches["attributes"][records["batch"][keep]] & CONTROL).any():
+        raise ValueError("markers cannot be merged")
+    batch = np.zeros(1, BATCH)
+    batch["base_offset"], batch["last_offset"] = first, last
+    batch["leader_epoch"] = batches[-1]["leader_epoch"]
+    batch["attributes"] = codec
+    batch["producer_id"] = batch["producer_epoch"] = batch["base_sequence"] = -1
+    batch["count"] = len(records)
+    target = new_bytes(_room(source))
+    horizon_ms = _horizon(source, keep, new_horizon_ms)
+    address = target.ctypes.data
+    _, end = merge(source.memory.ctypes.data, records, keep, batch, horizon_ms, address)
+    output = np.zeros(1, OUTPUT)[0]
+    output["position"] = end - address
+    _pack(target, output, codec, Codecs())
+    return target[: output["position"]].data
+
+
+def _room(source: RecordBatches) -> int:
+    """The most bytes that its batches can have when they are written again, whatever of them is kept: deltas
+    may grow, and what is compressed may be larger than before."""
+    payload_bytes = int(source.batches["payload_len"].sum()) + MAX_RECORD_OVERHEAD_BYTES * len(source.records)
+    return payload_bytes + payload_bytes // 6 + _BATCH_ROOM_BYTES * len(source.batches)
+
+
+def _horizon(source: RecordBatches, keep: Flags, new_horizon_ms: int) -> int:
+    """The delete horizon of a batch with these records."""
+    batches = source.batches[source.records["batch"][keep & (source.records["value_len"] < 0)]]
+    if not len(batches):
+        return NO_TIMESTAMP
+    has_horizon = batches["attributes"] & DELETE_HORIZON != 0
+    return int(np.where(has_horizon, batches["base_timestamp"], new_horizon_ms).max())
+
+
+def _pack(target: Bytes, output: Records, codec: Codec, codecs: Codecs) -> None:
+    """Compress and seal the batch that was written last."""
+    start = int(output["batch_start"])
+    payload = start + HEADER_BYTES
+    packed = codecs.pack(codec, target[payload : output["position"]].data)
+    end = payload + len(packed)
+    target[payload:end] = np.frombuffer(packed, np.uint8)
+    seal_batch(target.ctypes.data + start, end - start)
+    output["position"] = end
+
+
+def _with_unpacked(source: npt.NDArray[np.uint8], batches: Records, name: str) -> Bytes:
+    """Memory that holds the object and, behind it, what its compressed batches unpack to."""
+    unpacked = list(_unpacked(source, batches, name))
+    memory = new_bytes(len(source) + sum(len(content) for _, content in unpacked))
+    memory[: len(source)] = source
+    position = len(source)
+    for at, content in unpacked:
+        batches[at]["payload"] = position
+        batches[at]["payload_len"] = len(content)
+        memory[position : position + len(content)] = np.frombuffer(content, np.uint8)
+        position += len(content)
+    return memory
+
+
+def _unpacked(source: npt.NDArray[np.uint8], batches: Records, name: str) -> Iterator[tuple[int, bytes]]:
+    """Number and unpacked records of each compressed batch. One without records is empty already."""
+    compressed = (batches["attributes"] & CODEC_MASK != 0) & (batches["payload_len"] > 0)
+    codecs: Codecs | None = None
+    for at in np.flatnonzero(compressed):
+        codecs = codecs or Codecs()
+        batch = batches[at]
+        start, end = int(batch["payload"]), int(batch["payload"] + batch["payload_len"])
+        try:
+            codec = Codec(int(batch["attributes"]) & CODEC_MASK)
+            yield int(at), codecs.unpack(codec, source[start:end].data)
+        except BadCompression as error:
+            raise CorruptObject(name, f"{_place(batch)}: {error}") from error
+
+
+def _place(batch: Records) -> str:
+    return f"the batch at offset {batch['base_offset']} (byte {batch['position']})"
+
+
+def _refused_batch(name: str, status: Status, batch: Records) -> CorruptObject | Unsupported:
+    text = f"{_place(batch)}: {REASONS[status]}"
+    if status in _UNKNOWN:
+        return Unsupported(f"{name}: {text}; a newer version of Lithify may know them")
+    return CorruptObject(name, text)
+
+
+def _refusal(
+    name: str, status: Status, source: npt.NDArray[np.uint8], position: int, batch: Records, after: int
+) -> CorruptObject | Unsupported:
+    """Why the headers were not read beyond this position."""
+    if status == Status.BAD_MAGIC:
+        magic = int(source[position + MAGIC_AT].view(np.int8))
+        if magic in (0, 1):
+            return Unsupported(
+                f"{name}: at byte {position} begins a message of format {magic}, from before Kafka 0.11; "
+                "let a broker of Kafka 3 convert the topic first"
+            )
+        return Unsupported(f"{name}: at byte {position} begins a batch of unknown message format {magic}")
+    if status >= Status.UNKNOWN_ATTRIBUTES:
+        return _refused_batch(name, status, batch)
+    return CorruptObject(name, f"the batch at byte {position}: {REASONS[status]}")

@@ -1,0 +1,135 @@
+"""What a pass over a log keeps, record by record.
+
+| of                       | stays                                                                        |
+|--------------------------|------------------------------------------------------------------------------|
+| aborted transactions     | nothing                                                                      |
+| records with a key       | the newest of each key, and what `dead` does not name                        |
+| records without a key    | all or none, as the layout says                                              |
+| tombstones               | until the delete horizon of their batch has come, it lies below the          |
+|                          | threshold for tombstones, and it is not `pinned`                             |
+| markers                  | until they are empty, their delete horizon has come, and they lie below the  |
+|                          | threshold for markers                                                        |
+| what is past the bound   | everything                                                                   |
+| batches left empty       | the last one of a producer that is still active, and the one at the bound    |
+
+Two passes at least lie between a tombstone and its end: the first one that keeps it sets the delete horizon.
+*Pinned* is a tombstone that still deletes something: what is older of its key lies in an object that is not
+rewritten, or is removed by this very pass, whose publication may be interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lithify.datasets.kafka.kernel.layout import CONTROL, DELETE_HORIZON, NO_PRODUCER, Records
+from lithify.datasets.kafka.kernel.rewrite import Flags
+from lithify.datasets.kafka.record_batches import RecordBatches, Retention
+from lithify.datasets.kafka.transactions import Fates
+
+Offsets = npt.NDArray[np.int64]
+"""Offsets in ascending order."""
+NO_OFFSETS: Offsets = np.empty(0, np.int64)
+NO_BOUND = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a pass treats what it meets. Bounds are offsets and exclude the offset itself."""
+
+    now_ms: int
+    delete_retention_ms: int
+    """How long tombstones and empty markers stay once nothing older is left, `delete.retention.ms`."""
+    keep_unkeyed: bool
+    """Whether records without a key stay."""
+    bound: int
+    """Records from here on stay as they are: they are not decided or not settled."""
+    tombstones_below: int = NO_BOUND
+    """Tombstones from here on stay: some copy may still have what they delete."""
+    markers_below: int = NO_BOUND
+    """Markers from here on stay: some copy may still have what they decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecord:
+    """The last that is known of a producer."""
+
+    epoch: int
+    data_offset: int | None
+    """Last offset of its last data batch; `None` when only a marker has its present epoch."""
+    timestamp_ms: int
+
+
+def retention(
+    source: RecordBatches,
+    fates: Fates,
+    rules: Rules,
+    retain_empty: Flags,
+    dead: Offsets,
+    pinned: Offsets,
+) -> Retention:
+    """What stays of these batches; `dead` and `pinned` are offsets of records, of any part of the log."""
+    records, batches = source.records, source.batches
+    offsets, at = records["offset"], records["batch"]
+    is_control = _have(batches, CONTROL)
+    has_horizon = _have(batches, DELETE_HORIZON)
+    horizon_came = has_horizon & (batches["base_timestamp"] <= rules.now_ms)
+    marker_goes = fates.empty_marker & horizon_came & (batches["last_offset"] < rules.markers_below)
+    tombstone_goes = (records["value_len"] < 0) & horizon_came[at] & (offsets < rules.tombstones_below)
+    tombstone_goes &= ~_among(offsets, pinned)
+    goes = fates.aborted[at] | _among(offsets, dead) | tombstone_goes
+    if not rules.keep_unkeyed:
+        goes |= records["key_len"] < 0
+    keep = np.where(is_control[at], ~marker_goes[at], ~goes | (offsets >= rules.bound))
+    return Retention(keep, retain_empty, fates.empty_marker, rules.now_ms + rules.delete_retention_ms)
+
+
+def last_records(batches: Records, before: Mapping[int, LastRecord] | None = None) -> dict[int, LastRecord]:
+    """The last of each producer after these batches, which follow those that `before` tells of."""
+    found = dict(before or {})
+    for batch in batches[batches["producer_id"] != NO_PRODUCER]:
+        if batch["attributes"] & CONTROL and not batch["count"]:
+            continue
+        producer_id, epoch = int(batch["producer_id"]), int(batch["producer_epoch"])
+        timestamp_ms = int(batch["max_timestamp"])
+        if not batch["attributes"] & CONTROL:
+            found[producer_id] = LastRecord(epoch, int(batch["last_offset"]), timestamp_ms)
+            continue
+        known = found.get(producer_id)
+        data_offset = known.data_offset if known and known.epoch == epoch else None
+        found[producer_id] = LastRecord(epoch, data_offset, timestamp_ms)
+    return found
+
+
+def empty_to_retain(batches: Records, producers: Mapping[int, LastRecord], bound: int) -> Flags:
+    """Which batches keep their header when no record stays: what a broker needs to know the last sequence
+    or epoch of the producers that are active, and where the log ends, if it ends at `bound`."""
+    retained = batches["last_offset"] + 1 == bound
+    for at in np.flatnonzero(np.isin(batches["producer_id"], list(producers))):
+        batch = batches[at]
+        last = producers[int(batch["producer_id"])]
+        if last.data_offset is not None:
+            retained[at] |= batch["last_offset"] == last.data_offset
+        else:
+            retained[at] |= bool(batch["attributes"] & CONTROL) and batch["producer_epoch"] == last.epoch
+    return np.asarray(retained, np.bool_)
+
+
+def active(producers: Mapping[int, LastRecord], now_ms: int, expiration_ms: int) -> dict[int, LastRecord]:
+    """The producers a broker still knows: those heard of within `producer.id.expiration.ms`."""
+    return {who: last for who, last in producers.items() if now_ms - last.timestamp_ms < expiration_ms}
+
+
+def _have(batches: Records, attribute: int) -> Flags:
+    return np.asarray(batches["attributes"] & attribute != 0, np.bool_)
+
+
+def _among(offsets: Offsets, among: Offsets) -> Flags:
+    """Which offsets are among the others; both ascend."""
+    if not len(among):
+        return np.zeros(len(offsets), np.bool_)
+    places = np.minimum(np.searchsorted(among, offsets), len(among) - 1)
+    return np.asarray(among[places] == offsets, np.bool_)

@@ -1,0 +1,27 @@
+"""Compiling or loading all compiled code ahead of the first task, by running all of it on one small batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lithify.datasets.kafka.codecs import Codec
+from lithify.datasets.kafka.index import index
+from lithify.datasets.kafka.record_batches import Retention, decode, filtered, merged
+from lithify.datasets.kafka.transactions import fates
+
+_BATCH = bytes.fromhex(
+    "00000000000000050000004b00000000028aada26f00000000000200000000000003ed00000000000003ef"
+    "ffffffffffffffffffffffffffff00000003"
+    "1000000002610231000e00020202620100100004040261023300"
+)
+"""Three records, one of them a tombstone."""
+
+
+def warm_up() -> None:
+    """Compile the kernel, or load it from the cache; further calls in a process cost next to nothing."""
+    source = decode(_BATCH, "warm-up")
+    what, _ = fates(source.batches, ())
+    index(source, what, 8)
+    keep, none = np.ones(3, np.bool_), np.zeros(1, np.bool_)
+    filtered(source, Retention(keep, none, none, 0))
+    merged(source, keep, Codec.NONE, 0)

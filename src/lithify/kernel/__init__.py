@@ -1,0 +1,10 @@
+"""What compiled kernels share. Each kind's own kernel lies with the kind.
+
+From the ground up:
+
+- `cache` compiles and keeps machine code · `memory` raw loads, stores and copies, calls of C functions.
+- `crc32`, `crc32c`, `siphash` checksums and hashes of bytes in memory.
+- `buffers` the Python around it: memory with slack, and records that point to it.
+
+Compiled code runs without the interpreter's lock and never calls Python.
+"""
