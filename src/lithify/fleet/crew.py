@@ -194,7 +194,7 @@ class Crew:
         """By queue id the slots, how many are used, and by queue id its weight."""
         total = self._slots
         slots = {
-            queue_id: Slots(total, max(1, total - served.reserved))
+            queue_id: Slots(total, total - served.reserved)
             for queue_id, served in self._served.items()
             if served.queue.state is not QueueState.PAUSED
         }
