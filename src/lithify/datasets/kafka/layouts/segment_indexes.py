@@ -8,8 +8,8 @@
 
 `IndexBuilder` goes through the headers of a segment as a broker's recovery does:
 
-1. A batch gets an offset entry, with its last offset, if more than `INTERVAL_BYTES` lie between it and the one
-   that got the last entry.
+1. A batch gets an offset entry, with its last offset, if more than `INTERVAL_BYTES` lie between it and the
+   one that got the last entry.
 2. With each goes a time entry: the greatest timestamp so far, and the last offset of the first batch that has
    it. Only if that timestamp is above the one of the last entry.
 3. At the end a time entry more, if there was a greater timestamp after the last.
@@ -60,8 +60,8 @@ class IndexBuilder:
         last_offset = int(batches["last_offset"][-1])
         if end > MAX_OFFSET_DELTA or last_offset - self.base_offset > MAX_OFFSET_DELTA:
             raise Refused(
-                f"a segment from {self.base_offset} to {last_offset} of {end} bytes is more than its index can "
-                "count; let segments be smaller"
+                f"a segment from {self.base_offset} to {last_offset} of {end} bytes is more than its index "
+                "can count; let segments be smaller"
             )
         greatest = np.maximum.accumulate(np.maximum(batches["max_timestamp"], self._greatest_ms))
         at = self._next(positions, 0)
@@ -79,7 +79,11 @@ class IndexBuilder:
         """Aborted transactions whose marker lies in the segment, in the order of their markers."""
         for found in transactions:
             self._aborted += _ABORTED_ENTRY.pack(
-                _ABORTED_VERSION, found.producer_id, found.first_offset, found.last_offset, found.stable_offset
+                _ABORTED_VERSION,
+                found.producer_id,
+                found.first_offset,
+                found.last_offset,
+                found.stable_offset,
             )
 
     def files(self) -> dict[str, bytes]:

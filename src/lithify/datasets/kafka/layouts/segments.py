@@ -7,12 +7,12 @@
     orders-0/leader-epoch-checkpoint, orders-0/partition.metadata
 
 *Reading*: only `.log` files count; indexes are made anew. `read_folder` tells a partition from its listing,
-`pieces` gives the whole batches of a segment, a few megabytes at a time. Nothing is ever written into a folder
-that is read.
+`pieces` gives the whole batches of a segment, a few megabytes at a time. Nothing is ever written into a
+folder that is read.
 
-*Writing*: `SegmentWriter` puts a segment and its index files into another folder. A segment without batches is
-written too, as a broker does: its name keeps the start of the log. `companions` are taken over as they are: a
-compaction changes neither epochs, nor the topic's id, nor what producers may do next.
+*Writing*: `SegmentWriter` puts a segment and its index files into another folder. A segment without batches
+is written too, as a broker does: its name keeps the start of the log. `companions` are taken over as they
+are: a compaction changes neither epochs, nor the topic's id, nor what producers may do next.
 
 Refused is a folder that somebody may be writing:
 
@@ -94,6 +94,16 @@ def partition_folders(store: ObjectStore, root: str) -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: _name_and_number(item[0])))
 
 
+def check_output(store: ObjectStore, folder: str) -> None:
+    """`Refused` for a folder directly in a directory of a broker, which would not start there any more."""
+    directory = folder.strip("/").rpartition("/")[0]
+    if any(_name(meta.key) == _LOCK for meta in store.folder(directory).objects):
+        raise Refused(
+            f"{folder}: lies in a broker's directory, and a broker starts in none with folders that are no "
+            "partitions; name another output"
+        )
+
+
 def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
     """The partition in this folder.
 
@@ -104,7 +114,9 @@ def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
     for meta in listed:
         name = _name(meta.key)
         if name.endswith(".swap"):
-            raise Refused(f"{meta.key}: a broker died while it replaced segments; let it start and stop first")
+            raise Refused(
+                f"{meta.key}: a broker died while it replaced segments; let it start and stop first"
+            )
         if (found := _SEGMENT.fullmatch(name)) is None:
             if name.endswith(LOG_SUFFIX):
                 raise Refused(f"{meta.key}: a segment's name is its base offset in 20 digits")
