@@ -2,6 +2,7 @@ import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.EOFException;
+import java.io.File;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.Iterator;
@@ -59,7 +60,41 @@ public class KafkaJudge {
         if (operation.equals("build")) {
             return build(new String(first, StandardCharsets.UTF_8).split("\n"));
         }
+        if (operation.equals("seek")) {
+            return seek(first, new String(second, StandardCharsets.UTF_8).split("\n"));
+        }
         throw new IllegalArgumentException(operation);
+    }
+
+    /**
+     * Where a broker finds what it looks for in a segment. A line asks `offset O P`, for the batch with the offset
+     * O, or `time T P B`, for the first record with at least the timestamp T at or behind the offset B; looked for
+     * from the position P of the segment on. The answer is an offset, and for the first its position.
+     */
+    static byte[] seek(byte[] log, String[] lines) throws Exception {
+        File file = File.createTempFile("segment", ".log");
+        try {
+            java.nio.file.Files.write(file.toPath(), log, new java.nio.file.OpenOption[0]);
+            FileRecords records = FileRecords.open(file);
+            StringBuilder text = new StringBuilder();
+            for (int i = 0; i < lines.length; i++) {
+                String[] words = lines[i].split(" ");
+                int position = Integer.parseInt(words[2]);
+                long wanted = Long.parseLong(words[1]);
+                if (words[0].equals("offset")) {
+                    FileRecords.LogOffsetPosition found = records.searchForOffsetFromPosition(wanted, position);
+                    text.append(found == null ? "none" : found.offset + " " + found.position).append('\n');
+                } else {
+                    FileRecords.TimestampAndOffset found =
+                        records.searchForTimestamp(wanted, position, Long.parseLong(words[3]));
+                    text.append(found == null ? "none" : "" + found.offset).append('\n');
+                }
+            }
+            records.close();
+            return text.toString().getBytes(StandardCharsets.UTF_8);
+        } finally {
+            file.delete();
+        }
     }
 
     /** A line for each batch and record, and one for bytes that are none. */

@@ -60,6 +60,10 @@ class KafkaJava:
         """A log written by Kafka's builder; see `KafkaJudge.build`."""
         return self._ask("build", "\n".join(lines).encode(), b"")
 
+    def seek(self, log: bytes, questions: Iterable[str]) -> list[str]:
+        """Where a broker finds offsets and times in a segment; see `KafkaJudge.seek`."""
+        return self._ask("seek", log, "\n".join(questions).encode()).decode().splitlines()
+
     def close(self) -> None:
         """End the process, if there is one."""
         if self._process is not None:

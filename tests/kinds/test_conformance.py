@@ -13,6 +13,9 @@ import pytest
 from lithify.datasets.iceberg.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.kind import KIND as ICEBERG
+from lithify.datasets.kafka.dataset import LogDataset
+from lithify.datasets.kafka.kind import KIND as KAFKA
+from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kind import Dataset
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import KIND as SLATEDB
@@ -22,6 +25,7 @@ from lithify.store.urls import open_store
 from lithify.testing import ManualClock
 from lithify.testing.conformance import CHECKS, World, Wrap, check_kills_lose_nothing
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table, read
+from tests.datasets.kafka import folders, logs
 from tests.judge.official import Put, open_db
 from tests.judge.rows import read_database, visible_rows
 from tests.kinds.texts import KIND as TEXTS
@@ -108,10 +112,46 @@ def texts(place: str, folder: Path, clock: ManualClock, kind: type[TextDataset] 
     return World(TEXTS, clock, open_it, write, whole)
 
 
+def log(place: str, folder: Path, clock: ManualClock) -> World:
+    """A stopped broker's partition, which grows by three segments at a time. A reader sees the newest row of
+    each key, the same in the compacted folder if there is one of what the partition is now."""
+    source, output = store_for(place, folder / "orders-0"), store_for(place, folder / "out")
+    store = source[0]
+    root = f"{source[1]}/orders-0"
+
+    def open_it(wrap: Wrap) -> LogDataset:
+        into = output[0] if place == "memory" else store
+        places = (wrap(store), root), (wrap(into), output[1])
+        return LogDataset("kafka+file:///x", *places, clock, RandomIds(), KafkaSettings())
+
+    def write() -> None:
+        end = 1000 * len(list(store.list(root)))
+        made = [
+            [logs.data(start + 50 * n, (f"k{n}", f"{next(_numbers)}"), ("both", "x")) for n in range(4)]
+            for start in (end, end + 1000, end + 2000, end + 3000)
+        ]
+        folders.put_segments(store, root, made)
+
+    def rows() -> object:
+        seen = folders.latest(folders.read_rows(store, root))
+        dataset = open_it(lambda inner: inner)
+        found = dataset.snapshot().round("orders-0")
+        if found is not None and found.new_segments:
+            compacted = dataset.output_folder(found.done[-1], "orders-0")
+            rows = folders.read_rows(dataset.store, compacted)
+            assert len(rows) < len(folders.read_rows(store, root))
+            assert folders.latest(rows) == seen
+        return seen
+
+    write()
+    return World(KAFKA, clock, open_it, write, rows)
+
+
 KINDS: dict[str, Callable[[str, Path, ManualClock], World]] = {
     "slatedb": database,
     "iceberg": table,
     "texts": texts,
+    "log": log,
 }
 
 

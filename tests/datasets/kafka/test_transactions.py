@@ -26,7 +26,7 @@ INTERLEAVED = [
 
 def test_transactions_of_producers_are_told_apart() -> None:
     found = follow(logs.log(*INTERLEAVED).batches)
-    assert found.aborted == (AbortedTransaction(2, 1, 5),)
+    assert found.aborted == (AbortedTransaction(2, 1, 5, 0),)
     assert found.open == {1: 9}
     assert found.stable_offset(10) == 9
 

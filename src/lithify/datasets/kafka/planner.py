@@ -109,12 +109,14 @@ class LogPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Settled:
+class Settled:
     """The part of a partition that may be compacted, and what limits it."""
 
     objects: tuple[LogObject, ...]
     bound: int
+    """The first offset that has to stay as it is."""
     limit: str
+    """Why, in words."""
 
     @property
     def size_bytes(self) -> int:
@@ -153,7 +155,7 @@ def groups(objects: Iterable[LogObject], target_bytes: int) -> list[tuple[LogObj
 
 
 def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> Round | str:
-    settled = _settle(partition, policy, now_ms)
+    settled = settle(partition, policy, now_ms)
     if not settled.objects:
         return f"nothing is settled: {settled.limit}" if partition.objects else "no objects"
     count, size_bytes = len(settled.objects), settled.size_bytes
@@ -193,9 +195,10 @@ def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> Round | str:
     )
 
 
-def _settle(partition: Partition, policy: LogPolicy, now_ms: int) -> _Settled:
+def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> Settled:
+    """What of a partition may be compacted."""
     if not partition.objects:
-        return _Settled((), partition.stable_offset, "no objects")
+        return Settled((), partition.stable_offset, "no objects")
     newest = partition.objects[-1]
     bound, limit = newest.base_offset, f"the newest object, from {newest.base_offset:,} on, stays as it is"
     if partition.stable_offset < bound:
@@ -208,7 +211,7 @@ def _settle(partition: Partition, policy: LogPolicy, now_ms: int) -> _Settled:
     if policy.min_compaction_lag_ms and young is not None and young < bound:
         bound, limit = young, f"from {young:,} on records are younger than min.compaction.lag.ms"
     objects = tuple(item for item in partition.objects if item.end_offset <= bound)
-    return _Settled(objects, bound, limit)
+    return Settled(objects, bound, limit)
 
 
 def _overdue(dirty: Sequence[LogObject], policy: LogPolicy, now_ms: int) -> int | None:

@@ -112,12 +112,7 @@ def decode(data: bytes | memoryview, name: str, *, after: int = -1) -> RecordBat
 
     Raises `CorruptObject` and `Unsupported`.
     """
-    source = np.frombuffer(data, np.uint8)
-    batches = np.empty(len(source) // HEADER_BYTES + 1, BATCH)
-    status, count, position = scan(source.ctypes.data, len(source), after, batches)
-    if status != Status.OK:
-        raise _refusal(name, Status(status), source, position, batches[count], after)
-    batches = batches[:count].copy()
+    source, batches = np.frombuffer(data, np.uint8), headers(data, name, after=after)
     memory = _with_unpacked(source, batches, name)
     for batch in batches[batches["count"] * MIN_RECORD_BYTES > batches["payload_len"]][:1]:
         raise _refused_batch(name, Status.BAD_COUNT, batch)
@@ -126,6 +121,20 @@ def decode(data: bytes | memoryview, name: str, *, after: int = -1) -> RecordBat
     if status != Status.OK:
         raise _refused_batch(name, Status(status), batches[at])
     return RecordBatches(name, memory, len(source), batches, records)
+
+
+def headers(data: bytes | memoryview, name: str, *, after: int = -1) -> Records:
+    """The headers of whole batches alone (`BATCH`), checked like their checksums; what a control batch marks
+    stays unknown.
+
+    Raises `CorruptObject` and `Unsupported`.
+    """
+    source = np.frombuffer(data, np.uint8)
+    batches = np.empty(len(source) // HEADER_BYTES + 1, BATCH)
+    status, count, position = scan(source.ctypes.data, len(source), after, batches)
+    if status != Status.OK:
+        raise _refusal(name, Status(status), source, position, batches[count], after)
+    return batches[:count].copy()
 
 
 def rebased(batch: bytes | memoryview, base_offset: int) -> bytes:

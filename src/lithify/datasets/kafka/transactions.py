@@ -45,6 +45,8 @@ class AbortedTransaction:
     """Of its first data batch."""
     last_offset: int
     """Of its marker."""
+    stable_offset: int
+    """The last stable offset once it was decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,9 @@ def follow(batches: Records, before: Transactions | None = None) -> Transactions
         elif batch["marker"] in (ABORT, COMMIT):
             first_offset = started.pop(producer_id, None)
             if batch["marker"] == ABORT and first_offset is not None:
-                aborted.append(AbortedTransaction(producer_id, first_offset, int(batch["last_offset"])))
+                last_offset = int(batch["last_offset"])
+                stable_offset = min(started.values(), default=last_offset + 1)
+                aborted.append(AbortedTransaction(producer_id, first_offset, last_offset, stable_offset))
     return Transactions(tuple(aborted), started)
 
 

@@ -1,0 +1,29 @@
+"""What commands have for keyed logs alone."""
+
+from __future__ import annotations
+
+from lithify.datasets.options import CommandOptions, Inspection, KindOption
+
+_WORKING = frozenset({"plan", "compact", "run", "worker", "coordinator", "status"})
+
+OPTIONS = CommandOptions(
+    options=(
+        KindOption(
+            "output",
+            _WORKING | {"gc"},
+            "Folder for what is written; default: beside the source, with .compacted behind its name.",
+            metavar="URL",
+            setting="kafka.output",
+        ),
+        KindOption(
+            "delete_retention",
+            frozenset({"compact", "run"}),
+            "How long tombstones stay once nothing older is left; default: 1d.",
+            metavar="DURATION",
+            setting="kafka.delete_retention",
+        ),
+    ),
+    inspections=(
+        Inspection("segments", "Show the segments of every partition, and where its compacted folder is."),
+    ),
+)

@@ -1,0 +1,439 @@
+"""One topic or partition in folders of segments, and what Lithify made of it elsewhere.
+
+    <source>/orders-0/…                        read only
+    <output>/<id of a compaction>/orders-0/…   a compacted partition, whole once the state names it
+    <output>/_lithify/                         ledger, lease and sidecar
+    <output>/_lithify/state/…                  how far each partition is (`state.py`)
+    <output>/_lithify/work/<id>/…              what a step leaves for the next one
+
+A round has three steps, each a compaction of its own: index, match, rewrite (`tasks.py`). A step is refused
+when it is to be carried out, and again when it is to be published, if the listing of the source is not the
+one that was planned on. What a step has written is named by its id, which the ledger knew before; so whatever
+lies in a folder whose id neither ledger nor state know is a leftover.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lithify.clock import Clock
+from lithify.compaction.backlog import Backlog
+from lithify.compaction.model import Compaction, Ledger
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
+from lithify.compaction.work import Job, RangeOutcome, RangeWork
+from lithify.config.durations import to_milliseconds
+from lithify.coordination.ledger_documents import LedgerFormat, Values
+from lithify.datasets.kafka.layouts.segments import (
+    PartitionFolder,
+    check_output,
+    partition_folders,
+    read_folder,
+)
+from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
+from lithify.datasets.kafka.retention import NO_BOUND, Rules
+from lithify.datasets.kafka.round import Indexed, segment_key
+from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.datasets.kafka.state import STEPS, Round, State, Step
+from lithify.datasets.kafka.tasks import (
+    IndexTask,
+    MatchTask,
+    Output,
+    Place,
+    RewriteTask,
+    TaskResult,
+    Work,
+    index_segment,
+    match_slice,
+    put_spans,
+    recorded,
+    rewrite_group,
+)
+from lithify.datasets.own_ledger import OwnLedgerDataset
+from lithify.errors import Refused
+from lithify.ids import Ids, Ulid, parse_ulid, ulid_ms
+from lithify.jsonvalues import text, whole_number
+from lithify.planning.admission import Capacity
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+from lithify.store.versions import Version, VersionedFiles
+
+OWN_FOLDER = "_lithify"
+_MAX_RANGES = 1 << 31
+_LATER = 0.9
+"""Priority of what a round has begun: its runs take room until it is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpec:
+    """A step of a round."""
+
+    partition: str
+    fingerprint: str
+    """Of its folder, as it was planned."""
+    done: tuple[Ulid, ...]
+    """The steps before."""
+
+    @property
+    def step(self) -> Step:
+        return STEPS[len(self.done)]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """All partitions as they are listed, and how far Lithify is with each."""
+
+    partitions: Mapping[str, PartitionFolder]
+    state: State
+
+    def done(self, partition: str) -> tuple[Ulid, ...]:
+        """The steps that are done of the partition as it is now."""
+        found = self.round(partition)
+        return () if found is None else found.done
+
+    def round(self, partition: str) -> Round | None:
+        """The round of the partition as it is now."""
+        found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
+        if found is None or folder is None or found.fingerprint != folder.fingerprint:
+            return None
+        return found
+
+
+def _read_spec(found: Mapping[str, object]) -> LogSpec:
+    done = found["done"]
+    if not isinstance(done, list) or len(done) >= len(STEPS):
+        raise ValueError(f"{done!r} are no steps")
+    return LogSpec(text(found["partition"]), text(found["fingerprint"]), tuple(map(parse_ulid, done)))
+
+
+LEDGERS: LedgerFormat[LogSpec, int, Output] = LedgerFormat(
+    Values(
+        lambda spec: {"partition": spec.partition, "fingerprint": spec.fingerprint, "done": spec.done},
+        _read_spec,
+    ),
+    Values(lambda number: number, lambda found: whole_number(found, most=_MAX_RANGES)),
+    Values(
+        lambda output: [output.key, output.size_bytes],
+        lambda found: Output(text(found[0]), whole_number(found[1], most=NO_BOUND)),
+    ),
+)
+LogCompaction = Compaction[LogSpec, int, Output]
+LogLedger = Ledger[LogSpec, int, Output]
+
+
+class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
+    """The partitions in one folder."""
+
+    def __init__(
+        self,
+        url: str,
+        source: tuple[ObjectStore, str],
+        output: tuple[ObjectStore, str],
+        clock: Clock,
+        ids: Ids,
+        settings: KafkaSettings,
+        source_options: Mapping[str, str] | None = None,
+        output_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Stores with a prefix in each; the options are those with which tasks open them."""
+        self.output_root = output[1]
+        super().__init__(url, output[0], join(output[1], OWN_FOLDER), LEDGERS, clock, ids, random.Random())
+        self._source, self._root = source
+        self._source_place = Place(self._source.url, source_options or {})
+        self._own_place = Place(self.store.url, output_options or {})
+        self._settings = settings
+        folder = join(self.own_folder, "state")
+        self.states = VersionedFiles(self.store, folder, ".json", f"{folder}.boundary", ids)
+        self._now_ms = clock.now_ms
+
+    # Reading
+
+    def snapshot(self) -> LogSnapshot:
+        folders = partition_folders(self._source, self._root)
+        check_output(self.store, self.output_root)
+        partitions = {name: read_folder(self._source, folder) for name, folder in folders.items()}
+        return LogSnapshot(partitions, self.state())
+
+    def state(self) -> State:
+        """How far Lithify is."""
+        version = self.states.latest()
+        return State() if version is None else self.states.decode(version, State.decode)
+
+    @property
+    def ledger_versions(self) -> VersionedFiles:
+        """The numbered files of the ledger."""
+        return self._ledger.files
+
+    def work_folder(self, compaction_id: Ulid) -> str:
+        """Where a step leaves what the next one needs."""
+        return join(self.own_folder, "work", compaction_id)
+
+    def output_folder(self, compaction_id: Ulid, partition: str) -> str:
+        """Where a partition is written anew."""
+        return join(self.output_root, compaction_id, partition)
+
+    def backlog(self, snapshot: LogSnapshot, now_ms: int) -> tuple[Backlog, ...]:
+        return ()  # nobody writes it
+
+    def unit(self, spec: LogSpec) -> str:
+        return spec.partition
+
+    def name(self, spec: LogSpec) -> str:
+        return f"{spec.partition} {spec.step}"
+
+    def scope(self, spec: LogSpec) -> frozenset[str]:
+        return frozenset({f"{spec.partition} {spec.fingerprint} {spec.step}"})
+
+    def capacity(self, snapshot: LogSnapshot) -> Capacity:
+        return Capacity()
+
+    def newest_ms(self, snapshot: LogSnapshot) -> int:
+        return self._now_ms()
+
+    def sources(self, spec: LogSpec) -> frozenset[str]:
+        return frozenset({spec.partition})
+
+    def cost_bytes(self, spec: LogSpec, snapshot: LogSnapshot) -> int:
+        found = snapshot.partitions.get(spec.partition)
+        if found is None or found.fingerprint != spec.fingerprint:
+            return 0
+        return max(1, sum(segment.size_bytes for segment in found.segments))
+
+    def priority(self, spec: LogSpec, snapshot: LogSnapshot) -> float:
+        if not self.cost_bytes(spec, snapshot):
+            return 0.0
+        return _LATER if spec.done else 0.5
+
+    def output_name(self, output: Output) -> str:
+        return output.key
+
+    def output_bytes(self, output: Output) -> int:
+        return output.size_bytes
+
+    # Planning
+
+    def policy(self, *, full: bool = False) -> LogPolicy:
+        """When a partition is worth it, as the settings say; with `full` whenever anything is new."""
+        settings = self._settings
+        return LogPolicy(
+            min_cleanable_dirty_ratio=0.0 if full else settings.min_cleanable_dirty_ratio,
+            min_compaction_lag_ms=to_milliseconds(settings.min_compaction_lag),
+            target_object_bytes=settings.segment_bytes,
+        )
+
+    def propose(
+        self,
+        snapshot: LogSnapshot,
+        ledger: LogLedger,
+        held: Held = NOTHING_HELD,
+        full: bool = False,
+    ) -> Plan[LogSpec]:
+        """The next step of each round that has begun, and the first of those that are worth it."""
+        busy = {compaction.spec.partition for compaction in ledger.active()}
+        proposals: list[Proposal[LogSpec]] = []
+        notes = []
+        for name, folder in snapshot.partitions.items():
+            if name in held:
+                notes.append(f"{name}: {held[name]}")
+            elif name in busy:
+                notes.append(f"{name}: is being compacted")
+            elif (found := snapshot.round(name)) is None:
+                verdict = self._judge(snapshot, name, folder, full=full)
+                proposals += verdict if isinstance(verdict, list) else []
+                notes += [verdict] if isinstance(verdict, str) else []
+            elif found.next_step is None:
+                notes.append(f"{name}: {_why_done(found)}")
+            else:
+                spec = LogSpec(name, folder.fingerprint, found.done)
+                cost_bytes, step = self.cost_bytes(spec, snapshot), len(found.done) + 1
+                reason = f"{name}: step {step} of {len(STEPS)} ({found.next_step})"
+                proposals.append(Proposal(spec, _LATER, cost_bytes, reason))
+        ordered = sorted(proposals, key=lambda proposal: -proposal.priority)
+        return Plan(tuple(ordered), tuple(notes))
+
+    def _judge(
+        self, snapshot: LogSnapshot, name: str, folder: PartitionFolder, *, full: bool
+    ) -> list[Proposal[LogSpec]] | str:
+        """Whether a partition is worth a round: a proposal, or why not."""
+        segments, before = folder.segments, snapshot.state.rounds.get(name)
+        ends = [*(segment.base_offset for segment in segments[1:]), segments[-1].base_offset + 1]
+        objects = [
+            LogObject(segment.base_offset, end, segment.size_bytes, -1)
+            for segment, end in zip(segments, ends, strict=True)
+        ]
+        clean_below = 0 if before is None else before.bound
+        number = int(name.rpartition("-")[2])
+        found = plan(
+            [Partition(number, objects, clean_below, NO_BOUND)], self.policy(full=full), self._now_ms()
+        )
+        if not found.rounds:
+            return found.notes[0]
+        spec = LogSpec(name, folder.fingerprint, ())
+        (worth,) = found.rounds
+        return [Proposal(spec, worth.priority, self.cost_bytes(spec, snapshot), worth.reason)]
+
+    def remember(self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool) -> None:
+        """Nothing is worth keeping."""
+
+    def validate(self, compaction: LogCompaction, snapshot: LogSnapshot, ledger: LogLedger) -> str | None:
+        spec = compaction.spec
+        folder = snapshot.partitions.get(spec.partition)
+        if folder is None:
+            return f"{spec.partition} is gone"
+        if folder.fingerprint != spec.fingerprint:
+            return f"{spec.partition} has changed since it was planned: somebody writes into {folder.folder}"
+        if snapshot.done(spec.partition) != spec.done:
+            return f"{spec.partition}: another compaction has done the step ({spec.step}) meanwhile"
+        return None
+
+    def needs_worker(self, compaction: LogCompaction, snapshot: LogSnapshot) -> bool:
+        return True
+
+    # Executing
+
+    def prepare(self, compaction: LogCompaction, snapshot: LogSnapshot, slots: int = 0) -> Job[int]:
+        if (reason := self.validate(compaction, snapshot, Ledger())) is not None:
+            raise Refused(reason)
+        folder = snapshot.partitions[compaction.spec.partition]
+        prepare = {Step.INDEX: self._to_index, Step.MATCH: self._to_match, Step.REWRITE: self._to_rewrite}
+        works = prepare[compaction.spec.step](compaction, snapshot, folder)
+        progress = () if compaction.progress is None else compaction.progress.ranges
+        for part in progress:
+            if part.outputs and part.range < len(works):
+                (output,) = part.outputs
+                result = TaskResult(output, {}, 0, 0, 0.0)
+                works[part.range] = RangeWork(part.range, recorded, result, 0)
+        return Job(tuple(works))
+
+    def _to_index(
+        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
+    ) -> list[RangeWork[int]]:
+        works, target = [], self.work_folder(compaction.id)
+        ends = [*(segment.base_offset for segment in folder.segments[1:]), NO_BOUND]
+        for number, (segment, end) in enumerate(zip(folder.segments, ends, strict=True)):
+            work = self._work(compaction, number, segment_key(target, segment.base_offset))
+            works.append(
+                RangeWork(number, index_segment, IndexTask(work, segment, end), max(1, segment.size_bytes))
+            )
+        return works
+
+    def _to_match(
+        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
+    ) -> list[RangeWork[int]]:
+        found = self._round(snapshot, compaction.spec)
+        indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
+        target, count = self.work_folder(compaction.id), indexed.slices
+        aborted = join(target, "aborted")
+        put_spans(self.store, aborted, indexed.spans)
+        works = []
+        for number in range(count):
+            work = self._work(compaction, number, join(target, f"{number:04d}"))
+            task = MatchTask(work, indexed.runs, number, count, found.bound, indexed.fences, aborted)
+            works.append(RangeWork(number, match_slice, task, max(1, indexed.records * 32 // count)))
+        return works
+
+    def _to_rewrite(
+        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
+    ) -> list[RangeWork[int]]:
+        found, settings = self._round(snapshot, compaction.spec), self._settings
+        now_ms = ulid_ms(compaction.id)  # the same for whoever takes it up
+        indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
+        matched = tuple(
+            join(self.work_folder(found.done[1]), f"{number:04d}") for number in range(indexed.slices)
+        )
+        rules = Rules(now_ms, to_milliseconds(settings.delete_retention), settings.keep_unkeyed, found.bound)
+        expiration_ms = to_milliseconds(settings.producer_id_expiration)
+        works = []
+        for number, group in enumerate(indexed.groups(found.settled, settings.segment_bytes)):
+            plan_key = join(self.work_folder(compaction.id), f"group-{number:05d}.json")
+            self.store.put(plan_key, indexed.group_plan(group, now_ms, expiration_ms).encode())
+            segments = folder.segments[group.first : group.first + group.count]
+            task = RewriteTask(
+                self._work(compaction, number, self.output_folder(compaction.id, compaction.spec.partition)),
+                segments[0].base_offset,
+                segments,
+                matched if group.is_settled else (),
+                group.first,
+                len(folder.segments),
+                plan_key,
+                rules,
+                folder.companions if number == 0 else (),
+            )
+            size_bytes = sum(segment.size_bytes for segment in segments)
+            works.append(RangeWork(number, rewrite_group, task, max(1, size_bytes)))
+        return works
+
+    def _round(self, snapshot: LogSnapshot, spec: LogSpec) -> Round:
+        found = snapshot.round(spec.partition)
+        assert found is not None, "the step was validated"
+        return found
+
+    def _work(self, compaction: LogCompaction, number: int, target: str) -> Work:
+        owner = compaction.worker
+        reporting = None
+        if owner is not None:
+            reporting = self._journal.reporting(compaction.id, number, owner.id, owner.last_heartbeat_ms)
+        return Work(self._source_place, self._own_place, target, reporting)
+
+    def outcome(self, result: TaskResult) -> RangeOutcome[Output]:
+        return RangeOutcome(
+            (result.output,), result.bytes_read, result.bytes_written, result.rows, result.cpu_s, 0
+        )
+
+    # Publishing
+
+    def commit(
+        self,
+        compactions: Sequence[LogCompaction],
+        epoch: int,
+        tell_dropped: Callable[[Ulid, str], None] = lambda compaction_id, reason: None,
+    ) -> Mapping[Ulid, str | None]:
+        verdicts: dict[Ulid, str | None] = {}
+        listed = self.snapshot()
+
+        def change(version: Version | None) -> bytes | None:
+            self.check_epoch(epoch)
+            before = State() if version is None else self.states.decode(version, State.decode)
+            state = before
+            for compaction in compactions:
+                snapshot = replace(listed, state=state)
+                verdict = verdicts[compaction.id] = self.validate(compaction, snapshot, Ledger())
+                if verdict is None:
+                    state = state.with_round(compaction.spec.partition, self._after(compaction, snapshot))
+            return None if state == before else state.encode()
+
+        self.states.update(change, self._clock, self._rng)
+        return verdicts
+
+    def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> Round:
+        """The round once this step is published."""
+        spec = compaction.spec
+        folder, done = snapshot.partitions[spec.partition], (*spec.done, compaction.id)
+        if spec.step is Step.INDEX:
+            indexed = Indexed(self.store, self.work_folder(compaction.id), folder)
+            settled = indexed.settled(self.policy(), ulid_ms(compaction.id))
+            size_bytes = sum(segment.size_bytes for segment in folder.segments)
+            return Round(
+                spec.fingerprint,
+                done,
+                settled.bound,
+                len(settled.objects),
+                len(folder.segments),
+                size_bytes,
+                indexed.records,
+            )
+        found = replace(self._round(snapshot, spec), done=done)
+        if spec.step is Step.MATCH:
+            return found
+        sizes = [output.size_bytes for output in compaction.outputs]
+        return replace(found, new_segments=len(sizes), new_bytes=sum(sizes))
+
+    def was_committed(self, compaction: LogCompaction) -> bool:
+        return any(compaction.id in found.done for found in self.state().rounds.values())
+
+
+def _why_done(found: Round) -> str:
+    if not found.settled:
+        return f"nothing is settled below offset {found.bound:,}: a transaction is open, or records are young"
+    return "is compacted, and has not changed since"

@@ -1,0 +1,105 @@
+"""What the index of a segment says of it besides its keys: as JSON, and headers of what is in transactions.
+
+Segments are indexed apart from each other, so what goes over their bounds is put together here, in the order
+of offsets: transactions that began in one and ended in another, and the last that is known of a producer.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lithify.datasets.kafka.kernel.layout import BATCH, NO_TIMESTAMP, Records
+from lithify.datasets.kafka.retention import LastRecord
+from lithify.errors import CorruptObject, ObjectNotFound
+from lithify.jsonvalues import text
+from lithify.store.objects import ObjectStore
+
+FACTS_SUFFIX = ".json"
+_HEADERS_SUFFIX = ".transactions"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What is known of a segment that was read."""
+
+    base_offset: int
+    end_offset: int
+    """Behind its last batch; its base if it has none."""
+    size_bytes: int
+    max_timestamp_ms: int
+    records: int
+    tombstones: int
+    runs: tuple[str, ...]
+    """Keys of its runs (`index.Run`), as fenced arrays."""
+    producers: Mapping[int, LastRecord]
+    transactions_crc: int = 0
+    """Checksum of the headers beside."""
+
+
+def put_facts(store: ObjectStore, key: str, facts: SegmentFacts, transactional: Records) -> int:
+    """Write them; how many bytes that are. `key` has no suffix."""
+    headers = transactional.tobytes()
+    store.put(key + _HEADERS_SUFFIX, headers)
+    document: dict[str, Any] = {
+        name: getattr(facts, name) for name in SegmentFacts.__slots__ if name not in ("producers",)
+    }
+    document["transactions_crc"] = zlib.crc32(headers)
+    document["producers"] = [
+        [who, last.epoch, last.data_offset, last.timestamp_ms] for who, last in facts.producers.items()
+    ]
+    data = json.dumps(document).encode()
+    store.put(key + FACTS_SUFFIX, data)
+    return len(data) + len(headers)
+
+
+def get_facts(store: ObjectStore, key: str) -> SegmentFacts:
+    """What `put_facts` wrote.
+
+    Raises `CorruptObject`.
+    """
+    try:
+        found = json.loads(store.get(key + FACTS_SUFFIX))
+        producers = {
+            int(who): LastRecord(int(epoch), None if offset is None else int(offset), int(timestamp_ms))
+            for who, epoch, offset, timestamp_ms in found.pop("producers")
+        }
+        runs = tuple(map(text, found.pop("runs")))
+        return SegmentFacts(runs=runs, producers=producers, **{name: int(found[name]) for name in found})
+    except ObjectNotFound as error:
+        raise CorruptObject(key + FACTS_SUFFIX, "is gone; run again") from error
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CorruptObject(key + FACTS_SUFFIX, f"does not decode: {error}") from error
+
+
+def get_transactional(store: ObjectStore, key: str, facts: SegmentFacts) -> Records:
+    """The headers of the segment's transactional and control batches (`BATCH`).
+
+    Raises `CorruptObject`.
+    """
+    data = store.get(key + _HEADERS_SUFFIX)
+    if zlib.crc32(data) != facts.transactions_crc or len(data) % BATCH.itemsize:
+        raise CorruptObject(key + _HEADERS_SUFFIX, "the checksum does not match")
+    return np.frombuffer(data, BATCH)
+
+
+def last_of(facts: Iterable[SegmentFacts]) -> dict[int, LastRecord]:
+    """The last of each producer after these segments, which follow each other."""
+    known: dict[int, LastRecord] = {}
+    for segment in facts:
+        for who, last in segment.producers.items():
+            before = known.get(who)
+            if last.data_offset is None and before is not None and before.epoch == last.epoch:
+                last = replace(last, data_offset=before.data_offset)
+            known[who] = last
+    return known
+
+
+def no_facts(base_offset: int) -> SegmentFacts:
+    """Of a segment of which nothing was read yet."""
+    return SegmentFacts(base_offset, base_offset, 0, NO_TIMESTAMP, 0, 0, (), {})

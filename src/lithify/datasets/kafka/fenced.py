@@ -1,0 +1,66 @@
+"""Arrays in the store of which a task reads some parts alone.
+
+A *fenced array* is an object: `LFENCED1`, the number of parts u32, a CRC-32 u32 of the table, the table, then
+the elements. The table has for each part where it ends (counted in elements, u64) and the CRC-32 of its bytes
+(u64). So who wants parts asks for the table and then for one piece. Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from lithify.datasets.kafka.kernel.layout import Records
+from lithify.errors import CorruptObject
+from lithify.store.objects import ObjectStore
+
+_HEAD = struct.Struct("<8sII")
+_MAGIC = b"LFENCED1"
+_PART = np.dtype([("end", "<u8"), ("crc", "<u8")])
+
+
+def put_fenced(store: ObjectStore, key: str, elements: Records, ends: Sequence[int] | Records) -> int:
+    """Write the array; `ends` say for each part where it ends. How many bytes that are."""
+    table = np.zeros(len(ends), _PART)
+    table["end"] = ends
+    data = elements.tobytes()
+    size, start = elements.dtype.itemsize, 0
+    for part in table:
+        end = int(part["end"]) * size
+        part["crc"] = zlib.crc32(data[start:end])
+        start = end
+    assert start == len(data), "the last part ends with the array"
+    raw = table.tobytes()
+    whole = _HEAD.pack(_MAGIC, len(table), zlib.crc32(raw)) + raw + data
+    store.put(key, whole)
+    return len(whole)
+
+
+def get_parts(
+    store: ObjectStore, key: str, kind: npt.DTypeLike, parts: int, first: int, last: int
+) -> Records:
+    """The elements of the parts from `first` up to, and without, `last`; the array has `parts` of them.
+
+    Raises `CorruptObject`.
+    """
+    dtype = np.dtype(kind)
+    head = _HEAD.size + parts * _PART.itemsize
+    data = store.get_range(key, 0, head)
+    magic, count, crc = _HEAD.unpack_from(data)
+    if magic != _MAGIC or count != parts or zlib.crc32(data[_HEAD.size :]) != crc:
+        raise CorruptObject(key, f"is no array of {parts} parts")
+    table = np.frombuffer(data, _PART, offset=_HEAD.size)
+    start = int(table["end"][first - 1]) if first else 0
+    end = int(table["end"][last - 1])
+    found = store.get_range(key, head + start * dtype.itemsize, (end - start) * dtype.itemsize)
+    position = 0
+    for part in table[first:last]:
+        upto = (int(part["end"]) - start) * dtype.itemsize
+        if zlib.crc32(found[position:upto]) != int(part["crc"]):
+            raise CorruptObject(key, "the checksum of a part does not match")
+        position = upto
+    return np.frombuffer(found, dtype)

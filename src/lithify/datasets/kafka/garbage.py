@@ -1,0 +1,110 @@
+"""Garbage beside a log: what rounds left that nothing needs any more. One collection.
+
+1. List what steps have written, by compaction. Whatever a compaction writes into the output, it has written
+   something into its own folder of `work` before: that is the proof that a folder in the output is ours.
+2. Then read ledger and state. What is active in the one or named by the other stays, and so does what is
+   younger than the minimum age by the store's clock.
+3. Of each of the others delete first its folder in the output, last its folder of `work`, so that a
+   collection that was interrupted is taken up by the next one.
+4. Old versions of ledger and state are garbage, the newest `KEPT_VERSIONS` apart, and notes about compactions
+   that have ended.
+
+What was published stays for ever: whoever copies it or reads it is not known here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from lithify.datasets.kafka.dataset import LogDataset
+from lithify.events import GarbageCollected
+from lithify.ids import Ulid, parse_ulid
+from lithify.store.keys import join
+from lithify.store.objects import ObjectMeta
+from lithify.store.times import store_now_ms
+from lithify.store.versions import VersionedFiles
+
+KEPT_VERSIONS = 10
+KINDS = ("segments", "work", "versions", "notes")
+
+
+@dataclass(slots=True)
+class Report:
+    """What a collection deleted, or would delete."""
+
+    dry_run: bool
+    deleted: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+    bytes_deleted: int = 0
+
+    def event(self, url: str) -> GarbageCollected:
+        """The same, for observers."""
+        return GarbageCollected(url, self.dry_run, self.deleted, self.left, self.bytes_deleted)
+
+
+def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> Report:
+    """Find what nothing needs, and delete it unless told otherwise."""
+    report, store = Report(dry_run), dataset.store
+    if dataset.ledger() is None:
+        return report  # nothing was ever written
+    works = join(dataset.own_folder, "work")
+    listed = {
+        found: list(store.list(folder))
+        for folder in store.folder(works).folders
+        if (found := _id(folder)) is not None
+    }
+    before_ms = store_now_ms(store, join(dataset.own_folder, "clock")) - min_age_ms
+    needed = _needed(dataset)
+    for compaction_id, metas in listed.items():
+        outputs = list(store.list(join(dataset.output_root, compaction_id)))
+        is_young = any(meta.last_modified_ms >= before_ms for meta in (*metas, *outputs))
+        for kind, objects in (("segments", outputs), ("work", metas)):
+            if compaction_id in needed or is_young:
+                report.left[kind] += len(objects)
+            else:
+                _remove(dataset, report, kind, objects)
+    for files in (dataset.states, dataset.ledger_versions):
+        _collect_versions(dataset, report, files, before_ms)
+    for compaction_id in sorted(dataset.journal.compactions() - _active(dataset)):
+        report.deleted["notes"] += 1
+        if not dry_run:
+            dataset.journal.clear(compaction_id)
+    return report
+
+
+def _active(dataset: LogDataset) -> frozenset[Ulid]:
+    dataset.ledger_versions.confirmed()  # what it does not name is deleted
+    ledger = dataset.ledger()
+    return frozenset() if ledger is None else frozenset(one.id for one in ledger.active())
+
+
+def _needed(dataset: LogDataset) -> frozenset[Ulid]:
+    """First the ledger: what is published leaves it after it is in the state."""
+    active = _active(dataset)
+    dataset.states.confirmed()
+    return active | dataset.state().named()
+
+
+def _collect_versions(dataset: LogDataset, report: Report, files: VersionedFiles, before_ms: int) -> None:
+    listed = files.listed()
+    old = [(number, m) for number, m in listed[:-KEPT_VERSIONS] if m.last_modified_ms < before_ms]
+    if old and not report.dry_run:
+        files.advance_boundary(old[-1][0])
+    report.left["versions"] += len(listed) - len(old)
+    _remove(dataset, report, "versions", [meta for _, meta in old])
+
+
+def _remove(dataset: LogDataset, report: Report, kind: str, metas: list[ObjectMeta]) -> None:
+    for meta in metas:
+        if not report.dry_run:
+            dataset.store.delete(meta.key)
+        report.deleted[kind] += 1
+        report.bytes_deleted += meta.size
+
+
+def _id(folder: str) -> Ulid | None:
+    try:
+        return parse_ulid(folder.rpartition("/")[2])
+    except ValueError:
+        return None

@@ -1,0 +1,160 @@
+"""Keyed logs as a kind of dataset: `kafka+file:///backup/orders-0`, `kafka+s3://bucket/prefix`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from lithify.clock import Clock, SystemClock
+from lithify.compaction.checks import check_compactions
+from lithify.compaction.finding import Finding, ok, problem
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.compaction.status import Status
+from lithify.config.durations import to_milliseconds
+from lithify.config.model import Config
+from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.kafka import view
+from lithify.datasets.kafka.dataset import LogDataset, LogLedger, LogSnapshot, LogSpec
+from lithify.datasets.kafka.garbage import collect
+from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.datasets.kind import Kind, Run, ShownPlan
+from lithify.datasets.maintenance import Maintenance
+from lithify.datasets.options import Asked
+from lithify.datasets.waiting import command_waiting
+from lithify.errors import LithifyError, Refused
+from lithify.events import GarbageCollected, Observer
+from lithify.ids import Ids, RandomIds
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store, with_wait
+from lithify.store.waiting import Waiting
+from lithify.views.blocks import Shown
+
+PREFIX = "kafka+"
+_OUTPUT_SUFFIX = ".compacted"
+
+
+class LogKind:
+    """How keyed logs are opened, and what can be asked and shown of them."""
+
+    def open(
+        self,
+        url: str,
+        config: Config,
+        clock: Clock,
+        ids: Ids,
+        wrap: Callable[[ObjectStore], ObjectStore],
+        waiting: Waiting,
+    ) -> LogDataset:
+        settings = config.of(KafkaSettings)
+        source_url = url.removeprefix(PREFIX).rstrip("/")
+        source, root = open_store(source_url, config.store_options, waiting)
+        output, output_root = open_store(
+            settings.output or source_url + _OUTPUT_SUFFIX, config.store_options, waiting
+        )
+        if output.url == source.url and f"{output_root}/".startswith(f"{root}/"):
+            raise Refused(f"{url}: the output {output_root} lies in the source, which is never changed")
+        options = with_wait(config.store_options, waiting)
+        places = (wrap(source), root), (wrap(output), output_root)
+        return LogDataset(url, *places, clock, ids, settings, options, options)
+
+    def own_place(self, dataset: LogDataset) -> tuple[ObjectStore, str]:
+        return dataset.store, dataset.own_folder
+
+    # Asking
+
+    def planner(self, dataset: LogDataset, asked: Asked, clock: Clock) -> Planner:
+        def plan_asked(snapshot: LogSnapshot, ledger: LogLedger, held: Held = NOTHING_HELD, /) -> Plan:
+            return dataset.propose(snapshot, ledger, held, asked.full)
+
+        return plan_asked
+
+    def request(self, dataset: LogDataset, asked: Asked, clock: Clock) -> Planner:
+        if not asked.full:
+            raise Refused("say what to compact: a keyed log is compacted as a whole, with --full")
+        return self.planner(dataset, asked, clock)
+
+    # Showing
+
+    def show_plan(
+        self,
+        dataset: LogDataset,
+        snapshot: LogSnapshot,
+        ledger: LogLedger,
+        plan: Plan,
+        asked: Asked,
+        clock: Clock,
+    ) -> ShownPlan:
+        return ShownPlan(view.show_plan(dataset.url, snapshot, plan))
+
+    def look(self, snapshot: LogSnapshot) -> view.Look:
+        return view.look(snapshot)
+
+    def show_run(self, run: Run) -> Shown:
+        return view.show_run(run)
+
+    def show_status(self, found: Status) -> Shown:
+        return view.show_status(found.snapshot)
+
+    def show_spec(self, spec: LogSpec) -> Mapping[str, Any]:
+        return view.spec_json(spec)
+
+    def check(
+        self, open_dataset: Callable[[], LogDataset], find: Callable[[LogDataset], Status], now_ms: int
+    ) -> Iterator[Finding]:
+        try:
+            found = find(open_dataset())
+        except LithifyError as error:
+            yield problem("log", str(error), "name a folder of segments, or one of partitions, like orders-0")
+            return
+        segments = sum(len(folder.segments) for folder in found.snapshot.partitions.values())
+        yield ok("log", f"{len(found.snapshot.partitions)} partitions, {segments} segments")
+        yield from check_compactions(found)
+
+    def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
+        assert part == "segments", part
+        dataset = self._opened(url, config)
+        return view.show_segments(dataset, dataset.snapshot())
+
+    # Garbage
+
+    def collector(
+        self, dataset: LogDataset, config: Config, clock: Clock, ids: Ids, observer: Observer
+    ) -> PeriodicCollector[str]:
+        options = DirectoryOptions.of(config.of(KafkaSettings).garbage)
+
+        def collect_due(due: Due[str]) -> GarbageCollected:
+            return collect(dataset, min_age_ms=due.min_age_ms, dry_run=due.dry_run).event(dataset.url)
+
+        return PeriodicCollector({"all": options}, collect_due, clock, observer)
+
+    def collect(
+        self,
+        url: str,
+        config: Config,
+        asked: Asked,
+        clock: Clock,
+        ids: Ids,
+        *,
+        dry_run: bool,
+        min_age_ms: int | None,
+    ) -> Shown:
+        if min_age_ms is None:
+            min_age_ms = to_milliseconds(config.of(KafkaSettings).garbage.min_age)
+        report = collect(self._opened(url, config, clock, ids), min_age_ms=min_age_ms, dry_run=dry_run)
+        return view.show_garbage(url, report)
+
+    # History
+
+    def maintenance(self, dataset: LogDataset, clock: Clock, ids: Ids) -> Maintenance:
+        raise Refused(f"{dataset.url}: this is a keyed log, which has no history beside its own records")
+
+    def _opened(
+        self, url: str, config: Config, clock: Clock | None = None, ids: Ids | None = None
+    ) -> LogDataset:
+        waiting = command_waiting(url, config)
+        return self.open(
+            url, config, clock or SystemClock(), ids or RandomIds(), lambda store: store, waiting
+        )
+
+
+KIND: Kind[LogDataset] = LogKind()

@@ -1,0 +1,129 @@
+"""What the steps of a round have to know of each other, put together from the facts of all segments. Pure but
+for reading facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lithify.datasets.kafka.facts import SegmentFacts, get_facts, get_transactional, last_of
+from lithify.datasets.kafka.kernel.keys import ENTRY
+from lithify.datasets.kafka.kernel.layout import CONTROL, Records
+from lithify.datasets.kafka.layouts.segments import PartitionFolder
+from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, Settled, groups, settle
+from lithify.datasets.kafka.retention import NO_BOUND, active
+from lithify.datasets.kafka.tasks import FENCES, GroupPlan
+from lithify.datasets.kafka.transactions import Passed, Transactions, fates, follow
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+
+SLICE_BYTES = 64 << 20
+"""Entries of a slice that a task compares; it needs several times as much memory."""
+
+
+def segment_key(folder: str, base_offset: int) -> str:
+    """Key, without a suffix, of what indexing a segment writes."""
+    return join(folder, f"{base_offset:020d}")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring segments that become one."""
+
+    first: int
+    """Number of the first one."""
+    count: int
+    is_settled: bool
+
+
+class Indexed:
+    """A partition after its segments were indexed."""
+
+    def __init__(self, store: ObjectStore, folder: str, partition: PartitionFolder) -> None:
+        """`folder` is where the facts are. Raises `CorruptObject`."""
+        self.partition = partition
+        keys = [segment_key(folder, segment.base_offset) for segment in partition.segments]
+        self.facts: list[SegmentFacts] = [get_facts(store, key) for key in keys]
+        self._passed: list[Passed] = []
+        self._spans: list[Records] = []
+        self._walk(store, keys)
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        return tuple(key for facts in self.facts for key in facts.runs)
+
+    @property
+    def records(self) -> int:
+        return sum(facts.records for facts in self.facts)
+
+    @property
+    def slices(self) -> int:
+        """Into how many the hash space is cut: a power of two."""
+        needed = -(-self.records * ENTRY.itemsize // SLICE_BYTES)
+        return min(FENCES, 1 << max(0, needed - 1).bit_length())
+
+    @property
+    def fences(self) -> tuple[int, ...]:
+        """Where each segment ends."""
+        bases = [segment.base_offset for segment in self.partition.segments]
+        return (*bases[1:], NO_BOUND)
+
+    @property
+    def spans(self) -> Records:
+        """First and last offsets of the batches whose transaction aborted."""
+        return np.concatenate([np.empty((0, 2), np.int64), *self._spans])
+
+    def settled(self, policy: LogPolicy, now_ms: int) -> Settled:
+        """What may be compacted."""
+        end = max(facts.end_offset for facts in self.facts)
+        stable_offset = self.transactions.stable_offset(end)
+        return settle(Partition(0, self._objects(), 0, stable_offset), policy, now_ms)
+
+    def groups(self, settled: int, target_bytes: int) -> list[Group]:
+        """How segments are put together: those that are settled, then each of the others alone."""
+        found, first = [], 0
+        for group in groups(self._objects()[:settled], target_bytes):
+            found.append(Group(first, len(group), is_settled=True))
+            first += len(group)
+        return found + [Group(number, 1, is_settled=False) for number in range(settled, len(self.facts))]
+
+    def group_plan(self, group: Group, now_ms: int, expiration_ms: int) -> GroupPlan:
+        """What a group has to know of the rest."""
+        start = self.facts[group.first].base_offset
+        end = self.fences[group.first + group.count - 1]
+        aborted = tuple(
+            one for one in self.transactions.aborted if one.last_offset >= start and one.first_offset < end
+        )
+        producers = {
+            who: last
+            for who, last in active(last_of(self.facts), now_ms, expiration_ms).items()
+            if last.data_offset is None or start <= last.data_offset < end
+        }
+        return GroupPlan(aborted, self._passed[group.first], producers)
+
+    def _objects(self) -> list[LogObject]:
+        return [
+            LogObject(
+                facts.base_offset, max(end, facts.base_offset + 1), facts.size_bytes, facts.max_timestamp_ms
+            )
+            for facts, end in zip(self.facts, self._ends(), strict=True)
+        ]
+
+    def _ends(self) -> list[int]:
+        return [*(facts.base_offset for facts in self.facts[1:]), self.facts[-1].end_offset]
+
+    def _walk(self, store: ObjectStore, keys: Sequence[str]) -> None:
+        """Go through the transactions twice: what they came to, then which batches that concerns."""
+        found = [get_transactional(store, key, facts) for key, facts in zip(keys, self.facts, strict=True)]
+        self.transactions = Transactions()
+        for headers in found:
+            self.transactions = follow(headers, self.transactions)
+        passed = Passed()
+        for headers in found:
+            self._passed.append(passed)
+            what, passed = fates(headers, self.transactions.aborted, passed)
+            goes = headers[what.aborted & (headers["attributes"] & CONTROL == 0)]
+            self._spans.append(np.stack([goes["base_offset"], goes["last_offset"]], axis=1))

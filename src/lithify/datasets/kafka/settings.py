@@ -1,0 +1,41 @@
+"""The section `[kafka]` of the settings. What a topic has too goes by Kafka's name."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import ClassVar
+
+from pydantic import Field
+
+from lithify.config.durations import Duration
+from lithify.config.sections import CollectionSettings, OwnSection, PositiveInt
+
+
+class KafkaSettings(OwnSection):
+    """How keyed logs are compacted."""
+
+    NAME: ClassVar = "kafka"
+
+    output: str | None = Field(
+        default=None,
+        description="URL of the folder for what is written; unset: beside the source, .compacted",
+    )
+    min_cleanable_dirty_ratio: float = Field(
+        default=0.5, ge=0, le=1, description="Share of new bytes from which on a partition is compacted"
+    )
+    min_compaction_lag: Duration = Field(
+        default=timedelta(0), description="Segments with a record younger than this stay as they are"
+    )
+    delete_retention: Duration = Field(
+        default=timedelta(days=1), description="How long tombstones stay once nothing older is left"
+    )
+    keep_unkeyed: bool = Field(
+        default=False, description="Keep records without a key, which Kafka's own compaction removes"
+    )
+    segment_bytes: PositiveInt = Field(
+        default=1 << 30, le=(1 << 31) - 1, description="Bytes of a new segment"
+    )
+    producer_id_expiration: Duration = Field(
+        default=timedelta(days=1), description="How long a silent producer is remembered"
+    )
+    garbage: CollectionSettings = CollectionSettings(min_age=timedelta(hours=1))

@@ -1,0 +1,113 @@
+"""How far Lithify is with each partition, as a value in numbered files beside its ledger.
+
+A *round* takes a partition as its folder was listed (`fingerprint`) through three steps, each a compaction:
+index, match, rewrite. Each step is published by the next version of this value, which is created only if
+absent, and so is the new folder: it counts from the version on that names it, whatever lies in it before. A
+folder that was published once stays named for ever, since nobody knows who reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from lithify.errors import CorruptObject, Unsupported
+from lithify.ids import Ulid, parse_ulid
+from lithify.jsonvalues import text, whole_number
+
+VERSION = 1
+_MOST = (1 << 63) - 1
+
+
+class Step(StrEnum):
+    """What is done to a partition, in this order."""
+
+    INDEX = "index"
+    MATCH = "match"
+    REWRITE = "rewrite"
+
+
+STEPS = tuple(Step)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """How far a partition is."""
+
+    fingerprint: str
+    """Of its folder."""
+    done: tuple[Ulid, ...]
+    """Compactions that were published, one for each step."""
+    bound: int
+    """Records below it are compared with each other; from here on everything stays."""
+    settled: int
+    """How many segments end before it."""
+    segments: int
+    size_bytes: int
+    records: int
+    new_segments: int = 0
+    new_bytes: int = 0
+
+    @property
+    def next_step(self) -> Step | None:
+        """What has to follow; `None` when nothing is left to do."""
+        if len(self.done) == len(STEPS) or not self.settled:
+            return None
+        return STEPS[len(self.done)]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The rounds of all partitions, by name, and what was published ever."""
+
+    rounds: Mapping[str, Round] = field(default_factory=dict)
+    published: tuple[Ulid, ...] = ()
+
+    def with_round(self, partition: str, found: Round) -> State:
+        """The state after a step of a partition."""
+        published = self.published
+        if len(found.done) == len(STEPS):
+            published = (*published, found.done[-1])
+        return replace(self, rounds={**self.rounds, partition: found}, published=published)
+
+    def named(self) -> frozenset[Ulid]:
+        """Compactions whose outputs are needed: those of a round that is not whole yet, and what was
+        published."""
+        going_on = (found for found in self.rounds.values() if found.next_step is not None)
+        return frozenset(self.published) | {id for found in going_on for id in found.done}
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        rounds = {name: asdict(found) for name, found in self.rounds.items()}
+        return json.dumps({"version": VERSION, "rounds": rounds, "published": self.published}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, name: str) -> State:
+        """What `encode` made.
+
+        Raises `CorruptObject` and `Unsupported`.
+        """
+        try:
+            found = json.loads(data)
+            if found["version"] == VERSION:
+                rounds = {text(name): _round(fields) for name, fields in found["rounds"].items()}
+                return cls(rounds, tuple(map(parse_ulid, found["published"])))
+            version = found["version"]
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise CorruptObject(name, f"does not decode: {error}") from error
+        raise Unsupported(f"{name}: is of version {version!r}; this Lithify knows {VERSION}; use a newer one")
+
+
+def _round(fields: Mapping[str, Any]) -> Round:
+    numbers = {
+        name: whole_number(value, most=_MOST)
+        for name, value in fields.items()
+        if name not in ("fingerprint", "done")
+    }
+    done = tuple(map(parse_ulid, fields["done"]))
+    if not 1 <= len(done) <= len(STEPS):
+        raise ValueError(f"{len(done)} steps are done")
+    return Round(text(fields["fingerprint"]), done, **numbers)

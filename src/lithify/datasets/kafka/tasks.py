@@ -1,0 +1,340 @@
+"""What Spark tasks do to a partition, in three steps of which each waits for the one before.
+
+| step    | a task takes        | reads                                   | writes                           |
+|---------|---------------------|-----------------------------------------|----------------------------------|
+| index   | a segment           | its batches, a piece at a time          | sorted runs of hashes, and facts |
+| match   | a slice of hashes   | that slice of all runs                  | offsets of dead and pinned ones  |
+| rewrite | a group of segments | their batches, and what of them is dead | a segment with its index files   |
+
+No rows travel between tasks, and no task holds more than a piece of a segment, a slice of all runs, or the
+offsets that are dead in a segment: any number of keys fits. What a task writes has a name and bytes that
+depend on nothing but its argument, so a task that runs twice, or that nobody waits for any more, writes the
+same again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from lithify.clock import SystemClock
+from lithify.coordination.reporting import BackgroundReporter
+from lithify.coordination.sidecar import MovementReporter, Reporting
+from lithify.datasets.kafka.facts import no_facts, put_facts
+from lithify.datasets.kafka.fenced import get_parts, put_fenced
+from lithify.datasets.kafka.index import index, match, slices
+from lithify.datasets.kafka.kernel.keys import ENTRY
+from lithify.datasets.kafka.kernel.layout import BATCH, CONTROL, TRANSACTIONAL, Records
+from lithify.datasets.kafka.layouts.segments import Segment, SegmentWriter, pieces
+from lithify.datasets.kafka.record_batches import decode, filtered
+from lithify.datasets.kafka.retention import (
+    NO_BOUND,
+    LastRecord,
+    Offsets,
+    Rules,
+    empty_to_retain,
+    last_records,
+    retention,
+)
+from lithify.datasets.kafka.transactions import AbortedTransaction, Fates, Passed, fates
+from lithify.errors import CorruptObject
+from lithify.ids import RandomIds
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
+
+FENCES = 1024
+"""Parts of a run: the finest slices of the hash space."""
+OFFSETS = np.dtype("<i8")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A store, as a task on another machine opens it."""
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def open(self) -> ObjectStore:
+        return open_store(self.url, self.options)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What all steps have."""
+
+    source: Place
+    own: Place
+    """Where Lithify writes."""
+    target: str
+    """Key of what is written, without a suffix; in the last step a folder."""
+    reporting: Reporting | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """A segment to read."""
+
+    work: Work
+    segment: Segment
+    end_offset: int
+    """The base of the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchTask:
+    """A slice of hashes to compare."""
+
+    work: Work
+    runs: tuple[str, ...]
+    slice: int
+    slices: int
+    """A power of two, at most `FENCES`."""
+    bound: int
+    """Records from here on supersede nothing."""
+    fences: tuple[int, ...]
+    """Ends of the parts in which what was found is written: bounds of segments."""
+    aborted: str
+    """Key of the offsets of batches whose transaction aborted (`put_spans`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """A group of segments to write as one."""
+
+    work: Work
+    base_offset: int
+    segments: tuple[Segment, ...]
+    matched: tuple[str, ...]
+    """What the slices wrote. None: the segments are copied as they are."""
+    part: int
+    """Of those, that of the first segment."""
+    parts: int
+    plan: str
+    """Key of what goes over the bounds of groups (`GroupPlan`)."""
+    rules: Rules
+    companions: tuple[str, ...] = ()
+    """Keys of what is copied beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Something a task has written."""
+
+    key: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What travels back."""
+
+    output: Output
+    rows: Mapping[str, int]
+    bytes_read: int
+    bytes_written: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """What a group has to know of the log before and after it."""
+
+    aborted: tuple[AbortedTransaction, ...]
+    passed: Passed
+    producers: Mapping[int, LastRecord]
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        document = {
+            "aborted": [
+                [one.producer_id, one.first_offset, one.last_offset, one.stable_offset]
+                for one in self.aborted
+            ],
+            "committed": sorted(self.passed.committed),
+            "met": sorted(self.passed.aborted.items()),
+            "last_offset": self.passed.last_offset,
+            "producers": [
+                [who, last.epoch, last.data_offset, last.timestamp_ms] for who, last in self.producers.items()
+            ],
+        }
+        return json.dumps(document).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, name: str) -> GroupPlan:
+        """What `encode` made; `CorruptObject` for what is none."""
+        try:
+            found = json.loads(data)
+            return cls(
+                tuple(AbortedTransaction(*map(int, one)) for one in found["aborted"]),
+                Passed(
+                    frozenset(map(int, found["committed"])),
+                    {int(who): bool(met) for who, met in found["met"]},
+                    int(found["last_offset"]),
+                ),
+                {who: LastRecord(epoch, data, at) for who, epoch, data, at in found["producers"]},
+            )
+        except (ValueError, TypeError, LookupError) as error:
+            raise CorruptObject(name, f"does not decode: {error}") from error
+
+
+def recorded(result: TaskResult) -> TaskResult:
+    """Inside a Spark task: nothing is left to do of a range that an earlier attempt finished."""
+    return result
+
+
+class _Movements:
+    """Counts the bytes that move, and says so beside the ledger when it is time."""
+
+    def __init__(self, work: Work, store: ObjectStore) -> None:
+        self.bytes_read = self.bytes_written = 0
+        self._began_s = time.process_time()
+        self._reporter: BackgroundReporter | None = None
+        if work.reporting is not None:
+            clock = SystemClock()
+            movements = MovementReporter(work.reporting, store, clock, RandomIds())
+            self._reporter = BackgroundReporter(movements, clock)
+
+    def moved(self, read: int, written: int) -> None:
+        self.bytes_read += read
+        self.bytes_written += written
+        if self._reporter is not None and self._reporter.is_due():
+            self._reporter.report(self.bytes_read, self.bytes_written)
+
+    def close(self) -> None:
+        if self._reporter is not None:
+            self._reporter.close()
+
+    def result(self, output: Output, **rows: int) -> TaskResult:
+        cpu_s = time.process_time() - self._began_s
+        return TaskResult(output, rows, self.bytes_read, self.bytes_written, cpu_s)
+
+
+def index_segment(task: IndexTask) -> TaskResult:
+    """Inside a Spark task: read a segment once, checking everything."""
+    return _reporting(task.work, lambda own, movements: _index(task, own, movements))
+
+
+def match_slice(task: MatchTask) -> TaskResult:
+    """Inside a Spark task: find what is superseded in a slice of the hash space."""
+    return _reporting(task.work, lambda own, movements: _match(task, own, movements))
+
+
+def rewrite_group(task: RewriteTask) -> TaskResult:
+    """Inside a Spark task: write a segment of what stays of a group."""
+    return _reporting(task.work, lambda own, movements: _rewrite(task, own, movements))
+
+
+def _reporting(work: Work, run: Callable[[ObjectStore, _Movements], TaskResult]) -> TaskResult:
+    own = work.own.open()
+    movements = _Movements(work, own)
+    try:
+        return run(own, movements)
+    finally:
+        movements.close()
+
+
+def _index(task: IndexTask, own: ObjectStore, movements: _Movements) -> TaskResult:
+    source, target = task.work.source.open(), task.work.target
+    facts = replace(no_facts(task.segment.base_offset), size_bytes=task.segment.size_bytes)
+    fences = [found.end - 1 for found in slices(FENCES)]
+    transactional = [np.empty(0, BATCH)]
+    for name, data in pieces(source, task.segment):
+        found = decode(data, name, after=facts.end_offset - 1)
+        batches, nothing = found.batches, np.zeros(len(found.batches), np.bool_)
+        run = index(found, Fates(nothing, nothing), NO_BOUND)
+        key = f"{target}-{len(facts.runs)}.run"
+        ends = np.searchsorted(run["high"], np.array(fences, np.uint64), side="right")
+        movements.moved(len(data), put_fenced(own, key, run, ends))
+        transactional.append(batches[batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0])
+        facts = replace(
+            facts,
+            end_offset=int(batches["last_offset"][-1]) + 1,
+            max_timestamp_ms=max(facts.max_timestamp_ms, int(batches["max_timestamp"].max())),
+            records=facts.records + len(found.records),
+            tombstones=facts.tombstones + int((run["flags"] != 0).sum()),
+            runs=(*facts.runs, key),
+            producers=last_records(batches, facts.producers),
+        )
+    if facts.end_offset > task.end_offset:
+        reason = (
+            f"its last offset is {facts.end_offset - 1}, but the next segment begins at {task.end_offset}"
+        )
+        raise CorruptObject(task.segment.key, reason)
+    size = put_facts(own, target, facts, np.concatenate(transactional))
+    movements.moved(0, size)
+    return movements.result(Output(target, size), records=facts.records)
+
+
+def put_spans(store: ObjectStore, key: str, spans: Records) -> None:
+    """Write spans of offsets: pairs of first and last, in order."""
+    put_fenced(store, key, np.ascontiguousarray(spans, OFFSETS).reshape(-1), [2 * len(spans)])
+
+
+def _match(task: MatchTask, own: ObjectStore, movements: _Movements) -> TaskResult:
+    width = FENCES // task.slices
+    first, last = task.slice * width, (task.slice + 1) * width
+    spans = get_parts(own, task.aborted, OFFSETS, 1, 0, 1).reshape(-1, 2)
+    runs = []
+    for key in task.runs:
+        run = get_parts(own, key, ENTRY, FENCES, first, last)
+        movements.moved(run.nbytes, 0)
+        run = run[run["offset"] < task.bound]
+        if len(spans):
+            at = np.searchsorted(spans[:, 0], run["offset"], side="right") - 1
+            run = run[(at < 0) | (run["offset"] > spans[np.maximum(at, 0), 1])]
+        runs.append(run)
+    found = match(runs)
+    written = 0
+    for suffix, offsets in ((".dead", found.dead), (".pinned", found.pinned)):
+        ends = np.searchsorted(offsets, np.array(task.fences, np.int64))
+        written += put_fenced(own, task.work.target + suffix, offsets.astype(OFFSETS), ends)
+    movements.moved(0, written)
+    output = Output(task.work.target, written)
+    return movements.result(output, keys=found.keys, superseded=len(found.dead))
+
+
+def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> TaskResult:
+    source = task.work.source.open()
+    plan = GroupPlan.decode(own.get(task.plan), task.plan)
+    passed, records_in, records_out, after = plan.passed, 0, 0, task.base_offset - 1
+    for key in task.companions:
+        own.put(join(task.work.target, key.rpartition("/")[2]), source.get(key))
+    writer = SegmentWriter(own, task.work.target, task.base_offset)
+    try:
+        for number, segment in enumerate(task.segments, task.part):
+            dead = pinned = np.empty(0, OFFSETS)
+            if task.matched:
+                dead, pinned = (_offsets(own, task, suffix, number) for suffix in (".dead", ".pinned"))
+            for name, data in pieces(source, segment):
+                if not task.matched:
+                    writer.write(data, plan.aborted)
+                    movements.moved(len(data), len(data))
+                    continue
+                found = decode(data, name, after=after)
+                after = int(found.batches["last_offset"][-1])
+                what, passed = fates(found.batches, plan.aborted, passed)
+                empty = empty_to_retain(found.batches, plan.producers, task.rules.bound)
+                stays = retention(found, what, task.rules, empty, dead, pinned)
+                kept = filtered(found, stays)
+                writer.write(kept, plan.aborted)
+                records_in += len(found.records)
+                records_out += int(stays.keep.sum())
+                movements.moved(len(data), len(kept))
+        written = writer.close()
+    finally:
+        writer.abort()
+    output = Output(written.key, written.size_bytes)
+    return movements.result(output, records=records_in, kept=records_out)
+
+
+def _offsets(own: ObjectStore, task: RewriteTask, suffix: str, number: int) -> Offsets:
+    """What all slices say of a segment, in order."""
+    found: Sequence[Records] = [
+        get_parts(own, key + suffix, OFFSETS, task.parts, number, number + 1) for key in task.matched
+    ]
+    return np.sort(np.concatenate(found)).astype(np.int64)
