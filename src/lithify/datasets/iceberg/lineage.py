@@ -58,12 +58,9 @@ class Lineage:
         """The newest state that Lithify saw; `None` when it saw none."""
         try:
             fields = json.loads(self._store.get(self.key))
+            location, updated_ms = str(fields["metadata_location"]), int(fields["last_updated_ms"])
             number = fields.get("sequence_number")
-            return Known(
-                str(fields["metadata_location"]),
-                int(fields["last_updated_ms"]),
-                None if number is None else int(number),
-            )
+            return Known(location, updated_ms, None if number is None else int(number))
         except ObjectNotFound:
             return None
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:

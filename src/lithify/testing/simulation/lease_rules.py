@@ -5,8 +5,9 @@
 2. Who has said which epoch it took never writes over the lease of one who has said that it took a newer one.
    (Who was told to take over and fell asleep before it knew that it had may find nothing left of what it
    wrote, and take over once more.)
-3. Who was not told to take over writes over another's lease only if that one resigned, or if a question in it
-   has stood for `LEASE_MS`; and not if its holder was alive all that time and nothing kept it from answering.
+3. Who was not told to take over writes over another's lease, to announce an epoch, only if that one resigned,
+   or if a question in it has stood for `LEASE_MS`; and not if its holder was alive all that time and nothing
+   kept it from answering.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class LeaseRules:
         elif self._names.setdefault(new.holder, process) is not process:
             self._fail(process, f"writes the lease of {self._names[new.holder].name}")
         elif old is not None and old.holder != new.holder:
-            self._replaces(process, old)
+            self._replaces(process, old, new)
         elif self._asked_ms is not None:
             self._world.count("event: question answered")
         self._lease = new
@@ -63,8 +64,10 @@ class LeaseRules:
         self._asked_ms = self._world.now_ms
         self._world.count("event: question asked")
 
-    def _replaces(self, process: Process, old: Lease) -> None:
-        epoch, holder = self._said.get(process.name), self._names[old.holder]
+    def _replaces(self, process: Process, old: Lease, new: Lease) -> None:
+        # Who has the epoch may say so for the first time over an announcement that came to nothing.
+        known = self._said if new.taking is not None else self._epochs
+        epoch, holder = known.get(process.name), self._names[old.holder]
         if epoch is not None:
             if old.taken is not None and old.taken > epoch:
                 self._fail(process, f"holds epoch {epoch} and writes over the lease of {holder.name}: {old}")
