@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lithify.engine import spark
 from lithify.engine.session import Session
 from lithify.engine.spark import SparkEngine
 from lithify.errors import Cancelled, EngineDown
@@ -64,3 +65,20 @@ def test_a_cancellation_does_not_end_with_the_failure_of_another_session(
         doomed.ends[1].set()
         cancelling.result(LIMIT_S)
         assert {type(call.exception(LIMIT_S)) for call in calls} == {EngineDown, Cancelled}
+
+
+def test_who_closes_waits_only_so_long_for_a_session_that_never_starts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that imports what a signal has interrupted the import of."""
+    never = threading.Event()
+    monkeypatch.setattr(spark, "CLOSE_LIMIT_S", 0.1)
+    engine = SparkEngine("local[1]")
+    monkeypatch.setattr(engine, "_open", lambda: never.wait(LIMIT_S))
+    call = engine.submit("job", abs, -1)
+    with caplog.at_level("WARNING", logger="lithify"):
+        engine.close()
+    assert "has not started within" in caplog.text
+    with pytest.raises(Cancelled):
+        call.result(LIMIT_S)
+    never.set()

@@ -23,6 +23,7 @@ set less). In any case no attempt of a task runs longer than `task_time_limit_s`
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import uuid
@@ -47,8 +48,14 @@ THREADS_PER_SLOT = 2
 """Driver threads for each slot, so that a slot never waits for the driver."""
 TASK_TIME_LIMIT_S = 3600.0
 MAX_LOSSES = 3
+CLOSE_LIMIT_S = 30.0
+"""How long `close` waits for a session that is being started. A signal that interrupts an import leaves
+Python's import lock taken, and then a session that imports anything never starts. Its JVM, if it has one,
+ends with this process."""
 _CANCEL_ATTEMPTS = 100
 _CANCEL_INTERVAL_S = 0.2
+
+_log = logging.getLogger("lithify")
 
 
 @dataclass(slots=True, eq=False)
@@ -187,8 +194,7 @@ class SparkEngine:
             for name in names:
                 self.cancel(name)
         finally:
-            session = starter.result() if starter is not None and starter.exception() is None else None
-            for open_session in (session, self._lost):
+            for open_session in (_started(starter), self._lost):
                 if open_session is not None:
                     open_session.close()
             with self._lock:
@@ -352,6 +358,17 @@ def _why_down(error: BaseException) -> LithifyError:
     if isinstance(error, LithifyError) and not isinstance(error, EngineError):
         return error  # somebody has to decide something
     return EngineDown(str(error) if isinstance(error, EngineError) else f"no Spark: {error!r}")
+
+
+def _started(starter: Future[Session] | None) -> Session | None:
+    """The session to close, if there is one within the limit."""
+    if starter is None:
+        return None
+    try:
+        return starter.result() if starter.exception(CLOSE_LIMIT_S) is None else None
+    except TimeoutError:
+        _log.warning("Spark has not started within %g s and is left behind", CLOSE_LIMIT_S)
+        return None
 
 
 def _fail(future: Future[Any], error: LithifyError) -> None:
