@@ -27,7 +27,7 @@ from lithify.datasets.kind import Dataset
 from lithify.datasets.waiting import service_waiting
 from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import EngineDown, LithifyError, Refused, StoreUnavailable
+from lithify.errors import EngineDown, LithifyError, Refused
 from lithify.events import Event, Observer, ignore
 from lithify.fleet.catalog import Rule
 from lithify.fleet.crew import Crew, CrewPorts, NoSource
@@ -35,6 +35,7 @@ from lithify.fleet.files import FleetFiles
 from lithify.fleet.keeper import Keeper, KeeperPorts
 from lithify.fleet.members import Role, new_member_name
 from lithify.fleet.watched import WatchPorts
+from lithify.service.trouble import Trouble
 
 if TYPE_CHECKING:
     from lithify.service.coordinator import Coordinator
@@ -119,7 +120,7 @@ class FleetProcess:
 
     def _work(self, crew: Crew, stop: threading.Event) -> None:
         options = wiring.loop_options(self._config)
-        trouble = _Trouble("the workers could not finish a round and try again")
+        trouble = Trouble("the workers could not finish a round and try again")
         while not stop.is_set() and not crew.is_over:
             pause_s = LEAST_PAUSE_S
             try:
@@ -127,7 +128,7 @@ class FleetProcess:
                     changed = crew.tick()
                 if not changed:
                     pause_s = max(LEAST_PAUSE_S, crew.due_in_s())
-                trouble.is_over(crew.problem)
+                _finished(trouble, crew.problem)
             except EngineDown:
                 raise
             except LithifyError as error:
@@ -145,12 +146,12 @@ class FleetProcess:
         keeper, stop = self._keeper, self._stop
         if keeper is None:
             return
-        trouble = _Trouble("the keeper could not finish a round and tries again")
+        trouble = Trouble("the keeper could not finish a round and tries again")
         while not stop.is_set():
             try:
                 with contained("a round of the keeper"):
                     pause_s = max(LEAST_PAUSE_S, keeper.tick())
-                trouble.is_over(keeper.problem)
+                _finished(trouble, keeper.problem)
             except LithifyError as error:
                 trouble.say(error)
                 pause_s = PAUSE_S
@@ -301,23 +302,9 @@ class _Threads:
         self._collecting.join(JOIN_S)
 
 
-class _Trouble:
-    """What goes wrong in one round after the other. The same is not said again every few seconds."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._said = ""
-
-    def say(self, error: LithifyError) -> None:
-        news = error.cause if isinstance(error, StoreUnavailable) else str(error)
-        if news != self._said:
-            _log.error("%s: %s", self._what, error)
-        self._said = news
-
-    def is_over(self, problem: LithifyError | None) -> None:
-        """The round was finished; with a catalog that cannot be used, if there is a problem."""
-        if problem is None:
-            self._said = ""
-        elif str(problem) != self._said:
-            _log.error("the fleet's newest catalog cannot be used, the one before is kept: %s", problem)
-            self._said = str(problem)
+def _finished(trouble: Trouble, problem: LithifyError | None) -> None:
+    """A round was finished; with a catalog that cannot be used, if there is a problem."""
+    if problem is None:
+        trouble.is_over()
+    else:
+        trouble.say(problem, "the fleet's newest catalog cannot be used, the one before is kept")

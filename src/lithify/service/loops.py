@@ -33,6 +33,7 @@ from lithify.errors import Fenced, LithifyError, StoreUnavailable
 from lithify.service.coordinator import Coordinator
 from lithify.service.garbage_loop import Collector, collecting
 from lithify.service.seen import Seen
+from lithify.service.trouble import Trouble
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool, release
 
@@ -73,24 +74,6 @@ def run_workers(pool: WorkerPool, stop: Event, rng: random.Random, options: Loop
         pool.release()
 
 
-class _Trouble:
-    """What goes wrong in one round after the other. The same is not said again every few seconds."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._said = ""
-
-    def say(self, error: LithifyError) -> None:
-        # How long a store has been away is in the text, and told by its events.
-        news = error.cause if isinstance(error, StoreUnavailable) else str(error)
-        if news != self._said:
-            _log.error("%s: %s", self._what, error)
-        self._said = news
-
-    def is_over(self) -> None:
-        self._said = ""
-
-
 def run_coordinator(
     coordinator: Coordinator,
     leadership: Leadership,
@@ -124,7 +107,7 @@ def run_coordinator(
 
 def once_back(action: Callable[[], ResultT], stop: Event, options: LoopOptions) -> ResultT | None:
     """What `action` gives, once the store answers; `None` when told to stop before."""
-    trouble = _Trouble("the coordinator cannot start yet and tries again")
+    trouble = Trouble("the coordinator cannot start yet and tries again")
     while True:
         try:
             return action()
@@ -142,8 +125,8 @@ def _coordinate(
     options: LoopOptions,
     worker: Worker | None,
 ) -> None:
-    trouble = _Trouble("the coordinator could not finish a round and tries again")
-    workers_trouble = _Trouble("the embedded worker could not finish a round and tries again")
+    trouble = Trouble("the coordinator could not finish a round and tries again")
+    workers_trouble = Trouble("the embedded worker could not finish a round and tries again")
     while not stop.is_set():
         wait_s = options.poll_interval_s
         seen: Seen | None = None
@@ -169,7 +152,7 @@ def _coordinate(
             _rest(leadership, stop, wait_s * (1 + rng.uniform(0, options.jitter)), trouble)
 
 
-def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: _Trouble) -> None:
+def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: Trouble) -> None:
     """Wait, and keep the lease meanwhile."""
     while wait_s > MAX_REST_S and not stop.wait(MAX_REST_S):
         wait_s -= MAX_REST_S
@@ -184,7 +167,7 @@ def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: _Trouble)
         stop.wait(wait_s)
 
 
-def _tick_worker(worker: Worker, trouble: _Trouble, seen: Seen | None) -> bool:
+def _tick_worker(worker: Worker, trouble: Trouble, seen: Seen | None) -> bool:
     try:
         with contained(f"a round over {worker.url}"):
             changed = worker.tick(seen)

@@ -2,9 +2,9 @@
 
     <source>/orders-0/…                        read only
     <output>/<id of a compaction>/orders-0/…   a compacted partition, whole once the state names it
-    <output>/_lithify/                         ledger, lease and sidecar
-    <output>/_lithify/state/…                  how far each partition is (`state.py`)
-    <output>/_lithify/work/<id>/…              what a step leaves for the next one
+    <output>/_lithify/                         ledger, lease and sidecar; below it
+        state/…                                how far each partition is (`state.py`)
+        work/<id>/…                            what a step leaves for the next one
 
 A round has three steps, each a compaction of its own: index, match, rewrite (`tasks.py`). A step is refused
 when it is to be carried out, and again when it is to be published, if the listing of the source is not the

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from lithify.testing.simulation.core.outcome import Outcome, Violation
+from lithify.testing.simulation.core.outcome import Outcome
+from lithify.testing.simulation.core.processes import played
 from lithify.testing.simulation.groups import rules
 from lithify.testing.simulation.groups.copies import run_compactor, run_copier
 from lithify.testing.simulation.groups.judge import Judge
@@ -39,17 +40,7 @@ _LOOK_MS = 5_000
 def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcome:
     """Play one seed. `trace` is given a line for everything that happens."""
     world = World(seed, trace=trace)
-    started_ms = world.now_ms
-    with replacements(world):
-        try:
-            _play(world)
-        except Violation:
-            pass  # it is the world's
-        finally:
-            world.is_over = True
-            world.watcher = None
-            world.scheduler.close()
-    return Outcome(seed, world.violation, world.counts, world.now_ms - started_ms)
+    return played(world, replacements(world), lambda: _play(world))
 
 
 def _play(world: World) -> None:

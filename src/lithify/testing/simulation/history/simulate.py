@@ -20,7 +20,8 @@ from lithify.datasets.iceberg.expire import DONE, MIN_UNCHECKED_GRACE_MS, Expire
 from lithify.datasets.iceberg.expire import Outcome as RunOutcome
 from lithify.datasets.iceberg.pending import ABANDONED_MS, Pending
 from lithify.datasets.iceberg.retention import MAX_AGE, MIN_KEPT
-from lithify.testing.simulation.core.outcome import Outcome, Violation
+from lithify.testing.simulation.core.outcome import Outcome
+from lithify.testing.simulation.core.processes import played
 from lithify.testing.simulation.history import rules
 from lithify.testing.simulation.history.holders import run_compactor, run_holder
 from lithify.testing.simulation.history.judge import Judge
@@ -39,21 +40,11 @@ _OLD_MS = 3 * 3_600_000
 def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcome:
     """Play one seed. `trace` is given a line for everything that happens."""
     world = World(seed, trace=trace)
-    started_ms = world.now_ms
-    with replacements(world):
-        try:
-            _play(world, started_ms)
-        except Violation:
-            pass  # it is the world's
-        finally:
-            world.is_over = True
-            world.watcher = None
-            world.scheduler.close()
-    return Outcome(seed, world.violation, world.counts, world.now_ms - started_ms)
+    return played(world, replacements(world), lambda: _play(world))
 
 
-def _play(world: World, started_ms: int) -> None:
-    scenario = world.scenario
+def _play(world: World) -> None:
+    scenario, until_ms = world.scenario, world.now_ms + BUSY_MS
     properties = {
         MAX_AGE: str(scenario.max_age_ms),
         MIN_KEPT: str(scenario.min_kept),
@@ -62,7 +53,7 @@ def _play(world: World, started_ms: int) -> None:
     world.lake.create(properties, world.now_ms)
     world.watcher = judge = Judge(world)
     _begin(world, judge)
-    world.scheduler.run_until(started_ms + BUSY_MS)
+    world.scheduler.run_until(until_ms)
     world.calm()
     world.scheduler.run_until(world.now_ms + SETTLE_MS)
     is_done: list[bool] = []
