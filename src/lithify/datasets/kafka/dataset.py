@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
+from lithify.compaction.lease import Permit
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
-from lithify.config.durations import to_milliseconds
+from lithify.config.durations import FOREVER, to_milliseconds
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.kafka.layouts.segments import (
     PartitionFolder,
@@ -38,6 +39,7 @@ from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import STEPS, Round, State, Step
 from lithify.datasets.kafka.tasks import (
     IndexTask,
+    MatchPlan,
     MatchTask,
     Output,
     Place,
@@ -46,16 +48,17 @@ from lithify.datasets.kafka.tasks import (
     Work,
     index_segment,
     match_slice,
-    put_spans,
     recorded,
     rewrite_group,
+    slice_keys,
 )
+from lithify.datasets.kafka.terms import Terms
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import Refused
 from lithify.ids import Ids, Ulid, parse_ulid, ulid_ms
 from lithify.jsonvalues import text, whole_number
 from lithify.planning.admission import Capacity
-from lithify.store.keys import join
+from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
 
@@ -74,6 +77,7 @@ class LogSpec:
     """Of its folder, as it was planned."""
     done: tuple[Ulid, ...]
     """The steps before."""
+    terms: Terms
 
     @property
     def step(self) -> Step:
@@ -104,14 +108,24 @@ def _read_spec(found: Mapping[str, object]) -> LogSpec:
     done = found["done"]
     if not isinstance(done, list) or len(done) >= len(STEPS):
         raise ValueError(f"{done!r} are no steps")
-    return LogSpec(text(found["partition"]), text(found["fingerprint"]), tuple(map(parse_ulid, done)))
+    terms = found["terms"]
+    if not isinstance(terms, dict):
+        raise ValueError(f"{terms!r} are no terms")
+    steps = tuple(map(parse_ulid, done))
+    return LogSpec(text(found["partition"]), text(found["fingerprint"]), steps, Terms.of(terms))
+
+
+def _spec_fields(spec: LogSpec) -> dict[str, object]:
+    return {
+        "partition": spec.partition,
+        "fingerprint": spec.fingerprint,
+        "done": spec.done,
+        "terms": spec.terms.fields(),
+    }
 
 
 LEDGERS: LedgerFormat[LogSpec, int, Output] = LedgerFormat(
-    Values(
-        lambda spec: {"partition": spec.partition, "fingerprint": spec.fingerprint, "done": spec.done},
-        _read_spec,
-    ),
+    Values(_spec_fields, _read_spec),
     Values(lambda number: number, lambda found: whole_number(found, most=_MAX_RANGES)),
     Values(
         lambda output: [output.key, output.size_bytes],
@@ -140,12 +154,26 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         self.output_root = output[1]
         super().__init__(url, output[0], join(output[1], OWN_FOLDER), LEDGERS, clock, ids, random.Random())
         self._source, self._root = source
+        self._source_url = url_of(self._source.url, self._root)
         self._source_place = Place(self._source.url, source_options or {})
         self._own_place = Place(self.store.url, output_options or {})
         self._settings = settings
         folder = join(self.own_folder, "state")
         self.states = VersionedFiles(self.store, folder, ".json", f"{folder}.boundary", ids)
         self._now_ms = clock.now_ms
+
+    # Leadership
+
+    def take_epoch(self, permit: Permit = lambda taking: None) -> int:
+        """Says first of which log the output is."""
+        self.snapshot()  # refuses where there is nothing
+
+        def claim(version: Version | None) -> bytes | None:
+            state = self._decoded(version)
+            return None if state.source else replace(state, source=self._source_url).encode()
+
+        self.states.update(claim, self._clock, self._rng)
+        return super().take_epoch(permit)
 
     # Reading
 
@@ -156,9 +184,18 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         return LogSnapshot(partitions, self.state())
 
     def state(self) -> State:
-        """How far Lithify is."""
-        version = self.states.latest()
-        return State() if version is None else self.states.decode(version, State.decode)
+        """How far Lithify is. `Refused` where that is said of another log."""
+        return self._decoded(self.states.latest())
+
+    def _decoded(self, version: Version | None) -> State:
+        if version is None:
+            return State()
+        state = self.states.decode(version, State.decode)
+        if state.source not in ("", self._source_url):
+            raise Refused(
+                f"{self.url}: {self.output_root} holds what was made of {state.source}; name another output"
+            )
+        return state
 
     @property
     def ledger_versions(self) -> VersionedFiles:
@@ -216,10 +253,23 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     def policy(self, *, full: bool = False) -> LogPolicy:
         """When a partition is worth it, as the settings say; with `full` whenever anything is new."""
         settings = self._settings
+        lag = settings.max_compaction_lag
         return LogPolicy(
             min_cleanable_dirty_ratio=0.0 if full else settings.min_cleanable_dirty_ratio,
             min_compaction_lag_ms=to_milliseconds(settings.min_compaction_lag),
+            max_compaction_lag_ms=None if lag == FOREVER else to_milliseconds(lag),
             target_object_bytes=settings.segment_bytes,
+        )
+
+    def terms(self) -> Terms:
+        """What a step is planned on now."""
+        settings = self._settings
+        return Terms(
+            min_compaction_lag_ms=to_milliseconds(settings.min_compaction_lag),
+            delete_retention_ms=to_milliseconds(settings.delete_retention),
+            producer_id_expiration_ms=to_milliseconds(settings.producer_id_expiration),
+            segment_bytes=int(settings.segment_bytes),
+            keep_unkeyed=settings.keep_unkeyed,
         )
 
     def propose(
@@ -245,7 +295,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             elif found.next_step is None:
                 notes.append(f"{name}: {_why_done(found)}")
             else:
-                spec = LogSpec(name, folder.fingerprint, found.done)
+                spec = LogSpec(name, folder.fingerprint, found.done, self.terms())
                 cost_bytes, step = self.cost_bytes(spec, snapshot), len(found.done) + 1
                 reason = f"{name}: step {step} of {len(STEPS)} ({found.next_step})"
                 proposals.append(Proposal(spec, _LATER, cost_bytes, reason))
@@ -259,7 +309,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         segments, before = folder.segments, snapshot.state.rounds.get(name)
         ends = [*(segment.base_offset for segment in segments[1:]), segments[-1].base_offset + 1]
         objects = [
-            LogObject(segment.base_offset, end, segment.size_bytes, -1)
+            LogObject(segment.base_offset, end, segment.size_bytes, -1, segment.modified_ms)
             for segment, end in zip(segments, ends, strict=True)
         ]
         clean_below = 0 if before is None else before.bound
@@ -269,7 +319,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         )
         if not found.rounds:
             return found.notes[0]
-        spec = LogSpec(name, folder.fingerprint, ())
+        spec = LogSpec(name, folder.fingerprint, (), self.terms())
         (worth,) = found.rounds
         return [Proposal(spec, worth.priority, self.cost_bytes(spec, snapshot), worth.reason)]
 
@@ -324,28 +374,32 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         found = self._round(snapshot, compaction.spec)
         indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
         target, count = self.work_folder(compaction.id), indexed.slices
-        aborted = join(target, "aborted")
-        put_spans(self.store, aborted, indexed.spans)
+        plan_key = join(target, "plan")
+        MatchPlan(indexed.runs, indexed.fences, indexed.spans).put(self.store, plan_key)
         works = []
-        for number in range(count):
-            work = self._work(compaction, number, join(target, f"{number:04d}"))
-            task = MatchTask(work, indexed.runs, number, count, found.bound, indexed.fences, aborted)
+        for number, key in enumerate(slice_keys(target, count)):
+            task = MatchTask(self._work(compaction, number, key), number, count, found.bound, plan_key)
             works.append(RangeWork(number, match_slice, task, max(1, indexed.records * 32 // count)))
         return works
 
     def _to_rewrite(
         self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
     ) -> list[RangeWork[int]]:
-        found, settings = self._round(snapshot, compaction.spec), self._settings
+        found, terms = self._round(snapshot, compaction.spec), compaction.spec.terms
         now_ms = ulid_ms(compaction.id)  # the same for whoever takes it up
         indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
-        matched = tuple(
-            join(self.work_folder(found.done[1]), f"{number:04d}") for number in range(indexed.slices)
+        matched = self.work_folder(found.done[1])
+        rules = Rules(
+            now_ms,
+            terms.delete_retention_ms,
+            terms.keep_unkeyed,
+            found.bound,
+            terms.tombstones_below,
+            terms.markers_below,
         )
-        rules = Rules(now_ms, to_milliseconds(settings.delete_retention), settings.keep_unkeyed, found.bound)
-        expiration_ms = to_milliseconds(settings.producer_id_expiration)
+        expiration_ms = terms.producer_id_expiration_ms
         works = []
-        for number, group in enumerate(indexed.groups(found.settled, settings.segment_bytes)):
+        for number, group in enumerate(indexed.groups(found.settled, terms.segment_bytes)):
             plan_key = join(self.work_folder(compaction.id), f"group-{number:05d}.json")
             self.store.put(plan_key, indexed.group_plan(group, now_ms, expiration_ms).encode())
             segments = folder.segments[group.first : group.first + group.count]
@@ -353,7 +407,8 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 self._work(compaction, number, self.output_folder(compaction.id, compaction.spec.partition)),
                 segments[0].base_offset,
                 segments,
-                matched if group.is_settled else (),
+                matched if group.is_settled else "",
+                indexed.slices,
                 group.first,
                 len(folder.segments),
                 plan_key,
@@ -394,8 +449,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
         def change(version: Version | None) -> bytes | None:
             self.check_epoch(epoch)
-            before = State() if version is None else self.states.decode(version, State.decode)
-            state = before
+            state = before = self._decoded(version)
             for compaction in compactions:
                 snapshot = replace(listed, state=state)
                 verdict = verdicts[compaction.id] = self.validate(compaction, snapshot, Ledger())
@@ -412,7 +466,8 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         folder, done = snapshot.partitions[spec.partition], (*spec.done, compaction.id)
         if spec.step is Step.INDEX:
             indexed = Indexed(self.store, self.work_folder(compaction.id), folder)
-            settled = indexed.settled(self.policy(), ulid_ms(compaction.id))
+            policy = LogPolicy(min_compaction_lag_ms=spec.terms.min_compaction_lag_ms)
+            settled = indexed.settled(policy, ulid_ms(compaction.id))
             size_bytes = sum(segment.size_bytes for segment in folder.segments)
             return Round(
                 spec.fingerprint,

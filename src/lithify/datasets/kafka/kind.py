@@ -16,6 +16,7 @@ from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.kafka import view
 from lithify.datasets.kafka.dataset import LogDataset, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.garbage import collect
+from lithify.datasets.kafka.places import open_places
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.maintenance import Maintenance
@@ -25,12 +26,8 @@ from lithify.errors import LithifyError, Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids, RandomIds
 from lithify.store.objects import ObjectStore
-from lithify.store.urls import open_store, with_wait
 from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown
-
-PREFIX = "kafka+"
-_OUTPUT_SUFFIX = ".compacted"
 
 
 class LogKind:
@@ -46,16 +43,9 @@ class LogKind:
         waiting: Waiting,
     ) -> LogDataset:
         settings = config.of(KafkaSettings)
-        source_url = url.removeprefix(PREFIX).rstrip("/")
-        source, root = open_store(source_url, config.store_options, waiting)
-        output, output_root = open_store(
-            settings.output or source_url + _OUTPUT_SUFFIX, config.store_options, waiting
-        )
-        if output.url == source.url and f"{output_root}/".startswith(f"{root}/"):
-            raise Refused(f"{url}: the output {output_root} lies in the source, which is never changed")
-        options = with_wait(config.store_options, waiting)
-        places = (wrap(source), root), (wrap(output), output_root)
-        return LogDataset(url, *places, clock, ids, settings, options, options)
+        source, output = open_places(url, settings.output, config, waiting)
+        places = (wrap(source.store), source.root), (wrap(output.store), output.root)
+        return LogDataset(url, *places, clock, ids, settings, source.options, output.options)
 
     def own_place(self, dataset: LogDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.own_folder
@@ -106,8 +96,9 @@ class LogKind:
         except LithifyError as error:
             yield problem("log", str(error), "name a folder of segments, or one of partitions, like orders-0")
             return
-        segments = sum(len(folder.segments) for folder in found.snapshot.partitions.values())
-        yield ok("log", f"{len(found.snapshot.partitions)} partitions, {segments} segments")
+        partitions = found.snapshot.partitions.values()
+        segments = sum(len(folder.segments) for folder in partitions)
+        yield ok("log", f"{_count(len(partitions), 'partition')}, {_count(segments, 'segment')}")
         yield from check_compactions(found)
 
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
@@ -158,3 +149,7 @@ class LogKind:
 
 
 KIND: Kind[LogDataset] = LogKind()
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

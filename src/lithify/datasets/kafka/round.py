@@ -9,13 +9,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.datasets.kafka.facts import SegmentFacts, get_facts, get_transactional, last_of
+from lithify.datasets.kafka.facts import (
+    FENCES,
+    SegmentFacts,
+    StoredRun,
+    get_facts,
+    get_transactional,
+    last_of,
+)
 from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.kernel.layout import CONTROL, Records
 from lithify.datasets.kafka.layouts.segments import PartitionFolder
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, Settled, groups, settle
 from lithify.datasets.kafka.retention import NO_BOUND, active
-from lithify.datasets.kafka.tasks import FENCES, GroupPlan
+from lithify.datasets.kafka.tasks import GroupPlan
 from lithify.datasets.kafka.transactions import Passed, Transactions, fates, follow
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -52,8 +59,8 @@ class Indexed:
         self._walk(store, keys)
 
     @property
-    def runs(self) -> tuple[str, ...]:
-        return tuple(key for facts in self.facts for key in facts.runs)
+    def runs(self) -> tuple[StoredRun, ...]:
+        return tuple(run for facts in self.facts for run in facts.runs)
 
     @property
     def records(self) -> int:

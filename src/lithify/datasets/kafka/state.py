@@ -4,6 +4,8 @@ A *round* takes a partition as its folder was listed (`fingerprint`) through thr
 index, match, rewrite. Each step is published by the next version of this value, which is created only if
 absent, and so is the new folder: it counts from the version on that names it, whatever lies in it before. A
 folder that was published once stays named for ever, since nobody knows who reads it.
+
+The first version says of which log all this is: what is made of another one goes elsewhere.
 """
 
 from __future__ import annotations
@@ -65,6 +67,8 @@ class State:
 
     rounds: Mapping[str, Round] = field(default_factory=dict)
     published: tuple[Ulid, ...] = ()
+    source: str = ""
+    """URL of the log's folder; empty while nobody has begun."""
 
     def with_round(self, partition: str, found: Round) -> State:
         """The state after a step of a partition."""
@@ -82,7 +86,13 @@ class State:
     def encode(self) -> bytes:
         """As JSON."""
         rounds = {name: asdict(found) for name, found in self.rounds.items()}
-        return json.dumps({"version": VERSION, "rounds": rounds, "published": self.published}).encode()
+        document = {
+            "version": VERSION,
+            "source": self.source,
+            "rounds": rounds,
+            "published": self.published,
+        }
+        return json.dumps(document).encode()
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> State:
@@ -94,7 +104,8 @@ class State:
             found = json.loads(data)
             if found["version"] == VERSION:
                 rounds = {text(name): _round(fields) for name, fields in found["rounds"].items()}
-                return cls(rounds, tuple(map(parse_ulid, found["published"])))
+                published = tuple(map(parse_ulid, found["published"]))
+                return cls(rounds, published, text(found["source"]))
             version = found["version"]
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CorruptObject(name, f"does not decode: {error}") from error

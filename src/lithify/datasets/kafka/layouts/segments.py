@@ -55,6 +55,8 @@ class Segment:
     key: str
     base_offset: int
     size_bytes: int
+    modified_ms: int = -1
+    """When it was written last, by its store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,11 @@ def partition_folders(store: ObjectStore, root: str) -> dict[str, str]:
 
 
 def check_output(store: ObjectStore, folder: str) -> None:
-    """`Refused` for a folder directly in a directory of a broker, which would not start there any more."""
-    directory = folder.strip("/").rpartition("/")[0]
-    if any(_name(meta.key) == _LOCK for meta in store.folder(directory).objects):
+    """`Refused` for a directory of a broker, or a folder directly in one, which would not start there any
+    more."""
+    folder = folder.strip("/")
+    places = {folder, folder.rpartition("/")[0]}
+    if any(_name(meta.key) == _LOCK for place in places for meta in store.folder(place).objects):
         raise Refused(
             f"{folder}: lies in a broker's directory, and a broker starts in none with folders that are no "
             "partitions; name another output"
@@ -123,7 +127,7 @@ def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
             continue
         if (base_offset := int(found[1])) > _MAX_OFFSET:
             raise CorruptObject(meta.key, "there is no such offset")
-        segments.append(Segment(meta.key, base_offset, meta.size))
+        segments.append(Segment(meta.key, base_offset, meta.size, meta.last_modified_ms))
     if not segments:
         raise DatasetNotFound(f"{folder}: there are no segments (.log)")
     return PartitionFolder(folder, tuple(segments), _companions(listed), _fingerprint(listed))
