@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from lithify.fleets import Fleet
+    from lithify.groups import Group
     from lithify.serving import Service
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "EngineError",
     "Fenced",
     "Fleet",
+    "Group",
     "HoldLapsed",
     "Job",
     "LithifyError",
@@ -56,6 +58,7 @@ _HOMES = {
         ("Dataset", "Job", "Proposals", "Proposed", "Result", "Status", "open"), "lithify.client"
     ),
     "Fleet": "lithify.fleets",
+    "Group": "lithify.groups",
     "Service": "lithify.serving",
 }
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.config.model import Config
     from lithify.coordination.commit_records import CommitRecords
+    from lithify.coordination.groups import GroupFiles
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.kind import Dataset
     from lithify.datasets.registry import Registered
@@ -316,6 +317,15 @@ def fleet_files(url: str, config: Config, waiting: Waiting, clock: Clock, ids: I
 
     store, folder = open_store(url, config.store_options, waiting)
     return FleetFiles(url, store, folder, clock, ids)
+
+
+def group_files(url: str, config: Config, waiting: Waiting, clock: Clock, ids: Ids) -> GroupFiles:
+    """What the group of copies at `url` keeps in the store."""
+    from lithify.coordination.groups import GroupFiles
+    from lithify.store.urls import open_store
+
+    store, folder = open_store(url, config.store_options_of(url), waiting)
+    return GroupFiles(store, folder, clock, ids)
 
 
 def config_of(rule: Rule, config: Config) -> Config:

@@ -10,6 +10,8 @@ A round has three steps, each a compaction of its own: index, match, rewrite (`t
 when it is to be carried out, and again when it is to be published, if the listing of the source is not the
 one that was planned on. What a step has written is named by its id, which the ledger knew before; so whatever
 lies in a folder whose id neither ledger nor state know is a leftover.
+
+A log may belong to a group of copies, which then says what tombstones and markers may go (`members.py`).
 """
 
 from __future__ import annotations
@@ -26,18 +28,22 @@ from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.config.durations import FOREVER, to_milliseconds
 from lithify.coordination.ledger_documents import LedgerFormat, Values
+from lithify.datasets.kafka.fenced import first_element
 from lithify.datasets.kafka.layouts.segments import (
     PartitionFolder,
     check_output,
+    number_of,
     partition_folders,
     read_folder,
 )
+from lithify.datasets.kafka.members import LogMember, lowest, waits
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
 from lithify.datasets.kafka.retention import NO_BOUND, Rules
 from lithify.datasets.kafka.round import Indexed, segment_key
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import STEPS, Round, State, Step
 from lithify.datasets.kafka.tasks import (
+    OFFSETS,
     IndexTask,
     MatchPlan,
     MatchTask,
@@ -61,11 +67,14 @@ from lithify.planning.admission import Capacity
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
+from lithify.watermarks.groups import Group, Marks, Standing
 
 OWN_FOLDER = "_lithify"
 _MAX_RANGES = 1 << 31
 _LATER = 0.9
 """Priority of what a round has begun: its runs take room until it is whole."""
+_SELDOM = 0.1
+"""Priority of a round that only removes tombstones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,8 @@ class LogSnapshot:
 
     partitions: Mapping[str, PartitionFolder]
     state: State
+    group: Group | None = None
+    """`None` where it belongs to none."""
 
     def done(self, partition: str) -> tuple[Ulid, ...]:
         """The steps that are done of the partition as it is now."""
@@ -149,6 +160,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         settings: KafkaSettings,
         source_options: Mapping[str, str] | None = None,
         output_options: Mapping[str, str] | None = None,
+        member: LogMember | None = None,
     ) -> None:
         """Stores with a prefix in each; the options are those with which tasks open them."""
         self.output_root = output[1]
@@ -158,6 +170,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         self._source_place = Place(self._source.url, source_options or {})
         self._own_place = Place(self.store.url, output_options or {})
         self._settings = settings
+        self.member = member
         folder = join(self.own_folder, "state")
         self.states = VersionedFiles(self.store, folder, ".json", f"{folder}.boundary", ids)
         self._now_ms = clock.now_ms
@@ -181,7 +194,8 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         folders = partition_folders(self._source, self._root)
         check_output(self.store, self.output_root)
         partitions = {name: read_folder(self._source, folder) for name, folder in folders.items()}
-        return LogSnapshot(partitions, self.state())
+        state = self.state()
+        return LogSnapshot(partitions, state, None if self.member is None else self.member.read())
 
     def state(self) -> State:
         """How far Lithify is. `Refused` where that is said of another log."""
@@ -251,7 +265,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     # Planning
 
     def policy(self, *, full: bool = False) -> LogPolicy:
-        """When a partition is worth it, as the settings say; with `full` whenever anything is new."""
+        """When a partition is worth it, as the settings say; with `full` whenever it has changed."""
         settings = self._settings
         lag = settings.max_compaction_lag
         return LogPolicy(
@@ -261,16 +275,31 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             target_object_bytes=settings.segment_bytes,
         )
 
-    def terms(self) -> Terms:
-        """What a step is planned on now."""
+    def terms(self, marks: Marks | None = None) -> Terms:
+        """What a step is planned on now; `marks` say what may be removed, if there is a group."""
         settings = self._settings
+        removed = {} if marks is None else {"tombstones_below": marks.clean, "markers_below": marks.resolved}
         return Terms(
             min_compaction_lag_ms=to_milliseconds(settings.min_compaction_lag),
             delete_retention_ms=to_milliseconds(settings.delete_retention),
             producer_id_expiration_ms=to_milliseconds(settings.producer_id_expiration),
             segment_bytes=int(settings.segment_bytes),
             keep_unkeyed=settings.keep_unkeyed,
+            **removed,
         )
+
+    def _bounds(self, snapshot: LogSnapshot, name: str) -> Marks | None:
+        if self.member is None or snapshot.group is None:
+            return None
+        return self.member.bounds(snapshot.group, snapshot.state, number_of(name))
+
+    def _waits(self, snapshot: LogSnapshot, name: str) -> list[str]:
+        """What of a partition may not go yet, and why, in words."""
+        if self.member is None or snapshot.group is None:
+            return []
+        if not self.member.is_in(snapshot.group, snapshot.state):
+            return [f"{self.member.name} is no member of the group, so tombstones and markers stay"]
+        return waits(snapshot.group, number_of(name))
 
     def propose(
         self,
@@ -295,9 +324,12 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             elif found.next_step is None:
                 notes.append(f"{name}: {_why_done(found)}")
             else:
-                spec = LogSpec(name, folder.fingerprint, found.done, self.terms())
+                terms = self.terms(self._bounds(snapshot, name))
+                spec = LogSpec(name, folder.fingerprint, found.done, terms)
                 cost_bytes, step = self.cost_bytes(spec, snapshot), len(found.done) + 1
                 reason = f"{name}: step {step} of {len(STEPS)} ({found.next_step})"
+                if found.next_step is Step.REWRITE:
+                    reason = "; ".join((reason, *self._waits(snapshot, name)))
                 proposals.append(Proposal(spec, _LATER, cost_bytes, reason))
         ordered = sorted(proposals, key=lambda proposal: -proposal.priority)
         return Plan(tuple(ordered), tuple(notes))
@@ -312,16 +344,26 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             LogObject(segment.base_offset, end, segment.size_bytes, -1, segment.modified_ms)
             for segment, end in zip(segments, ends, strict=True)
         ]
-        clean_below = 0 if before is None else before.bound
-        number = int(name.rpartition("-")[2])
-        found = plan(
-            [Partition(number, objects, clean_below, NO_BOUND)], self.policy(full=full), self._now_ms()
-        )
-        if not found.rounds:
-            return found.notes[0]
+        clean_below = 0 if before is None or full else before.bound
+        known = [Partition(number_of(name), objects, clean_below, NO_BOUND)]
+        found = plan(known, self.policy(full=full), self._now_ms())
         spec = LogSpec(name, folder.fingerprint, (), self.terms())
-        (worth,) = found.rounds
-        return [Proposal(spec, worth.priority, self.cost_bytes(spec, snapshot), worth.reason)]
+        cost_bytes = self.cost_bytes(spec, snapshot)
+        if found.rounds:
+            (worth,) = found.rounds
+            return [Proposal(spec, worth.priority, cost_bytes, worth.reason)]
+        due = self._tombstones_due(before)
+        if due:
+            reason = f"{name}: {due:,} tombstones have stayed for delete.retention.ms"
+            return [Proposal(spec, _SELDOM, cost_bytes, reason)]
+        return found.notes[0]
+
+    def _tombstones_due(self, before: Round | None) -> int:
+        """How many tombstones the last round met whose delete horizon has come since."""
+        if before is None or len(before.done) < len(STEPS):
+            return 0
+        horizon_ms = ulid_ms(before.done[-1]) + to_milliseconds(self._settings.delete_retention)
+        return before.tombstones if self._now_ms() >= horizon_ms else 0
 
     def remember(self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool) -> None:
         """Nothing is worth keeping."""
@@ -455,10 +497,27 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 verdict = verdicts[compaction.id] = self.validate(compaction, snapshot, Ledger())
                 if verdict is None:
                     state = state.with_round(compaction.spec.partition, self._after(compaction, snapshot))
+                    state = self._with_standing(state, compaction, snapshot)
             return None if state == before else state.encode()
 
         self.states.update(change, self._clock, self._rng)
+        published = (one for one in compactions if verdicts[one.id] is None)
+        if self.member is not None and any(one.spec.step is not Step.INDEX for one in published):
+            self.member.tell(self.state, self._update_state)
         return verdicts
+
+    def _update_state(self, change: Callable[[State], State | None]) -> bool:
+        """Whether the state was changed."""
+        is_done = False
+
+        def changed(version: Version | None) -> bytes | None:
+            nonlocal is_done
+            state = change(self._decoded(version))
+            is_done = state is not None
+            return None if state is None else state.encode()
+
+        self.states.update(changed, self._clock, self._rng)
+        return is_done
 
     def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> Round:
         """The round once this step is published."""
@@ -477,12 +536,28 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 len(folder.segments),
                 size_bytes,
                 indexed.records,
+                sum(facts.tombstones for facts in indexed.facts[: len(settled.objects)]),
             )
         found = replace(self._round(snapshot, spec), done=done)
         if spec.step is Step.MATCH:
             return found
         sizes = [output.size_bytes for output in compaction.outputs]
         return replace(found, new_segments=len(sizes), new_bytes=sum(sizes))
+
+    def _with_standing(self, state: State, compaction: LogCompaction, snapshot: LogSnapshot) -> State:
+        """The state with what matching has found out of what is in the partition."""
+        spec = compaction.spec
+        if self.member is None or spec.step is not Step.MATCH:
+            return state
+        found, folder = self._round(snapshot, spec), snapshot.partitions[spec.partition]
+        indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
+        keys = slice_keys(self.work_folder(compaction.id), indexed.slices)
+        parts = len(folder.segments)
+        firsts = [first_element(self.store, f"{key}.dead", OFFSETS, parts) for key in keys]
+        dead = min((int(first) for first in firsts if first is not None), default=None)
+        marks = Marks(lowest(dead, found.bound), lowest(indexed.first_in_transaction, indexed.end_offset))
+        standing = Standing(marks, indexed.end_offset)
+        return replace(state, standings={**state.standings, number_of(spec.partition): standing})
 
     def was_committed(self, compaction: LogCompaction) -> bool:
         return any(compaction.id in found.done for found in self.state().rounds.values())

@@ -6,23 +6,26 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lithify.clock import Clock, SystemClock
-from lithify.compaction.checks import check_compactions
-from lithify.compaction.finding import Finding, ok, problem
+from lithify.compaction.finding import Finding
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.status import Status
 from lithify.config.durations import to_milliseconds
 from lithify.config.model import Config
+from lithify.coordination.groups import GroupFiles
+from lithify.coordination.holds import checked_name
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.kafka import view
+from lithify.datasets.kafka.checks import check_log
 from lithify.datasets.kafka.dataset import LogDataset, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.garbage import collect
-from lithify.datasets.kafka.places import open_places
+from lithify.datasets.kafka.members import LogMember
+from lithify.datasets.kafka.places import open_folder, open_places
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
-from lithify.errors import LithifyError, Refused
+from lithify.errors import Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids, RandomIds
 from lithify.store.objects import ObjectStore
@@ -45,7 +48,8 @@ class LogKind:
         settings = config.of(KafkaSettings)
         source, output = open_places(url, settings.output, config, waiting)
         places = (wrap(source.store), source.root), (wrap(output.store), output.root)
-        return LogDataset(url, *places, clock, ids, settings, source.options, output.options)
+        member = _member(url, settings, config, clock, ids, waiting)
+        return LogDataset(url, *places, clock, ids, settings, source.options, output.options, member)
 
     def own_place(self, dataset: LogDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.own_folder
@@ -91,15 +95,7 @@ class LogKind:
     def check(
         self, open_dataset: Callable[[], LogDataset], find: Callable[[LogDataset], Status], now_ms: int
     ) -> Iterator[Finding]:
-        try:
-            found = find(open_dataset())
-        except LithifyError as error:
-            yield problem("log", str(error), "name a folder of segments, or one of partitions, like orders-0")
-            return
-        partitions = found.snapshot.partitions.values()
-        segments = sum(len(folder.segments) for folder in partitions)
-        yield ok("log", f"{_count(len(partitions), 'partition')}, {_count(segments, 'segment')}")
-        yield from check_compactions(found)
+        return check_log(open_dataset, find, now_ms)
 
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
         assert part == "segments", part
@@ -151,5 +147,12 @@ class LogKind:
 KIND: Kind[LogDataset] = LogKind()
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _member(
+    url: str, settings: KafkaSettings, config: Config, clock: Clock, ids: Ids, waiting: Waiting
+) -> LogMember | None:
+    if settings.group is None:
+        return None
+    if settings.member is None:
+        raise Refused(f"{url}: belongs to a group, where it needs a name; set kafka.member")
+    folder = open_folder(settings.group, config, waiting)
+    return LogMember(GroupFiles(folder.store, folder.root, clock, ids), checked_name(settings.member))

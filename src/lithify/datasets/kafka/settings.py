@@ -42,4 +42,8 @@ class KafkaSettings(OwnSection):
     producer_id_expiration: Duration = Field(
         default=timedelta(days=1), description="How long a silent producer is remembered"
     )
+    group: str | None = Field(
+        default=None, description="URL of the folder of the group of copies it belongs to; unset: to none"
+    )
+    member: str | None = Field(default=None, description="Its name in that group")
     garbage: CollectionSettings = CollectionSettings(min_age=timedelta(hours=1))

@@ -19,6 +19,7 @@ from typing import Any
 from lithify.errors import CorruptObject, Unsupported
 from lithify.ids import Ulid, parse_ulid
 from lithify.jsonvalues import text, whole_number
+from lithify.watermarks.groups import Marks, Standing
 
 VERSION = 1
 _MOST = (1 << 63) - 1
@@ -50,6 +51,8 @@ class Round:
     segments: int
     size_bytes: int
     records: int
+    tombstones: int = 0
+    """Among what is settled."""
     new_segments: int = 0
     new_bytes: int = 0
 
@@ -69,6 +72,10 @@ class State:
     published: tuple[Ulid, ...] = ()
     source: str = ""
     """URL of the log's folder; empty while nobody has begun."""
+    incarnation: str = ""
+    """Of the log in its group; empty while it is in none."""
+    standings: Mapping[int, Standing] = field(default_factory=dict)
+    """By number of the partition, what was in it when it was read last (`members`)."""
 
     def with_round(self, partition: str, found: Round) -> State:
         """The state after a step of a partition."""
@@ -91,6 +98,11 @@ class State:
             "source": self.source,
             "rounds": rounds,
             "published": self.published,
+            "incarnation": self.incarnation,
+            "standings": {
+                str(number): [one.marks.clean, one.marks.resolved, one.end]
+                for number, one in self.standings.items()
+            },
         }
         return json.dumps(document).encode()
 
@@ -105,7 +117,8 @@ class State:
             if found["version"] == VERSION:
                 rounds = {text(name): _round(fields) for name, fields in found["rounds"].items()}
                 published = tuple(map(parse_ulid, found["published"]))
-                return cls(rounds, published, text(found["source"]))
+                standings = {int(n): _standing(three) for n, three in found["standings"].items()}
+                return cls(rounds, published, text(found["source"]), text(found["incarnation"]), standings)
             version = found["version"]
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CorruptObject(name, f"does not decode: {error}") from error
@@ -122,3 +135,8 @@ def _round(fields: Mapping[str, Any]) -> Round:
     if not 1 <= len(done) <= len(STEPS):
         raise ValueError(f"{len(done)} steps are done")
     return Round(text(fields["fingerprint"]), done, **numbers)
+
+
+def _standing(three: Any) -> Standing:
+    clean, resolved, end = (whole_number(value, most=_MOST) for value in three)
+    return Standing(Marks(clean, resolved), end)

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -37,6 +39,7 @@ from lithify.datasets.kafka.retention import (
     LastRecord,
     Offsets,
     Rules,
+    dropped,
     empty_to_retain,
     last_records,
     retention,
@@ -50,6 +53,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 
 OFFSETS = np.dtype("<i8")
+NO_ROWS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +242,9 @@ class _Movements:
         if self._reporter is not None:
             self._reporter.close()
 
-    def result(self, output: Output, **rows: int) -> TaskResult:
+    def result(self, output: Output, rows: Mapping[str, int] = NO_ROWS) -> TaskResult:
         cpu_s = time.process_time() - self._began_s
-        return TaskResult(output, rows, self.bytes_read, self.bytes_written, cpu_s)
+        return TaskResult(output, dict(rows), self.bytes_read, self.bytes_written, cpu_s)
 
 
 def index_segment(task: IndexTask) -> TaskResult:
@@ -296,7 +300,7 @@ def _index(task: IndexTask, own: ObjectStore, movements: _Movements) -> TaskResu
         raise CorruptObject(task.segment.key, reason)
     size = put_facts(own, target, facts, np.concatenate(transactional))
     movements.moved(0, size)
-    return movements.result(Output(target, size), records=facts.records)
+    return movements.result(Output(target, size))
 
 
 def _match(task: MatchTask, own: ObjectStore, movements: _Movements) -> TaskResult:
@@ -319,14 +323,13 @@ def _match(task: MatchTask, own: ObjectStore, movements: _Movements) -> TaskResu
         ends = np.searchsorted(offsets, np.array(plan.fences, np.int64))
         written += put_fenced(own, task.work.target + suffix, offsets.astype(OFFSETS), ends)
     movements.moved(0, written)
-    output = Output(task.work.target, written)
-    return movements.result(output, keys=found.keys, superseded=len(found.dead))
+    return movements.result(Output(task.work.target, written))
 
 
 def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> TaskResult:
     source = task.work.source.open()
     plan = GroupPlan.decode(own.get(task.plan), task.plan)
-    passed, records_in, records_out, after = plan.passed, 0, 0, task.base_offset - 1
+    passed, after, rows = plan.passed, task.base_offset - 1, Counter[str]()
     for key in task.companions:
         own.put(join(task.work.target, key.rpartition("/")[2]), source.get(key))
     dead = pinned = NO_OFFSETS
@@ -347,14 +350,13 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> Task
                 stays = retention(found, what, task.rules, empty, dead, pinned)
                 kept = filtered(found, stays)
                 writer.write(kept, plan.aborted)
-                records_in += len(found.records)
-                records_out += int(stays.keep.sum())
+                rows.update(rows_in=len(found.records), rows_out=int(stays.keep.sum()))
+                rows.update(dropped(found, what, stays.keep, dead))
                 movements.moved(len(data), len(kept))
         written = writer.close()
     finally:
         writer.abort()
-    output = Output(written.key, written.size_bytes)
-    return movements.result(output, records=records_in, kept=records_out)
+    return movements.result(Output(written.key, written.size_bytes), rows)
 
 
 def _offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets:

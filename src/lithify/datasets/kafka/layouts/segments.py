@@ -223,6 +223,11 @@ def _fingerprint(listed: list[ObjectMeta]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def number_of(partition: str) -> int:
+    """The number of a partition with this name."""
+    return _name_and_number(partition)[1]
+
+
 def _name(key: str) -> str:
     return key.rstrip("/").rpartition("/")[2]
 
