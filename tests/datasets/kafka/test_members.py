@@ -8,15 +8,23 @@ from dataclasses import dataclass, field
 import pytest
 
 from lithify.compaction.finding import Finding
+from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.groups import GroupFiles
 from lithify.datasets.kafka.checks import FROZEN_MS, check_log
 from lithify.datasets.kafka.dataset import LogDataset
+from lithify.datasets.kafka.kernel.layout import CONTROL
+from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.members import LogMember
+from lithify.datasets.kafka.record_batches import decode
 from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.errors import StoreError
 from lithify.ids import RandomIds
 from lithify.service.status import status
+from lithify.store.wrapped import Call
 from lithify.testing import ManualClock, MemoryStore
-from lithify.watermarks.groups import Group, Marks
+from lithify.testing.faulty import Fault, FaultyStore
+from lithify.watermarks.groups import Group, Marks, Role
+from lithify.watermarks.model import Member
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.folders import put_segments, read_rows
 from tests.datasets.kafka.logs import Batch
@@ -37,13 +45,19 @@ class Copies:
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
     topics: dict[str, Topic] = field(default_factory=dict)
 
+    is_away: bool = False
+    """Whether marks cannot be written."""
+
     def __post_init__(self) -> None:
         self.memory = MemoryStore(self.clock)
         self.files.begin()
 
     @property
     def files(self) -> GroupFiles:
-        return GroupFiles(self.memory, "group", self.clock, RandomIds())
+        return GroupFiles(FaultyStore(self.memory, self._fault), "group", self.clock, RandomIds())
+
+    def _fault(self, number: int, call: Call) -> Fault | None:
+        return Fault.FAIL_BEFORE if self.is_away and call.method in ("create", "replace") else None
 
     @property
     def group(self) -> Group:
@@ -136,7 +150,7 @@ def test_a_tombstone_waits_for_a_copy_until_it_was_compacted_and_taken_over(copi
     assert TOMBSTONE not in copies.compact("a")
 
 
-def test_the_reason_says_who_is_waited_for(copies: Copies) -> None:
+def test_what_may_be_removed_stands_in_the_spec(copies: Copies) -> None:
     summary = copies.topics["a"].compact(copies.opened("a"))
     assert len(summary.committed) == 3
     dataset = copies.opened("a")
@@ -153,11 +167,7 @@ def test_removing_the_slowest_unblocks(copies: Copies) -> None:
 
 def test_a_reader_that_is_behind_keeps_a_tombstone(copies: Copies) -> None:
     copies.files.leave("b")
-    reader = copies.files.join
-    from lithify.watermarks.groups import Role
-    from lithify.watermarks.model import Member
-
-    reader(Member("warehouse", "1"), Role.READER, {0: 3})
+    copies.files.join(Member("warehouse", "1"), Role.READER, {0: 3})
     assert TOMBSTONE in copies.compact("a")
 
 
@@ -176,10 +186,6 @@ def test_markers_stay_while_another_copy_has_records_of_the_transaction() -> Non
     copies.a_day_later()
 
     def markers(name: str) -> int:
-        from lithify.datasets.kafka.kernel.layout import CONTROL
-        from lithify.datasets.kafka.layouts.segments import read_folder
-        from lithify.datasets.kafka.record_batches import decode
-
         topic, folder = copies.topics[name], published(copies.opened(name))
         data = b"".join(topic.store.get(one.key) for one in read_folder(topic.store, folder).segments)
         batches = decode(data, "log").batches
@@ -233,13 +239,19 @@ def test_what_the_doctor_says_of_a_group(copies: Copies) -> None:
     assert said[1].startswith("partition 0: tombstones from offset 0 on have waited for b for 7d")
 
 
-def test_a_run_killed_before_it_has_said_anything_says_it_later(copies: Copies) -> None:
-    """Matching was published; the group did not hear of it. Rewriting is, and it does."""
+def test_who_dies_before_it_has_said_anything_says_it_when_it_commits_again(copies: Copies) -> None:
     dataset = copies.opened("a")
-    assert dataset.member is not None
-    tell = dataset.member.tell
-    copies.topics["a"].compact(dataset)
-    state = dataset.state()
-    assert state.standings[0].marks.clean == 5
-    tell(dataset.state, dataset._update_state)
+    for step in range(2):
+        (proposal,) = dataset.propose(dataset.snapshot(), Ledger(), full=True).proposals
+        compaction = Compaction(RandomIds().ulid(copies.clock.now_ms() + step), proposal.spec)
+        for work in dataset.prepare(compaction, dataset.snapshot()).works:
+            work.function(work.argument)
+        epoch = dataset.take_epoch()
+        if step:
+            copies.is_away = True
+            with pytest.raises(StoreError):
+                dataset.commit([compaction], epoch)
+            copies.is_away = False
+            assert copies.marks("a").clean == 0
+        assert dataset.commit([compaction], epoch) == {compaction.id: None}
     assert copies.marks("a").clean == 5

@@ -493,6 +493,9 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             self.check_epoch(epoch)
             state = before = self._decoded(version)
             for compaction in compactions:
+                if state.has(compaction.id):  # by somebody who died, or failed, before saying so
+                    verdicts[compaction.id] = None
+                    continue
                 snapshot = replace(listed, state=state)
                 verdict = verdicts[compaction.id] = self.validate(compaction, snapshot, Ledger())
                 if verdict is None:
@@ -560,7 +563,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         return replace(state, standings={**state.standings, number_of(spec.partition): standing})
 
     def was_committed(self, compaction: LogCompaction) -> bool:
-        return any(compaction.id in found.done for found in self.state().rounds.values())
+        return self.state().has(compaction.id)
 
 
 def _why_done(found: Round) -> str:

@@ -84,6 +84,12 @@ class State:
             published = (*published, found.done[-1])
         return replace(self, rounds={**self.rounds, partition: found}, published=published)
 
+    def has(self, compaction_id: Ulid) -> bool:
+        """Whether a compaction was published, as far as is known."""
+        return compaction_id in self.published or any(
+            compaction_id in found.done for found in self.rounds.values()
+        )
+
     def named(self) -> frozenset[Ulid]:
         """Compactions whose outputs are needed: those of a round that is not whole yet, and what was
         published."""
