@@ -32,7 +32,11 @@ def check_log(
         return
     partitions = found.snapshot.partitions.values()
     segments = sum(len(folder.segments) for folder in partitions)
-    yield ok("log", f"{_count(len(partitions), 'partition')}, {_count(segments, 'segment')}")
+    what = f"{_count(len(partitions), 'partition')}, {_count(segments, 'segment')}"
+    if dataset.refusal is not None:
+        yield warning("log", f"{what}; it {dataset.refusal}", "look at it with lithify plan")
+        return
+    yield ok("log", what)
     yield from check_compactions(found)
     yield from _check_group(dataset, found.snapshot, now_ms)
 

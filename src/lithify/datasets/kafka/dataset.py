@@ -19,6 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
@@ -29,13 +30,9 @@ from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.config.durations import FOREVER, to_milliseconds
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.kafka.fenced import first_element
-from lithify.datasets.kafka.layouts.segments import (
-    PartitionFolder,
-    check_output,
-    number_of,
-    partition_folders,
-    read_folder,
-)
+from lithify.datasets.kafka.layouts.contract import Layout, PartitionFolder
+from lithify.datasets.kafka.layouts.objects import ObjectTopic
+from lithify.datasets.kafka.layouts.segments import SegmentFolders, number_of
 from lithify.datasets.kafka.members import LogMember, lowest, waits
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
 from lithify.datasets.kafka.retention import NO_BOUND, Rules
@@ -175,11 +172,27 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         self.states = VersionedFiles(self.store, folder, ".json", f"{folder}.boundary", ids)
         self._now_ms = clock.now_ms
 
+    @cached_property
+    def _layout(self) -> Layout:
+        place = self._source, self._root
+        return ObjectTopic(*place) if ObjectTopic.is_at(*place) else SegmentFolders(*place)
+
     # Leadership
+
+    @property
+    def refusal(self) -> str | None:
+        """Why it can be planned and shown, but not compacted; `None` when it can."""
+        return self._layout.refusal
+
+    def epoch(self) -> int:
+        """`Refused` where nobody may compact it."""
+        if self.refusal is not None:
+            raise Refused(f"{self.url}: {self.refusal}")
+        return super().epoch()
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """Says first of which log the output is."""
-        self.snapshot()  # refuses where there is nothing
+        self.epoch()  # refuses where there is nothing
 
         def claim(version: Version | None) -> bytes | None:
             state = self._decoded(version)
@@ -191,9 +204,8 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     # Reading
 
     def snapshot(self) -> LogSnapshot:
-        folders = partition_folders(self._source, self._root)
-        check_output(self.store, self.output_root)
-        partitions = {name: read_folder(self._source, folder) for name, folder in folders.items()}
+        partitions = self._layout.partitions()
+        self._layout.check_output(self.store, self.output_root)
         state = self.state()
         return LogSnapshot(partitions, state, None if self.member is None else self.member.read())
 
@@ -272,7 +284,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             min_cleanable_dirty_ratio=0.0 if full else settings.min_cleanable_dirty_ratio,
             min_compaction_lag_ms=to_milliseconds(settings.min_compaction_lag),
             max_compaction_lag_ms=None if lag == FOREVER else to_milliseconds(lag),
-            target_object_bytes=settings.segment_bytes,
+            target_object_bytes=self._layout.target_bytes or settings.segment_bytes,
         )
 
     def terms(self, marks: Marks | None = None) -> Terms:
@@ -331,6 +343,8 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 if found.next_step is Step.REWRITE:
                     reason = "; ".join((reason, *self._waits(snapshot, name)))
                 proposals.append(Proposal(spec, _LATER, cost_bytes, reason))
+        if self.refusal is not None:
+            notes.append(f"{self.url}: {self.refusal}")
         ordered = sorted(proposals, key=lambda proposal: -proposal.priority)
         return Plan(tuple(ordered), tuple(notes))
 

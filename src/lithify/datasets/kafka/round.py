@@ -19,7 +19,7 @@ from lithify.datasets.kafka.facts import (
 )
 from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.kernel.layout import CONTROL, Records
-from lithify.datasets.kafka.layouts.segments import PartitionFolder
+from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, Settled, groups, settle
 from lithify.datasets.kafka.retention import NO_BOUND, active
 from lithify.datasets.kafka.tasks import GroupPlan

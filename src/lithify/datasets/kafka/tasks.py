@@ -31,7 +31,8 @@ from lithify.datasets.kafka.fenced import get_parts, put_fenced
 from lithify.datasets.kafka.index import index, match, part, slices
 from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.kernel.layout import BATCH, CONTROL, TRANSACTIONAL, Records
-from lithify.datasets.kafka.layouts.segments import Segment, SegmentWriter, pieces
+from lithify.datasets.kafka.layouts.contract import Segment
+from lithify.datasets.kafka.layouts.segments import SegmentWriter, pieces
 from lithify.datasets.kafka.record_batches import decode, filtered
 from lithify.datasets.kafka.retention import (
     NO_BOUND,
