@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
 from lithify.compaction.finding import Finding
 from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.groups import GroupFiles
+from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.checks import FROZEN_MS, check_log
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.kernel.layout import CONTROL
@@ -19,9 +21,11 @@ from lithify.datasets.kafka.record_batches import decode
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.errors import StoreError
 from lithify.ids import RandomIds
+from lithify.service import one_shot
 from lithify.service.status import status
 from lithify.store.wrapped import Call
 from lithify.testing import ManualClock, MemoryStore
+from lithify.testing.engine import InlineEngine
 from lithify.testing.faulty import Fault, FaultyStore
 from lithify.watermarks.groups import Group, Marks, Role
 from lithify.watermarks.model import Member
@@ -77,7 +81,14 @@ class Copies:
     def compact(self, name: str) -> list[int]:
         """The offsets that are left in the compacted folder."""
         dataset = self.opened(name)
-        assert self.topics[name].compact(dataset).started
+        assert one_shot.run(
+            dataset,
+            InlineEngine(),
+            self.clock,
+            RandomIds(),
+            Leadership(dataset, self.clock, RandomIds()),
+            planner=partial(dataset.propose, full=True),
+        ).started
         return [row[0] for row in read_rows(self.topics[name].store, published(dataset))]
 
     def adopt(self, name: str) -> None:
@@ -151,8 +162,7 @@ def test_a_tombstone_waits_for_a_copy_until_it_was_compacted_and_taken_over(copi
 
 
 def test_what_may_be_removed_stands_in_the_spec(copies: Copies) -> None:
-    summary = copies.topics["a"].compact(copies.opened("a"))
-    assert len(summary.committed) == 3
+    copies.compact("a")
     dataset = copies.opened("a")
     terms = [one.spec.terms for one in (dataset.ledger() or pytest.fail("no ledger")).compactions]
     assert terms[-1].tombstones_below == 0
@@ -237,6 +247,24 @@ def test_what_the_doctor_says_of_a_group(copies: Copies) -> None:
     said = [finding.says for finding in copies.findings("a")]
     assert said[0] == "a is one of 2 members"
     assert said[1].startswith("partition 0: tombstones from offset 0 on have waited for b for 7d")
+
+
+def test_a_place_in_the_group_that_was_lost_since_is_refused(copies: Copies) -> None:
+    copies.files.leave("b")
+    copies.compact("a")
+    dataset = copies.opened("a")
+    ledger = dataset.ledger()
+    assert ledger is not None
+    last = ledger.compactions[-1]
+    state = dataset.state()
+    found = state.rounds[NAME]
+    before = replace(state, rounds={NAME: replace(found, done=found.done[:2])})
+    snapshot = replace(dataset.snapshot(), state=before)
+    assert dataset.validate(last, snapshot, ledger) is None
+    copies.files.leave("a")
+    reason = dataset.validate(last, replace(snapshot, group=copies.group), ledger)
+    assert reason is not None
+    assert "its place in the group" in reason
 
 
 def test_who_dies_before_it_has_said_anything_says_it_when_it_commits_again(copies: Copies) -> None:

@@ -391,6 +391,9 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             return f"{spec.partition} has changed since it was planned: somebody writes into {folder.folder}"
         if snapshot.done(spec.partition) != spec.done:
             return f"{spec.partition}: another compaction has done the step ({spec.step}) meanwhile"
+        bounds = self._bounds(snapshot, spec.partition) if spec.step is Step.REWRITE else None
+        if bounds is not None and not spec.terms.keeps_to(bounds.clean, bounds.resolved):
+            return f"{spec.partition}: its place in the group is another than when it was planned"
         return None
 
     def needs_worker(self, compaction: LogCompaction, snapshot: LogSnapshot) -> bool:

@@ -28,6 +28,10 @@ class Terms:
     markers_below: int = NO_BOUND
     """Offset from which on markers stay: some copy may have what they decide."""
 
+    def keeps_to(self, tombstones_below: int, markers_below: int) -> bool:
+        """Whether nothing is removed from these offsets on."""
+        return self.tombstones_below <= tombstones_below and self.markers_below <= markers_below
+
     def fields(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self)
