@@ -13,7 +13,7 @@ from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.groups import GroupFiles
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.checks import FROZEN_MS, check_log
-from lithify.datasets.kafka.dataset import LogDataset
+from lithify.datasets.kafka.dataset import LogCompaction, LogDataset
 from lithify.datasets.kafka.kernel.layout import CONTROL
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.members import LogMember
@@ -112,6 +112,15 @@ class Copies:
     def a_day_later(self) -> None:
         self.clock.advance_s(DAY_MS / 1000 + 60)
 
+    def rewrite_of(self, name: str) -> LogCompaction:
+        """The last step of its last round."""
+        dataset = self.opened(name)
+        ledger = dataset.ledger()
+        assert ledger is not None
+        found = ledger.get(dataset.state().rounds[NAME].done[-1])
+        assert found is not None
+        return found
+
     def marks(self, name: str) -> Marks:
         return self.group.members[name].marks[0]
 
@@ -163,9 +172,7 @@ def test_a_tombstone_waits_for_a_copy_until_it_was_compacted_and_taken_over(copi
 
 def test_what_may_be_removed_stands_in_the_spec(copies: Copies) -> None:
     copies.compact("a")
-    dataset = copies.opened("a")
-    terms = [one.spec.terms for one in (dataset.ledger() or pytest.fail("no ledger")).compactions]
-    assert terms[-1].tombstones_below == 0
+    assert copies.rewrite_of("a").spec.terms.tombstones_below == 0
 
 
 def test_removing_the_slowest_unblocks(copies: Copies) -> None:
@@ -207,6 +214,7 @@ def test_markers_stay_while_another_copy_has_records_of_the_transaction() -> Non
     copies.adopt("b")
     copies.compact("b")
     copies.adopt("a")
+    copies.a_day_later()
     copies.compact("a")
     assert markers("a") == 0
 
@@ -233,8 +241,7 @@ def test_a_log_that_comes_too_late_removes_nothing(caplog: pytest.LogCaptureFixt
         copies.compact("late")
     assert "comes too late" in caplog.text
     assert "late" not in copies.group.members
-    dataset = copies.opened("late")
-    terms = (dataset.ledger() or pytest.fail("no ledger")).compactions[-1].spec.terms
+    terms = copies.rewrite_of("late").spec.terms
     assert (terms.tombstones_below, terms.markers_below) == (0, 0)
     (finding,) = copies.findings("late")
     assert "no member as late" in finding.says
@@ -252,10 +259,7 @@ def test_what_the_doctor_says_of_a_group(copies: Copies) -> None:
 def test_a_place_in_the_group_that_was_lost_since_is_refused(copies: Copies) -> None:
     copies.files.leave("b")
     copies.compact("a")
-    dataset = copies.opened("a")
-    ledger = dataset.ledger()
-    assert ledger is not None
-    last = ledger.compactions[-1]
+    dataset, last, ledger = copies.opened("a"), copies.rewrite_of("a"), Ledger()
     state = dataset.state()
     found = state.rounds[NAME]
     before = replace(state, rounds={NAME: replace(found, done=found.done[:2])})

@@ -43,9 +43,9 @@ def test_nothing_is_written(topic: Path) -> None:
     before = sorted(path for path in topic.parents[3].rglob("*") if path.is_file())
     url = f"kafka+file://{topic}"
     for command in ("compact", "run", "coordinator"):
-        result = run([command, url])
-        assert result.exit_code == 2, command
-        assert "only looked at so far" in result.stderr
+        refused = run([command, url])
+        assert refused.exit_code == 2, command
+        assert "only looked at so far" in refused.stderr
     result = invoke("doctor", "--json", url)
     (found,) = [f for f in json.loads(result.stdout) if f["check"] == "log"]
     assert found["severity"] == "warning"

@@ -325,9 +325,9 @@ def test_settings_may_change_between_planning_and_the_end_of_a_step() -> None:
     plan = topic.opened(KafkaSettings(segment_bytes=7)).propose(topic.opened().snapshot(), Ledger())
     encoded = topic.opened().encode_spec(plan.proposals[0].spec)
     assert topic.opened().decode_spec(encoded).terms.segment_bytes == 7
-    for wrong in ('"segment_bytes": 0', '"segment_bytes": "7"'):
+    for wrong in ('"segment_bytes":0', '"segment_bytes":"7"'):
         with pytest.raises(CorruptObject):
-            topic.opened().decode_spec(encoded.replace('"segment_bytes": 7', wrong))
+            topic.opened().decode_spec(encoded.replace('"segment_bytes":7', wrong))
 
 
 def test_old_segments_are_due_though_little_is_new() -> None:
