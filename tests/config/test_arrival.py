@@ -232,8 +232,12 @@ CASES |= {
     "kafka.keep_unkeyed": Case(True, True, lambda b: b.log().terms().keep_unkeyed),
     "kafka.segment_bytes": Case(7, 7, lambda b: b.log().terms().segment_bytes),
     "kafka.producer_id_expiration": Case("7s", 7000, lambda b: b.log().terms().producer_id_expiration_ms),
+    "kafka.group": Case("memory://groups/orders", "orders/marks", lambda b: b.log().member._files._marks),
+    "kafka.member": Case("eu", "eu", lambda b: b.log().member.name),
     **under("kafka.garbage", collected("all", LOG)),
 }
+IN_A_GROUP = {"kafka.group": "kafka.member=eu", "kafka.member": "kafka.group=memory://groups/orders"}
+"""The one is nothing without the other."""
 ELSEWHERE = {"log.format", "log.level", "metrics.host"}
 """Below: they need another one, or take effect in a process as a whole."""
 
@@ -269,6 +273,8 @@ def test_a_setting_arrives(
     sets = []
     if name.startswith("slatedb.segments.") and not name.endswith("pattern"):
         sets.append("slatedb.segments.pattern=%Y")
+    if name in IN_A_GROUP:
+        sets.append(IN_A_GROUP[name])
     if name.startswith("iceberg.") or name == "service.store_wait":
         sets.append(f"store_options.uri=sqlite:///{folder}/catalog.db")
     file = None

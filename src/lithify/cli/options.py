@@ -48,7 +48,7 @@ Full = Annotated[
     typer.Option(
         "--full",
         help="Merge everything into one sorted run per segment; of a table, every chunk that is not compact, "
-        "also those that would wait; of a log, every partition with anything new.",
+        "also those that would wait; of a log, every partition that has changed.",
     ),
 ]
 Master = Annotated[
