@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from lithify.events import Observer
     from lithify.fleet.catalog import Rule
     from lithify.fleet.files import FleetFiles
+    from lithify.fleet.members import Role
+    from lithify.fleet.metrics import FleetMetrics
     from lithify.ids import Ids
     from lithify.observe.metrics import Metrics
     from lithify.service.coordinator import Coordinator
@@ -309,12 +311,30 @@ def loop_options(config: Config) -> LoopOptions:
     )
 
 
-def fleet_files(url: str, config: Config, waiting: Waiting, clock: Clock, ids: Ids) -> FleetFiles:
-    """What the fleet at `url` keeps in the store."""
+def fleet_metrics(roles: Iterable[Role]) -> FleetMetrics:
+    """What counts in a process that is these members of a fleet."""
+    from lithify.clock import SystemClock
+    from lithify.fleet.metrics import FleetMetrics
+
+    return FleetMetrics(SystemClock(), metrics(coordinates=False), roles)
+
+
+def fleet_files(
+    url: str,
+    config: Config,
+    waiting: Waiting,
+    clock: Clock,
+    ids: Ids,
+    count: Callable[[Verb, Answer], None] | None = None,
+) -> FleetFiles:
+    """What the fleet at `url` keeps in the store; `count` is told of the requests for it."""
     from lithify.fleet.files import FleetFiles
+    from lithify.store.metered import MeteredStore
     from lithify.store.urls import open_store
 
     store, folder = open_store(url, config.store_options, waiting)
+    if count is not None:
+        store = MeteredStore(store, count)
     return FleetFiles(url, store, folder, clock, ids)
 
 
