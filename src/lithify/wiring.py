@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lithify.datasets.registry import all_registered, registered_for
+from lithify.redaction import redact
 
 COMPILING_AFTER_S = 4.0
 """Shorter runs have nothing to wait for."""
@@ -93,11 +94,26 @@ def metrics(*, coordinates: bool) -> Metrics:
     return Metrics(SystemClock(), coordinates=coordinates, other_names=other_names)
 
 
-def spark_engine(config: Config, urls: Iterable[str], spark: Any = None) -> SparkEngine:
-    """The engine for these datasets; it starts Spark with its first call, or runs on the session `spark`."""
+def spark_engine(
+    config: Config, urls: Sequence[str], spark: Any = None, what: str | None = None
+) -> SparkEngine:
+    """The engine for these datasets; it starts Spark with its first call, or runs on the session `spark`.
+    `what` they are together, if that has a name."""
     from lithify.engine.spark import SparkEngine
 
-    return SparkEngine(config.spark.master, conf=config.spark.conf, preload=preload(urls), spark=spark)
+    return SparkEngine(
+        config.spark.master,
+        app_name=app_name(urls if what is None else [what]),
+        conf=config.spark.conf,
+        preload=preload(urls),
+        spark=spark,
+    )
+
+
+def app_name(urls: Sequence[str]) -> str:
+    """What Spark's pages call an application of ours, unless `spark.app.name` is set."""
+    first, others = next(iter(urls), ""), len(urls) - 1
+    return redact(f"lithify {first}{f' and {others} more' if others > 0 else ''}".strip())
 
 
 def preload(urls: Iterable[str]) -> str:
