@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.config.model import Config
     from lithify.coordination.commit_records import CommitRecords
+    from lithify.coordination.groups import GroupFiles
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.kind import Dataset
     from lithify.datasets.registry import Registered
@@ -352,6 +353,15 @@ def fleet_files(
     if count is not None:
         store = MeteredStore(store, count)
     return FleetFiles(url, store, folder, clock, ids)
+
+
+def group_files(url: str, config: Config, waiting: Waiting, clock: Clock, ids: Ids) -> GroupFiles:
+    """What the group of copies at `url` keeps in the store."""
+    from lithify.coordination.groups import GroupFiles
+    from lithify.store.urls import open_store
+
+    store, folder = open_store(url, config.store_options_of(url), waiting)
+    return GroupFiles(store, folder, clock, ids)
 
 
 def config_of(rule: Rule, config: Config) -> Config:
