@@ -7,21 +7,19 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 
 from lithify import errors
 from lithify.cli.config import as_toml
 from lithify.cli.doctor import UNHEALTHY
-from lithify.cli.main import app
 from lithify.cli.running import INTERRUPTED, TERMINATED
 from lithify.config.loading import FILE_VARIABLE, load
 from lithify.config.model import options
 from lithify.datasets.registry import config_type
 from lithify.engine.settings import PRELOAD_VARIABLE
 from lithify.usercache import CACHE_VARIABLE
+from tests.cli.invoking import COMMAND
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
@@ -48,7 +46,7 @@ def is_setting(name: str) -> bool:
 
 @pytest.mark.parametrize(("document", "line"), sorted(set(commands())))
 def test_commands_and_options_exist(document: str, line: str) -> None:
-    command: Any = typer.main.get_command(app)
+    command = COMMAND
     words = shlex.split(re.sub(r"\$\([^)]*\)", "x", line))[1:]
     while hasattr(command, "commands") and words:
         known = {opt for p in command.params for opt in (*p.opts, *p.secondary_opts)}
@@ -74,9 +72,8 @@ def test_there_is_something_to_check() -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    command: Any = typer.main.get_command(app)
     shown = {line.split()[1] for document, line in commands() if document == "README.md"}
-    assert set(command.commands) <= shown
+    assert set(COMMAND.commands) <= shown
 
 
 def test_the_settings_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
