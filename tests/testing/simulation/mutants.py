@@ -36,6 +36,7 @@ from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation import rules
 from lithify.testing.simulation.scenario import RENEW_AFTER_MS
 
+FIRST_SEED = 5_000
 _NEVER_MS = 1 << 62
 
 
@@ -47,8 +48,8 @@ class Mutant:
     noticed_by: tuple[str, ...]
     changes: tuple[tuple[Any, str, Any], ...]
     """Where, what, and the wrong one."""
-    first_seed: int = 5_000
-    """Where a search begins; later than this where it would take long."""
+    first_seed: int = FIRST_SEED
+    """Where a test begins to search; later than this where that would take long."""
 
     def __str__(self) -> str:
         return self.name
