@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import sqlite3
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -53,6 +55,8 @@ from pyiceberg.types import (
     StructType,
     TimestamptzType,
 )
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from lithify.datasets.iceberg.ownership import data_prefix, mark_of
 from lithify.ids import RandomIds
@@ -77,6 +81,15 @@ ARROW = pa.schema(
 PATH_ID, POSITION_ID = 2147483546, 2147483545
 
 Row = tuple[datetime | None, int, str]
+
+
+@event.listens_for(Engine, "connect")
+def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:
+    """In tests processes die, machines do not; a commit to SQLite would wait for the disk three times. Not
+    where somebody has locked the database."""
+    if isinstance(connection, sqlite3.Connection):
+        with suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA synchronous=OFF")
 
 
 def new_catalog(
