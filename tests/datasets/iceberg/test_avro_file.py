@@ -17,18 +17,18 @@ from lithify.datasets.iceberg.avro_file import MAX_BLOCK_BYTES, BoundedDecoder
 from lithify.datasets.iceberg.manifests import live_entries, manifests_of
 from lithify.errors import CorruptObject
 from tests.datasets.iceberg.avro import read_avro, write_avro
-from tests.datasets.iceberg.tables import append, fresh, make_rows, new_table
+from tests.datasets.iceberg.tables import append, fresh, make_rows, new_catalog, new_table
 
 IO = PyArrowFileIO()
 FILES = 12
 CODECS = ("null", "deflate", "bzip2", "zstandard", "snappy")
 
 
-@pytest.fixture
-def manifest(catalog: Catalog) -> ManifestFile:
-    """A manifest with several files, and an entry in a list."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[ManifestFile, bytes]:
+    """A manifest with several files as an entry in a list, and its content."""
     table = new_table(
-        catalog,
+        new_catalog(tmp_path_factory.mktemp("manifests")),
         properties={"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"},
     )
     for _ in range(FILES):
@@ -37,6 +37,14 @@ def manifest(catalog: Catalog) -> ManifestFile:
     assert head is not None
     manifest = max(manifests_of(IO, head), key=lambda found: found.existing_files_count or 0)
     assert len(live_entries(IO, manifest)) > 2
+    return manifest, path_of(manifest).read_bytes()
+
+
+@pytest.fixture
+def manifest(written: tuple[ManifestFile, bytes]) -> ManifestFile:
+    """As it was written, whatever was done to it."""
+    manifest, content = written
+    path_of(manifest).write_bytes(content)
     return manifest
 
 
