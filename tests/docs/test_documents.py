@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,13 @@ TABLES = tuple(name for name, default in SETTINGS.items() if isinstance(default,
 """Settings whose keys are the user's."""
 
 
-def commands() -> Iterator[tuple[str, str]]:
+@cache
+def commands() -> tuple[tuple[str, str], ...]:
     """Every command line that a document shows, with the document's name."""
+    return tuple(sorted(set(_shown())))
+
+
+def _shown() -> Iterator[tuple[str, str]]:
     for document in DOCUMENTS:
         text = document.read_text().replace("\\\n", " ")
         for line in text.splitlines():
@@ -44,7 +50,7 @@ def is_setting(name: str) -> bool:
     return name in SETTINGS or name.startswith(tuple(f"{table}." for table in TABLES))
 
 
-@pytest.mark.parametrize(("document", "line"), sorted(set(commands())))
+@pytest.mark.parametrize(("document", "line"), commands())
 def test_commands_and_options_exist(document: str, line: str) -> None:
     command = COMMAND
     words = shlex.split(re.sub(r"\$\([^)]*\)", "x", line))[1:]

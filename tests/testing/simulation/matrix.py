@@ -26,21 +26,23 @@ from tests.testing.simulation.mutants import FIRST_SEED, Mutant
 from tests.testing.simulation.playing import MUTANT_SEEDS
 
 Simulate = Callable[[int], Outcome]
-WORLDS: Mapping[str, tuple[Sequence[Mutant], Simulate]] = {
-    DATABASE: (mutants.MUTANTS, simulate),
-    SEVERAL: (several_mutants.MUTANTS, several.simulate),
-    HISTORY: (history_mutants.MUTANTS, history.simulate),
-    GROUPS: (groups_mutants.MUTANTS, groups.simulate),
-    "fleet": (fleet_mutants.MUTANTS, fleet.simulate),
+WORLDS: Mapping[str, tuple[Sequence[Mutant], Simulate, int]] = {
+    DATABASE: (mutants.MUTANTS, simulate, FIRST_SEED),
+    SEVERAL: (several_mutants.MUTANTS, several.simulate, FIRST_SEED),
+    HISTORY: (history_mutants.MUTANTS, history.simulate, FIRST_SEED),
+    GROUPS: (groups_mutants.MUTANTS, groups.simulate, FIRST_SEED),
+    "fleet": (fleet_mutants.MUTANTS, fleet.simulate, fleet_mutants.FIRST_SEED),
 }
 
 
-def search(mutant: Mutant, play: Simulate, wanted: int, longest_s: float) -> list[tuple[float, int, str]]:
+def search(
+    mutant: Mutant, play: Simulate, first_seed: int, wanted: int, longest_s: float
+) -> list[tuple[float, int, str]]:
     """The seconds of processor time that seeds took that notice the mutant, the seeds and the rules."""
     found: list[tuple[float, int, str]] = []
     with mutant.applied():
         started_s = time.process_time()
-        for seed in range(FIRST_SEED, FIRST_SEED + MUTANT_SEEDS):
+        for seed in range(first_seed, first_seed + MUTANT_SEEDS):
             began_s = time.process_time()
             violation = play(seed).violation
             now_s = time.process_time()
@@ -60,11 +62,11 @@ def main() -> int:
     asked = parser.parse_args()
     missed = 0
     for world in asked.world or WORLDS:
-        all_of_it, play = WORLDS[world]
+        all_of_it, play, first_seed = WORLDS[world]
         for mutant in all_of_it:
             if asked.names and not any(name in mutant.name for name in asked.names):
                 continue
-            found = search(mutant, play, asked.cheapest, asked.longest)
+            found = search(mutant, play, first_seed, asked.cheapest, asked.longest)
             wrong = sorted({rule for _, _, rule in found} - set(mutant.noticed_by))
             missed += not found or bool(wrong)
             told = "NOTICED BY NO SEED"
