@@ -69,7 +69,8 @@ class Side:
 def measure(seconds: float, latency_ms: float) -> list[Side]:
     """Both sides, one after the other."""
     sides = []
-    with S3Process() as server:
+    # What both sides write, and nobody deletes meanwhile, is more than memory holds.
+    with tempfile.TemporaryDirectory(prefix="writer-s3-") as folder, S3Process(folder=Path(folder)) as server:
         for name in (OFFICIAL, LITHIFY):
             print(f"{name}: {seconds:.0f} s at {latency_ms:g} ms …", flush=True)
             sides.append(_measure(server, name, seconds, latency_ms))

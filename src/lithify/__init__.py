@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lithify.client import Dataset, Job, Proposals, Proposed, Result, Status, open
+    from lithify.client import Dataset, Job, Status, open
     from lithify.errors import (
         CoordinatorAlive,
         CorruptObject,
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from lithify.fleets import Fleet
+    from lithify.groups import Group
+    from lithify.results import Proposals, Proposed, Result
     from lithify.serving import Service
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "EngineError",
     "Fenced",
     "Fleet",
+    "Group",
     "HoldLapsed",
     "Job",
     "LithifyError",
@@ -52,10 +55,10 @@ __all__ = [
     "open",
 ]
 _HOMES = {
-    **dict.fromkeys(
-        ("Dataset", "Job", "Proposals", "Proposed", "Result", "Status", "open"), "lithify.client"
-    ),
+    **dict.fromkeys(("Dataset", "Job", "Status", "open"), "lithify.client"),
+    **dict.fromkeys(("Proposals", "Proposed", "Result"), "lithify.results"),
     "Fleet": "lithify.fleets",
+    "Group": "lithify.groups",
     "Service": "lithify.serving",
 }
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import getpass
 import socket
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from typing import Any
 from lithify import wiring
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.model import State
-from lithify.compaction.run_summary import Ended, RunSummary
 from lithify.compaction.status import CompactionStatus, Status
 from lithify.config.durations import milliseconds_of
 from lithify.config.loading import load
@@ -54,96 +52,17 @@ from lithify.errors import Refused
 from lithify.events import Observer, each, ignore
 from lithify.ids import Ids, RandomIds, Ulid
 from lithify.observe.progress import Totals
+from lithify.results import Maintained, Proposals, Proposed, Result, result_of
 from lithify.service import control, one_shot
 from lithify.service.admission import starting
 from lithify.service.commit_view import show_commits
 from lithify.service.status import status, under_way
 from lithify.store.metered import Answer, Verb
 from lithify.store.waiting import log_waiting
-from lithify.views.blocks import Shown, Timeline
+from lithify.views.blocks import Shown
 
 Settings = Config | Mapping[str, Any] | Path | str
 """Settings as such, as a mapping of their dotted names, or the path of a TOML file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proposed:
-    """Something worth compacting."""
-
-    unit: str
-    """What it is about: a segment, a time chunk."""
-    bytes: int
-    """That would be read."""
-    priority: float
-    """0 (may wait) to 1 (urgent)."""
-    reason: str
-    """One sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proposals:
-    """What would be compacted now, most urgent first."""
-
-    proposals: tuple[Proposed, ...]
-    notes: tuple[str, ...]
-    """Why the rest is left alone."""
-    shown: Shown
-    """All of it, to be drawn."""
-    timeline: Timeline | None
-    """`None` where times play no part."""
-
-    @property
-    def document(self) -> Mapping[str, Any]:
-        """All of it as `lithify plan --json` prints it."""
-        return self.shown.document
-
-    def __iter__(self) -> Iterator[Proposed]:
-        return iter(self.proposals)
-
-    def __len__(self) -> int:
-        return len(self.proposals)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a run did."""
-
-    started: bool
-    """Whether there was anything to do."""
-    committed: tuple[str, ...]
-    """Ids of compactions."""
-    refused: tuple[Ended, ...]
-    failed: tuple[Ended, ...]
-    notes: tuple[str, ...]
-    bytes_read: int
-    bytes_written: int
-    rows: Mapping[str, int]
-    """In, out and dropped, by reason; 0 for whatever did not happen."""
-    seconds: float
-    shown: Shown
-    """All of it, to be drawn."""
-
-    @property
-    def document(self) -> Mapping[str, Any]:
-        """All of it as `lithify compact --json` prints it."""
-        return self.shown.document
-
-
-@dataclass(frozen=True, slots=True)
-class Maintained:
-    """What a whole maintenance did."""
-
-    url: str
-    parts: Mapping[str, Shown]
-    """By name, in order; those that were left out are not there."""
-    is_done: bool
-    """Whether all was done that there was to do; else something failed, or stands in the way."""
-
-    @property
-    def document(self) -> Mapping[str, Any]:
-        """All of it as `lithify maintain --json` prints it."""
-        found = {part: self.parts[part].document if part in self.parts else None for part in PARTS}
-        return {"url": self.url, "is_done": self.is_done, **found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +184,7 @@ class Dataset:
         seconds = self._clock.monotonic_s() - started_s
         before, after = self._kind.look(summary.before), self._kind.look(summary.after)
         shown = self._kind.show_run(kinds.Run(self.url, before, after, summary, totals, seconds))
-        return _result(summary, totals, seconds, shown)
+        return result_of(summary, totals, seconds, shown)
 
     def submit(self, *, full: bool = False, **options: Any) -> Job:
         """Ask the coordinator for what `lithify submit` can ask for."""
@@ -571,30 +490,11 @@ def _owner() -> str:
         return socket.gethostname()
 
 
-def _result(summary: RunSummary, totals: Totals, seconds: float, shown: Shown) -> Result:
-    return Result(
-        started=summary.started,
-        committed=summary.committed,
-        refused=summary.refused,
-        failed=summary.failures,
-        notes=summary.plan.notes,
-        bytes_read=totals.bytes_read,
-        bytes_written=totals.bytes_written,
-        rows=Counter(totals.rows),
-        seconds=seconds,
-        shown=shown,
-    )
-
-
 __all__ = [
     "PARTS",
     "CommitRecord",
     "Dataset",
     "Job",
-    "Maintained",
-    "Proposals",
-    "Proposed",
-    "Result",
     "State",
     "Status",
     "open",

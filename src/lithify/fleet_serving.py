@@ -16,6 +16,7 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -28,19 +29,20 @@ from lithify.datasets.waiting import service_waiting
 from lithify.defects import contained
 from lithify.engine.ports import Engine
 from lithify.errors import EngineDown, LithifyError, Refused
-from lithify.events import Event, Observer, ignore
+from lithify.events import Event, Observer, each, ignore
 from lithify.fleet.catalog import Rule
 from lithify.fleet.crew import Crew, CrewPorts, NoSource
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.keeper import Keeper, KeeperPorts
-from lithify.fleet.members import Role, new_member_name
+from lithify.fleet.members import Role, Says, new_member_name, unheard
 from lithify.fleet.watched import WatchPorts
 from lithify.service.trouble import Trouble
 
 if TYPE_CHECKING:
-    from lithify.service.coordinator import Coordinator
+    from lithify.service.coordinator import Coordinator, CountAttempts
     from lithify.service.room import Room
     from lithify.service.worker import Worker
+    from lithify.store.metered import Answer, Verb
     from lithify.store.waiting import Waiting
 
 PAUSE_S = 5.0
@@ -80,7 +82,9 @@ class FleetProcess:
         self._exit_when_idle_s = exit_when_idle_s
         self._spark = spark
         self._engine = engine
-        self._observe = on_event
+        roles = [role for role, does in ((Role.KEEPER, keeps), (Role.WORKER, works)) if does]
+        self._metrics = None if config.metrics.port is None else wiring.fleet_metrics(roles)
+        self._observe = on_event if self._metrics is None else each(on_event, self._metrics)
         self._clock = SystemClock()
         self._ids = RandomIds()
         self._stop = threading.Event()
@@ -94,6 +98,18 @@ class FleetProcess:
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set, or the crew is over."""
         self._stop = stop
+        with self._served():
+            self._run(stop)
+
+    def _served(self) -> AbstractContextManager[None]:
+        """Metrics, where the settings say so."""
+        from lithify.observe.endpoint import served
+
+        if self._metrics is None:
+            return nullcontext()
+        return served(self._metrics, self._config.metrics.host, self._config.metrics.port or 0)
+
+    def _run(self, stop: threading.Event) -> None:
         if not self._works:
             with _Threads(stop, self._keep, self._collect, self._end):
                 stop.wait()
@@ -103,7 +119,8 @@ class FleetProcess:
             self._run_with(engine, stop)
             return
         rules = self._files().catalog.read().catalog.rules
-        with wiring.spark_engine(self._config, [rule.pattern for rule in rules], self._spark) as started:
+        patterns = [rule.pattern for rule in rules]
+        with wiring.spark_engine(self._config, patterns, self._spark, f"fleet {self._url}") as started:
             self._run_with(started, stop)
 
     def _run_with(self, engine: Engine, stop: threading.Event) -> None:
@@ -129,6 +146,7 @@ class FleetProcess:
                 if not changed:
                     pause_s = max(LEAST_PAUSE_S, crew.due_in_s())
                 _finished(trouble, crew.problem)
+                self._finished_round(Role.WORKER)
             except EngineDown:
                 raise
             except LithifyError as error:
@@ -152,11 +170,16 @@ class FleetProcess:
                 with contained("a round of the keeper"):
                     pause_s = max(LEAST_PAUSE_S, keeper.tick())
                 _finished(trouble, keeper.problem)
+                self._finished_round(Role.KEEPER)
             except LithifyError as error:
                 trouble.say(error)
                 pause_s = PAUSE_S
             stop.wait(pause_s)
         self._close("the keeper", keeper.close)
+
+    def _finished_round(self, role: Role) -> None:
+        if self._metrics is not None:
+            self._metrics.finished_round(role)
 
     def _close(self, what: str, close: Callable[[], None]) -> None:
         """What cannot be given back is taken back when its time has run out."""
@@ -188,7 +211,9 @@ class FleetProcess:
 
     def _files(self) -> FleetFiles:
         waiting = self._waiting(self._url, self._config)
-        return wiring.fleet_files(self._url, self._config, waiting, self._clock, self._ids)
+        return wiring.fleet_files(
+            self._url, self._config, waiting, self._clock, self._ids, self._count_request
+        )
 
     def _name(self, role: Role) -> str:
         return new_member_name(role, self._ids.ulid(self._clock.now_ms()))
@@ -196,12 +221,19 @@ class FleetProcess:
     def _new_keeper(self) -> Keeper:
         name = self._name(Role.KEEPER)
 
-        def coordinator(dataset: Dataset, rule: Rule, admit: Callable[[Plan], Plan]) -> Coordinator:
+        def coordinator(
+            dataset: Dataset, rule: Rule, admit: Callable[[Plan], Plan], counts: CountAttempts
+        ) -> Coordinator:
             from lithify.service.coordinator import Coordinator
 
-            options = wiring.coordinator_options(wiring.config_of(rule, self._config))
             return Coordinator(
-                dataset, self._clock, self._ids, admit=admit, options=options, observer=self._observe
+                dataset,
+                self._clock,
+                self._ids,
+                admit=admit,
+                counts=counts,
+                options=wiring.coordinator_options(wiring.config_of(rule, self._config)),
+                observer=self._observe,
             )
 
         watch = WatchPorts(
@@ -223,6 +255,7 @@ class FleetProcess:
             socket.gethostname(),
             __version__,
             collects=self._config.service.collect_garbage,
+            says=self._says,
         )
         return Keeper(name, ports)
 
@@ -244,7 +277,7 @@ class FleetProcess:
             heartbeat_interval_ms=options.heartbeat_interval_ms,
             observer=self._observe,
         )
-        ports = CrewPorts(self._files(), pool, self._clock, socket.gethostname(), __version__)
+        ports = CrewPorts(self._files(), pool, self._clock, socket.gethostname(), __version__, self._says)
         return Crew(name, ports, self._queues)
 
     def _kept_open(self, url: str) -> Dataset:
@@ -262,7 +295,15 @@ class FleetProcess:
     def _open(self, url: str, rule: Rule) -> Dataset:
         """A dataset belongs to one thread, so each opens its own."""
         config = wiring.config_of(rule, self._config)
-        return wiring.open_dataset(url, config, waiting=self._waiting(url, config))
+        return wiring.open_dataset(url, config, waiting=self._waiting(url, config), count=self._count_request)
+
+    @property
+    def _count_request(self) -> Callable[[Verb, Answer], None] | None:
+        return None if self._metrics is None else self._metrics.count_request
+
+    @property
+    def _says(self) -> Says:
+        return unheard if self._metrics is None else self._metrics.says
 
     def _waiting(self, url: str, config: Config) -> Waiting:
         """All datasets of a store wait for it alike, and it is told of once."""

@@ -26,20 +26,30 @@ from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
 from lithify.datasets.registry import registered_for
 from lithify.datasets.waiting import command_waiting
+from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import LithifyError, Refused
+from lithify.errors import DatasetNotFound, LithifyError, Refused
 from lithify.events import Observer, ignore
 from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Catalog, Coordinates, Queue, Rule
+from lithify.fleet.catalog import Catalog, Coordinates, Queue, Rule, Tenant
 from lithify.fleet.catalog_files import Numbered
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.discovery import Discovery
 from lithify.fleet.patterns import normal
-from lithify.fleet.status import FleetStatus, QueueStatus, fleet_status
+from lithify.fleet.status import (
+    FleetStatus,
+    QueueStatus,
+    RunningStatus,
+    fleet_status,
+    running,
+    running_in,
+)
 from lithify.fleet_serving import FleetProcess
 from lithify.ids import Ids, RandomIds
+from lithify.store import together
 from lithify.store.urls import split_scheme
 
+READS_AT_ONCE = 16
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -69,9 +79,40 @@ class Fleet:
         """Queues and rules as they are now, and their number."""
         return self._files.catalog.read()
 
+    def at(self, *, version: int | None = None, at_ms: int | None = None) -> Numbered:
+        """Queues and rules as they were in a version, or at a time (milliseconds since 1970, by the store's
+        clock). `Refused` when that is too old, or not there yet. Those of the last day can be asked for, and
+        those that a member or a compaction works with."""
+        if (version is None) == (at_ms is None):
+            raise Refused("name a version or a time")
+        number = version if version is not None else self._files.history.number_at(at_ms or 0)
+        return Numbered(number, self._files.history.at(number))
+
     def status(self) -> FleetStatus:
         """Who serves it, and what waits in each queue. Writes nothing."""
         return fleet_status(self._files, self._clock.now_ms())
+
+    def running(self, *, exact: bool = False) -> tuple[tuple[RunningStatus, ...], Mapping[str, LithifyError]]:
+        """What runs, as the workers say every ten seconds; with `exact` as the ledgers of all datasets say
+        now, which takes some requests for each. And what could not be asked, by URL. Writes nothing."""
+        if not exact:
+            return running(self.status()), {}
+        found: dict[str, tuple[RunningStatus, ...]] = {}
+        datasets, not_found = self.datasets()
+        problems = dict(not_found)
+
+        def ask(url: str, rule: Rule) -> None:
+            try:
+                with contained(f"asking what runs in {url}"):
+                    dataset = wiring.open_dataset(url, wiring.config_of(rule, self._config))
+                    found[url] = running_in(url, rule, dataset.ledger())
+            except DatasetNotFound:
+                pass  # a folder that is none
+            except LithifyError as error:
+                problems[url] = error
+
+        together.all_of((partial(ask, *one) for one in datasets.items()), READS_AT_ONCE)
+        return tuple(one for url in datasets for one in found.get(url, ())), problems
 
     def check(self) -> list[Finding]:
         """What is wrong with it, and what to do. Writes nothing."""
@@ -153,6 +194,22 @@ class Fleet:
                 raise Refused(f"{url}: is no dataset of this fleet; add it with `lithify fleet add`")
         for url in urls:
             self._files.wakes.wake(url)
+
+    # Tenants
+
+    def set_tenant(self, name: str, **attributes: Any) -> Tenant:
+        """Change how the work of a tenant is treated; attributes are those of `Tenant`. It need have no
+        datasets yet."""
+        catalog = self._changed(lambda catalog: changes.set_tenant(catalog, name, **attributes))
+        return next(tenant for tenant in catalog.tenants if tenant.name == name)
+
+    def remove_tenant(self, name: str) -> None:
+        """Treat it as everybody else. Its datasets stay. `Refused` when it is treated so already."""
+        if all(tenant.name != name for tenant in self.catalog().catalog.tenants):
+            raise Refused(
+                f"tenant {name!r} has no weight or limit of its own; `lithify fleet list` shows all"
+            )
+        self._changed(lambda catalog: changes.remove_tenant(catalog, name))
 
     # Queues
 

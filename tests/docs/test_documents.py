@@ -23,7 +23,7 @@ from lithify.usercache import CACHE_VARIABLE
 from tests.cli.invoking import COMMAND
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 SETTINGS = {option.name: option.default for option in options(config_type())}
 TABLES = tuple(name for name, default in SETTINGS.items() if isinstance(default, dict))
 """Settings whose keys are the user's."""

@@ -19,9 +19,10 @@ from lithify.fleet import catalog_changes as changes
 from lithify.fleet.catalog import Queue, Rule
 from lithify.fleet.crew import Crew, CrewPorts, NoSource
 from lithify.fleet.keeper import Keeper, KeeperPorts
-from lithify.fleet.members import Role, new_member_name
+from lithify.fleet.members import Role, Says, new_member_name, unheard
 from lithify.fleet.watched import WatchPorts
-from lithify.service.coordinator import Coordinator
+from lithify.ids import Ulid
+from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.loops import LoopOptions
 from lithify.service.options import CoordinatorOptions
 from lithify.service.room import Room
@@ -59,6 +60,42 @@ class WaitingClock:
         self._play.while_waiting()
 
 
+class SkewedClock:
+    """Tells another time than the others'."""
+
+    def __init__(self, play: Play, skew_ms: int) -> None:
+        self._clock, self._skew_ms = play.clock, skew_ms
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self._skew_ms
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    def sleep_s(self, duration_s: float) -> None:
+        self._clock.sleep_s(duration_s)
+
+
+class Claiming(WorkerPool):
+    """Counts claims that were won and lost."""
+
+    def __init__(
+        self,
+        claims: Counter[bool],
+        open_worker: Callable[[str, Room], Worker],
+        room: Room,
+        clock: SkewedClock,
+        observer: Callable[[Event], None],
+    ) -> None:
+        super().__init__(NoSource(), open_worker, room, clock, observer=observer)
+        self._claims = claims
+
+    def claim(self, url: str, compaction_id: Ulid) -> bool:
+        is_won = super().claim(url, compaction_id)
+        self._claims[is_won] += 1
+        return is_won
+
+
 class Play(World):
     """A fleet with datasets, keepers and crews."""
 
@@ -75,9 +112,14 @@ class Play(World):
         """What opening a dataset ends with, by URL."""
         self.poisoned: set[str] = set()
         """Names of datasets whose tasks fail."""
+        self.sick: set[str] = set()
+        """Names of workers that fail whatever they try."""
         self.opened: Counter[str] = Counter()
         self.while_waiting: Callable[[], None] = lambda: None
         """What others do in each second in which a keeper waits for one of them."""
+        self.says: Says = unheard
+        self.claims: Counter[bool] = Counter()
+        """How many were won, and how many lost."""
         self.events: list[Event] = []
         self.collected: list[str] = []
         self.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL)]))
@@ -125,20 +167,29 @@ class Play(World):
 
     # Parties
 
-    def keeper(self) -> Keeper:
+    def keeper(self, skew_ms: int = 0) -> Keeper:
+        """One whose clock is so far ahead."""
+        clock = SkewedClock(self, skew_ms)
         name = new_member_name(Role.KEEPER, self.ids.ulid(self.clock.now_ms()))
 
-        def coordinator(dataset: TextDataset, rule: Rule, admit: Callable[[Plan], Plan]) -> Coordinator:
-            options = CoordinatorOptions()
+        def coordinator(
+            dataset: TextDataset, rule: Rule, admit: Callable[[Plan], Plan], counts: CountAttempts
+        ) -> Coordinator:
             return Coordinator(
-                dataset, self.clock, self.ids, admit=admit, options=options, observer=self.events.append
+                dataset,
+                clock,
+                self.ids,
+                admit=admit,
+                counts=counts,
+                options=CoordinatorOptions(),
+                observer=self.events.append,
             )
 
         watch = WatchPorts(
             self.open,
             coordinator,  # type: ignore[arg-type]
             lambda dataset: Leadership(dataset, WaitingClock(self), self.ids, name),
-            self.clock,
+            clock,
             LoopOptions(),
             self.events.append,
         )
@@ -147,26 +198,33 @@ class Play(World):
             watch,
             lambda rule: [url_of(name) for name in self.names],
             lambda url, rule: self.collected.append(url),
-            self.clock,
+            clock,
             "host",
             "0.1.0",
             looks_at_once=1,
+            says=self.says,
         )
         keeper = Keeper(name, ports)
         self.keepers.append(keeper)
         return keeper
 
-    def crew(self, *queues: str, slots: int = 2, stepped: bool = False) -> Crew:
+    def crew(self, *queues: str, slots: int = 2, stepped: bool = False, skew_ms: int = 0) -> Crew:
+        clock = SkewedClock(self, skew_ms)
         name = new_member_name(Role.WORKER, self.ids.ulid(self.clock.now_ms()))
-        engine = self.engines[name] = InlineEngine(slots=slots, stepped=stepped, faults=self._fault)
+
+        def fault(call: Submitted) -> Fault:
+            return Fault.FAIL_BEFORE if name in self.sick else self._fault(call)
+
+        engine = self.engines[name] = InlineEngine(slots=slots, stepped=stepped, faults=fault)
         room = Room(engine, WorkerOptions(max_concurrent_compactions=slots, heartbeat_bytes=0))
 
         def open_worker(url: str, room: Room) -> Worker:
             dataset = self.open(url, Rule(ALL))
-            return Worker(dataset, engine, self.clock, name, room=room, observer=self.events.append)
+            return Worker(dataset, engine, clock, name, room=room, observer=self.events.append)
 
-        pool = WorkerPool(NoSource(), open_worker, room, self.clock, observer=self.events.append)
-        crew = Crew(name, CrewPorts(self.process(self.flaky), pool, self.clock, "host", "0.1.0"), queues)
+        pool = Claiming(self.claims, open_worker, room, clock, self.events.append)
+        ports = CrewPorts(self.process(self.flaky), pool, clock, "host", "0.1.0", self.says)
+        crew = Crew(name, ports, queues)
         self.crews.append(crew)
         return crew
 

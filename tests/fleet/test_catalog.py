@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lithify.errors import CorruptObject, LithifyError, Refused, Unsupported
 from lithify.fleet import catalog_changes as changes
-from lithify.fleet.catalog import Catalog, Coordinates, Queue, QueueState, Rule, checked
+from lithify.fleet.catalog import Catalog, Coordinates, Queue, QueueState, Rule, Tenant, checked
 from lithify.fleet.catalog_documents import as_document, decode, encode
 
 FIRST = changes.first_catalog("Q0")
@@ -71,6 +71,24 @@ def test_what_does_not_hold_is_refused(queues: list[Queue], says: str) -> None:
 def test_a_rule_that_does_not_hold_is_refused(rule: Rule, says: str) -> None:
     with pytest.raises(Refused, match=says):
         changes.add_rules(FIRST, [rule])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [({"weight": 0}, "weight is 0"), ({"most_running": 0}, "limit of running compactions is 0")],
+)
+def test_a_tenant_that_does_not_hold_is_refused(attributes: dict[str, int], says: str) -> None:
+    with pytest.raises(Refused, match=says):
+        changes.set_tenant(FIRST, "red", **attributes)
+    with pytest.raises(Refused, match="is no name of a tenant"):
+        changes.set_tenant(FIRST, "*")
+
+
+def test_a_tenant_is_set_bit_by_bit_and_removed() -> None:
+    catalog = changes.set_tenant(changes.set_tenant(FIRST, "red", weight=2), "red", most_running=3)
+    assert catalog.tenants == (Tenant("red", 2, 3),)
+    assert decode(encode(catalog), "key") == catalog
+    assert changes.remove_tenant(changes.remove_tenant(catalog, "red"), "red") == FIRST
 
 
 # Changes

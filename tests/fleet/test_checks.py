@@ -12,7 +12,7 @@ from lithify.errors import LithifyError, StoreError
 from lithify.fleet import catalog_changes as changes
 from lithify.fleet.catalog import Queue, Rule
 from lithify.fleet.checks import check_fleet
-from lithify.fleet.members import Load, Member, Role
+from lithify.fleet.members import Amounts, Load, Member, Role
 from lithify.fleet.status import fleet_status
 from lithify.planning.fleet.hints import Hint
 from tests.fleet.worlds import World
@@ -76,7 +76,9 @@ def test_a_queue_nobody_serves(world: World) -> None:
 
 def test_a_paused_queue_with_work(world: World) -> None:
     world.files.catalog.update(lambda catalog: changes.pause_queue(catalog, "Q0"))
-    world.files.members.beat(replace(KEEPER, catalog=3, load={"Q0": Load(waiting=7)}))
+    world.files.members.beat(
+        replace(KEEPER, catalog=3, load={"Q0": Load(tenants={None: Amounts(waiting=7)})})
+    )
     world.files.members.beat(replace(WORKER, catalog=3))
     (finding,) = found(world)
     assert "queue default is paused, and 7 wait in it" in finding.says
@@ -101,3 +103,30 @@ def test_a_clock_that_is_behind_the_stores(world: World) -> None:
     catalog = status.catalog.catalog
     findings = list(check_fleet(status, {"s3://b/x": catalog.rules[0]}, {}))
     assert [f.check for f in findings if f.severity is Severity.WARNING] == ["clock"]
+
+
+def test_a_members_clock_that_is_off(world: World) -> None:
+    now_ms = world.clock.now_ms()
+    world.files.members.beat(replace(WORKER, at_ms=now_ms - 3_600_000))
+    world.files.members.beat(replace(KEEPER, at_ms=now_ms + 30_000))
+    (finding,) = found(world)
+    assert finding.severity is Severity.WARNING
+    assert finding.says == "the clock of host is 3600 s behind the store's"
+
+
+def test_datasets_that_are_left_alone(world: World) -> None:
+    troubled = {"s3://b/x": "index: is junk"}
+    world.files.members.beat(replace(KEEPER, quarantined=3, troubled=troubled))
+    first, more = [finding.says for finding in found(world)]
+    assert first == "s3://b/x is left alone: index: is junk"
+    assert more == "2 more datasets of keeper-1 are left alone"
+
+
+def test_a_tenant_without_datasets(world: World) -> None:
+    rule = Rule("s3://b/*", tenant="*")
+    world.files.catalog.update(lambda catalog: changes.add_rules(catalog, [rule]))
+    world.files.catalog.update(lambda catalog: changes.set_tenant(catalog, "x", weight=2))
+    world.files.catalog.update(lambda catalog: changes.set_tenant(catalog, "y", weight=2))
+    for member in (KEEPER, WORKER):
+        world.files.members.beat(replace(member, catalog=5))
+    assert [f.says for f in found(world)] == ["tenant y has a weight or a limit, and no dataset"]

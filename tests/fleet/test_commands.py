@@ -12,7 +12,7 @@ import lithify
 from lithify import wiring
 from lithify.config.model import Config as Settings
 from lithify.fleet.catalog import QueueState, Rule
-from lithify.fleet.members import Load, Member, Role
+from lithify.fleet.members import Amounts, Load, Member, Role, Running
 from lithify.planning.fleet.hints import Hint
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_json import DATABASE, documented
@@ -67,6 +67,24 @@ def test_what_is_refused_changes_nothing(fleet: str, arguments: tuple[str, ...],
     assert lithify.Fleet(fleet).catalog() == before
 
 
+def test_tenants_are_set_shown_and_removed(fleet: str) -> None:
+    assert invoke_json("fleet", "tenant", "list", fleet) == {"tenants": []}
+    red = {"name": "red", "weight": 2, "most_running": 8}
+    given = ("fleet", "tenant", "set", "--weight", "2", "--most-running", "8", fleet, "red")
+    assert invoke_json(*given) == {"tenants": [red]}
+    assert invoke_json("fleet", "list", fleet)["tenants"] == [red]
+    assert "red" in invoke("fleet", "tenant", "list", fleet).stdout
+    assert invoke_json("fleet", "tenant", "remove", fleet, "red") == {"tenants": []}
+    for arguments, says in (
+        (("remove", fleet, "red"), "has no weight or limit of its own"),
+        (("set", fleet, "red"), "say what to change"),
+        (("set", "--weight", "0", fleet, "red"), "weight is 0"),
+    ):
+        result = invoke("fleet", "tenant", *arguments)
+        assert result.exit_code == 2
+        assert says in " ".join(result.stderr.split())
+
+
 def test_what_is_no_fleet_is_told(tmp_path: Path) -> None:
     for command in (("fleet", "status"), ("fleet", "list"), ("queue", "list")):
         result = invoke(*command, tmp_path)
@@ -118,8 +136,10 @@ def test_status_tells_members_and_what_waits(fleet: str) -> None:
     opened = lithify.Fleet(fleet)
     queue = opened.create_queue("small", largest_bytes=1_000)
     files = opened._files
-    worker = Member("worker-1", Role.WORKER, "host", "0.1.0", 2, load={queue.id: Load(slots=4, running=1)})
-    keeper = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 1, 12, {queue.id: Load(waiting=5, deferred=2)})
+    works = Load(slots=4, tenants={"red": Amounts(running=1)})
+    keeps = Load(tenants={"red": Amounts(waiting=5, lowest=0.2), None: Amounts(deferred=2, oldest_ms=7)})
+    worker = Member("worker-1", Role.WORKER, "host", "0.1.0", 2, load={queue.id: works})
+    keeper = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 1, 12, {queue.id: keeps}, quarantined=3)
     files.members.beat(keeper)
     hint = Hint("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", 3, 0.5, 700, 1)
     files.boards.write(queue.id, keeper.name, [hint])
@@ -135,7 +155,35 @@ def test_status_tells_members_and_what_waits(fleet: str) -> None:
     document = invoke_json("queue", "info", fleet, "small")
     assert document["hints"][0]["url"] == "s3://b/db"
     assert document["queued"] == 1
+    assert (document["waiting"], document["deferred"], document["running"]) == (5, 2, 1)
+    assert document["lowest_priority"] == 0.999 * 0.5 / 4, "the hint's: normal, halfway up"
+    red, others = document["tenants"]
+    assert (red["tenant"], red["waiting"], red["running"]) == ("red", 5, 1)
+    assert (others["tenant"], others["deferred"], others["oldest_ms"]) == (None, 2, 7)
+    assert "(others)" in shown.stdout
     assert invoke("queue", "info", fleet, "small").exit_code == 0
+
+
+def test_workers_and_what_they_run(fleet: str) -> None:
+    assert invoke_json("fleet", "workers", fleet) == {"workers": []}
+    assert invoke_json("fleet", "running", fleet) == {"running": [], "problems": {}}
+    opened = lithify.Fleet(fleet)
+    queue_id = opened.catalog().catalog.queue("default").id
+    load = {queue_id: Load(slots=4, bytes_per_s=9, tenants={"red": Amounts(running=1)})}
+    runs = Running("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", queue_id, 1_000, 700, "red")
+    worker = Member("worker-1", Role.WORKER, "host", "0.1.0", 1, load=load, running=(runs,), at_ms=5_000)
+    opened._files.members.beat(worker)
+    (shown,) = invoke_json("fleet", "workers", fleet)["workers"]
+    assert (shown["name"], shown["is_alive"]) == ("worker-1", True)
+    assert shown["queues"] == [{"queue": "default", "slots": 4, "running": 1, "bytes_per_s": 9}]
+    (one,) = invoke_json("fleet", "running", fleet)["running"]
+    assert one == {
+        **{"url": "s3://b/db", "compaction": runs.compaction, "worker": "worker-1", "queue": "default"},
+        **{"running_ms": 4_000, "bytes": 700, "tenant": "red"},
+    }
+    assert "worker-1" in invoke("fleet", "workers", fleet).stdout
+    assert "s3://b/db" in invoke("fleet", "running", fleet).stdout
+    assert invoke_json("fleet", "running", "--exact", fleet)["running"] == [], "no ledger says so"
 
 
 def test_the_same_as_calls(tmp_path: Path) -> None:
@@ -168,6 +216,9 @@ def test_documents_are_as_documented(fleet: str) -> None:
         "fleet status": invoke_json("fleet", "status", fleet),
         "fleet list": invoke_json("fleet", "list", fleet),
         "fleet wake": {"woken": []},
+        "fleet workers": invoke_json("fleet", "workers", fleet),
+        "fleet running": invoke_json("fleet", "running", fleet),
+        "fleet tenant list": invoke_json("fleet", "tenant", "list", fleet),
         "queue create": invoke_json("queue", "create", "--largest", "5", fleet, "a"),
         "queue info": invoke_json("queue", "info", fleet, "a"),
         "queue list": invoke_json("queue", "list", fleet),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,10 +17,12 @@ from lithify.fleet.catalog import Catalog, Queue, Rule
 from lithify.fleet.catalog_files import FollowedCatalog, Numbered
 from lithify.fleet.discovery import LOOK_EVERY_S, Discovery
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.members import Load, Member, Role
+from lithify.fleet.members import Amounts, Load, Member, Role, Running
 from lithify.fleet.memory import Known
 from lithify.ids import RandomIds
 from lithify.planning.fleet.hints import Hint
+from lithify.planning.fleet.rings import MAX_RINGS
+from lithify.planning.fleet.waits import Waits
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore, crash_at_every_call
 from tests.fleet.worlds import World
@@ -45,7 +48,11 @@ def test_a_fleet_is_made_once(world: World) -> None:
 
 def test_where_there_is_no_fleet_nothing_can_be_done() -> None:
     files = World().files
-    for action in (files.catalog.read, lambda: files.catalog.update(lambda catalog: catalog)):
+    actions: list[Callable[[], object]] = [
+        files.catalog.read,
+        lambda: files.catalog.update(lambda catalog: catalog),
+    ]
+    for action in actions:
         with pytest.raises(DatasetNotFound, match="lithify fleet init"):
             action()
 
@@ -130,6 +137,18 @@ def test_following_a_catalog_that_does_not_change_is_one_get(world: World) -> No
 # Members
 
 
+LOAD = Load(
+    slots=4,
+    bytes_per_s=9,
+    resting=1,
+    demand={3: 2},
+    tenants={
+        None: Amounts(running=1),
+        "red": Amounts(waiting=2, lowest=0.5, oldest_ms=7, youngest_ms=0, waits=Waits().plus(400)),
+    },
+)
+
+
 def member(name: str, **fields: object) -> Member:
     role = Role(name.partition("-")[0])
     return replace(Member(name, role, "host", "0.1.0", 1), **fields)  # type: ignore[arg-type]
@@ -139,7 +158,11 @@ def test_who_is_30_s_older_than_the_newest_is_dead(world: World) -> None:
     members = world.files.members
     members.beat(member("keeper-1"))
     world.clock.advance_s(10)
-    members.beat(member("worker-1", load={"Q0": Load(4, 1)}))
+    runs = Running("s3://b/db", "C", "Q0", 3, 5)
+    worker = member(
+        "worker-1", load={"Q0": LOAD}, running=(runs,), troubled={"u": "why"}, quarantined=1, at_ms=9
+    )
+    members.beat(worker)
     world.clock.advance_s(19.9)
     members.beat(member("keeper-2"))
     alive = {seen.name: seen.is_alive for seen in members.listed()}
@@ -148,7 +171,7 @@ def test_who_is_30_s_older_than_the_newest_is_dead(world: World) -> None:
     members.beat(member("keeper-2"))
     alive = {seen.name: seen.is_alive for seen in members.listed()}
     assert alive == {"keeper-1": False, "keeper-2": True, "worker-1": True}
-    assert members.read(alive)["worker-1"].load == {"Q0": Load(4, 1)}
+    assert members.read(alive)["worker-1"] == worker
 
 
 def test_no_clock_but_the_stores_counts(world: World) -> None:
@@ -183,6 +206,7 @@ def test_boards_of_all_members_are_read_together_the_best_first(world: World) ->
     boards.write("Q1", "keeper-2", [one, two])
     boards.write("Q2", "keeper-2", [HINT])
     assert boards.read("Q1") == (two, one)
+    assert [hint.board for hint in boards.read("Q1")] == ["keeper-2", "keeper-1"]
     boards.write("Q1", "keeper-2", [])
     assert boards.read("Q1") == (one,)
     assert boards.read("Q3") == ()
@@ -207,16 +231,30 @@ def test_a_board_that_cannot_be_read_counts_as_not_there(world: World) -> None:
 
 
 def test_a_bell_is_heard_once_by_each_and_costs_a_get(world: World) -> None:
-    one, two = Ear(world.files.bells, "Q1"), Ear(world.files.bells, "Q1")
-    assert one.hears(), "who begins to listen looks"
+    bells = world.files.bells
+    one, two = Ear(bells, "Q1"), Ear(bells, "Q1")
+    assert one.hears() is None, "who begins to listen looks"
     world.requests()
-    assert not one.hears()
+    assert one.hears() == ()
     assert world.requests() == {"GET": 1}
-    world.files.bells.ring("Q1")
-    world.files.bells.ring("Q2")
-    assert one.hears()
-    assert not one.hears()
-    assert two.hears()
+    bells.ring("Q1", "keeper-1", [replace(HINT, worker="worker-1", idle_workers=9)])
+    bells.ring("Q2", "keeper-1", [HINT])
+    (ring,) = one.hears() or ()
+    assert (ring.board, ring.workers, ring.is_open, ring.idle_workers) == (
+        "keeper-1",
+        ("worker-1",),
+        False,
+        9,
+    )
+    assert one.hears() == ()
+    assert two.hears() is None
+    for _ in range(MAX_RINGS):
+        bells.ring("Q1", "keeper-2", [HINT])
+    assert one.hears() is None, "it may have missed one"
+    bells.ring("Q1", "keeper-2", [HINT])
+    assert [ring.is_open for ring in one.hears() or ()] == [True]
+    world.store.put("fleet/bells/Q1", b"junk")
+    assert one.hears() is None
 
 
 # Wakes and memory

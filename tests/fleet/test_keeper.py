@@ -271,6 +271,55 @@ def test_poison_does_not_use_up_the_rest(world: Play) -> None:
     assert world.texts()["bad"] == 1
 
 
+def test_a_sick_worker_uses_up_nobodys_attempts(world: Play) -> None:
+    """However much it fails, fast, others do all of it, and nothing is given up."""
+    names = [f"d{n}" for n in range(12)]
+    world.keeper()
+    bad, _ = world.crew(slots=4), world.crew(slots=1)
+    world.sick.add(bad.name)
+    world.run(15)
+    for name in names:
+        world.dataset(name, 5)
+        world.files.wakes.wake(url_of(name))
+    world.until(lambda: set(world.texts().values()) == {1}, 600)
+    assert world.seen(events.Failed) == {}
+    assert world.seen(events.AttemptFailed).total() <= 40
+
+
+def test_a_tenant_has_no_more_than_its_cap_and_others_the_rest(world: Play) -> None:
+    rules = [Rule(url_of(f"{tenant}{n}"), tenant=tenant) for tenant in ("red", "blue") for n in range(6)]
+    world.change(lambda catalog: changes.add_rules(catalog, rules))
+    world.change(lambda catalog: changes.set_tenant(catalog, "red", most_running=2))
+    for rule in rules:
+        world.dataset(rule.pattern.rpartition("/")[2], 5)
+    world.keeper()
+    crew = world.crew(slots=8, stepped=True)
+    world.run(40)
+    tenants = fleet_status(world.files, world.clock.now_ms()).queue("default").tenants
+    assert (tenants["red"].running, tenants["blue"].running) == (2, 6)
+    world.change(lambda catalog: changes.remove_tenant(catalog, "red"))
+
+    def step() -> None:
+        world.engines[crew.name].run_all()
+
+    world.run(120, step)
+    assert set(world.texts().values()) == {1}
+
+
+def test_tenants_have_turns_by_weight(world: Play) -> None:
+    rules = [Rule(url_of(f"{tenant}{n}"), tenant=tenant) for tenant in ("red", "blue") for n in range(20)]
+    world.change(lambda catalog: changes.add_rules(catalog, rules))
+    world.change(lambda catalog: changes.set_tenant(catalog, "red", weight=3))
+    for rule in rules:
+        world.dataset(rule.pattern.rpartition("/")[2], 5)
+    world.keeper()
+    world.crew(slots=16, stepped=True)
+    world.run(40)
+    tenants = fleet_status(world.files, world.clock.now_ms()).queue("default").tenants
+    # Every fourth claim goes to who has waited longest, whose tenant's it may be.
+    assert tenants["red"].running > tenants["blue"].running + 2
+
+
 def test_a_folder_that_is_no_dataset_is_looked_at_once_an_hour(world: Play) -> None:
     world.names.append("nothing")
     world.broken[url_of("nothing")] = DatasetNotFound("there is nothing")

@@ -108,7 +108,13 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
             raise CorruptObject(self._index.key(version.id), f"does not decode: {error}") from error
 
     def snapshot(self) -> Texts:
-        if (version := self._index.latest()) is None:
+        return self._texts(self._index.confirmed())
+
+    def glance(self) -> tuple[TextLedger | None, Texts]:
+        return self.ledger(), self._texts(self._index.latest())
+
+    def _texts(self, version: Version | None) -> Texts:
+        if version is None:
             raise Refused(f"{self.url}: there are no texts")
         return self._decode(version)
 

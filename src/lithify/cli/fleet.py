@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lithify.cli.options import AsJson, ConfigFile, LogFormat, Master, Sets, SparkConf, StoreOptions
+from lithify.cli.kind_options import NOTHING
+from lithify.cli.options import (
+    AsJson,
+    ConfigFile,
+    LogFormat,
+    Master,
+    MetricsPort,
+    Sets,
+    SparkConf,
+    StoreOptions,
+)
 from lithify.cli.running import errors, pairs, print_json, print_shown
 from lithify.cli.settings import settings
 from lithify.cli.values import seconds_of
+from lithify.errors import Refused
 
 if TYPE_CHECKING:
     from lithify.fleets import Fleet
@@ -20,6 +31,13 @@ if TYPE_CHECKING:
 fleet_app = typer.Typer(
     help="Many databases and tables: what they are, who serves them, what waits.", no_args_is_help=True
 )
+tenant_app = typer.Typer(
+    help="How the work of a fleet's tenants is treated, against that of others.", no_args_is_help=True
+)
+fleet_app.add_typer(tenant_app, name="tenant")
+TenantName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The tenant, as `fleet add` names it.", show_default=False)
+]
 FleetUrl = Annotated[
     str,
     typer.Argument(
@@ -176,6 +194,72 @@ def wake(
     run(fleet, as_json, config, sets, store_option, ask)
 
 
+@tenant_app.command("set")
+def set_tenant(
+    fleet: FleetUrl,
+    name: TenantName,
+    weight: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Turns it has for one of a tenant with weight 1.", show_default=False),
+    ] = None,
+    most_running: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="So many of its compactions run at once, in each queue.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Say how a tenant's work is treated: what is not given stays.
+
+    Example:
+
+        lithify fleet tenant set --weight 2 --most-running 8 s3://bucket/fleet red
+    """
+
+    def ask(opened: Fleet) -> Shown:
+        given = {"weight": weight, "most_running": most_running}
+        if weight is None and most_running is None:
+            raise Refused("say what to change, for example --weight 2")
+        opened.set_tenant(name, **{key: value for key, value in given.items() if value is not None})
+        return _tenants(opened)
+
+    run(fleet, as_json, config, sets, store_option, ask)
+
+
+@tenant_app.command("remove")
+def remove_tenant(
+    fleet: FleetUrl,
+    name: TenantName,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Treat a tenant as all others again: weight 1, no limit. Its databases and tables stay."""
+
+    def ask(opened: Fleet) -> Shown:
+        opened.remove_tenant(name)
+        return _tenants(opened)
+
+    run(fleet, as_json, config, sets, store_option, ask)
+
+
+@tenant_app.command("list")
+def show_tenants(
+    fleet: FleetUrl,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Show tenants with a weight or a limit of their own. Writes nothing."""
+    run(fleet, as_json, config, sets, store_option, _tenants)
+
+
 @fleet_app.command("status")
 def status(
     fleet: FleetUrl,
@@ -186,6 +270,46 @@ def status(
 ) -> None:
     """Say who serves a fleet, and what waits in each queue. Writes nothing."""
     run(fleet, as_json, config, sets, store_option, _status)
+
+
+@fleet_app.command("workers")
+def workers(
+    fleet: FleetUrl,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Show the workers of a fleet, for which queues they work, and how busy they are. Writes nothing."""
+
+    def ask(opened: Fleet) -> Shown:
+        from lithify.fleet.view import show_workers
+
+        return show_workers(opened.status())
+
+    run(fleet, as_json, config, sets, store_option, ask)
+
+
+@fleet_app.command("running")
+def running(
+    fleet: FleetUrl,
+    exact: Annotated[
+        bool,
+        typer.Option("--exact", help="Ask the ledgers of all databases and tables, not the workers."),
+    ] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    store_option: StoreOptions = None,
+) -> None:
+    """Show what a fleet's workers are working on. Writes nothing."""
+
+    def ask(opened: Fleet) -> Shown:
+        from lithify.fleet.view import show_running
+
+        return show_running(*opened.running(exact=exact))
+
+    run(fleet, as_json, config, sets, store_option, ask)
 
 
 @fleet_app.command("doctor")
@@ -222,6 +346,7 @@ def run_both(
     queue: Queues = None,
     exit_when_idle: ExitWhenIdle = None,
     master: Master = None,
+    metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -236,12 +361,24 @@ def run_both(
 
         lithify fleet run s3://bucket/fleet
     """
-    _serve(fleet, queue, exit_when_idle, config, sets, log_format, store_option, master, spark_conf)
+    _serve(
+        fleet,
+        queue,
+        exit_when_idle,
+        config,
+        sets,
+        log_format=log_format,
+        metrics_port=metrics_port,
+        store_option=store_option,
+        master=master,
+        spark_conf=spark_conf,
+    )
 
 
 @fleet_app.command("keeper")
 def keeper(
     fleet: FleetUrl,
+    metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -251,7 +388,17 @@ def keeper(
 
     A second one takes its share of the first one's, and all of it when that dies.
     """
-    _serve(fleet, None, None, config, sets, log_format, store_option, works=False)
+    _serve(
+        fleet,
+        None,
+        None,
+        config,
+        sets,
+        log_format=log_format,
+        metrics_port=metrics_port,
+        store_option=store_option,
+        works=False,
+    )
 
 
 @fleet_app.command("worker")
@@ -260,6 +407,7 @@ def worker(
     queue: Queues = None,
     exit_when_idle: ExitWhenIdle = None,
     master: Master = None,
+    metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -273,7 +421,17 @@ def worker(
         lithify fleet worker --queue small --exit-when-idle 5m s3://bucket/fleet
     """
     _serve(
-        fleet, queue, exit_when_idle, config, sets, log_format, store_option, master, spark_conf, keeps=False
+        fleet,
+        queue,
+        exit_when_idle,
+        config,
+        sets,
+        log_format=log_format,
+        metrics_port=metrics_port,
+        store_option=store_option,
+        master=master,
+        spark_conf=spark_conf,
+        keeps=False,
     )
 
 
@@ -283,24 +441,14 @@ def _serve(
     exit_when_idle: str | None,
     config: Path | None,
     sets: list[str] | None,
-    log_format: str | None,
-    store_option: list[str] | None,
-    master: str | None = None,
-    spark_conf: list[str] | None = None,
     *,
     keeps: bool = True,
     works: bool = True,
+    **given: object,
 ) -> None:
+    """`given` are options that stand for settings."""
     with errors(False):
-        effective = settings(
-            config,
-            sets,
-            log_level="info",
-            log_format=log_format,
-            store_option=store_option,
-            master=master,
-            spark_conf=spark_conf,
-        )
+        effective = settings(config, sets, NOTHING, log_level="info", **given)
         idle_s = None if exit_when_idle is None else seconds_of(exit_when_idle)
         from lithify import wiring
         from lithify.clock import SystemClock
@@ -339,6 +487,12 @@ def _status(opened: Fleet) -> Shown:
     from lithify.fleet.view import show_status
 
     return show_status(opened.status())
+
+
+def _tenants(opened: Fleet) -> Shown:
+    from lithify.fleet.view import show_tenants
+
+    return show_tenants(opened.catalog().catalog.tenants)
 
 
 def _datasets(opened: Fleet) -> Shown:

@@ -37,7 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from lithify.engine import archive, settings
+from lithify.engine import archive, settings, versions
 from lithify.engine.executors import ExecutorWatch
 from lithify.engine.failure import essential_cause
 from lithify.engine.java import Java, find_java
@@ -116,7 +116,7 @@ def open_classic(
     """Start a JVM of our own and a Spark context in it."""
     user = dict(conf or {})
     cache = cache_folder(os.environ)
-    java, java_home = find_java(os.environ, cache)
+    java, java_home = find_java(os.environ, cache, versions.newest_java(versions.installed_version()))
     path = _archive_path(cache, java) if use_archive else None
     usable = archive.existing(path) if path is not None else None
     start = partial(ClassicSession, master, app_name, user, preload, java_home, jvm_options)
@@ -305,7 +305,9 @@ class ClassicSession:
         told = self._folder / _TOLD_FOLDER
         answer = told / "gateway"
         command = [str(Path(_find_spark_home()) / "bin" / "spark-submit")]
-        command += ["--properties-file", str(_tell(told, conf)), "--load-spark-defaults"]
+        command += ["--properties-file", str(_tell(told, conf))]
+        if versions.has_load_defaults(versions.installed_version()):
+            command.append("--load-spark-defaults")
         command += shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         with (self._folder / _OUTPUT_FILE).open("wb") as output:
             self._process = subprocess.Popen(
@@ -501,14 +503,12 @@ def _write_privately(path: Path, text: str) -> None:
 def _one_row(context: Any, request: bytes) -> Any:
     """An RDD of one partition with the request as its only element. It reaches the JVM through a socket, as
     it does in PySpark's own `parallelize` where files have to be encrypted; else that would write a file."""
-    from pyspark.core.rdd import RDD
+    from pyspark import RDD
     from pyspark.serializers import ChunkedStream, NoOpSerializer
-    from pyspark.util import local_connect_and_auth
 
     serializer = NoOpSerializer()
     server = context._jvm.PythonParallelizeServer(context._jsc.sc(), 1)
-    stream, _ = local_connect_and_auth(server.connInfo(), server.secret())
-    chunks = ChunkedStream(stream, _CHUNK_BYTES)
+    chunks = ChunkedStream(versions.stream_to(server), _CHUNK_BYTES)
     serializer.dump_stream([request], chunks)
     chunks.close()
     return RDD(server.getResult(), context, serializer)

@@ -1,15 +1,27 @@
-"""Bells: "look at the boards of this queue". `bells/<queue id>` holds a nonce, and a new one rings it.
+"""Bells: "look at the boards of this queue". `bells/<queue id>` has the last rings
+(`lithify.planning.fleet.rings`).
 
-Who listens asks for it with one GET and compares. A bell may be lost, or rung for nothing: who has heard
-nothing for long looks anyway.
+Who listens asks for it with one GET. Who rings reads it and writes it with one more ring, on no condition: of
+two who ring at once one may be lost. A bell may be lost as well, or rung for nothing: who has heard nothing
+for long looks anyway.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
 from lithify.errors import ObjectNotFound
 from lithify.ids import Ids
+from lithify.jsonvalues import text, whole_number
+from lithify.planning.fleet.hints import Hint
+from lithify.planning.fleet.rings import MAX_RINGS, Ring, added, ring_of, unheard
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
+
+_MOST = 1 << 53
 
 
 class Bells:
@@ -20,16 +32,18 @@ class Bells:
         self._folder = join(folder, "bells")
         self._ids = ids
 
-    def ring(self, queue_id: str) -> None:
-        """Somebody is to look."""
-        self._store.put(join(self._folder, queue_id), self._ids.uuid().hex.encode())
+    def ring(self, queue_id: str, board: str, new: Iterable[Hint]) -> None:
+        """These hints are new on the board of a member."""
+        ring = ring_of(self._ids.uuid().hex, board, new)
+        rings = added(self.rings(queue_id), ring)
+        self._store.put(join(self._folder, queue_id), json.dumps([asdict(one) for one in rings]).encode())
 
-    def nonce(self, queue_id: str) -> bytes:
-        """As it is now; empty when it was never rung."""
+    def rings(self, queue_id: str) -> tuple[Ring, ...]:
+        """The last ones, the newest last; none when it was never rung, or cannot be read."""
         try:
-            return self._store.get(join(self._folder, queue_id))
+            return _decode(self._store.get(join(self._folder, queue_id)))
         except ObjectNotFound:
-            return b""
+            return ()
 
 
 class Ear:
@@ -38,10 +52,28 @@ class Ear:
     def __init__(self, bells: Bells, queue_id: str) -> None:
         self._bells = bells
         self._queue_id = queue_id
-        self._heard: bytes | None = None
+        self._known: frozenset[str] | None = None
 
-    def hears(self) -> bool:
-        """Whether it was rung since the last time; the first time always."""
-        nonce = self._bells.nonce(self._queue_id)
-        is_news, self._heard = nonce != self._heard, nonce
-        return is_news
+    def hears(self) -> tuple[Ring, ...] | None:
+        """The rings since the last time; `None` when there may have been others, as the first time."""
+        rings = self._bells.rings(self._queue_id)
+        known, self._known = self._known, frozenset(ring.id for ring in rings)
+        return None if known is None else unheard(rings, known)
+
+
+def _decode(data: bytes) -> tuple[Ring, ...]:
+    """May be lost, so what cannot be read counts as not there."""
+    try:
+        return tuple(map(_ring, json.loads(data)[-MAX_RINGS:]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ()
+
+
+def _ring(fields: Any) -> Ring:
+    return Ring(
+        id=text(fields["id"]),
+        board=text(fields["board"]),
+        workers=tuple(map(text, fields["workers"])),
+        is_open=fields["is_open"] is True,
+        idle_workers=whole_number(fields["idle_workers"], most=_MOST),
+    )

@@ -3,7 +3,8 @@
 1. A *hint* says that a compaction may be claimed (`lithify.planning.fleet.hints`). It binds nobody: the claim
    is a change of the dataset's ledger, and a hint that is stale, doubled or lost costs a look, or a delay.
 2. A board has one writer, its member, so it needs no bins and no sequence numbers. It is written when it has
-   changed, at most once in `WRITE_EVERY_MS`, with the best `MAX_HINTS`; an empty one is deleted.
+   changed, at most once in `WRITE_EVERY_MS`, with the best `MAX_HINTS`; an empty one is deleted. One that
+   does not change is written again after `WRITE_AGAIN_MS`, should it have been lost.
 3. Who reads takes the boards of all members of a queue together. What cannot be read counts as not there.
 """
 
@@ -22,6 +23,7 @@ from lithify.store.objects import ObjectStore
 
 MAX_HINTS = 128
 WRITE_EVERY_MS = 1_000
+WRITE_AGAIN_MS = 60_000
 _SUFFIX = ".json"
 _MAX_BYTES = 4 << 20
 _MOST = (1 << 63) - 1
@@ -50,38 +52,54 @@ class BoardFiles:
 
     def read(self, queue_id: str) -> tuple[Hint, ...]:
         """What all members hint at, the most urgent first; of the same compaction one hint."""
+        return self.read_of(queue_id, self.members(queue_id))
+
+    def members(self, queue_id: str) -> tuple[str, ...]:
+        """Who has a board; one listing."""
+        return tuple(
+            _member_of(meta.key)
+            for meta in self._store.list(join(self._folder, queue_id))
+            if meta.key.endswith(_SUFFIX) and meta.size <= _MAX_BYTES
+        )
+
+    def read_of(self, queue_id: str, members: Iterable[str]) -> tuple[Hint, ...]:
+        """What these hint at; one GET for each."""
         found: dict[tuple[str, str], Hint] = {}
-        for meta in self._store.list(join(self._folder, queue_id)):
-            if meta.key.endswith(_SUFFIX) and meta.size <= _MAX_BYTES:
-                for hint in self._read(meta.key):
-                    found.setdefault((hint.url, hint.compaction), hint)
+        for member in members:
+            for hint in self._read(self._key(queue_id, member), member):
+                found.setdefault((hint.url, hint.compaction), hint)
         return tuple(sorted(found.values(), key=order))
 
-    def _read(self, key: str) -> Sequence[Hint]:
+    def _read(self, key: str, member: str) -> Sequence[Hint]:
         try:
-            return _decode(self._store.get(key))
+            data = self._store.get(key)
         except ObjectNotFound:
             return ()
+        return _decode(data, member) if len(data) <= _MAX_BYTES else ()
 
     def forget(self, members: Iterable[str]) -> None:
         """Delete the boards of these, who are dead."""
         gone = set(members)
         for meta in self._store.list(self._folder):
-            if meta.key.rpartition("/")[2].removesuffix(_SUFFIX) in gone:
+            if _member_of(meta.key) in gone:
                 self._store.delete(meta.key)
 
     def _key(self, queue_id: str, member: str) -> str:
         return join(self._folder, queue_id, f"{member}{_SUFFIX}")
 
 
-def _decode(data: bytes) -> Sequence[Hint]:
+def _member_of(key: str) -> str:
+    return key.rpartition("/")[2].removesuffix(_SUFFIX)
+
+
+def _decode(data: bytes, member: str) -> Sequence[Hint]:
     try:
-        return [_hint(fields) for fields in json.loads(data)["hints"][:MAX_HINTS]]
+        return [_hint(fields, member) for fields in json.loads(data)["hints"][:MAX_HINTS]]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()
 
 
-def _hint(fields: Any) -> Hint:
+def _hint(fields: Any, member: str) -> Hint:
     priority, tenant, worker = fields["priority"], fields["tenant"], fields["worker"]
     if isinstance(priority, bool) or not isinstance(priority, int | float) or not 0 <= priority <= 1:
         raise ValueError(f"{priority!r} is no priority")
@@ -96,4 +114,6 @@ def _hint(fields: Any) -> Hint:
         tenant=None if tenant is None else text(tenant),
         worker=None if worker is None else text(worker),
         idle_workers=whole_number(fields["idle_workers"], most=_MOST),
+        catalog=whole_number(fields["catalog"], most=_MOST),
+        board=member,
     )

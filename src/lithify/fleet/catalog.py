@@ -1,8 +1,9 @@
-"""The catalog of a fleet: its queues and its rules, as one value, and what must hold of it. Pure.
+"""The catalog of a fleet: its queues, rules and tenants, as one value, and what must hold of it. Pure.
 
 A *queue* is a named pool of work with an id of its own. Work goes to the first queue whose largest size
 exceeds its cost, unless the rule of its dataset names one. A *rule* says which datasets are the fleet's, by a
-URL or a pattern, and how they are treated.
+URL or a pattern, and how they are treated. A *tenant* has rules' datasets, and is here when its work has a
+weight or a cap of its own.
 
 Invariants of every catalog (`checked`):
 
@@ -11,6 +12,7 @@ Invariants of every catalog (`checked`):
 2. Exactly one queue has no limit, and no two have the same: so everything has a queue, and only one. The one
    without limit is the default queue, and it neither drains nor goes.
 3. The patterns of rules are unique, and a rule names only a queue that is there.
+4. The names of tenants are unique. A rule may name one that is not here: it has weight 1 and no cap.
 
 Of several rules that match a URL the one that is this very URL counts, else the one that was added first.
 """
@@ -31,6 +33,7 @@ from lithify.redaction import is_secret
 
 MAX_QUEUES = 1_000
 MAX_RULES = 100_000
+MAX_TENANTS = 1_000
 MAX_BYTES = 1 << 62
 MAX_SLOTS = 1_000_000
 MAX_WEIGHT = 1_000
@@ -107,8 +110,19 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Tenant:
+    """How the work of one tenant is treated, against that of others."""
+
+    name: str
+    weight: int = 1
+    """Turns it has, against those of other tenants with work in the same band of a queue."""
+    most_running: int | None = None
+    """So many of its compactions may run in each queue at the same time; `None`: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
-    """All queues and rules of a fleet. Made by `checked` and what calls it."""
+    """All queues, rules and tenants of a fleet. Made by `checked` and what calls it."""
 
     queues: tuple[Queue, ...]
     """By size, the one without a limit last."""
@@ -116,6 +130,8 @@ class Catalog:
     """The name of the queue without a limit."""
     rules: tuple[Rule, ...] = ()
     """In the order in which they were added."""
+    tenants: tuple[Tenant, ...] = ()
+    """Those that are treated in a way of their own, by name."""
 
     def find(self, name: str) -> Queue | None:
         """The queue of that name."""
@@ -143,12 +159,21 @@ class Catalog:
         return next(iter(self.rules_for(url)), None)
 
 
-def checked(queues: Iterable[Queue], default_queue: str, rules: Iterable[Rule] = ()) -> Catalog:
+def checked(
+    queues: Iterable[Queue],
+    default_queue: str,
+    rules: Iterable[Rule] = (),
+    tenants: Iterable[Tenant] = (),
+) -> Catalog:
     """A catalog of these. `Refused`, in one sentence, when something does not hold."""
     queues = tuple(queues)
     rules = tuple(rules)
-    if len(queues) > MAX_QUEUES or len(rules) > MAX_RULES:
-        raise Refused(f"a fleet has at most {MAX_QUEUES} queues and {MAX_RULES} rules")
+    tenants = tuple(sorted(tenants, key=lambda tenant: tenant.name))
+    if len(queues) > MAX_QUEUES or len(rules) > MAX_RULES or len(tenants) > MAX_TENANTS:
+        raise Refused(
+            f"a fleet has at most {MAX_QUEUES} queues, {MAX_RULES} rules and {MAX_TENANTS} tenants that are "
+            "treated in a way of their own"
+        )
     for queue in queues:
         _check_queue(queue)
     _check_unique("two queues have the name", (queue.name for queue in queues))
@@ -163,7 +188,10 @@ def checked(queues: Iterable[Queue], default_queue: str, rules: Iterable[Rule] =
         _check_rule(rule, {queue.name for queue in queues})
     _check_unique("two rules have the pattern", (normal(rule.pattern) for rule in rules))
     by_size = sorted(queues, key=lambda queue: (queue.largest_bytes is None, queue.largest_bytes or 0))
-    return Catalog(tuple(by_size), default_queue, rules)
+    for tenant in tenants:
+        _check_tenant(tenant)
+    _check_unique("two tenants have the name", (tenant.name for tenant in tenants))
+    return Catalog(tuple(by_size), default_queue, rules, tenants)
 
 
 def checked_name(name: str) -> str:
@@ -204,6 +232,17 @@ def _check_rule(rule: Rule, queues: set[str]) -> None:
                 f"rule {rule.pattern}: the setting {name} is a secret, which everybody who reads the fleet's "
                 "catalog would see; give it to the processes, in their environment or file"
             )
+
+
+def _check_tenant(tenant: Tenant) -> None:
+    if not 1 <= len(tenant.name) <= MAX_TEXT_CHARS or "*" in tenant.name:
+        raise Refused(f"{tenant.name[:120]!r} is no name of a tenant")
+    for what, value, most in (
+        ("weight", tenant.weight, MAX_WEIGHT),
+        ("limit of running compactions", tenant.most_running, MAX_SLOTS),
+    ):
+        if value is not None and not 1 <= value <= most:
+            raise Refused(f"tenant {tenant.name}: its {what} is {value}; it must be from 1 to {most}")
 
 
 def _check_unique(what: str, names: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ answer was lost (`lithify.store.versions`). So:
    this change that made it; with another id somebody else was faster.
 2. Queues are changed by id, never by name: a name that was deleted and made again is another queue. What is
    deleted already stays deleted; what is to be changed and was deleted meanwhile is refused.
-3. To add a rule that is there, or remove one that is not, changes nothing.
+3. To add a rule that is there, or remove one that is not, changes nothing. The same holds of tenants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from lithify.errors import Refused
-from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule, checked
+from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule, Tenant, checked
 from lithify.fleet.patterns import normal
 
 CatalogChange = Callable[[Catalog], Catalog]
@@ -94,6 +94,18 @@ def remove_rules(catalog: Catalog, patterns: Iterable[str]) -> Catalog:
     return _with(catalog, rules=(rule for rule in catalog.rules if normal(rule.pattern) not in gone))
 
 
+def set_tenant(catalog: Catalog, name: str, **changes: Any) -> Catalog:
+    """Change how a tenant is treated; what is not given stays, or is as for everybody."""
+    tenant = next((tenant for tenant in catalog.tenants if tenant.name == name), Tenant(name))
+    others = (tenant for tenant in catalog.tenants if tenant.name != name)
+    return _with(catalog, tenants=(*others, replace(tenant, **changes)))
+
+
+def remove_tenant(catalog: Catalog, name: str) -> Catalog:
+    """Treat a tenant as everybody else. Its datasets stay."""
+    return _with(catalog, tenants=(tenant for tenant in catalog.tenants if tenant.name != name))
+
+
 def _check_dispensable(catalog: Catalog, queue: Queue, what: str) -> None:
     if queue.name == catalog.default_queue:
         raise Refused(f"queue {queue.name} cannot {what}: it takes what no other queue does")
@@ -112,10 +124,15 @@ def _replace(catalog: Catalog, queue_id: str, **changes: Any) -> Catalog:
 
 
 def _with(
-    catalog: Catalog, *, queues: Iterable[Queue] | None = None, rules: Iterable[Rule] | None = None
+    catalog: Catalog,
+    *,
+    queues: Iterable[Queue] | None = None,
+    rules: Iterable[Rule] | None = None,
+    tenants: Iterable[Tenant] | None = None,
 ) -> Catalog:
     return checked(
         catalog.queues if queues is None else queues,
         catalog.default_queue,
         catalog.rules if rules is None else rules,
+        catalog.tenants if tenants is None else tenants,
     )

@@ -21,6 +21,7 @@ from lithify.fleet.catalog import (
     Queue,
     QueueState,
     Rule,
+    Tenant,
     checked,
 )
 from lithify.jsonvalues import text, whole_number
@@ -29,11 +30,12 @@ FORMAT = 1
 
 EnumT = TypeVar("EnumT", bound=Enum)
 
-_TOP = ("format", "queues", "default_queue", "rules")
+_TOP = ("format", "queues", "default_queue", "rules", "tenants")
 _QUEUE = (
     *("name", "id", "largest_bytes", "weight", "reserved_slots", "longest_backlog", "largest_share"),
     "state",
 )
+_TENANT = ("name", "weight", "most_running")
 _RULE = ("pattern", "coordinates", "queue", "tenant", "settings")
 
 
@@ -44,6 +46,7 @@ def as_document(catalog: Catalog) -> dict[str, Any]:
         "queues": [queue_document(queue) for queue in catalog.queues],
         "default_queue": catalog.default_queue,
         "rules": [rule_document(rule) for rule in catalog.rules],
+        "tenants": [tenant_document(tenant) for tenant in catalog.tenants],
     }
 
 
@@ -55,6 +58,11 @@ def queue_document(queue: Queue) -> dict[str, Any]:
 def rule_document(rule: Rule) -> dict[str, Any]:
     """A rule as a JSON value."""
     return {name: _plain(getattr(rule, name)) for name in _RULE}
+
+
+def tenant_document(tenant: Tenant) -> dict[str, Any]:
+    """A tenant as a JSON value."""
+    return {name: getattr(tenant, name) for name in _TENANT}
 
 
 def encode(catalog: Catalog) -> bytes:
@@ -76,6 +84,7 @@ def decode(data: bytes, key: str) -> Catalog:
             [_queue(queue, key) for queue in _list(fields["queues"])],
             text(fields["default_queue"]),
             [_rule(rule, key) for rule in _list(fields["rules"])],
+            [_tenant(tenant, key) for tenant in _list(fields["tenants"])],
         )
     except Unsupported:
         raise
@@ -111,6 +120,16 @@ def _rule(fields: Any, key: str) -> Rule:
         queue=_optional(fields["queue"]),
         tenant=_optional(fields["tenant"]),
         settings=MappingProxyType({text(n): text(v) for n, v in fields["settings"].items()}),
+    )
+
+
+def _tenant(fields: Any, key: str) -> Tenant:
+    _check_fields(fields, _TENANT, key)
+    most = fields["most_running"]
+    return Tenant(
+        name=text(fields["name"]),
+        weight=whole_number(fields["weight"], least=1, most=MAX_WEIGHT),
+        most_running=None if most is None else whole_number(most, least=1, most=MAX_SLOTS),
     )
 
 

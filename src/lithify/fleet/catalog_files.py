@@ -46,9 +46,10 @@ class CatalogFiles:
         rng: random.Random | None = None,
     ) -> None:
         self._url = url
-        self._files = VersionedFiles(
+        self.versions = VersionedFiles(
             store, join(folder, "catalog"), SUFFIX, join(folder, "catalog.boundary"), ids
         )
+        """All that are there, for who asks for an older one (`lithify.fleet.catalog_history`)."""
         self._clock = clock
         self._rng = rng if rng is not None else random.Random()
         self._decoded: Numbered | None = None
@@ -63,12 +64,12 @@ class CatalogFiles:
                 return None  # only the answer was lost
             raise Refused(f"{self._url}: there is a fleet already")
 
-        return self._published(self._files.update(change, self._clock, self._rng))
+        return self._published(self.versions.update(change, self._clock, self._rng))
 
-    def read(self) -> Numbered:
-        """The latest one. `DatasetNotFound` when there is no fleet, `CorruptObject` and `Unsupported` when it
-        cannot be used."""
-        return self._published(self._files.latest())
+    def read(self, *, is_sure: bool = True) -> Numbered:
+        """The latest one; for who looks again and again it need not be quite sure. `DatasetNotFound` when
+        there is no fleet, `CorruptObject` and `Unsupported` when it cannot be used."""
+        return self._published(self.versions.confirmed() if is_sure else self.versions.latest())
 
     def update(self, change: CatalogChange) -> Numbered:
         """Publish what `change` makes of the latest, unless that is the same; what is the latest then."""
@@ -78,7 +79,7 @@ class CatalogFiles:
             new = change(now)
             return encode(new) if new != now else None
 
-        return self._published(self._files.update(apply, self._clock, self._rng))
+        return self._published(self.versions.update(apply, self._clock, self._rng))
 
     def _published(self, version: Version | None) -> Numbered:
         if version is None:
@@ -89,7 +90,7 @@ class CatalogFiles:
 
     def _decode(self, version: Version) -> Numbered:
         if self._decoded is None or self._decoded.number != version.id:
-            self._decoded = Numbered(version.id, self._files.decode(version, decode))
+            self._decoded = Numbered(version.id, self.versions.decode(version, decode))
         return self._decoded
 
 
@@ -102,11 +103,12 @@ class FollowedCatalog:
         self.problem: LithifyError | None = None
         """What is wrong with the latest one, if it is not the one that is followed."""
 
-    def refresh(self) -> bool:
-        """Look for a newer one; whether there was a good one. A store that cannot be reached is an error, a
+    def refresh(self, *, was_away: bool = False) -> bool:
+        """Look for a newer one; whether there was a good one. Who was away for long may have one that nobody
+        has any more. A store that cannot be reached is an error, a
         catalog that cannot be used is none."""
         try:
-            newest = self._files.read()
+            newest = self._files.read(is_sure=was_away)
         except (CorruptObject, Unsupported, DatasetNotFound) as error:
             self.problem = error
             return False

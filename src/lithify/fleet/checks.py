@@ -6,7 +6,9 @@
 | `catalog` | a member works with an older one | |
 | `queue` | it is paused or drains, with work in it | something waits, and nobody serves it |
 | `rule` | it names nothing, or what another names too | it cannot be looked up |
-| `clock` | this machine's differs from the store's | |
+| `tenant` | it has a weight or a limit, and no dataset | |
+| `dataset` | a keeper leaves it alone after an error | |
+| `clock` | this machine's or a member's differs from the store's | |
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ def check_fleet(
     yield from _check_members(status, len(datasets))
     yield from _check_queues(status)
     yield from _check_rules(status.catalog.catalog, datasets, problems)
+    yield from _check_tenants(status.catalog.catalog, datasets)
+    yield from _check_datasets(status)
     yield from _check_clock(status)
 
 
@@ -97,9 +101,39 @@ def _check_rules(
         yield ok("rule", f"{len(catalog.rules)} rules name {len(datasets)} datasets")
 
 
+def _check_tenants(catalog: Catalog, datasets: Mapping[str, Rule]) -> Iterator[Finding]:
+    having = {rule.tenant_of(url) for url, rule in datasets.items()} if catalog.tenants else set()
+    for tenant in catalog.tenants:
+        if tenant.name not in having:
+            do = "see that the name is right, as `lithify fleet list` has it"
+            yield warning("tenant", f"tenant {tenant.name} has a weight or a limit, and no dataset", do)
+
+
+def _check_datasets(status: FleetStatus) -> Iterator[Finding]:
+    alive = [member.says for member in status.members if member.seen.is_alive and member.says is not None]
+    for member in alive:
+        for url, why in member.troubled.items():
+            do = f"lithify doctor {url}; it is looked at again by itself, or now with `lithify fleet wake`"
+            yield warning("dataset", f"{url} is left alone: {why}", do)
+        if member.quarantined > len(member.troubled):
+            says = (
+                f"{member.quarantined - len(member.troubled)} more datasets of {member.name} are left alone"
+            )
+            yield warning("dataset", says, "see its log")
+
+
 def _check_clock(status: FleetStatus) -> Iterator[Finding]:
     newest_ms = max((m.seen.last_ms for m in status.members), default=None)
     if newest_ms is not None and newest_ms - status.at_ms > MAX_CLOCK_OFF_MS:
         off_s = (newest_ms - status.at_ms) // 1000
         says = f"this machine's clock is {off_s} s behind the store's"
         yield warning("clock", says, "set it; only times that are shown here depend on it")
+    for member in status.members:
+        if member.says is None or not member.says.at_ms:
+            continue
+        off_ms = member.says.at_ms - member.seen.last_ms
+        if abs(off_ms) > MAX_CLOCK_OFF_MS:
+            where = "ahead of" if off_ms > 0 else "behind"
+            says = f"the clock of {member.says.host} is {abs(off_ms) // 1000} s {where} the store's"
+            do = f"set it; only times that {member.seen.name} tells depend on it"
+            yield warning("clock", says, do)

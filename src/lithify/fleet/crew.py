@@ -6,8 +6,9 @@ Each `tick`:
    queue that is paused is not claimed from; one that was deleted is not served any more. When all the queues
    are gone that it was started for, it is over.
 2. The compactions that run here go on (`lithify.service.worker_pool`).
-3. While there is room it asks the bells of its queues (`lithify.planning.fleet.asking`), and reads the boards
-   when one was rung, or when nothing was heard for long.
+3. While there is room it asks the bells of its queues (`lithify.planning.fleet.asking`). It reads the board
+   that was rung for, if the ring is for it (`lithify.planning.fleet.rings`), and all boards after something
+   ended here, or when nothing was heard for long.
 4. Of what the boards hint at it claims one after the other, in the order of `lithify.planning.fleet.hints`,
    each in the ledger of its dataset: that alone decides. What others were faster with is left alone.
 
@@ -16,8 +17,9 @@ What it knows may be lost: what it holds is in the ledgers, and is taken back wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from lithify.clock import Clock
 from lithify.errors import LithifyError
@@ -25,13 +27,28 @@ from lithify.fleet.bells import Ear
 from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
 from lithify.fleet.catalog_files import FollowedCatalog
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.members import BEAT_EVERY_MS, Load, Member, Role
+from lithify.fleet.members import (
+    BEAT_EVERY_MS,
+    DEAD_AFTER_MS,
+    Amounts,
+    Load,
+    Member,
+    Role,
+    Running,
+    Says,
+    unheard,
+)
 from lithify.ids import Ulid
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.asking import Asking
 from lithify.planning.fleet.hints import Hint, HintChoice
+from lithify.planning.fleet.named import Named
+from lithify.planning.fleet.pace import Pace
+from lithify.planning.fleet.rings import Ring
 from lithify.planning.fleet.slots import Slots, Usage, reserved_of
 from lithify.service.worker_pool import WorkerPool
+
+LIST_BOARDS_EVERY_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +69,7 @@ class CrewPorts:
     clock: Clock
     host: str
     version: str
+    says: Says = unheard
 
 
 @dataclass(slots=True)
@@ -62,6 +80,29 @@ class _Served:
     ear: Ear
     reserved: int = 0
     """Slots of this process that are kept for what is small or urgent."""
+    boards: set[str] = field(default_factory=set)
+    """Members that have one, as far as is known."""
+    listed_ms: int | None = None
+    """When that was listed; `None` when it has to be listed anew."""
+
+    def heard_of(self, rings: Sequence[Ring] | None) -> None:
+        """A board that was empty is none: a ring tells that there is one again."""
+        if rings is None:
+            self.listed_ms = None
+        else:
+            self.boards.update(ring.board for ring in rings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    """A compaction that runs here."""
+
+    queue_id: str
+    hint: Hint
+    since_ms: int
+    """By the monotonic clock."""
+    catalog: int
+    """The version of the catalog that it was admitted under."""
 
 
 class Crew:
@@ -82,8 +123,11 @@ class Crew:
         self._served: dict[str, _Served] = {}
         self._choice = HintChoice(name)
         self._asking = Asking(self._now_ms())
-        self._claimed: dict[tuple[str, Ulid], tuple[str, Hint]] = {}
-        """What runs here, with the id of its queue."""
+        self._claimed: dict[tuple[str, Ulid], _Claimed] = {}
+        """What runs here."""
+        self._paces: dict[str, Pace] = {}
+        """By queue id, how fast what runs here goes."""
+        self._named = Named()
         self._beat_s = float("-inf")
         self._asked_s = float("-inf")
         self._follow()
@@ -118,10 +162,16 @@ class Crew:
         `StoreError` means that the fleet's own store failed; what runs goes on with the next round."""
         changed = self._pool.round()
         now_ms = self._now_ms()
-        for url, failed in self._pool.take_failures():
+        failures = self._pool.take_failures()
+        for url, failed in failures:
             self._choice.failed(WorkKey(url, failed), now_ms)
         held = self._pool.holding()
-        if self._claimed.keys() - held:
+        ended = self._claimed.keys() - held
+        for key in ended.difference(failures):
+            one = self._claimed[key]
+            pace = self._paces.setdefault(one.queue_id, Pace())
+            pace.finished(one.hint.bytes, (now_ms - one.since_ms) / 1000)
+        if ended:
             self._claimed = {key: claimed for key, claimed in self._claimed.items() if key in held}
             self._asking = Asking(now_ms)
         self._beat()
@@ -151,9 +201,9 @@ class Crew:
         queues = [queue for queue in catalog.queues if self._only is None or queue.id in self._only]
         before, self._served = self._served, {}
         for queue in queues:
-            known = before.get(queue.id)
-            ear = known.ear if known is not None else Ear(self._files.bells, queue.id)
-            self._served[queue.id] = _Served(queue, ear, self._reserved(queue))
+            served = before.get(queue.id) or _Served(queue, Ear(self._files.bells, queue.id))
+            served.queue, served.reserved = queue, self._reserved(queue)
+            self._served[queue.id] = served
 
     def _reserved(self, queue: Queue) -> int:
         """Only who serves a queue with a reserve has to know who else does."""
@@ -169,20 +219,44 @@ class Crew:
         now_s = self._clock.monotonic_s()
         if (now_s - self._beat_s) * 1000 < BEAT_EVERY_MS:
             return
-        self._catalog.refresh()
+        self._catalog.refresh(was_away=(now_s - self._beat_s) * 1000 > DEAD_AFTER_MS)
         self._follow()
-        running = [queue_id for queue_id, _ in self._claimed.values()]
-        load = {
-            queue_id: Load(
-                slots=self._slots if served.queue.state is not QueueState.PAUSED else 0,
-                running=running.count(queue_id),
-            )
-            for queue_id, served in self._served.items()
-        }
+        special = {tenant.name for tenant in self._catalog.now.catalog.tenants}
+        self._named.see((one.hint.tenant for one in self._claimed.values()), special, self._now_ms())
+        load = {queue_id: self._load(served) for queue_id, served in self._served.items()}
         number = self._catalog.now.number
         host, version = self._ports.host, self._ports.version
-        self._files.members.beat(Member(self.name, Role.WORKER, host, version, number, 0, load))
+        at_ms = self._clock.now_ms()
+        running = tuple(
+            Running(
+                *(url, compaction, one.queue_id, at_ms - (self._now_ms() - one.since_ms), one.hint.bytes),
+                tenant=one.hint.tenant,
+                catalog=one.catalog,
+            )
+            for (url, compaction), one in self._claimed.items()
+        )
+        member = Member(
+            *(self.name, Role.WORKER, host, version, number, 0, load),
+            running=running,
+            at_ms=at_ms,
+            needs=min((number, *(one.catalog for one in running))),
+        )
+        self._ports.says(member, self._catalog.now.catalog)
+        self._files.members.beat(member)
+        if member.needs < number and not self._files.history.allows(member.needs):
+            self._claimed = {key: replace(one, catalog=number) for key, one in self._claimed.items()}
         self._beat_s = now_s
+
+    def _load(self, served: _Served) -> Load:
+        queue = served.queue
+        running = Counter(
+            self._named.name(one.hint.tenant) for one in self._claimed.values() if one.queue_id == queue.id
+        )
+        return Load(
+            slots=self._slots if queue.state is not QueueState.PAUSED else 0,
+            bytes_per_s=self._paces[queue.id].bytes_per_s if queue.id in self._paces else 0,
+            tenants={tenant: Amounts(running=count) for tenant, count in running.items()},
+        )
 
     # Claims
 
@@ -198,7 +272,7 @@ class Crew:
             for queue_id, served in self._served.items()
             if served.queue.state is not QueueState.PAUSED
         }
-        ordinary = sum(not hint.may_use_reserve for _, hint in self._claimed.values())
+        ordinary = sum(not one.hint.may_use_reserve for one in self._claimed.values())
         # What is given back and cannot be told so yet takes room as well.
         usage = Usage(max(self._pool.held, len(self._claimed)), ordinary)
         return slots, usage, {queue_id: served.queue.weight for queue_id, served in self._served.items()}
@@ -212,13 +286,33 @@ class Crew:
             return
         self._asked_s = self._clock.monotonic_s()
         # All are asked: who has heard one goes on listening to the others.
-        rung = [served.ear.hears() for served in self._served.values()]
-        if any(rung):
+        heard = {queue_id: served.ear.hears() for queue_id, served in self._served.items()}
+        is_unsure = any(rings is None for rings in heard.values())
+        is_due = self._asking.reads_boards(now_ms, has_rung=is_unsure)
+        rung = {
+            queue_id: {ring.board for ring in rings or () if ring.wakes(self.name)}
+            for queue_id, rings in heard.items()
+        }
+        boards = {board for of in rung.values() for board in of}
+        for queue_id, rings in heard.items():
+            self._served[queue_id].heard_of(rings)
+        if is_unsure or boards:
             self._asking = self._asking.rung()
-        if self._asking.reads_boards(now_ms, has_rung=any(rung)):
-            boards = {queue_id: self._files.boards.read(queue_id) for queue_id in self._served}
-            self._choice.see(boards, now_ms)
+        if is_due:
+            self._choice.see({queue_id: self._all_hints(queue_id) for queue_id in self._served}, now_ms)
+        elif boards:
+            queues = [queue_id for queue_id, of in rung.items() if of]
+            found = {queue_id: self._files.boards.read_of(queue_id, boards) for queue_id in queues}
+            self._choice.see(found, now_ms, boards)
+        if is_due or boards:
             self._asking = self._asking.missed(now_ms)
+
+    def _all_hints(self, queue_id: str) -> Sequence[Hint]:
+        """Of all boards. Which there are is listed now and then: a ring names a new one."""
+        served, now_ms = self._served[queue_id], self._now_ms()
+        if served.listed_ms is None or now_ms - served.listed_ms >= LIST_BOARDS_EVERY_MS:
+            served.boards, served.listed_ms = set(self._files.boards.members(queue_id)), now_ms
+        return self._files.boards.read_of(queue_id, served.boards)
 
     def _claim(self) -> bool:
         """Claim until there is no room, or nothing to claim."""
@@ -232,7 +326,9 @@ class Crew:
             queue_id, hint = found
             if self._pool.claim(hint.url, Ulid(hint.compaction)):
                 self._choice.claimed(hint, slots, usage, weights, now_ms)
-                self._claimed[hint.url, Ulid(hint.compaction)] = queue_id, hint
+                catalog = hint.catalog or self._catalog.now.number
+                claimed = _Claimed(queue_id, hint, now_ms, catalog)
+                self._claimed[hint.url, Ulid(hint.compaction)] = claimed
                 self._asking = self._asking.claimed(now_ms)
                 has_claimed = True
             else:

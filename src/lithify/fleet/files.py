@@ -3,6 +3,7 @@
 | object | what | may be lost |
 |---|---|---|
 | `catalog/<20 digits>.json`, `catalog.boundary` | the truth: queues and rules | no |
+| `catalog-history/` | how far old versions of it were said to be free, and who holds one | no |
 | `members/<role>-<ulid>.json` | who lives | yes |
 | `boards/<queue id>/<member>.json` | what may be claimed | yes |
 | `bells/<queue id>` | look at the boards | yes |
@@ -18,6 +19,7 @@ from lithify.clock import Clock
 from lithify.fleet.bells import Bells
 from lithify.fleet.boards import BoardFiles
 from lithify.fleet.catalog_files import CatalogFiles
+from lithify.fleet.catalog_history import CatalogHistory
 from lithify.fleet.members import MemberFiles
 from lithify.fleet.memory import MemoryFiles
 from lithify.fleet.wakes import WakeFiles
@@ -40,6 +42,9 @@ class FleetFiles:
         self.url = url
         self.catalog = CatalogFiles(url, store, folder, clock, ids, rng)
         self.members = MemberFiles(store, folder)
+        self.history = CatalogHistory(
+            url, store, folder, self.catalog.versions, self.members, clock, ids, rng
+        )
         self.boards = BoardFiles(store, folder)
         self.bells = Bells(store, folder, ids)
         self.memory = MemoryFiles(store, folder)

@@ -13,8 +13,9 @@ Each `tick`:
    keeper's part of what is wanted by all; what was admitted is looked at again at once, which starts it. A
    queue that is paused admits nothing; one that drains or is gone is nobody's, so its wants go to the next.
 5. What may be claimed stands on its boards, which are written when they have changed, and the bell is rung
-   when there is something new.
-6. Garbage of what it committed is collected `COLLECT_AFTER_S` after the last commit, or an hour after the
+   for those whom something new is for.
+6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog_history`).
+7. Garbage of what it committed is collected `COLLECT_AFTER_S` after the last commit, or an hour after the
    first one where commits never end.
 
 Everything here but the ledgers may be lost: a keeper that starts finds the datasets by the catalog, what runs
@@ -24,30 +25,47 @@ they have seen different members, only get in each other's way: the ledger and t
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from lithify.clock import Clock
 from lithify.errors import LithifyError
-from lithify.fleet.boards import WRITE_EVERY_MS, order
+from lithify.fleet.boards import WRITE_AGAIN_MS, WRITE_EVERY_MS, order
 from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
 from lithify.fleet.catalog_files import FollowedCatalog
+from lithify.fleet.catalog_history import RUN_EVERY_S, Ended
 from lithify.fleet.discovery import Discovery, FindDatasets
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.members import BEAT_EVERY_MS, FORGOTTEN_AFTER_MS, Load, Member, Role
+from lithify.fleet.members import (
+    BEAT_EVERY_MS,
+    DEAD_AFTER_MS,
+    FORGOTTEN_AFTER_MS,
+    MAX_TROUBLED,
+    Amounts,
+    Load,
+    Member,
+    Role,
+    Says,
+    combined,
+    unheard,
+)
 from lithify.fleet.memory import Known
 from lithify.fleet.wakes import MAX_AGE_MS, Wake
 from lithify.fleet.watched import Peers, Watched, WatchPorts
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits
-from lithify.planning.fleet.bands import Band
+from lithify.planning.fleet.admission import Tenant as TenantTreatment
+from lithify.planning.fleet.bands import Band, rank
 from lithify.planning.fleet.hints import Hint, meant_for
+from lithify.planning.fleet.named import Named
+from lithify.planning.fleet.pace import backlog_ms, mean_pace
 from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.quarantine import Entry, Quarantine
-from lithify.planning.fleet.quotas import Demand, quota
+from lithify.planning.fleet.quotas import Demand, quota, tenant_cap
 from lithify.planning.fleet.routing import Route, Routing
+from lithify.planning.fleet.waits import NO_WAITS, Waits
 from lithify.planning.fleet.wants import Want
 from lithify.store import together
 
@@ -83,6 +101,7 @@ class KeeperPorts:
     version: str
     looks_at_once: int = LOOKS_AT_ONCE
     collects: bool = True
+    says: Says = unheard
 
 
 @dataclass(slots=True)
@@ -92,6 +111,7 @@ class _Times:
     beat_s: float = float("-inf")
     wakes_s: float = float("-inf")
     remembered_s: float = float("-inf")
+    truncated_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +124,10 @@ class _Others:
     """Of these, those that nothing runs in, by queue id and name."""
     demands: Mapping[str, Mapping[str, Demand]] = field(default_factory=dict)
     """Of live keepers, by queue id and name."""
+    tenant_demands: Mapping[str, Mapping[str, Mapping[str | None, int]]] = field(default_factory=dict)
+    """Of live keepers, by queue id, name and tenant."""
+    paces: Mapping[str, int] = field(default_factory=dict)
+    """Of live workers that know theirs, by queue id, in bytes a second and slot."""
 
 
 class Keeper:
@@ -125,15 +149,30 @@ class Keeper:
         """By queue id."""
         self._queue_of: dict[WorkKey, str] = {}
         """Where what was admitted has gone, by queue id."""
+        self._catalog_of: dict[WorkKey, int] = {}
+        """The version of the catalog under which what is admitted or under way was admitted."""
         self._boards: dict[str, _Board] = {}
         """By queue id."""
+        self._given: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """By queue id, how many hints were meant for a worker since it said how many slots are free."""
+        self._said_ms: dict[str, int] = {}
+        """When members said what is known of them, by their own clocks."""
+        self._hinted: dict[WorkKey, WorkKey] = {}
+        """What the hints on the boards are for, by the hint's key."""
         self._write_due_s = float("inf")
         """When a board may be written that has changed."""
         self._committed_since_ms: dict[str, int] = {}
         """By URL, when it was first committed to since garbage was last collected."""
         self._memories: dict[str, dict[str, Known]] = {}
         """What others knew, by member."""
+        self._named = Named()
+        self._waits: dict[tuple[str, str | None], Waits] = {}
+        """By queue id and tenant: how long what was claimed had waited."""
+        self._paces: dict[str, int] = {}
+        """By queue id, how fast its workers are, or were when there were some."""
         self._times = _Times()
+        self.truncation: Ended | None = None
+        """How the last run over old versions of the catalog ended, if this one ever made any."""
 
     @property
     def watched(self) -> Mapping[str, Watched]:
@@ -172,6 +211,7 @@ class Keeper:
         if self._ports.collects:
             self._collect()
         attempt(partial(self._remember, now_s))
+        attempt(partial(self._truncate, now_s))
         if errors:
             raise errors[0]
         return self._due_in_s()
@@ -190,14 +230,21 @@ class Keeper:
     def _beat(self, now_s: float) -> None:
         if (now_s - self._times.beat_s) * 1000 < BEAT_EVERY_MS:
             return
-        self._catalog.refresh()
-        self._files.members.beat(self._member())
+        self._catalog.refresh(was_away=(now_s - self._times.beat_s) * 1000 > DEAD_AFTER_MS)
+        member = self._member()
+        self._ports.says(member, self._catalog.now.catalog)
+        self._files.members.beat(member)
+        if member.needs < member.catalog and not self._files.history.allows(member.needs):
+            self._catalog_of = dict.fromkeys(self._catalog_of, member.catalog)
         listed = self._files.members.listed()
         alive = {seen.name for seen in listed if seen.is_alive} | {self.name}
         says = self._files.members.read(alive - {self.name})
         self._peers.alive = frozenset(name for name in alive if name.startswith(f"{Role.KEEPER.value}-"))
         self._peers.dead = frozenset(seen.name for seen in listed if seen.name not in alive)
+        self._peers.workers = frozenset(name for name in alive if name.startswith(f"{Role.WORKER.value}-"))
         self._others = _others(says.values())
+        self._forget_given(says)
+        self._paces |= self._others.paces
         self._forget(seen.name for seen in listed if seen.silent_ms >= FORGOTTEN_AFTER_MS)
         self._own(self._discovery.datasets(self._catalog.now.catalog))
         self._times.beat_s = now_s
@@ -208,6 +255,7 @@ class Keeper:
         mine = {url: rule for url, rule in datasets.items() if placement.owner(url) == self.name}
         for url in [url for url, watched in self._watched.items() if mine.get(url) != watched.rule]:
             self._watched.pop(url).leave()
+            self._forget_admitted(url, ())
             for admission in self._admissions.values():
                 admission.forget(url)
         self._quarantine.keep(mine)
@@ -219,6 +267,14 @@ class Keeper:
             self._watched[url] = Watched(
                 url, mine[url], self._ports.watch, self._peers, self._quarantine, known
             )
+
+    def _forget_given(self, says: Mapping[str, Member]) -> None:
+        """Who has said anew how much room it has knows of what it was given before."""
+        said = {name: member.at_ms for name, member in says.items()}
+        for given in self._given.values():
+            for name in [name for name in given if said.get(name) != self._said_ms.get(name)]:
+                del given[name]
+        self._said_ms = said
 
     def _read_memories(self) -> None:
         """Those of members that were alive when they were read go on changing; they are a hint only."""
@@ -237,21 +293,68 @@ class Keeper:
             self._memories.pop(name, None)
 
     def _member(self) -> Member:
-        load = {}
-        for queue in self._catalog.now.catalog.queues:
-            board, admission = self._boards.get(queue.id, _Board()), self._admissions.get(queue.id)
-            figures = admission.figures() if admission is not None else None
-            load[queue.id] = Load(
-                running=figures.running if figures is not None else 0,
-                queued=len(board.hints),
-                queued_bytes=sum(hint.bytes for hint in board.hints),
-                waiting=figures.queued if figures is not None else 0,
-                deferred=figures.deferred if figures is not None else 0,
-                demand={band.value: n for band, n in figures.demand.items()} if figures is not None else {},
-            )
+        queues = self._catalog.now.catalog.queues
+        having = {w.rule.tenant_of(w.url) for w in self._watched.values() if w.wants or w.active}
+        self._name_tenants(having)
+        load = {queue.id: self._load(queue) for queue in queues}
+        self._waits = {place: waits for place, waits in self._waits.items() if self._is_told_of(*place)}
         number = self._catalog.now.number
         host, version = self._ports.host, self._ports.version
-        return Member(self.name, Role.KEEPER, host, version, number, len(self._watched), load)
+        bad = self._quarantine.entries
+        return Member(
+            *(self.name, Role.KEEPER, host, version, number, len(self._watched), load, len(bad)),
+            troubled={url: entry.why for url, entry in list(bad.items())[:MAX_TROUBLED]},
+            at_ms=self._clock.now_ms(),
+            needs=min((number, *self._catalog_of.values())),
+        )
+
+    def _name_tenants(self, having: Iterable[str | None]) -> None:
+        special = {tenant.name for tenant in self._catalog.now.catalog.tenants}
+        self._named.see(having, special, self._clock.now_ms())
+
+    def _is_told_of(self, queue_id: str, tenant: str | None) -> bool:
+        is_named = tenant is None or self._named.name(tenant) is not None
+        return is_named and self._catalog.now.catalog.with_id(queue_id) is not None
+
+    def _load(self, queue: Queue) -> Load:
+        """What this one has to do with a queue."""
+        now_ms = self._clock.now_ms()
+        admission = self._admission(queue)
+        figures = admission.figures()
+        parts: dict[str | None, list[Amounts]] = {}
+        for tenant, of in admission.by_tenant().items():
+            parts.setdefault(self._named.name(tenant), []).append(
+                Amounts(
+                    waiting=of.queued,
+                    waiting_bytes=of.queued_bytes,
+                    deferred=of.deferred,
+                    demand=of.demand,
+                    lowest=of.lowest,
+                    oldest_ms=None if of.oldest_since_ms is None else max(0, now_ms - of.oldest_since_ms),
+                    youngest_ms=None
+                    if of.youngest_since_ms is None
+                    else max(0, now_ms - of.youngest_since_ms),
+                )
+            )
+        for hint in self._boards.get(queue.id, _Board()).hints:
+            age_ms = max(0, now_ms - hint.since_ms)
+            of_hint = Amounts(
+                queued=1,
+                queued_bytes=hint.bytes,
+                lowest=rank(Band(hint.band), hint.priority),
+                oldest_ms=age_ms,
+                youngest_ms=age_ms,
+            )
+            parts.setdefault(self._named.name(hint.tenant), []).append(of_hint)
+        for (queue_id, tenant), waits in self._waits.items():
+            if queue_id == queue.id:
+                parts.setdefault(self._named.name(tenant), []).append(Amounts(waits=waits))
+        pace = self._paces.get(queue.id, 0)
+        return Load(
+            resting=figures.resting,
+            demand={band.value: n for band, n in figures.demand.items()},
+            tenants={tenant: _with_backlog(combined(of), pace) for tenant, of in parts.items()},
+        )
 
     # Looking
 
@@ -287,7 +390,17 @@ class Keeper:
             failed_in = self._admissions.get(self._queue_of.get(key, ""))
             if failed_in is not None:
                 failed_in.failed(key, now_ms)
+        for key, worker, has_succeeded in watched.take_tried():
+            if has_succeeded:
+                self._peers.faults.succeeded(key, worker)
+            else:
+                self._peers.faults.failed(key, worker)
         routing = Routing(catalog.queues)
+        for want, waited_ms in watched.take_claimed():
+            queue_id = self._queue_id(want, watched.rule, routing, catalog)
+            self._name_tenants([want.tenant])
+            place = queue_id, self._named.name(want.tenant)
+            self._waits[place] = self._waits.get(place, NO_WAITS).plus(waited_ms)
         wants: dict[str, list[Want]] = {}
         active: dict[str, list[Active]] = {}
         for want in watched.wants:
@@ -298,13 +411,21 @@ class Keeper:
                 wants.setdefault(queue_id, []).append(want)
         for one in watched.active:
             active.setdefault(self._queue_id(one.want, watched.rule, routing, catalog), []).append(one)
-        keys = {want.key for want in watched.wants} | {one.want.key for one in watched.active}
-        for key in [key for key in self._queue_of if key.dataset == watched.url and key not in keys]:
-            del self._queue_of[key]
+        under_way = {one.want.key for one in watched.active} | watched.admitted
+        self._forget_admitted(watched.url, under_way)
+        for key in under_way:  # what somebody else admitted counts from when it is seen
+            self._catalog_of.setdefault(key, self._catalog.now.number)
         for queue in catalog.queues:
             admission = self._admission(queue)
             admission.follow(watched.url, active.get(queue.id, ()))
             admission.offer(watched.url, wants.get(queue.id, ()), now_ms)
+
+    def _forget_admitted(self, url: str, under_way: Collection[WorkKey]) -> None:
+        """Of this dataset nothing else is admitted or under way any more."""
+        known = self._queue_of.keys() | self._catalog_of.keys()
+        for key in [key for key in known if key.dataset == url and key not in under_way]:
+            self._queue_of.pop(key, None)
+            self._catalog_of.pop(key, None)
 
     def _queue_id(self, want: Want, rule: Rule, routing: Routing[Queue], catalog: Catalog) -> str:
         """What was admitted to a queue stays there, as long as there is one."""
@@ -333,10 +454,13 @@ class Keeper:
                 continue
             admission = self._admission(queue)
             slots = self._others.slots.get(queue.id, 0)
-            demands = {**self._others.demands.get(queue.id, {}), self.name: admission.figures().demand}
+            figures = admission.figures()
+            demands = {**self._others.demands.get(queue.id, {}), self.name: figures.demand}
             room = quota(self.name, slots, queue.reserved_slots, demands)
-            for want in admission.admit(room, slots):
+            tenants = self._tenants(queue.id, catalog, figures.demand_by_tenant)
+            for want in admission.admit(room, slots, tenants):
                 self._queue_of[want.key] = queue.id
+                self._catalog_of[want.key] = self._catalog.now.number
                 self._watched[want.dataset].admit(want.key)
                 has_admitted = True
             for url in admission.recall(round(self._now_s() * 1000)):
@@ -347,6 +471,20 @@ class Keeper:
             del self._admissions[queue_id]
         return has_admitted
 
+    def _tenants(
+        self, queue_id: str, catalog: Catalog, own: Mapping[str | None, int]
+    ) -> dict[str | None, TenantTreatment]:
+        """How tenants are treated in a queue: of a cap, this keeper's part."""
+        of_others = self._others.tenant_demands.get(queue_id, {})
+        treated: dict[str | None, TenantTreatment] = {}
+        for tenant in catalog.tenants:
+            demands = {name: of.get(tenant.name, 0) for name, of in of_others.items()}
+            demands[self.name] = own.get(tenant.name, 0)
+            cap = tenant.most_running
+            part = None if cap is None else tenant_cap(self.name, cap, demands)
+            treated[tenant.name] = TenantTreatment(tenant.weight, part)
+        return treated
+
     # Boards
 
     def _write_boards(self) -> None:
@@ -356,36 +494,43 @@ class Keeper:
         for queue_id in {*self._boards, *found}:
             board = self._boards.setdefault(queue_id, _Board())
             hints = tuple(found.get(queue_id, ()))
-            if hints == board.hints:
+            is_old = bool(hints) and (now_s - board.written_s) * 1000 >= WRITE_AGAIN_MS
+            if hints == board.hints and not is_old:
                 continue
             if (now_s - board.written_s) * 1000 < WRITE_EVERY_MS:
                 self._write_due_s = min(self._write_due_s, board.written_s + WRITE_EVERY_MS / 1000)
                 continue
             self._files.boards.write(queue_id, self.name, hints)
-            known = {(hint.url, hint.compaction) for hint in board.hints}
+            known = {_id_of(hint) for hint in board.hints}
             self._boards[queue_id] = _Board(hints, now_s)
-            if any((hint.url, hint.compaction) not in known for hint in hints):
-                self._files.bells.ring(queue_id)
+            new = [hint for hint in hints if _id_of(hint) not in known]
+            self._given[queue_id].update(hint.worker for hint in new if hint.worker is not None)
+            if new:
+                self._files.bells.ring(queue_id, self.name, new)
         for queue_id in [q for q, b in self._boards.items() if catalog.with_id(q) is None and not b.hints]:
             del self._boards[queue_id]
 
     def _hints(self, catalog: Catalog) -> dict[str, list[Hint]]:
         """What may be claimed, by queue id. What stood on a board stays as it is, for whom it is included."""
-        routing, now_ms = Routing(catalog.queues), self._clock.now_ms()
-        known = {(hint.url, hint.compaction): hint for b in self._boards.values() for hint in b.hints}
+        routing = Routing(catalog.queues)
+        known = {_id_of(hint): hint for b in self._boards.values() for hint in b.hints}
         found: dict[str, list[Hint]] = {}
+        self._hinted = {}
         for watched in self._watched.values():
             tenant = watched.rule.tenant_of(watched.url) if watched.free else None
             for free in watched.free:
-                want = Want(free.key, free.band, free.priority, free.bytes, now_ms, tenant)
+                want = Want(free.key, free.band, free.priority, free.bytes, free.since_ms, tenant)
                 queue_id = self._queue_id(want, watched.rule, routing, catalog)
-                before = known.get((watched.url, free.compaction))
                 hint = Hint(
-                    watched.url, free.compaction, free.band, free.priority, free.bytes, now_ms, tenant=tenant
+                    *(watched.url, free.compaction, free.band, free.priority, free.bytes, free.since_ms),
+                    attempts=free.attempts,
+                    tenant=tenant,
+                    catalog=self._catalog_of.get(free.key, self._catalog.now.number),
                 )
+                self._hinted[hint.key] = free.key
+                before = known.get(_id_of(hint))
                 if before is not None:
-                    since_ms, worker, idle = before.since_ms, before.worker, before.idle_workers
-                    hint = replace(hint, since_ms=since_ms, worker=worker, idle_workers=idle)
+                    hint = replace(hint, worker=before.worker, idle_workers=before.idle_workers)
                 found.setdefault(queue_id, []).append(hint)
         return {
             queue_id: self._addressed(queue_id, sorted(hints, key=order), known)
@@ -393,14 +538,23 @@ class Keeper:
         }
 
     def _addressed(
-        self, queue_id: str, hints: list[Hint], known: Mapping[tuple[str, str], Hint]
+        self, queue_id: str, hints: list[Hint], known: Mapping[tuple[str, str, int], Hint]
     ) -> list[Hint]:
-        """Each new hint for a worker that is idle, as long as there are some."""
-        new = [hint for hint in hints if (hint.url, hint.compaction) not in known]
-        free = {name: slots for name, slots in self._others.free.get(queue_id, {}).items() if slots > 0}
-        whom = meant_for((hint.key for hint in new), free)
+        """Each new hint for a worker that is idle and has not failed with it, as long as there are some."""
+        faults, given = self._peers.faults, self._given[queue_id]
+        new = {_id_of(hint) for hint in hints} - known.keys()
+        free = {
+            name: slots - given[name]
+            for name, slots in self._others.free.get(queue_id, {}).items()
+            if slots > given[name] and not faults.is_suspect(name)
+        }
+        whom = meant_for(
+            (hint.key for hint in hints if _id_of(hint) in new),
+            free,
+            lambda key: faults.failed_with(self._hinted[key]),
+        )
         return [
-            replace(hint, worker=whom.get(hint.key), idle_workers=len(free)) if hint in new else hint
+            replace(hint, worker=whom.get(hint.key), idle_workers=len(free)) if _id_of(hint) in new else hint
             for hint in hints
         ]
 
@@ -429,6 +583,14 @@ class Keeper:
         if not is_first:
             self._files.memory.write(self.name, self._known())
 
+    def _truncate(self, now_s: float) -> None:
+        """Let old versions of the catalog go, if this is the first of the live keepers."""
+        if self.name != min(self._peers.alive):
+            self._times.truncated_s = float("-inf")
+        elif now_s - self._times.truncated_s >= RUN_EVERY_S:
+            self._times.truncated_s = now_s
+            self.truncation = self._files.history.run()
+
     def _known(self) -> dict[str, Known]:
         return {url: watched.known for url, watched in self._watched.items()}
 
@@ -453,16 +615,35 @@ _AFTER_MS = round(COLLECT_AFTER_S * 1000)
 _AT_LEAST_MS = round(COLLECT_AT_LEAST_S * 1000)
 
 
+def _id_of(hint: Hint) -> tuple[str, str, int]:
+    """What was tried and is free again is another hint."""
+    return hint.url, hint.compaction, hint.attempts
+
+
 def _others(members: Iterable[Member]) -> _Others:
     slots: Counter[str] = Counter()
     free: dict[str, dict[str, int]] = {}
     demands: dict[str, dict[str, Demand]] = {}
+    tenant_demands: dict[str, dict[str, dict[str | None, int]]] = {}
+    paces: dict[str, list[int]] = {}
     for member in members:
         for queue_id, load in member.load.items():
             if member.role is Role.WORKER:
                 slots[queue_id] += load.slots
-                free.setdefault(queue_id, {})[member.name] = load.slots - load.running
+                free.setdefault(queue_id, {})[member.name] = load.slots - load.total.running
+                paces.setdefault(queue_id, []).append(load.bytes_per_s)
             else:
                 demand = {band: load.demand.get(band, 0) for band in Band}
                 demands.setdefault(queue_id, {})[member.name] = demand
-    return _Others(slots, free, demands)
+                by_tenant = {tenant: amounts.demand for tenant, amounts in load.tenants.items()}
+                tenant_demands.setdefault(queue_id, {})[member.name] = by_tenant
+    known = {queue_id: pace for queue_id, of in paces.items() if (pace := mean_pace(of))}
+    return _Others(slots, free, demands, tenant_demands, known)
+
+
+def _with_backlog(amounts: Amounts, bytes_per_s: int) -> Amounts:
+    """What is deferred is as large as the rest, as far as anybody knows."""
+    count, size = amounts.queued + amounts.waiting, amounts.queued_bytes + amounts.waiting_bytes
+    deferred_bytes = amounts.deferred * (size // count if count else 0)
+    total_ms = backlog_ms(count + amounts.deferred, size + deferred_bytes, bytes_per_s)
+    return replace(amounts, backlog_ms=total_ms)

@@ -12,15 +12,18 @@ could take anything over from them. Who asks from outside is told the age as wel
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from lithify.errors import ObjectNotFound
+from lithify.fleet.catalog import Catalog
 from lithify.jsonvalues import text, whole_number
+from lithify.planning.fleet.waits import NO_WAITS, Waits
+from lithify.planning.fleet.waits import together as together_waited
 from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -31,6 +34,8 @@ DEAD_AFTER_MS = 30_000
 FORGOTTEN_AFTER_MS = 3_600_000
 """What a dead member left is deleted then."""
 READS_AT_ONCE = 16
+MAX_TROUBLED = 20
+MAX_RUNNING = 256
 _SUFFIX = ".json"
 _MAX_BYTES = 1 << 20
 _MOST = (1 << 53) - 1
@@ -44,21 +49,81 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What a member has to do with one queue."""
+class Amounts:
+    """What a member has of one tenant in one queue."""
 
-    slots: int = 0
-    """How many compactions of it a worker can run at once."""
     running: int = 0
+    """On a worker."""
     queued: int = 0
     """Hints on the board of a keeper."""
     queued_bytes: int = 0
     waiting: int = 0
     """Wants of a keeper that are not admitted yet."""
+    waiting_bytes: int = 0
     deferred: int = 0
     """Wants that its backlog had no place for."""
+    demand: int = 0
+    """How much of a keeper runs or waits; of one dataset no more than its share."""
+    lowest: float | None = None
+    """Rank of the last that waits, from 0 (may wait) to 1 (urgent)."""
+    oldest_ms: int | None = None
+    """How long the oldest of what waits or is queued has waited; and the youngest."""
+    youngest_ms: int | None = None
+    backlog_ms: int = 0
+    """How long one slot would take for all that is queued, waits or is deferred."""
+    waits: Waits = NO_WAITS
+    """Of what was claimed since the keeper began."""
+
+
+def combined(amounts: Iterable[Amounts]) -> Amounts:
+    """All of these together."""
+    all_of = tuple(amounts)
+    counts = {name: sum(getattr(one, name) for one in all_of) for name in _COUNTS}
+    return Amounts(
+        **counts,
+        lowest=min((one.lowest for one in all_of if one.lowest is not None), default=None),
+        oldest_ms=max((one.oldest_ms for one in all_of if one.oldest_ms is not None), default=None),
+        youngest_ms=min((one.youngest_ms for one in all_of if one.youngest_ms is not None), default=None),
+        waits=together_waited(one.waits for one in all_of),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a member has to do with one queue."""
+
+    slots: int = 0
+    """How many compactions of it a worker can run at once."""
+    bytes_per_s: int = 0
+    """How fast a slot of a worker works it off (`lithify.planning.fleet.pace`); 0 when it does not know."""
+    resting: int = 0
+    """Wants of a keeper that are left alone after a failure."""
     demand: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     """How much of a keeper runs or waits, by band."""
+    tenants: Mapping[str | None, Amounts] = field(default_factory=lambda: MappingProxyType({}))
+    """By tenant; `None` has those without a name of their own (`lithify.planning.fleet.named`)."""
+
+    @property
+    def total(self) -> Amounts:
+        """Of all tenants."""
+        return combined(self.tenants.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A compaction that runs on a worker."""
+
+    url: str
+    """Of its dataset."""
+    compaction: str
+    queue_id: str
+    since_ms: int
+    """When it was claimed, by the worker's clock."""
+    bytes: int
+    """That it reads."""
+    tenant: str | None = None
+    catalog: int = 0
+    """Under which it was admitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +141,24 @@ class Member:
     """How many a keeper watches."""
     load: Mapping[str, Load] = field(default_factory=lambda: MappingProxyType({}))
     """By id of the queue."""
+    quarantined: int = 0
+    """How many of its datasets a keeper leaves alone after an error."""
+    troubled: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """The first `MAX_TROUBLED` of these by URL, and why."""
+    running: tuple[Running, ...] = ()
+    """What runs on a worker, the first `MAX_RUNNING`."""
+    at_ms: int = 0
+    """When it said this, by its own clock."""
+    needs: int = 0
+    """The oldest catalog that it, or what it admitted or runs, works with; 0 when it has not said so."""
+
+
+Says = Callable[[Member, Catalog], None]
+"""Told what a member says of itself, and the catalog that it works with."""
+
+
+def unheard(member: Member, catalog: Catalog) -> None:
+    """Nobody is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +192,12 @@ class MemberFiles:
     def beat(self, member: Member) -> None:
         """Say that this one lives."""
         data: dict[str, Any] = {
-            name: getattr(member, name) for name in ("name", "host", "version", "catalog", "datasets")
+            name: getattr(member, name)
+            for name in ("name", "host", "version", "catalog", "datasets", "quarantined", "at_ms", "needs")
         }
         data["role"] = member.role.value
+        data["troubled"] = dict(list(member.troubled.items())[:MAX_TROUBLED])
+        data["running"] = [asdict(one) for one in member.running[:MAX_RUNNING]]
         data["load"] = {queue_id: _load_document(load) for queue_id, load in member.load.items()}
         self._store.put(self._key(member.name), json.dumps(data).encode())
 
@@ -160,10 +246,16 @@ def _decode(data: bytes, name: str) -> Member | None:
             version=text(fields["version"]),
             catalog=_number(fields["catalog"]),
             datasets=_number(fields["datasets"]),
+            quarantined=_number(fields["quarantined"]),
+            troubled={text(url): text(why) for url, why in fields["troubled"].items()},
+            running=tuple(map(_running, fields["running"])),
+            at_ms=_number(fields["at_ms"]),
+            needs=_number(fields["needs"]),
             load={
                 text(queue_id): Load(
-                    **{name: _number(load[name]) for name in _COUNTS},
+                    **{name: _number(load[name]) for name in _OF_QUEUE},
                     demand={int(band): _number(n) for band, n in load["demand"].items()},
+                    tenants={_optional(one["tenant"]): _amounts(one) for one in load["tenants"]},
                 )
                 for queue_id, load in fields["load"].items()
             },
@@ -172,11 +264,66 @@ def _decode(data: bytes, name: str) -> Member | None:
         return None
 
 
-_COUNTS = ("slots", "running", "queued", "queued_bytes", "waiting", "deferred")
+def _running(fields: Any) -> Running:
+    return Running(
+        url=text(fields["url"]),
+        compaction=text(fields["compaction"]),
+        queue_id=text(fields["queue_id"]),
+        since_ms=_number(fields["since_ms"]),
+        bytes=_number(fields["bytes"]),
+        tenant=_optional(fields["tenant"]),
+        catalog=_number(fields["catalog"]),
+    )
+
+
+_OF_QUEUE = ("slots", "bytes_per_s", "resting")
+_COUNTS = (
+    *("running", "queued", "queued_bytes", "waiting", "waiting_bytes", "deferred", "demand"),
+    "backlog_ms",
+)
+_AGES = ("oldest_ms", "youngest_ms")
 
 
 def _load_document(load: Load) -> dict[str, Any]:
-    return {**{name: getattr(load, name) for name in _COUNTS}, "demand": dict(load.demand)}
+    tenants = [{"tenant": tenant, **amounts_document(one)} for tenant, one in load.tenants.items()]
+    return {
+        **{name: getattr(load, name) for name in _OF_QUEUE},
+        "demand": dict(load.demand),
+        "tenants": tenants,
+    }
+
+
+def amounts_document(amounts: Amounts) -> dict[str, Any]:
+    """As a JSON value."""
+    return {
+        **{name: getattr(amounts, name) for name in (*_COUNTS, *_AGES)},
+        "lowest_priority": amounts.lowest,
+        "waits": {"counts": list(amounts.waits.counts), "total_ms": amounts.waits.total_ms},
+    }
+
+
+def _amounts(fields: Any) -> Amounts:
+    lowest, waits = fields["lowest_priority"], fields["waits"]
+    if lowest is not None and (isinstance(lowest, bool) or not 0 <= lowest <= 1):
+        raise ValueError(f"{lowest!r} is no rank")
+    counts = tuple(map(_number, waits["counts"]))
+    if len(counts) != len(NO_WAITS.counts):
+        raise ValueError(f"{len(counts)} are not the buckets of this version")
+    return Amounts(
+        **{name: _number(fields[name]) for name in _COUNTS},
+        oldest_ms=_age(fields["oldest_ms"]),
+        youngest_ms=_age(fields["youngest_ms"]),
+        lowest=None if lowest is None else float(lowest),
+        waits=Waits(counts, _number(waits["total_ms"])),
+    )
+
+
+def _age(value: Any) -> int | None:
+    return None if value is None else _number(value)
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else text(value)
 
 
 def _number(value: Any) -> int:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lithify.fleet.catalog import Queue, QueueState
+from lithify.compaction.model import State
+from lithify.compaction.transitions import AnyLedger
+from lithify.fleet.catalog import Queue, QueueState, Rule
 from lithify.fleet.catalog_files import Numbered
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.members import Load, Member, Role, Seen
+from lithify.fleet.members import Amounts, Load, Member, Role, Seen, combined
 from lithify.planning.fleet.hints import Hint
 
 
@@ -35,11 +37,30 @@ class QueueStatus:
     workers: int
     """Live ones that serve it."""
     slots: int
-    running: int
-    waiting: int
-    """Wants that are not admitted yet."""
-    deferred: int
-    """Wants that the backlog had no place for; they are offered again."""
+    resting: int
+    """Wants that are left alone after a failure."""
+    tenants: Mapping[str | None, Amounts]
+    """What live members have of it, by tenant; `None` has those without a name of their own. As they said it
+    last, so up to `BEAT_EVERY_MS` older than the hints."""
+
+    @property
+    def total(self) -> Amounts:
+        """Of all tenants."""
+        return combined(self.tenants.values())
+
+    @property
+    def running(self) -> int:
+        return self.total.running
+
+    @property
+    def waiting(self) -> int:
+        """Wants that are not admitted yet."""
+        return self.total.waiting
+
+    @property
+    def deferred(self) -> int:
+        """Wants that the backlog had no place for; they are offered again."""
+        return self.total.deferred
 
     @property
     def queued_bytes(self) -> int:
@@ -68,6 +89,49 @@ class FleetStatus:
         return next(status for status in self.queues if status.queue.name == name)
 
 
+@dataclass(frozen=True, slots=True)
+class RunningStatus:
+    """A compaction that runs."""
+
+    url: str
+    compaction: str
+    worker: str
+    queue: str | None = None
+    """Its name; `None` when it is not known, or deleted."""
+    running_ms: int | None = None
+    """For how long; `None` when that is not known."""
+    bytes: int | None = None
+    """That it reads."""
+    tenant: str | None = None
+
+
+def running(status: FleetStatus) -> tuple[RunningStatus, ...]:
+    """What live workers say that they run, the longest first."""
+    catalog = status.catalog.catalog
+    names = {queue.id: queue.name for queue in catalog.queues}
+    found = [
+        RunningStatus(
+            *(one.url, one.compaction, member.seen.name, names.get(one.queue_id)),
+            running_ms=max(0, member.says.at_ms - one.since_ms),
+            bytes=one.bytes,
+            tenant=one.tenant,
+        )
+        for member in status.members
+        if member.seen.is_alive and member.says is not None
+        for one in member.says.running
+    ]
+    return tuple(sorted(found, key=lambda one: (-(one.running_ms or 0), one.url)))
+
+
+def running_in(url: str, rule: Rule, ledger: AnyLedger | None) -> tuple[RunningStatus, ...]:
+    """What the ledger of a dataset says that runs."""
+    return tuple(
+        RunningStatus(url, c.id, c.worker.id if c.worker is not None else "", tenant=rule.tenant_of(url))
+        for c in (ledger.active() if ledger is not None else ())
+        if c.state is State.RUNNING
+    )
+
+
 def fleet_status(files: FleetFiles, now_ms: int) -> FleetStatus:
     """How the fleet is now."""
     catalog = files.catalog.read()
@@ -82,15 +146,23 @@ def fleet_status(files: FleetFiles, now_ms: int) -> FleetStatus:
 def _queue_status(files: FleetFiles, queue: Queue, alive: list[Member]) -> QueueStatus:
     workers = [_load(m.load, queue) for m in alive if m.role is Role.WORKER and queue.id in m.load]
     keepers = [_load(m.load, queue) for m in alive if m.role is Role.KEEPER]
+    parts: dict[str | None, list[Amounts]] = {}
+    for load in (*keepers, *workers):
+        for tenant, amounts in load.tenants.items():
+            parts.setdefault(tenant, []).append(amounts)
     return QueueStatus(
         queue,
         files.boards.read(queue.id),
         workers=len(workers),
         slots=sum(load.slots for load in workers),
-        running=sum(load.running for load in workers),
-        waiting=sum(load.waiting for load in keepers),
-        deferred=sum(load.deferred for load in keepers),
+        resting=sum(load.resting for load in keepers),
+        tenants={tenant: combined(of) for tenant, of in sorted(parts.items(), key=_by_name)},
     )
+
+
+def _by_name(part: tuple[str | None, object]) -> tuple[bool, str]:
+    """Those without a name last."""
+    return part[0] is None, part[0] or ""
 
 
 def _load(load: Mapping[str, Load], queue: Queue) -> Load:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from lithify.fleet.catalog import Catalog, Queue, Rule
-from lithify.fleet.catalog_documents import queue_document, rule_document
-from lithify.fleet.members import Role
-from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus
+from lithify.fleet.catalog import Catalog, Queue, Rule, Tenant
+from lithify.fleet.catalog_documents import queue_document, rule_document, tenant_document
+from lithify.fleet.members import Amounts, Role, amounts_document
+from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus, RunningStatus
+from lithify.planning.fleet.bands import Band, rank
+from lithify.planning.fleet.waits import BOUNDS_MS, Waits
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns
 
 SHOWN_HINTS = 20
+SHOWN_TENANTS = 20
 
 
 def show_status(found: FleetStatus) -> Shown:
@@ -36,7 +40,64 @@ def show_status(found: FleetStatus) -> Shown:
     else:
         blocks.append(Line("Nobody serves this fleet; start `lithify fleet run`."))
     blocks.append(_queue_table(found.queues, found.at_ms))
+    blocks += _tenant_tables(found.queues)
     return Shown(document, tuple(blocks))
+
+
+def show_workers(found: FleetStatus) -> Shown:
+    """Who works, and for which queues."""
+    names = {queue.id: queue.name for queue in found.catalog.catalog.queues}
+    workers = [member for member in found.members if member.seen.role is Role.WORKER]
+    documents = []
+    for member in workers:
+        load = member.says.load if member.says is not None else {}
+        queues = [
+            {
+                "queue": names.get(queue_id),
+                "slots": of.slots,
+                "running": of.total.running,
+                "bytes_per_s": of.bytes_per_s or None,
+            }
+            for queue_id, of in load.items()
+        ]
+        documents.append({**_member_document(member), "queues": queues})
+    rows = []
+    for member in workers:
+        name, host, version, _, busy, state = _member_row(member, found.catalog.number)
+        rows.append((name, host, version, busy, _served(member, names), state))
+    headings = columns("=worker", "host", "version", ">busy", "queues", "state")
+    nobody = Line("No worker serves this fleet; start `lithify fleet worker`.")
+    table = Table("Workers", headings, rows, "workers")
+    return Shown({"workers": documents}, (table if rows else nobody,))
+
+
+def _served(member: MemberStatus, names: Mapping[str, str]) -> str:
+    load = member.says.load if member.says is not None else {}
+    return ", ".join(sorted(names[queue_id] for queue_id in load if queue_id in names)) or "–"
+
+
+def show_running(found: Sequence[RunningStatus], problems: Mapping[str, Exception]) -> Shown:
+    """What runs."""
+    document = {
+        "running": [asdict(one) for one in found],
+        "problems": {url: str(error) for url, error in problems.items()},
+    }
+    rows = [
+        (
+            one.compaction,
+            one.url,
+            one.queue or "–",
+            one.tenant or "–",
+            "–" if one.bytes is None else text.size(one.bytes),
+            text.duration(one.running_ms),
+            one.worker,
+        )
+        for one in found
+    ]
+    headings = columns("=compaction", "dataset", "queue", "tenant", ">size", ">for", "worker")
+    table = Table(f"{len(found)} compactions run", headings, rows, "compactions")
+    bad = [Line(str(error), f"{url}:", is_bad=True) for url, error in problems.items()]
+    return Shown(document, (table if rows else Line("Nothing runs."), *bad))
 
 
 def show_queues(queues: Sequence[QueueStatus], at_ms: int) -> Shown:
@@ -75,7 +136,7 @@ def show_queue(status: QueueStatus, at_ms: int) -> Shown:
     waiting = Table(
         f"The first {len(rows)} of {len(hints)} that may be claimed", headings, rows, "compactions"
     )
-    blocks = (_queue_table([status], at_ms), *((waiting,) if rows else ()))
+    blocks = (_queue_table([status], at_ms), *_tenant_tables([status]), *((waiting,) if rows else ()))
     return Shown({**queue_status_document(status, at_ms), "hints": hints}, blocks)
 
 
@@ -104,6 +165,7 @@ def show_datasets(catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapp
     document = {
         "rules": [{**rule_document(rule), "datasets": counts[rule.pattern]} for rule in catalog.rules],
         "datasets": found,
+        "tenants": [tenant_document(tenant) for tenant in catalog.tenants],
         "problems": {pattern: str(error) for pattern, error in problems.items()},
     }
     rows = [
@@ -121,6 +183,8 @@ def show_datasets(catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapp
     blocks: list[Block] = [Table("Rules", headings, rows, "rules")] if rows else []
     if not rows:
         blocks.append(Line("This fleet has no datasets; add some with `lithify fleet add`."))
+    if catalog.tenants:
+        blocks.append(_treatments(catalog.tenants))
     if found:
         lines = [
             (str(one["url"]), str(one["queue"] or "by size"), str(one["tenant"] or "–")) for one in found
@@ -130,22 +194,64 @@ def show_datasets(catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapp
     return Shown(document, tuple(blocks))
 
 
+def show_tenants(tenants: Sequence[Tenant]) -> Shown:
+    """Those that are treated in a way of their own."""
+    document = {"tenants": [tenant_document(tenant) for tenant in tenants]}
+    nothing = Line("All tenants are treated alike; `lithify fleet tenant set` changes that.")
+    return Shown(document, (_treatments(tenants) if tenants else nothing,))
+
+
+def _treatments(tenants: Sequence[Tenant]) -> Table:
+    rows = [
+        (tenant.name, str(tenant.weight), "–" if tenant.most_running is None else str(tenant.most_running))
+        for tenant in tenants
+    ]
+    return Table("Tenants", columns("=tenant", ">weight", ">runs at most"), rows, "tenants")
+
+
 def queue_status_document(status: QueueStatus, at_ms: int) -> dict[str, Any]:
     """A queue and what it has, as a JSON value."""
-    ages = [max(0, at_ms - hint.since_ms) for hint in status.hints]
+    hint_ages = [max(0, at_ms - hint.since_ms) for hint in status.hints]
+    total = status.total
+    ranks = [rank(Band(hint.band), hint.priority) for hint in status.hints if hint.band in set(Band)]
     return {
         **queue_document(status.queue),
         "queued": len(status.hints),
         "queued_bytes": status.queued_bytes,
-        "running": status.running,
+        "running": total.running,
         "slots": status.slots,
         "workers": status.workers,
-        "waiting": status.waiting,
-        "deferred": status.deferred,
-        "lowest_priority": min((hint.priority for hint in status.hints), default=None),
-        "oldest_ms": max(ages, default=None),
-        "youngest_ms": min(ages, default=None),
+        "waiting": total.waiting,
+        "waiting_bytes": total.waiting_bytes,
+        "deferred": total.deferred,
+        "resting": status.resting,
+        "lowest_priority": min((one for one in (*ranks, total.lowest) if one is not None), default=None),
+        "oldest_ms": max((one for one in (*hint_ages, total.oldest_ms) if one is not None), default=None),
+        "youngest_ms": min((one for one in (*hint_ages, total.youngest_ms) if one is not None), default=None),
+        "backlog_ms": total.backlog_ms,
+        "waited": _waited_document(total.waits),
         "is_unserved": status.is_unserved,
+        "tenants": [
+            {"tenant": tenant, **_amounts_document(amounts)} for tenant, amounts in status.tenants.items()
+        ],
+    }
+
+
+def _amounts_document(amounts: Amounts) -> dict[str, Any]:
+    said = amounts_document(amounts)
+    del said["demand"], said["waits"]
+    return {**said, "waited": _waited_document(amounts.waits)}
+
+
+def _waited_document(waits: Waits) -> dict[str, Any]:
+    """From seen to claimed, of what was claimed since the keepers began."""
+    return {
+        "claimed": waits.count,
+        "total_ms": waits.total_ms,
+        "bounds_ms": list(BOUNDS_MS),
+        "counts": list(waits.counts),
+        "p50_ms_at_most": waits.at_most_ms(0.5),
+        "p95_ms_at_most": waits.at_most_ms(0.95),
     }
 
 
@@ -174,6 +280,33 @@ def _queue_table(queues: Sequence[QueueStatus], at_ms: int) -> Table:
     return Table("Queues", headings, rows, "queues")
 
 
+def _tenant_tables(queues: Sequence[QueueStatus]) -> Sequence[Table]:
+    """What the tenants with most waiting have; none where there are no tenants."""
+    found = [
+        (status.queue.name, tenant, amounts)
+        for status in queues
+        for tenant, amounts in status.tenants.items()
+        if amounts.running or amounts.queued or amounts.waiting or amounts.deferred
+    ]
+    if all(tenant is None for _, tenant, _ in found):
+        return ()
+    found.sort(key=lambda one: -one[2].backlog_ms)
+    rows = [
+        (
+            tenant or "(others)",
+            queue,
+            str(amounts.running),
+            str(amounts.queued),
+            f"{amounts.waiting} + {amounts.deferred} deferred" if amounts.deferred else str(amounts.waiting),
+            text.size(amounts.queued_bytes + amounts.waiting_bytes),
+            text.duration(amounts.oldest_ms),
+        )
+        for queue, tenant, amounts in found[:SHOWN_TENANTS]
+    ]
+    headings = columns("=tenant", "queue", ">running", ">queued", ">waiting", ">size", ">oldest")
+    return (Table("Tenants", headings, rows, "tenants"),)
+
+
 def _member_document(member: MemberStatus) -> dict[str, Any]:
     seen, says = member.seen, member.says
     return {
@@ -186,6 +319,7 @@ def _member_document(member: MemberStatus) -> dict[str, Any]:
         "version": says.version if says is not None else None,
         "catalog": says.catalog if says is not None else None,
         "datasets": says.datasets if says is not None else None,
+        "quarantined": says.quarantined if says is not None else None,
         "queues": sorted(says.load) if says is not None else [],
     }
 
@@ -199,7 +333,7 @@ def _member_row(member: MemberStatus, catalog: int) -> tuple[str, ...]:
         state = Alarm(f"alive, with catalog {says.catalog}")
     loads = says.load.values()
     # Queues of one worker share its slots.
-    busy = f"{sum(load.running for load in loads)}/{max((load.slots for load in loads), default=0)}"
+    busy = f"{sum(load.total.running for load in loads)}/{max((load.slots for load in loads), default=0)}"
     is_keeper = seen.role is Role.KEEPER
     return (
         seen.name,

@@ -20,7 +20,7 @@ looked for once in `MISSING_PAUSE_S`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -28,6 +28,7 @@ from lithify import events
 from lithify.backoff import GrowingPause
 from lithify.clock import Clock
 from lithify.compaction import transitions
+from lithify.compaction.attempts import Attempt
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
@@ -42,10 +43,11 @@ from lithify.ids import Ulid, ulid_ms
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active
 from lithify.planning.fleet.bands import Band, band_of
-from lithify.planning.fleet.cadence import pause_ms
+from lithify.planning.fleet.cadence import SURE_MS, pause_ms
+from lithify.planning.fleet.faults import Faults
 from lithify.planning.fleet.quarantine import Quarantine
 from lithify.planning.fleet.wants import Want
-from lithify.service.coordinator import Coordinator
+from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.failures import Failures
 from lithify.service.loops import LoopOptions
 from lithify.store import together
@@ -55,6 +57,7 @@ MISSING_PAUSE_S = 3_600.0
 ELSEWHERE_PAUSE_S = 60.0
 """So long a dataset is only watched that somebody else coordinates."""
 AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
+_CLAIMED = (State.RUNNING, State.COMPACTED, State.COMPLETED)
 MAX_FAILED_TICKS = 5
 """In a row; then somebody else may lead, or this one later."""
 
@@ -65,7 +68,15 @@ class Peers:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive: frozenset[str] = frozenset({name})
+        """Keepers."""
         self.dead: frozenset[str] = frozenset()
+        self.workers: frozenset[str] = frozenset()
+        """Those that are alive."""
+        self.faults = Faults()
+
+    def excuses(self, worker: str) -> bool:
+        """Whether a failure of this worker says nothing against what it tried."""
+        return self.faults.excuses(worker, self.workers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +84,9 @@ class WatchPorts:
     """What a keeper needs to watch a dataset."""
 
     open_dataset: Callable[[str, Rule], Dataset]
-    coordinator: Callable[[Dataset, Rule, Callable[[Plan], Plan]], Coordinator]
-    """A coordinator that starts of a plan what the function leaves."""
+    coordinator: Callable[[Dataset, Rule, Callable[[Plan], Plan], CountAttempts], Coordinator]
+    """A coordinator that starts of a plan what the first function leaves, and counts those attempts that the
+    second one does."""
     leadership: Callable[[Dataset], Leadership]
     """In the name of this member."""
     clock: Clock
@@ -91,6 +103,10 @@ class Free:
     band: Band
     priority: float
     bytes: int
+    since_ms: int
+    """When it was first seen to be wanted, by this member's clock."""
+    attempts: int = 0
+    """At it that are known and came to nothing."""
 
 
 @dataclass(slots=True)
@@ -135,6 +151,8 @@ class Watched:
         self._dataset: Dataset | None = None
         self._failures: Failures | None = None
         self._seen: tuple[AnyLedger | None, object] | None = None
+        self._glanced_s: float | None = None
+        """When it was last looked at without leading it."""
         self._lead: _Lead | None = None
         self._acquiring: _Acquiring | None = None
         self._elsewhere_until_s = 0.0
@@ -146,6 +164,16 @@ class Watched:
         """What somebody else has submitted."""
         self._since_ms: dict[WorkKey, int] = {}
         """When what is wanted was first wanted."""
+        self._active_since_ms: dict[Ulid, int] = {}
+        """When what is under way was first wanted, or submitted."""
+        self._free_before: dict[Ulid, Want] = {}
+        """What could be claimed at the last look."""
+        self._tried: list[tuple[WorkKey, str, bool]] = []
+        self._attempts: dict[Ulid, set[Attempt]] = {}
+        """Those that are known, of what is under way."""
+        self._once_claimed: set[Ulid] = set()
+        """Of what is under way."""
+        self._claimed: list[tuple[Want, int]] = []
         self._failed_looks = 0
         """In a row."""
         self.error: LithifyError | None = None
@@ -190,6 +218,17 @@ class Watched:
         given_up, self._given_up = tuple(self._given_up), []
         return given_up
 
+    def take_tried(self) -> tuple[tuple[WorkKey, str, bool], ...]:
+        """What was tried since the last call, with whom, and whether it succeeded."""
+        tried, self._tried = tuple(self._tried), []
+        return tried
+
+    def take_claimed(self) -> tuple[tuple[Want, int], ...]:
+        """What somebody has claimed since the last call, and for how many milliseconds it had waited since it
+        was first seen to be wanted. Only what was seen to wait: not what ran when this began to watch."""
+        claimed, self._claimed = tuple(self._claimed), []
+        return claimed
+
     def look(self) -> None:
         """One round of the algorithm above."""
         try:
@@ -230,7 +269,13 @@ class Watched:
         return self._dataset
 
     def _glance(self, dataset: Dataset) -> None:
-        found, snapshot = dataset.glance()
+        now_s = self._now_s()
+        # After so long all that was known may have been collected, and what looks like no change may be one.
+        if self._glanced_s is not None and (now_s - self._glanced_s) * 1000 > SURE_MS:
+            found, snapshot = dataset.ledger(), dataset.snapshot()
+        else:
+            found, snapshot = dataset.glance()
+        self._glanced_s = now_s
         ledger = found if found is not None else Ledger()
         plan = Plan()
         if self._may_lead:
@@ -254,6 +299,10 @@ class Watched:
         self._see(dataset, result.ledger, result.seen.snapshot, self._plan)
         self._given_up += (WorkKey(self.url, dataset.name(c.spec)) for c, _ in result.failed)
         now_s = self._now_s()
+        for compaction_id in result.committed:
+            done = result.ledger.get(compaction_id)
+            if done is not None and done.worker is not None:
+                self._tried.append((WorkKey(self.url, dataset.name(done.spec)), done.worker.id, True))
         if result.committed:
             self.known = replace(self.known, committed_ms=self._clock.now_ms())
         is_busy = bool(self.active or self.wants or result.refused or result.committed)
@@ -291,7 +340,9 @@ class Watched:
             priority = _bounded(dataset.priority(compaction.spec, snapshot))
             cost_bytes = dataset.cost_bytes(compaction.spec, snapshot)
             key = WorkKey(self.url, dataset.name(compaction.spec))
-            since_ms = min(ulid_ms(compaction.id), now_ms)
+            since_ms = self._active_since_ms.get(compaction.id)
+            if since_ms is None:
+                since_ms = min(ulid_ms(compaction.id), self._since_ms.get(key, now_ms), now_ms)
             if is_asked:
                 band = min(band, Band.ASKED)
             return Want(key, band, priority, cost_bytes, since_ms, self._tenant)
@@ -299,10 +350,11 @@ class Watched:
         wanted = {c.id: want(c) for c in under_way}
         self.active = tuple(Active(wanted[c.id], c.state is not State.COMPACTED) for c in under_way)
         self.free = tuple(
-            Free(c.id, w.key, w.band, w.priority, w.cost_bytes)
+            Free(c.id, w.key, w.band, w.priority, w.cost_bytes, w.since_ms, len(self._attempts.get(c.id, ())))
             for c in transitions.claimable(ledger)
             for w in (wanted[c.id],)
         )
+        self._note_claims(ledger, {w.key for w in self.wants}, wanted, now_ms)
         started = {w.key for w in wanted.values()}
         wants = []
         for proposal in plan.proposals:
@@ -317,6 +369,22 @@ class Watched:
         self.wants = tuple(wants)
         self._since_ms = {want.key: want.since_ms for want in wants}
         self._admitted.intersection_update(self._since_ms)
+
+    def _note_claims(
+        self, ledger: AnyLedger, wanted_before: set[WorkKey], wanted: Mapping[Ulid, Want], now_ms: int
+    ) -> None:
+        """What was free, or only wanted, at the last look and is claimed now; for the first time, not again
+        after it was given back. What was claimed and committed since then is still in the ledger."""
+        new = {c: w for c, w in wanted.items() if c not in self._active_since_ms and w.key in wanted_before}
+        for compaction_id, want in {**new, **self._free_before}.items():
+            found = ledger.get(compaction_id)
+            if found is not None and found.state in _CLAIMED and compaction_id not in self._once_claimed:
+                self._claimed.append((want, max(0, now_ms - want.since_ms)))
+        running = {c.id for c in ledger.active() if c.state in _CLAIMED}
+        self._once_claimed = {c for c in wanted if c in running or c in self._once_claimed}
+        self._active_since_ms = {c: want.since_ms for c, want in wanted.items()}
+        self._attempts = {c: known for c, known in self._attempts.items() if c in wanted}
+        self._free_before = {f.compaction: wanted[f.compaction] for f in self.free}
 
     def _rest_until_next_look(self) -> None:
         now_ms = self._clock.now_ms()
@@ -374,7 +442,7 @@ class Watched:
                 return
             assert acquiring.error is not None
             raise acquiring.error
-        coordinator = self._ports.coordinator(dataset, self.rule, self._take_plan)
+        coordinator = self._ports.coordinator(dataset, self.rule, self._take_plan, self._count_attempts)
         self._lead = _Lead(acquiring.stack, acquiring.leadership, coordinator, self._now_s())
         coordinator.start(acquiring.term)
 
@@ -384,6 +452,14 @@ class Watched:
         dataset = self._opened()
         keys = ((p, WorkKey(self.url, dataset.name(p.spec))) for p in plan.proposals)
         return replace(plan, proposals=tuple(p for p, key in keys if key in self._admitted))
+
+    def _count_attempts(self, compaction: AnyCompaction, attempts: Sequence[Attempt]) -> int:
+        """Those that say something against it; the keeper learns of all."""
+        key = WorkKey(self.url, self._opened().name(compaction.spec))
+        known = self._attempts.setdefault(compaction.id, set())
+        self._tried += ((key, attempt.worker, False) for attempt in attempts if attempt not in known)
+        known.update(attempts)
+        return sum(not self._peers.excuses(attempt.worker) for attempt in attempts)
 
     def _is_elsewhere(self) -> None:
         """Somebody else coordinates it."""

@@ -15,11 +15,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
 
 from lithify.errors import Refused
 from lithify.observe.logs import FIELDS, LOGGER
-from lithify.observe.metrics import Metrics
 
 READY_LIMIT_S = 60.0
 """Many times what lies between two looks."""
@@ -28,8 +29,19 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 """As WSGI has it."""
 
 
+class Observed(Protocol):
+    """What a process tells of itself."""
+
+    registry: CollectorRegistry
+
+    def not_looked_at(self, limit_s: float) -> list[str]:
+        """What should have been looked at in the last `limit_s`, and was not."""
+
+
 @contextmanager
-def served(metrics: Metrics, host: str, port: int, *, ready_limit_s: float = READY_LIMIT_S) -> Iterator[None]:
+def served(
+    metrics: Observed, host: str, port: int, *, ready_limit_s: float = READY_LIMIT_S
+) -> Iterator[None]:
     """Serve `metrics` until the end of the block; `Refused` when nothing can listen there."""
     from prometheus_client import disable_created_metrics, start_http_server
 
@@ -52,7 +64,7 @@ def served(metrics: Metrics, host: str, port: int, *, ready_limit_s: float = REA
         thread.join()
 
 
-def with_health(app: Any, metrics: Metrics, ready_limit_s: float = READY_LIMIT_S) -> App:
+def with_health(app: Any, metrics: Observed, ready_limit_s: float = READY_LIMIT_S) -> App:
     """The application, and what a supervisor asks."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
@@ -101,6 +102,8 @@ class Metrics:
         self._lock = threading.Lock()
         self._plain_counters: list[Counter] = []
         """Those of a dataset as a whole."""
+        self._of_datasets: list[tuple[Counter | Gauge, tuple[str, ...]]] = []
+        """With their labels, the dataset first."""
         self._attempts: dict[tuple[str, str], _Attempt] = {}
         self._waited_s: dict[tuple[str, str], float] = {}
         """By dataset and store, while it is away: what is counted already."""
@@ -118,12 +121,31 @@ class Metrics:
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         counter = Counter(name, text, ("dataset", *labels), registry=self._own)
+        self._of_datasets.append((counter, ("dataset", *labels)))
         if not labels:
             self._plain_counters.append(counter)
         return counter
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, ("dataset", *labels), registry=self._own)
+        gauge = Gauge(name, text, ("dataset", *labels), registry=self._own)
+        self._of_datasets.append((gauge, ("dataset", *labels)))
+        return gauge
+
+    def forget(self, url: str) -> None:
+        """Nothing more is told of a dataset, and what was is not told any more."""
+        with self._lock:
+            for metric, labels in self._of_datasets:
+                samples = [sample.labels for family in metric.collect() for sample in family.samples]
+                for values in {
+                    tuple(of[label] for label in labels) for of in samples if of["dataset"] == url
+                }:
+                    metric.remove(*values)
+            with suppress(KeyError):
+                self._seconds.remove(url)
+            self._served.pop(url, None)
+            self._looked.discard(url)
+            self._owners.pop(url, None)
+            self._needers.pop(url, None)
 
     def serves(self, url: str) -> None:
         """From now on this process is to look at the dataset."""

@@ -110,12 +110,22 @@ class TickResult:
         return not (self.ledger.active() or self.plan.proposals or self.refused or self.failed)
 
 
+CountAttempts = Callable[[AnyCompaction, Sequence[Attempt]], int]
+"""How many of these attempts at a compaction, the oldest first, say something against it."""
+
+
+def _count_all(compaction: AnyCompaction, attempts: Sequence[Attempt]) -> int:
+    return len(attempts)
+
+
 class Coordinator:
     """Schedules, reclaims and commits the compactions of one dataset.
 
     `plan` replaces the dataset's own planner, for runs that compact what a person asked for; then earlier
     failures hold nothing back. `admit` says what of a plan may start at all, where somebody who sees to many
-    datasets decides that; what it leaves out is planned again. `companion` is the worker whose ticks take
+    datasets decides that; what it leaves out is planned again. `counts` is told of the attempts at what
+    waits to be tried again, and says how many of them count: who sees many workers knows whose fault they
+    were. `companion` is the worker whose ticks take
     turns with this one's.
     """
 
@@ -127,6 +137,7 @@ class Coordinator:
         *,
         plan: Callable[[object, AnyLedger], Plan] | None = None,
         admit: Callable[[Plan], Plan] | None = None,
+        counts: CountAttempts | None = None,
         options: CoordinatorOptions | None = None,
         companion: Companion | None = None,
         observer: Observer = events.ignore,
@@ -137,6 +148,7 @@ class Coordinator:
         self._ids = ids
         self._failures = Failures(dataset, clock)
         self._heeds_failures = plan is None
+        self._counts = counts if counts is not None else _count_all
         planned = plan if plan is not None else self._failures.held_back(dataset.propose)
         self._plan = planned if admit is None else lambda snapshot, ledger: admit(planned(snapshot, ledger))
         self.options = options if options is not None else CoordinatorOptions()
@@ -410,7 +422,8 @@ class Coordinator:
         if not waiting or ledger is self._looked_at:
             return []
         attempts = self._dataset.journal.attempts()
-        found = [c for c in waiting if len(attempts.get(c.id, ())) >= self.options.max_attempts]
+        tried = [(c, attempts[c.id]) for c in waiting if attempts.get(c.id)]
+        found = [c for c, tries in tried if self._counts(c, tries) >= self.options.max_attempts]
         for compaction in found[-MAX_FAILURES:]:
             tries = attempts[compaction.id]
             self._failures.note(compaction, len(tries), tries[-1].reason)

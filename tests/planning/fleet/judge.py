@@ -6,7 +6,7 @@ Where it cannot know a number that a party reckons with, it takes one that speak
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from lithify.planning.admission import WorkKey
@@ -233,8 +233,17 @@ class Judge:
 
     # Claims
 
-    def read(self, worker: Worker, boards: Mapping[str, Iterable[Hint]]) -> None:
-        self._seen_by[worker.name] = {h.key: (queue, h) for queue, hints in boards.items() for h in hints}
+    def read(
+        self, worker: Worker, boards: Mapping[str, Iterable[Hint]], members: Collection[str] | None
+    ) -> None:
+        """All boards, or of these queues those of `members`."""
+        kept = {
+            key: (queue, hint)
+            for key, (queue, hint) in self._seen_by[worker.name].items()
+            if members is not None and (queue not in boards or hint.board not in members)
+        }
+        read = {hint.key: (queue, hint) for queue, hints in boards.items() for hint in hints}
+        self._seen_by[worker.name] = {**kept, **read}
         passed = self._hint_passed[worker.name]
         for key in [key for key in passed if key not in self._seen_by[worker.name]]:
             del passed[key]
@@ -310,9 +319,9 @@ class Judge:
         return owners[: min(of.reserved_slots, len(owners) - 1)].count(worker.name)
 
     def lost(self, most: int = 100) -> None:
-        """A claim was lost. No more than three for four that succeed are, and so many besides."""
+        """A claim was lost. No more than one for two that succeed are, and so many besides."""
         claimed, lost = self._world.counts["claimed"], self._world.counts["lost"]
-        if lost > claimed * 3 / 4 + most:
+        if lost > claimed / 2 + most:
             raise self._fail(rules.LOST, f"{lost} lost beside {claimed}")
 
     # The end

@@ -29,16 +29,24 @@ def test_one_dataset_that_fails_throughout_makes_nobody_suspect() -> None:
     assert {faults.failed(key(f"a/{unit}"), "w") for unit in range(50)} == {Fault.WORK}
 
 
-def test_what_fails_with_two_workers_is_poison_and_what_fails_with_a_poison_worker_is_not() -> None:
+def test_what_fails_with_a_poison_worker_is_not_to_blame() -> None:
     faults = Faults()
     for name in ("a", "b", "c", "work"):
         faults.failed(key(name), "bad")
     faults.failed(key("work"), "good")
-    assert not faults.is_poison(key("work"))
-    faults.failed(key("work"), "other")
-    assert faults.is_poison(key("work"))
+    assert faults.failed_with(key("work")) == {"good"}
     faults.forget([key("work")])
-    assert not faults.is_poison(key("work"))
+    assert faults.failed_with(key("work")) == frozenset()
+
+
+def test_who_is_suspect_is_believed_where_there_is_nobody_else() -> None:
+    faults = Faults()
+    for name in ("a", "b", "c"):
+        faults.failed(key(name), "bad")
+        faults.failed(key(name), "worse")
+    assert faults.excuses("bad", ["bad", "good"])
+    assert not faults.excuses("bad", ["bad", "worse"])
+    assert not faults.excuses("good", ["good", "bad"])
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -21,7 +21,7 @@ from enum import Enum
 from lithify.backoff import GrowingPause
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet import hints as hint_rules
-from lithify.planning.fleet import quotas, slots
+from lithify.planning.fleet import quotas, rings, slots
 from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits, Tenant
 from lithify.planning.fleet.asking import Asking
 from lithify.planning.fleet.bands import Band
@@ -30,6 +30,7 @@ from lithify.planning.fleet.faults import Fault, Faults
 from lithify.planning.fleet.hints import Hint, HintChoice
 from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.quotas import Demand
+from lithify.planning.fleet.rings import Ring
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.wants import SMALL_BYTES, Want
@@ -133,7 +134,7 @@ class World:
         """Since when."""
         self._shares: dict[tuple[tuple[str, ...], str], list[str]] = {}
         self.boards: dict[str, dict[str, tuple[Hint, ...]]] = {q.name: {} for q in self.queues}
-        self.bells: Counter[str] = Counter()
+        self.bells: dict[str, tuple[Ring, ...]] = {q.name: () for q in self.queues}
         self.demands: dict[str, dict[str, Demand]] = {q.name: {} for q in self.queues}
         self.tenant_demands: dict[str, dict[str, dict[str | None, int]]] = {q.name: {} for q in self.queues}
         self.judge = Judge(self)
@@ -419,14 +420,16 @@ class Keeper:
                 since_ms = world.now_ms + self.offset_ms
                 hint = Hint(
                     piece.key.dataset, piece.key.unit, piece.band, piece.priority, piece.cost_bytes, since_ms,
-                    piece.attempts, piece.tenant, whom.get(piece.key), len(idle),
+                    piece.attempts, piece.tenant, whom.get(piece.key), len(idle), board=self.name,
                 )  # fmt: skip
             self.hints[piece.key] = hint
         for queue in world.queues:
             board = tuple(self.hints[p.key] for p in pieces if p.queue == queue.name)
             world.boards[queue.name][self.name] = board
-            if any(p.queue == queue.name for p in new) and world.rng.random() < 0.9:
-                world.bells[queue.name] += 1
+            rung = [self.hints[p.key] for p in new if p.queue == queue.name]
+            if rung and world.rng.random() < 0.9:
+                ring = rings.ring_of(f"{self.name} {world.now_ms}", self.name, rung)
+                world.bells[queue.name] = rings.added(world.bells[queue.name], ring)
 
 
 class Worker:
@@ -439,7 +442,7 @@ class Worker:
         self.choice = HintChoice(name)
         self.asking = Asking(world.now_ms)
         self.rest = Rest(REST_PAUSE)
-        self.heard: dict[str, int] = {}
+        self.heard: dict[str, set[str]] = {}
         self.is_claiming = False
         world.at(world.rng.randrange(TICK_MS), self.tick)
 
@@ -453,18 +456,28 @@ class Worker:
         world = self.world
         if self.is_claiming or len(self.running) >= self.count:
             return
-        bells = dict(world.bells)
-        has_rung, self.heard = bells != self.heard, bells
-        if has_rung:
+        heard = {queue: rings.unheard(rung, self.heard.get(queue, ())) for queue, rung in world.bells.items()}
+        self.heard = {queue: {ring.id for ring in rung} for queue, rung in world.bells.items()}
+        is_unsure = any(rung is None for rung in heard.values())
+        is_due = self.asking.reads_boards(world.now_ms, has_rung=is_unsure)
+        rung = {
+            queue: {ring.board for ring in of or () if ring.wakes(self.name)} for queue, of in heard.items()
+        }
+        members = {member for of in rung.values() for member in of}
+        if is_unsure or members:
             self.asking = self.asking.rung()
-        if self.asking.reads_boards(world.now_ms, has_rung=has_rung):
-            world.counts["read boards"] += 1
+        if is_due or members:
+            world.counts["read boards" if is_due else "read rung boards"] += 1
             boards = {
-                queue: [h for of in members.values() for h in of] for queue, members in world.boards.items()
+                queue: [
+                    hint for member, of in by_member.items() if is_due or member in members for hint in of
+                ]
+                for queue, by_member in world.boards.items()
+                if is_due or rung[queue]
             }
-            self.choice.see(boards, world.now_ms)
+            self.choice.see(boards, world.now_ms, None if is_due else members)
             self.asking = self.asking.missed(world.now_ms)
-            world.judge.read(self, boards)
+            world.judge.read(self, boards, None if is_due else members)
         self.claim()
 
     def claim(self) -> None:

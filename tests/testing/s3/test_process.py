@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,6 +37,19 @@ def test_it_serves_loads_and_deletes(process: S3Process, tmp_path: Path) -> None
     assert process.delete(BUCKET, "some/place/") == 2
     assert obstore.list(store).collect() == []
     assert upload not in str(boto(process.url).list_multipart_uploads(Bucket=BUCKET))
+
+
+@pytest.mark.parametrize("size", [1_000, 3_000_000, 12_000_000])
+def test_large_objects_may_be_kept_in_files(tmp_path: Path, size: int) -> None:
+    data = random.Random(7).randbytes(size)
+    with S3Process(folder=tmp_path) as process:
+        boto(process.url).create_bucket(Bucket=BUCKET)
+        store = rust(process.url)
+        obstore.put(store, "x", data)
+        boto(process.url).put_object(Bucket=BUCKET, Key="y", Body=data)  # with a checksum behind its chunks
+        assert obstore.get(store, "x").bytes() == data
+        assert obstore.get_range(store, "y", start=50, end=size - 50) == data[50:-50]
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_its_weather_can_be_changed(process: S3Process) -> None:

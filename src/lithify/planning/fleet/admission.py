@@ -37,7 +37,7 @@ from types import MappingProxyType
 from lithify.backoff import GrowingPause
 from lithify.errors import Refused
 from lithify.planning.admission import Budget, Capacity, WorkKey
-from lithify.planning.fleet.bands import Band
+from lithify.planning.fleet.bands import Band, rank
 from lithify.planning.fleet.fairness import FairTurns
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.wants import Want
@@ -102,6 +102,21 @@ class Figures:
     """Band and priority of the last in the queue."""
     oldest_since_ms: int | None
     youngest_since_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OfTenant:
+    """What of one tenant a queue of one member has."""
+
+    queued: int = 0
+    queued_bytes: int = 0
+    deferred: int = 0
+    demand: int = 0
+    """As in `Figures`, of all bands."""
+    lowest: float | None = None
+    """Rank (`bands.rank`) of the last of it in the queue."""
+    oldest_since_ms: int | None = None
+    youngest_since_ms: int | None = None
 
 
 _NOT_LIMITED = Tenant()
@@ -295,6 +310,22 @@ class QueueAdmission:
             youngest_since_ms=max((want.since_ms for want in queued), default=None),
         )
 
+    def by_tenant(self) -> dict[str | None, OfTenant]:
+        """How it is now, of each tenant that has anything."""
+        queued: dict[str | None, list[Want]] = {}
+        for want in (want for of in self._queued.values() for want in of.values()):
+            queued.setdefault(want.tenant, []).append(want)
+        deferred: Counter[str | None] = Counter()
+        for deferral in self._deferred.values():
+            deferred[deferral.tenant] += deferral.by_band.total()
+        _, demand = self._demand(
+            one.want for of in self._running.values() for one in of.values() if one.takes_slot
+        )
+        return {
+            tenant: _of_tenant(queued.get(tenant, ()), deferred[tenant], demand[tenant])
+            for tenant in {**queued, **deferred, **demand}
+        }
+
     def _demand(self, running: Iterable[Want]) -> tuple[Counter[Band], Counter[str | None]]:
         """By band and by tenant; of each dataset what is most urgent, up to its share."""
         by_dataset: dict[str, Counter[Band]] = {}
@@ -417,6 +448,18 @@ class _Load:
             and self.by_dataset[want.dataset] < share
             and (most is None or self.by_tenant[want.tenant] < most)
         )
+
+
+def _of_tenant(queued: Sequence[Want], deferred: int, demand: int) -> OfTenant:
+    return OfTenant(
+        queued=len(queued),
+        queued_bytes=sum(want.cost_bytes for want in queued),
+        deferred=deferred,
+        demand=demand,
+        lowest=min((rank(want.band, want.priority) for want in queued), default=None),
+        oldest_since_ms=min((want.since_ms for want in queued), default=None),
+        youngest_since_ms=max((want.since_ms for want in queued), default=None),
+    )
 
 
 def _tenant(tenants: Mapping[str | None, Tenant], want: Want) -> Tenant:

@@ -6,19 +6,18 @@ rest, and it should get no more of it.
 
 1. A worker is *suspect* while it has failed with at least `SUSPECT_DATASETS` datasets since its last
    success, and no success at all meanwhile. One success ends that.
-2. A failure of a suspect worker is its own: the work may be claimed by others at once. Everything else is
-   the work's fault, which rests for a while (`QueueAdmission.failed`).
-3. While a worker is suspect hints are not meant for it (`hints.meant_for`). It rests by itself as well
-   (`lithify.planning.rest`).
-4. Work that has failed, by its own fault, with `POISON_WORKERS` workers is *poison*: it goes on resting,
-   longer each time, and is told of.
+2. A failure of a suspect worker is its own, and does not count against the work, as long as there is a
+   worker that is not suspect (`excuses`): who has nobody else has to believe it. Everything else is the
+   work's fault. What was tried too often is given up, and rests (`QueueAdmission.failed`).
+3. While a worker is suspect hints are not meant for it, and what has failed with a worker is meant for
+   others first (`hints.meant_for`). It rests by itself as well (`lithify.planning.rest`).
 
 What is remembered is bounded: of workers and of work those with the oldest failures are forgotten first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import TypeVar
 
@@ -27,7 +26,6 @@ from lithify.planning.admission import WorkKey
 KeyT = TypeVar("KeyT")
 
 SUSPECT_DATASETS = 3
-POISON_WORKERS = 2
 MAX_REMEMBERED = 10_000
 _MAX_NAMES = 16
 
@@ -75,9 +73,9 @@ class Faults:
         """Workers with which it failed by its own fault."""
         return frozenset(self._tried.get(key, ()))
 
-    def is_poison(self, key: WorkKey) -> bool:
-        """Whether it fails wherever it is tried."""
-        return len(self._tried.get(key, ())) >= POISON_WORKERS
+    def excuses(self, worker: str, workers: Collection[str]) -> bool:
+        """Whether a failure of this worker is its own, when these are alive."""
+        return self.is_suspect(worker) and any(not self.is_suspect(other) for other in workers)
 
     def forget(self, keys: Iterable[WorkKey]) -> None:
         """Nobody wants these any more."""

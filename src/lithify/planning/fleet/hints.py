@@ -22,7 +22,7 @@ claims of this one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lithify.backoff import GrowingPause
 from lithify.planning.admission import WorkKey
@@ -56,7 +56,7 @@ class Hint:
     bytes: int
     """That it reads."""
     since_ms: int
-    """When it was admitted, by the clock of who admitted it."""
+    """When it was first seen to be wanted, by the clock of who put the hint up."""
     attempts: int = 0
     """That came to nothing."""
     tenant: str | None = None
@@ -64,6 +64,10 @@ class Hint:
     """Whom it is for first."""
     idle_workers: int = 0
     """How many had a free slot when it was put up."""
+    catalog: int = 0
+    """The version of the catalog that it was admitted under."""
+    board: str = field(default="", compare=False)
+    """On whose board it was found."""
 
     @property
     def key(self) -> WorkKey:
@@ -116,6 +120,8 @@ class _Seen:
     hint: Hint
     queue: str
     since_ms: int
+    found_ms: int
+    """When it was on its board last."""
     lost_ms: int | None = None
 
 
@@ -127,14 +133,20 @@ class HintChoice:
         self._seen: dict[WorkKey, _Seen] = {}
         self._failures: dict[WorkKey, tuple[int, int]] = {}
         """How often what failed here, and when last."""
-        self._read_ms = 0
-        """When the boards were read last."""
         self._fair: FairTurns[WorkKey] = FairTurns()
         self._queues: WeightedTurns[str] = WeightedTurns()
 
-    def see(self, boards: Mapping[str, Iterable[Hint]], now_ms: int) -> None:
-        """The boards say this now, by queue id. What they do not say is gone."""
-        before, self._seen, self._read_ms = self._seen, {}, now_ms
+    def see(
+        self, boards: Mapping[str, Iterable[Hint]], now_ms: int, members: Collection[str] | None = None
+    ) -> None:
+        """The boards say this now, by queue id; all of these queues, or of `members` only. What they do not
+        say is gone."""
+        before = self._seen
+        self._seen = {
+            key: seen
+            for key, seen in before.items()
+            if members is not None and (seen.queue not in boards or seen.hint.board not in members)
+        }
         for queue, hints in boards.items():
             for hint in hints:
                 known = before.get(hint.key)
@@ -142,7 +154,7 @@ class HintChoice:
                     known = None
                 since_ms = now_ms if known is None else known.since_ms
                 lost_ms = known.lost_ms if known is not None and known.hint == hint else None
-                self._seen.setdefault(hint.key, _Seen(hint, queue, since_ms, lost_ms))
+                self._seen.setdefault(hint.key, _Seen(hint, queue, since_ms, now_ms, lost_ms))
         self._fair.keep(self._seen.keys())
         self._failures = {
             key: (count, at_ms)
@@ -197,7 +209,7 @@ class HintChoice:
             for seen in self._seen.values()
             if seen.queue in slots
             and slots[seen.queue].allow(usage, may_use_reserve=seen.hint.may_use_reserve)
-            and self._read_ms >= seen.since_ms + delay_ms(seen.hint, self._worker)
+            and seen.found_ms >= seen.since_ms + delay_ms(seen.hint, self._worker)
             and (seen.lost_ms is None or now_ms >= seen.lost_ms + LOST_MS)
             and not FAILURE_PAUSE.lasts(*self._failures.get(seen.hint.key, (0, 0)), now_ms)
         ]

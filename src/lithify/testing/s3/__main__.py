@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import resource
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 from lithify.testing.s3.server import listen, new_event_loop
 from lithify.testing.s3.site import Site
@@ -23,7 +25,10 @@ _MB = 1e6
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until SIGINT or SIGTERM."""
     options = _parser().parse_args(arguments)
-    site = Site(_weather(options), options.seed)
+    site = Site(_weather(options), options.seed, options.folder)
+    if options.folder is not None:  # a file for each large part
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     for bucket in options.bucket:
         site.buckets.create(bucket)
     loop = new_event_loop()
@@ -62,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0, help="0: any that is free (default)")
     parser.add_argument("--bucket", action="append", default=[], help="create it; can be given several times")
     parser.add_argument("--seed", type=int, default=0, help="of chance")
+    parser.add_argument("--folder", type=Path, help="keep large objects in files there")
     parser.add_argument(
         "--latency-ms",
         type=parse_latency,

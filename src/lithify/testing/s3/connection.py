@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import mmap
 import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
 from lithify.testing.s3.admin import ADMIN, administer
@@ -59,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._head_size = 0
         self._request: Request | None = None
         """What is being read or answered."""
-        self._body: bytearray | None = None
+        self._body: bytearray | mmap.mmap | None = None
         """What is being read, of known length."""
         self._body_size = 0
         self._chunks: ChunkReader | None = None
@@ -99,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._body is not None:
             self._body_size += nbytes
             if self._body_size == len(self._body):
-                self._take_body([self._body], len(self._body))
+                self._take_body([memoryview(self._body)], len(self._body))
             return
         self._head_size += nbytes
         if self._chunks is not None:
@@ -152,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
             self._consume(size)
             self._take_body([body] if size else [], size)
         else:
-            self._body, self._body_size = bytearray(size), self._head_size
+            self._body, self._body_size = self._site.bodies.room(size), self._head_size
             self._body[: self._head_size] = self._head[: self._head_size]
             self._head_size = 0
 
@@ -185,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # Answering
 
-    def _take_body(self, pieces: list[bytearray], size: int) -> None:
+    def _take_body(self, pieces: Sequence[Buffer], size: int) -> None:
         """The request has arrived whole."""
         request, site = self._request, self._site
         assert request is not None
@@ -354,8 +355,7 @@ def _unchunk(request: Request) -> None:
     is_chunked = "aws-chunked" in headers.get("content-encoding", "")
     if is_chunked or headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
         size = headers.get("x-amz-decoded-content-length")
-        body = request.body[0] if request.body else bytearray()
-        assert isinstance(body, bytearray)
+        body = bytearray().join(request.body)
         request.body = list(unchunked(body, int(size) if size else None))
         request.size = sum(map(len, request.body))
 

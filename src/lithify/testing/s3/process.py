@@ -20,14 +20,15 @@ _TIMEOUT_S = 60.0
 
 
 class S3Process:
-    """The same as `S3Server`, but elsewhere on this machine. `RuntimeError` if it does not start or
-    refuses."""
+    """The same as `S3Server`, but elsewhere on this machine, and large objects may be kept in files of
+    `folder`, for what memory cannot hold. `RuntimeError` if it does not start or refuses."""
 
-    def __init__(self, weather: Weather | None = None, *, seed: int = 0) -> None:
-        self._first_weather, self._seed = weather, seed
+    def __init__(self, weather: Weather | None = None, *, seed: int = 0, folder: Path | None = None) -> None:
+        self._first_weather, self._seed, self._folder = weather, seed, folder
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "lithify.testing.s3", "--port", "0", "--seed", str(self._seed)]
+        command += [] if self._folder is None else ["--folder", str(self._folder)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()

@@ -9,6 +9,7 @@ import mmap
 import random
 from pathlib import Path
 
+from lithify.testing.s3.bodies import Bodies
 from lithify.testing.s3.buckets import Buckets
 from lithify.testing.s3.log import LoggedRequest
 from lithify.testing.s3.objects import Buffer, StoredObject
@@ -18,9 +19,11 @@ from lithify.testing.s3.weather import Weather
 
 
 class Site:
-    """The state of a server. `seed` is that of its chance."""
+    """The state of a server. `seed` is that of its chance, and large bodies are kept in files of `folder` if
+    there is one."""
 
-    def __init__(self, weather: Weather, seed: int) -> None:
+    def __init__(self, weather: Weather, seed: int, folder: Path | None = None) -> None:
+        self.bodies = Bodies(folder)
         self.buckets = Buckets()
         self.operations = Operations(self.buckets)
         self.weather = weather

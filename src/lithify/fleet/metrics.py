@@ -1,0 +1,223 @@
+"""What a process of a fleet tells Prometheus: of queues always, of a dataset only while it is hot.
+
+1. What a member says of itself to the others, every `BEAT_EVERY_MS`, is what it tells here: so the sum over
+   all processes is what `lithify fleet status` shows. Its own share alone: each keeper tells of what it
+   watches, each worker of its slots.
+2. Tenants are told of by name as far as the member does (`lithify.planning.fleet.named`). Every queue has
+   series without a tenant, from the start: an autoscaler needs a 0, not nothing.
+3. A dataset of which something happens here has series of its own (`lithify.observe.metrics`), at most
+   `MAX_HOT` at a time, until nothing has happened for `COLD_AFTER_S`. What happens is counted besides over
+   all datasets.
+
+So the number of series does not grow with the number of datasets, nor with that of tenants.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from lithify.clock import Clock
+from lithify.events import Event
+from lithify.fleet.catalog import Catalog
+from lithify.fleet.members import Amounts, Load, Member, Role
+from lithify.observe.metrics import Metrics
+from lithify.planning.fleet.waits import BOUNDS_MS, Waits
+from lithify.store.metered import Answer, Verb
+
+MAX_HOT = 100
+COLD_AFTER_S = 600.0
+
+
+class FleetMetrics:
+    """All metrics of a process that is these members of a fleet."""
+
+    def __init__(self, clock: Clock, of_datasets: Metrics, roles: Iterable[Role]) -> None:
+        self._clock = clock
+        self._of_datasets = of_datasets
+        self._lock = threading.Lock()
+        self._hot: dict[str, float] = {}
+        """By dataset, when something happened last; the coldest first."""
+        self._said: dict[Role, tuple[Member, dict[str, str]]] = {}
+        """With the names of queues, by id."""
+        self._rounds = dict.fromkeys(roles, float("-inf"))
+        """When each finished a round."""
+        self.registry: CollectorRegistry = of_datasets.registry
+        self.registry.register(_Told(self))
+        self._events = Counter(
+            "lithify_fleet_events", "What happened to datasets, by event", ("event",), registry=self.registry
+        )
+
+    def __call__(self, event: Event) -> None:
+        """Take in an event; the observer."""
+        self._events.labels(type(event).__name__).inc()
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            is_hot = self._hot.pop(event.dataset, None) is not None
+            cold = [url for url, at_s in self._hot.items() if now_s - at_s > COLD_AFTER_S]
+            for url in cold:
+                del self._hot[url]
+            if is_hot or len(self._hot) < MAX_HOT:
+                self._hot[event.dataset] = now_s
+                is_hot = True
+        for url in cold:
+            self._of_datasets.forget(url)
+        if is_hot:
+            self._of_datasets(event)
+
+    def says(self, member: Member, catalog: Catalog) -> None:
+        """A member of this process tells the others of itself."""
+        with self._lock:
+            self._said[member.role] = member, {queue.id: queue.name for queue in catalog.queues}
+
+    def finished_round(self, role: Role) -> None:
+        """It has done all that was due."""
+        with self._lock:
+            self._rounds[role] = self._clock.monotonic_s()
+
+    def count_request(self, verb: Verb, answer: Answer) -> None:
+        """One request to an object store."""
+        self._of_datasets.count_request(verb, answer)
+
+    def not_looked_at(self, limit_s: float) -> list[str]:
+        """Whose last round was finished longer ago."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            late = [role for role, at_s in self._rounds.items() if now_s - at_s > limit_s]
+        return [f"the datasets of this {role.value}" for role in late]
+
+    def told(self) -> list[tuple[Member, dict[str, str]]]:
+        """What its members said last."""
+        with self._lock:
+            return list(self._said.values())
+
+
+class _Told(Collector):
+    """Gauges, made of what was said last when somebody asks. None of them is left behind."""
+
+    def __init__(self, metrics: FleetMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        told = self._metrics.told()
+        yield from _of_members(member for member, _ in told)
+        loads = [
+            (member.role, names[queue_id], load)
+            for member, names in told
+            for queue_id, load in member.load.items()
+            if queue_id in names
+        ]
+        yield from _of_queues(loads)
+        yield from _of_tenants(
+            [
+                (role, queue, tenant or "", amounts)
+                for role, queue, load in loads
+                for tenant, amounts in {None: Amounts(), **load.tenants}.items()
+            ]
+        )
+
+
+def _of_members(members: Iterable[Member]) -> Iterator[Metric]:
+    alive = GaugeMetricFamily("lithify_fleet_members", "1 for each member of a fleet", labels=("role",))
+    catalog = GaugeMetricFamily(
+        "lithify_fleet_catalog", "Version of the catalog that it works with", labels=("role",)
+    )
+    datasets = GaugeMetricFamily("lithify_fleet_datasets", "Datasets that a keeper watches", labels=())
+    quarantined = GaugeMetricFamily(
+        "lithify_fleet_quarantined", "Datasets that a keeper leaves alone after an error", labels=()
+    )
+    for member in members:
+        alive.add_metric((member.role.value,), 1)
+        catalog.add_metric((member.role.value,), member.catalog)
+        if member.role is Role.KEEPER:
+            datasets.add_metric((), member.datasets)
+            quarantined.add_metric((), member.quarantined)
+    yield from (alive, catalog, datasets, quarantined)
+
+
+def _of_queues(loads: Iterable[tuple[Role, str, Load]]) -> Iterator[Metric]:
+    workers = GaugeMetricFamily("lithify_queue_workers", "1 for each worker of it", labels=("queue",))
+    slots = GaugeMetricFamily(
+        "lithify_queue_slots", "Compactions that its workers can run at once", labels=("queue",)
+    )
+    pace = GaugeMetricFamily(
+        "lithify_queue_slot_bytes_per_second", "How fast a slot of a worker works it off", labels=("queue",)
+    )
+    resting = GaugeMetricFamily(
+        "lithify_queue_resting", "Wants that are left alone after a failure", labels=("queue",)
+    )
+    for role, queue, load in loads:
+        if role is Role.WORKER:
+            workers.add_metric((queue,), 1)
+            slots.add_metric((queue,), load.slots)
+            pace.add_metric((queue,), load.bytes_per_s)
+        else:
+            resting.add_metric((queue,), load.resting)
+    yield from (workers, slots, pace, resting)
+
+
+def _of_tenants(told: list[tuple[Role, str, str, Amounts]]) -> Iterator[Metric]:
+    for role, name, text, value in _GAUGES:
+        family = GaugeMetricFamily(f"lithify_queue_{name}", text, labels=("queue", "tenant"))
+        for who, queue, tenant, amounts in told:
+            found = value(amounts)
+            if who is role and found is not None:
+                family.add_metric((queue, tenant), found)
+        yield family
+    waited = HistogramMetricFamily(
+        "lithify_queue_wait_seconds",
+        "From when work was first seen to be wanted until it was claimed",
+        labels=("queue", "tenant"),
+    )
+    for who, queue, tenant, amounts in told:
+        if who is Role.KEEPER:
+            waited.add_metric((queue, tenant), _buckets(amounts.waits), amounts.waits.total_ms / 1000)
+    yield waited
+
+
+def _buckets(waits: Waits) -> list[tuple[str, float]]:
+    """As Prometheus has them: each with all that are shorter."""
+    names = [*(str(bound_ms / 1000) for bound_ms in BOUNDS_MS), "+Inf"]
+    return [(name, sum(waits.counts[: n + 1])) for n, name in enumerate(names)]
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+_GAUGES: tuple[tuple[Role, str, str, Callable[[Amounts], float | None]], ...] = (
+    (Role.WORKER, "running", "Compactions that run", lambda of: of.running),
+    (Role.KEEPER, "queued", "Compactions that may be claimed", lambda of: of.queued),
+    (Role.KEEPER, "queued_bytes", "Bytes that those read", lambda of: of.queued_bytes),
+    (Role.KEEPER, "waiting", "Wants that are not admitted yet", lambda of: of.waiting),
+    (Role.KEEPER, "waiting_bytes", "Bytes that those read", lambda of: of.waiting_bytes),
+    (Role.KEEPER, "deferred", "Wants that the backlog had no place for", lambda of: of.deferred),
+    (
+        Role.KEEPER,
+        "lowest_priority",
+        "Of the last that waits, over all bands: 0 (may wait) to 1 (urgent)",
+        lambda of: of.lowest,
+    ),
+    (
+        Role.KEEPER,
+        "oldest_seconds",
+        "How long the oldest has waited that nobody has claimed",
+        lambda of: _seconds(of.oldest_ms),
+    ),
+    (
+        Role.KEEPER,
+        "youngest_seconds",
+        "How long the youngest has waited that nobody has claimed",
+        lambda of: _seconds(of.youngest_ms),
+    ),
+    (
+        Role.KEEPER,
+        "backlog_seconds",
+        "How long one slot would take for all that nobody has claimed",
+        lambda of: _seconds(of.backlog_ms),
+    ),
+)

@@ -1,0 +1,51 @@
+"""Which tenants are told of by name: a bounded number, however many there are.
+
+With a rule for every folder there are as many tenants as folders. What is told of each of them (to
+Prometheus, and to the other members) must not grow with that:
+
+1. A tenant with a policy of its own is always told of by name.
+2. Of the others the first `most` that have something are. Who has had nothing for `FORGOTTEN_MS` makes room.
+3. All the rest are told of as one, without a name.
+
+So a series begins when a tenant has work, and it does not come and go with every look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+MOST_NAMED = 50
+FORGOTTEN_MS = 3_600_000
+
+
+class Named:
+    """The tenants that one member tells of. May be lost."""
+
+    def __init__(self, most: int = MOST_NAMED) -> None:
+        self._most = most
+        self._always: frozenset[str] = frozenset()
+        self._seen_ms: dict[str, int] = {}
+        """When it last had something."""
+
+    def see(self, having: Iterable[str | None], always: Collection[str], now_ms: int) -> None:
+        """These have something now, and these have a policy."""
+        self._always = frozenset(always)
+        self._seen_ms = {
+            name: at_ms
+            for name, at_ms in self._seen_ms.items()
+            if now_ms - at_ms < FORGOTTEN_MS and name not in self._always
+        }
+        for name in having:
+            if name is None or name in self._always:
+                continue
+            if name in self._seen_ms or len(self._seen_ms) < self._most:
+                self._seen_ms[name] = now_ms
+
+    def name(self, tenant: str | None) -> str | None:
+        """As whose work it is told of."""
+        return tenant if tenant in self._always or tenant in self._seen_ms else None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All that are told of by name."""
+        return self._always | self._seen_ms.keys()

@@ -1,0 +1,50 @@
+"""How long what was claimed had waited, from when it was first seen to be wanted: counts by bucket."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+BOUNDS_MS = (250, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000, 7_200_000)
+"""Each bucket has what waited no longer than this; one more has the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Since a process began; two of them add up."""
+
+    counts: tuple[int, ...] = (0,) * (len(BOUNDS_MS) + 1)
+    total_ms: int = 0
+
+    def plus(self, waited_ms: int) -> Waits:
+        """With one more."""
+        place = bisect_left(BOUNDS_MS, waited_ms)
+        counts = (*self.counts[:place], self.counts[place] + 1, *self.counts[place + 1 :])
+        return Waits(counts, self.total_ms + max(0, waited_ms))
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def at_most_ms(self, part: float) -> int | None:
+        """The bound that this part of them (0 to 1) waited for at most; `None` when there are none, or when
+        it is beyond the last bound."""
+        found = 0
+        for bound_ms, count in zip(BOUNDS_MS, self.counts[:-1], strict=True):
+            found += count
+            if self.count and found >= part * self.count:
+                return bound_ms
+        return None
+
+
+NO_WAITS = Waits()
+
+
+def together(waits: Iterable[Waits]) -> Waits:
+    """All of these."""
+    all_of = tuple(waits)
+    if not all_of:
+        return NO_WAITS
+    counts = tuple(map(sum, zip(*(one.counts for one in all_of), strict=True)))
+    return Waits(counts, sum(one.total_ms for one in all_of))
