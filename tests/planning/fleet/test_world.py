@@ -16,7 +16,7 @@ from tests.testing.simulation.playing import assert_noticed
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
-SEEDS = range(12)
+SEEDS = range(24)
 """`make simulate` plays many more."""
 
 
