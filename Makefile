@@ -4,7 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
-SITE_INSTALLED := $(VENV)/.site-installed
 SPARK35 := build/spark35
 KAFKA := build/kafka
 
@@ -17,7 +16,7 @@ install: $(INSTALLED) ## Install Lithify and all it needs into .venv
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,site]'
 	touch $@
 
 demo: $(INSTALLED) ## Make a database and a table with their own clients, compact them on Spark, read them back
@@ -75,12 +74,8 @@ histories: $(INSTALLED) $(SPARK35)/.installed ## Maintain 200 random tables; Jav
 soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dying
 	$(BIN)/python -m tests.soak
 
-site: $(SITE_INSTALLED) ## Build the documentation site in build/site; any link that leads nowhere is an error
+site: $(INSTALLED) ## Build the documentation site in build/site; any link that leads nowhere is an error
 	PYTHONPATH=. $(BIN)/python -m mkdocs build --clean
-
-$(SITE_INSTALLED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,site]'
-	touch $@
 
 dist: $(INSTALLED) ## Build the packages in build/dist
 	$(BIN)/python -m build --no-isolation --outdir build/dist .

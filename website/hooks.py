@@ -7,7 +7,14 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from website.links import ROOT_PAGES, relinked
+from website.navigation import whole
 from website.reference import ROOT, pages
+
+
+def on_config(config: Any) -> Any:
+    """Add to the table of contents what it does not name."""
+    config.nav = whole(config.nav, ROOT / "docs")
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -1,12 +1,15 @@
 """The documentation site: pages of reference have all that there is, and links lead somewhere.
 
-`make site` builds it, and fails where MkDocs has anything to warn of. This needs no MkDocs.
+It is built once, as `make site` does: MkDocs fails where it has anything to warn of. The rest looks at the
+Markdown that it is built from.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from importlib import import_module
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 import typer.main
 from website.links import REPOSITORY, ROOT_PAGES, relinked, source_of
+from website.navigation import REST, listed, whole
 from website.reference import ROOT, SETTINGS_SCHEMA, pages, settings_schema
 
 import lithify
@@ -26,6 +30,7 @@ from lithify.config.model import options
 from lithify.datasets.registry import config_type
 from lithify.observe.metrics import Metrics
 from lithify.testing import ManualClock
+from tests.engine.waiting import child_environment
 from tests.metrics.test_metrics import names_of
 
 DOCS = ROOT / "docs"
@@ -150,16 +155,42 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_every_page_can_be_found() -> None:
-    def found(entry: Any) -> list[str]:
-        if isinstance(entry, str):
-            return [entry]
-        children = entry.values() if isinstance(entry, dict) else entry
-        return [page for child in children for page in found(child)]
-
-    listed = found(configuration()["nav"])
-    assert sorted(listed) == sorted(site())
+    nav = configuration()["nav"]
+    assert set(listed(nav)) <= set(site())
+    assert sorted(listed(whole(nav, DOCS))) == sorted(site())
 
 
-def test_the_site_asks_no_other_host() -> None:
-    assert configuration()["theme"]["font"] is False
+def test_a_new_document_is_added(tmp_path: Path) -> None:
+    for name in ("old.md", "new.md"):
+        (tmp_path / name).touch()
+    assert whole([{"A": "a.md"}, {REST: [{"Old": "old.md"}]}], tmp_path) == [
+        {"A": "a.md"},
+        {REST: [{"Old": "old.md"}, "new.md"]},
+    ]
+
+
+def test_it_is_built_and_asks_no_other_host(tmp_path: Path) -> None:
     assert configuration()["strict"] is True
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for page in site():
+        made = tmp_path / page.removesuffix(".md").removesuffix("index") / "index.html"
+        shown = made.read_text()
+        loaded = re.findall(r"<(?:script|img|iframe|source)[^>]*\bsrc=\"?([^\" >]+)", shown)
+        loaded += re.findall(r"<link[^>]*rel=\"?stylesheet\"?[^>]*href=\"?([^\" >]+)", shown)
+        assert loaded
+        assert not [url for url in loaded if "//" in url], page
+        assert "api.github.com" not in shown
+        assert 'data-md-component="source"' not in shown, "asks for the number of stars"
+    python = (tmp_path / "reference" / "python" / "index.html").read_text()
+    assert all(
+        f'id="{name}"' in python for name in re.findall(r"::: ([\w.]+)", REFERENCE["reference/python.md"])
+    )
+    assert (tmp_path / SETTINGS_SCHEMA).is_file()
