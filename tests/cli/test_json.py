@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +124,14 @@ def test_documents_of_databases_and_of_settings(place: Path) -> None:
 
 
 def test_every_command_with_json_is_documented() -> None:
-    leaves = {
-        name if not hasattr(sub, "commands") else f"{name} {leaf}": found
-        for name, sub in COMMAND.commands.items()
-        for leaf, found in getattr(sub, "commands", {name: sub}).items()
-    }
-    with_json = {name for name, sub in leaves.items() if any("--json" in p.opts for p in sub.params)}
+    with_json = {name for name, sub in leaves(COMMAND) if any("--json" in p.opts for p in sub.params)}
     assert with_json == {name for name, _ in documented()}
+
+
+def leaves(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """The commands in a group and in its groups, by their whole names."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
