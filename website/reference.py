@@ -70,7 +70,7 @@ def _command(path: tuple[str, ...], command: Any) -> list[str]:
     usage = " ".join(command.collect_usage_pieces(context))
     records = [parameter.get_help_record(context) for parameter in command.params]
     rows = [(_code(names), _cell(says)) for names, says in filter(None, records)]
-    return [f"    {' '.join(path)} {usage}", "", *parts, *_table(("", ""), rows), ""]
+    return [f"    {' '.join(path)} {usage}", "", *parts, *_table(("argument or option", "what"), rows), ""]
 
 
 def _prose(text: str) -> str:
