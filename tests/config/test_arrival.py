@@ -238,8 +238,8 @@ CASES |= {
 }
 IN_A_GROUP = {"kafka.group": "kafka.member=eu", "kafka.member": "kafka.group=memory://groups/orders"}
 """The one is nothing without the other."""
-ELSEWHERE = {"log.format", "log.level", "metrics.host"}
-"""Below: they need another one, or take effect in a process as a whole."""
+ELSEWHERE = {"log.format", "log.level", "metrics.host", "web.port", "web.host", "web.names", "web.token"}
+"""Below: they need another one, or take effect in a process as a whole. Those of the dashboard: tests/web."""
 
 
 def segments(built: Built) -> Any:

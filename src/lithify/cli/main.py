@@ -36,6 +36,7 @@ from lithify.cli.rewrite_manifests import rewrite_manifests
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
 from lithify.cli.warming_up import warm_up
+from lithify.cli.web import web
 from lithify.observe.logs import set_up_logs
 
 app = typer.Typer(
@@ -72,6 +73,7 @@ app.command("remove-orphans", rich_help_panel=HISTORY)(remove_orphans)
 app.add_typer(group_app, name="group", rich_help_panel=COPIES)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(history)
+app.command(rich_help_panel=LOOK)(web)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(gc)
 app.command("warm-up", rich_help_panel=LOOK)(warm_up)

@@ -96,6 +96,14 @@ MetricsPort = Annotated[
         show_default=False,
     ),
 ]
+WebPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Serve the dashboard on this port of the loopback address (web.host changes that); "
+        "it needs the extra `web`.",
+        show_default=False,
+    ),
+]
 CompactionIds = Annotated[
     list[str], typer.Argument(metavar="COMPACTION", help="Ids, whole or as `lithify status` shows them.")
 ]

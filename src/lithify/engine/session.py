@@ -6,7 +6,9 @@ A classic session starts like this:
 2. Start the JVM through Spark's own launcher, with its output in a file of the folder, in a process
    group of its own, so that Ctrl-C in a terminal reaches only this process. It ends by itself when
    this process does, because it reads its standard input to the end. Settings and the JVM's options
-   are told in files that only this user can read, because a command line can be read by anybody.
+   are told in files that only this user can read, because a command line can be read by anybody. A JVM
+   that cannot say where it listens would wait for ever, so it keeps the folder, and is killed when this
+   process ends before it has said so.
 3. Wait, for a limited time, for the port it listens on, and make the context. If the JVM ends
    before, try once more without the class archive; then fail with the last lines of its log. Either way
    those files are removed.
@@ -21,6 +23,7 @@ context is made. What travels to a task is never in a file, because there may be
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -317,7 +320,17 @@ class ClassicSession:
                 stderr=output,
                 env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)},
                 process_group=0,
+                pass_fds=(self._scratch.lock,),
             )
+        atexit.register(self._process.kill)
+        try:
+            self._wait_for(answer)
+        finally:
+            atexit.unregister(self._process.kill)
+        return _parse_gateway(answer.read_bytes())
+
+    def _wait_for(self, answer: Path) -> None:
+        assert self._process is not None
         deadline_s = time.monotonic() + START_LIMIT_S
         while not answer.exists():
             if self._process.poll() is not None:
@@ -326,7 +339,6 @@ class ClassicSession:
                 limit = f"{START_LIMIT_S} seconds"
                 raise EngineError(f"Spark's JVM was not ready after {limit}:\n{self.log_tail()}".rstrip())
             time.sleep(_POLL_S)
-        return _parse_gateway(answer.read_bytes())
 
     def _stop(self) -> None:
         with warnings.catch_warnings(), contextlib.suppress(Exception):
