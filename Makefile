@@ -7,7 +7,7 @@ BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
 KAFKA := build/kafka
 
-.PHONY: help install demo test check bench simulate fuzz chaos flaky garbage histories soak lock clean
+.PHONY: help install demo test check bench simulate fuzz chaos flaky garbage histories soak site dist lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -16,7 +16,7 @@ install: $(INSTALLED) ## Install Lithify and all it needs into .venv
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,site]'
 	touch $@
 
 demo: $(INSTALLED) ## Make a database and a table with their own clients, compact them on Spark, read them back
@@ -73,8 +73,15 @@ histories: $(INSTALLED) $(SPARK35)/.installed ## Maintain 200 random tables; Jav
 soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dying
 	$(BIN)/python -m tests.soak
 
+site: $(INSTALLED) ## Build the documentation site in build/site; any link that leads nowhere is an error
+	PYTHONPATH=. $(BIN)/python -m mkdocs build --clean
+
+dist: $(INSTALLED) ## Build the packages in build/dist
+	$(BIN)/python -m build --no-isolation --outdir build/dist .
+	$(BIN)/python -m build --no-isolation --outdir build/dist core
+
 lock: $(INSTALLED) ## Pin all dependencies anew in constraints.txt
-	$(BIN)/pip-compile --quiet --extra dev --extra bench --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host \
+	$(BIN)/pip-compile --quiet --extra dev --extra bench --extra site --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host \
 		--no-emit-find-links --no-annotate --no-header --output-file constraints.txt pyproject.toml
 
 clean: ## Remove what was built

@@ -261,6 +261,13 @@ def youngest_garbage_ms(admin: Admin) -> int:
     return min(ulid_ms(Ulid(max(l0s or markers))), *(ulid_ms(Ulid(str(c))) for c in compactions))
 
 
+def records_of(history: Path) -> set[str]:
+    """What is kept for longer than this lasts: what each claim came to, and of each compaction one commit."""
+    files = sorted(file.name for file in history.iterdir())
+    commits = {name.split("-", 1)[1]: name for name in files if name.endswith("-commit.json")}
+    return {*commits.values(), *(name for name in files if name.endswith("-work.json"))}
+
+
 def leaked(path: Path, dataset: SlateDataset, now_s: float, limit_ms: int) -> list[str]:
     """Objects nobody needs that are older than any garbage may be."""
     limit_s = now_s - OLDEST_S
@@ -274,6 +281,7 @@ def leaked(path: Path, dataset: SlateDataset, now_s: float, limit_ms: int) -> li
             needed |= {f"{view.sst_id}.sst" for view in views}
     needed |= {f"{admin.read_compactions().id:020d}.compactions"}
     first_wal = dataset.snapshot().replay_after_wal_id
+    records = records_of(path / "lithify" / "history")
     found = []
     for file in path.rglob("*"):
         folder = file.relative_to(path).parts[0]
@@ -282,6 +290,7 @@ def leaked(path: Path, dataset: SlateDataset, now_s: float, limit_ms: int) -> li
         is_kept = file.name in ("coordinator.json", "coordinator.json#0")
         is_kept = is_kept or (folder == "wal" and int(file.stem) >= first_wal)
         is_kept = is_kept or (folder == "compacted" and is_younger(file.stem, limit_ms))
+        is_kept = is_kept or file.name in records
         if not is_kept and file.stat().st_mtime < limit_s:
             found.append(str(file.relative_to(path)))
     return found

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from lithify.fleets import Fleet
+    from lithify.groups import Group
     from lithify.results import Proposals, Proposed, Result
     from lithify.serving import Service
 
@@ -39,6 +40,7 @@ __all__ = [
     "EngineError",
     "Fenced",
     "Fleet",
+    "Group",
     "HoldLapsed",
     "Job",
     "LithifyError",
@@ -56,6 +58,7 @@ _HOMES = {
     **dict.fromkeys(("Dataset", "Job", "Status", "open"), "lithify.client"),
     **dict.fromkeys(("Proposals", "Proposed", "Result"), "lithify.results"),
     "Fleet": "lithify.fleets",
+    "Group": "lithify.groups",
     "Service": "lithify.serving",
 }
 

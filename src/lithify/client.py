@@ -46,6 +46,7 @@ from lithify.datasets.maintenance import (
 )
 from lithify.datasets.options import Asked
 from lithify.datasets.registry import config_type, registered_for
+from lithify.datasets.status_view import show_status
 from lithify.datasets.waiting import command_waiting
 from lithify.engine.ports import Engine
 from lithify.errors import Refused
@@ -236,6 +237,10 @@ class Dataset:
     def status(self) -> Status:
         """What runs, what waits and why, and how close the writer is to a stall."""
         return status(self._dataset, self._clock.now_ms(), wiring.heartbeat_timeout_ms(self._config))
+
+    def show_status(self, found: Status | None = None) -> Shown:
+        """The same, or what was found before. Its `document` is what `lithify status --json` prints."""
+        return show_status(self.status() if found is None else found)
 
     def history(self, *, last: int | None = None, since: datetime | None = None) -> tuple[CommitRecord, ...]:
         """What was committed, why and at what cost, oldest first: since a time; of that the `last` ones."""

@@ -119,7 +119,8 @@ class FleetProcess:
             self._run_with(engine, stop)
             return
         rules = self._files().catalog.read().catalog.rules
-        with wiring.spark_engine(self._config, [rule.pattern for rule in rules], self._spark) as started:
+        patterns = [rule.pattern for rule in rules]
+        with wiring.spark_engine(self._config, patterns, self._spark, f"fleet {self._url}") as started:
             self._run_with(started, stop)
 
     def _run_with(self, engine: Engine, stop: threading.Event) -> None:

@@ -21,7 +21,8 @@ from types import MappingProxyType
 from typing import Any
 
 from lithify import wiring
-from lithify.client import Settings, settled
+from lithify.client import Dataset, Settings, settled
+from lithify.client import open as open_dataset
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
 from lithify.datasets.registry import registered_for
@@ -185,6 +186,14 @@ class Fleet:
         discovery = Discovery(self._found, self._clock)
         found = discovery.datasets(self.catalog().catalog)
         return found, discovery.problems
+
+    def open(self, url: str) -> Dataset:
+        """One of its datasets, with the settings of its rule (`lithify.open`). `Refused` for any other."""
+        rule = self.catalog().catalog.rule_for(url)
+        if rule is None:
+            raise Refused(f"{url}: is no dataset of this fleet; add it with `lithify fleet add`")
+        config = wiring.config_of(rule, self._config)
+        return open_dataset(url, settings=config, clock=self._clock, ids=self._ids)
 
     def wake(self, *urls: str) -> None:
         """Have these looked at now. `Refused` for what is no dataset of the fleet."""

@@ -7,6 +7,7 @@
    is gone.
 3. Who makes a scratch folder first removes those of the same user whose marker is not locked: everything
    but the marker, then the marker, then the folder. A folder without a marker is nobody's to remove.
+4. A process that was started with `lock` keeps the folder as well: nobody removes it while that lives.
 
 Invariant: nothing is removed that has no marker of ours, belongs to somebody else, is reached through a
 symbolic link, or whose process may be alive. Failures to remove do no harm: the next one tries again.
@@ -39,6 +40,8 @@ class Scratch:
         except BaseException:
             shutil.rmtree(self.path, ignore_errors=True)
             raise
+        self.lock = lock
+        """The file descriptor that keeps the folder, in this process and in those that inherit it."""
         self._close = weakref.finalize(self, _close, self.path, lock, os.getpid())
 
     @property

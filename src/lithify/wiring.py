@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lithify.datasets.registry import all_registered, registered_for
+from lithify.redaction import redact
 
 COMPILING_AFTER_S = 4.0
 """Shorter runs have nothing to wait for."""
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.config.model import Config
     from lithify.coordination.commit_records import CommitRecords
+    from lithify.coordination.groups import GroupFiles
     from lithify.coordination.leadership import Leadership
     from lithify.datasets.kind import Dataset
     from lithify.datasets.registry import Registered
@@ -93,11 +95,26 @@ def metrics(*, coordinates: bool) -> Metrics:
     return Metrics(SystemClock(), coordinates=coordinates, other_names=other_names)
 
 
-def spark_engine(config: Config, urls: Iterable[str], spark: Any = None) -> SparkEngine:
-    """The engine for these datasets; it starts Spark with its first call, or runs on the session `spark`."""
+def spark_engine(
+    config: Config, urls: Sequence[str], spark: Any = None, what: str | None = None
+) -> SparkEngine:
+    """The engine for these datasets; it starts Spark with its first call, or runs on the session `spark`.
+    `what` they are together, if that has a name."""
     from lithify.engine.spark import SparkEngine
 
-    return SparkEngine(config.spark.master, conf=config.spark.conf, preload=preload(urls), spark=spark)
+    return SparkEngine(
+        config.spark.master,
+        app_name=app_name(urls if what is None else [what]),
+        conf=config.spark.conf,
+        preload=preload(urls),
+        spark=spark,
+    )
+
+
+def app_name(urls: Sequence[str]) -> str:
+    """What Spark's pages call an application of ours, unless `spark.app.name` is set."""
+    first, others = next(iter(urls), ""), len(urls) - 1
+    return redact(f"lithify {first}{f' and {others} more' if others > 0 else ''}".strip())
 
 
 def preload(urls: Iterable[str]) -> str:
@@ -336,6 +353,15 @@ def fleet_files(
     if count is not None:
         store = MeteredStore(store, count)
     return FleetFiles(url, store, folder, clock, ids)
+
+
+def group_files(url: str, config: Config, waiting: Waiting, clock: Clock, ids: Ids) -> GroupFiles:
+    """What the group of copies at `url` keeps in the store."""
+    from lithify.coordination.groups import GroupFiles
+    from lithify.store.urls import open_store
+
+    store, folder = open_store(url, config.store_options_of(url), waiting)
+    return GroupFiles(store, folder, clock, ids)
 
 
 def config_of(rule: Rule, config: Config) -> Config:

@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from lithify.cli.main import app
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.tables import ARROW, DAY, START, new_catalog, new_table
+from tests.datasets.kafka.test_commands import make_log
 from tests.fuzz.running import run
 from tests.judge.official import Put, open_db
 
@@ -136,6 +137,19 @@ def test_of_a_table(table: Table, tmp_path: Path, check: Callable[[str, str], No
     check("table-compact-nothing", run(["compact", *lake]).output)
     check("table-status-after", invoke("status", *lake).output)
     check("table-gc", run(["gc", "--min-age", "0", *lake]).output)
+
+
+def test_of_a_log(tmp_path: Path, check: Callable[[str, str], None]) -> None:
+    url = f"kafka+file://{make_log(tmp_path / 'orders-0')}"
+    for as_json in ([], ["--json"]):
+        ending = "-json" if as_json else ""
+        check(f"log-plan{ending}", invoke("plan", *as_json, url).output)
+        check(f"log-status{ending}", invoke("status", *as_json, url).output)
+    check("log-segments", invoke("inspect", "segments", url).output)
+    check("log-compact", run(["compact", url]).output)
+    check("log-compact-nothing", run(["compact", url]).output)
+    check("log-status-after", invoke("status", url).output)
+    check("log-gc", run(["gc", "--min-age", "0", url]).output)
 
 
 def test_help(check: Callable[[str, str], None]) -> None:

@@ -18,22 +18,24 @@ from tests.cli.invoking import invoke
 from tests.compacting import dataset_at
 from tests.datasets.iceberg.running import dataset_of
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
+from tests.datasets.kafka.test_commands import make_log
+from tests.fuzz.running import run as without_spark
 from tests.judge.official import Put, open_db
 from tests.ledgers import take_epoch
 
 ROOT = Path(__file__).parents[2]
-DATABASE, TABLE = "a database", "a table"
+DATABASE, TABLE, LOG = "a database", "a table", "a log"
 
 
 def documented() -> Mapping[tuple[str, str], list[str]]:
-    """The fields of each command's document, on a database and on a table."""
+    """The fields of each command's document, on a database, on a table and on a log."""
     text = (ROOT / "docs" / "operations.md").read_text().partition("## JSON")[2].partition("\n## ")[0]
     found: dict[tuple[str, str], list[str]] = {}
     for line in re.findall(r"^\| `.*$", text, re.MULTILINE):
         heads, fields = line.strip("| ").split(" | ")
         names = re.findall(r"`([^`]+)`", re.sub(r"\([^)]*\)", "", fields))
         for head in re.findall(r"`([^`]+)`", heads):
-            for kind in (k for k in (DATABASE, TABLE) if f"of {k}" in heads or " of " not in heads):
+            for kind in (k for k in (DATABASE, TABLE, LOG) if f"of {k}" in heads or " of " not in heads):
                 same = found[head, DATABASE] if fields.startswith("the same") else []
                 without = names if "without" in fields else []
                 found[head, kind] = [n for n in same if n not in without] + (names if not without else [])
@@ -99,6 +101,20 @@ def test_documents_are_as_documented(place: Path, kind: str) -> None:
     fields = documented()
     for name, document in said.items():
         assert fields_of(document) == fields[name, kind], f"{name} of {kind}"
+
+
+def test_documents_of_logs_and_of_their_groups(tmp_path: Path) -> None:
+    url, group = f"kafka+file://{make_log(tmp_path / 'orders-0')}", tmp_path / "group"
+    said = {name: run(name, url) for name in ("plan", "status", "gc", "history", "inspect segments")}
+    said["doctor"] = run("doctor", url, "--read-only")
+    said["compact"] = json.loads(without_spark(["compact", "--json", url]).stdout)
+    said["group init"] = run("group init", group)
+    said["group join"] = run("group join", "--at", "0=5", group, "reader")
+    said["group show"] = run("group show", group)
+    said["group leave"] = run("group leave", group, "reader")
+    fields = documented()
+    for name, document in said.items():
+        assert fields_of(document) == fields[name, LOG], name
 
 
 def test_documents_of_databases_and_of_settings(place: Path) -> None:

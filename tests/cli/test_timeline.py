@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 from rich.console import Console
 
 from lithify.errors import Refused
-from lithify.planning.timeline.calendar import MAX_US, MIN_US
+from lithify.planning.timeline.calendar import MAX_US, MIN_US, Calendar, Granularity
 from lithify.planning.timeline.model import ActiveTask, Bucket, Interval, TimelineFile, TimelinePlan
 from lithify.planning.timeline.plan import plan, remember
 from lithify.planning.timeline.state import deferred
+from lithify.views.picture import svg
 from lithify.views.timeline import MAX_ROWS, print_timeline, timeline_json
-from lithify.views.timeline_picture import MAX_FILES, MAX_GROUPS, save_picture
+from lithify.views.timeline_picture import MAX_FILES, MAX_GROUPS, draw_timeline, save_picture
 from tests.planning.timeline.timelines import DAY_US, NOW_US, POLICY, day, file, small_files
 
 EACH = replace(POLICY, max_task_bytes=1)
@@ -187,8 +189,31 @@ def test_the_picture_shows_files_tasks_and_arrows(tmp_path: Path) -> None:
     save_picture(plan(CHAIN, EACH, NOW_US), CALENDAR, path)
     svg = path.read_text()
     assert svg.count("#c0392b") >= 2, "red tasks"
-    assert svg.count("#1f4e79") == len(CHAIN), "files"
-    assert svg.count("#222222") >= 3, "black tasks and arrows"
+    assert svg.count('class="files stroke"') == len(CHAIN), "files"
+    assert svg.count('class="black"') >= 3, "black tasks and heads of arrows"
+
+
+def test_the_picture_says_what_its_colours_mean_and_when_it_is() -> None:
+    shown = svg(draw_timeline(plan(CHAIN, EACH, NOW_US), replace(CALENDAR, zone="Asia/Tokyo")))
+    for said in ("awaiting compaction", "compacted", "files (thicker", "starts at once", "task that waits"):
+        assert said in shown, said
+    assert "(Asia/Tokyo)" in shown
+    assert ">1970-01-01<" in shown, "with the year"
+
+
+def test_the_axis_keeps_to_midnight_when_the_clock_is_changed() -> None:
+    """Berlin, where it was put forward on 31 March 2024."""
+    begin = Calendar(Granularity.DAY, "Europe/Berlin").edges(1_711_666_800_000_000, 1_711_666_800_000_001)[0]
+    files = [
+        replace(f, times=Interval(f.times.start_us + begin, f.times.end_us + begin))
+        for day in range(5)
+        for f in small_files(day, 2)
+        if isinstance(f.times, Interval)
+    ]
+    policy = replace(EACH, calendar=Calendar(Granularity.DAY, "Europe/Berlin"))
+    shown = svg(draw_timeline(plan(files, policy, NOW_US), policy.calendar))
+    labels = re.findall(r">(2024-0[34]-\d\d)<", shown)
+    assert labels == ["2024-03-29", "2024-03-30", "2024-03-31", "2024-04-01", "2024-04-02", "2024-04-03"]
 
 
 def test_without_the_library_drawing_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from tests.fuzz.running import run
 from tests.judge.official import Put, open_db
 
 TABLE = "iceberg://lake/db.events"
+LOG = "kafka+memory://arrival/orders-0"
 
 
 def keep_all(row: object) -> None:
@@ -77,7 +78,10 @@ class Built:
 
     def garbage(self, kind: str, url: str | None = None) -> Any:
         collector: Any = wiring.collector(self.dataset(url), self.config, events.ignore)
-        return next(how for of, how in collector.options.items() if of.name == kind)
+        return next(how for of, how in collector.options.items() if getattr(of, "name", of) == kind)
+
+    def log(self) -> Any:
+        return self.dataset(LOG)
 
     def policy(self) -> Any:
         return self.dataset(TABLE).snapshot().policy
@@ -219,8 +223,23 @@ CASES: dict[str, Case] = {
     **under("iceberg.garbage.ledger_versions", collected("VERSION", TABLE)),
     **under("iceberg.garbage.lithify", collected("NOTE", TABLE)),
 }
-ELSEWHERE = {"log.format", "log.level", "metrics.host"}
-"""Below: they need another one, or take effect in a process as a whole."""
+CASES |= {
+    "kafka.output": Case("memory://other/out", "out", lambda b: b.log().output_root),
+    "kafka.min_cleanable_dirty_ratio": Case(0.25, 0.25, lambda b: b.log().policy().min_cleanable_dirty_ratio),
+    "kafka.min_compaction_lag": Case("7s", 7000, lambda b: b.log().terms().min_compaction_lag_ms),
+    "kafka.max_compaction_lag": Case("7s", 7000, lambda b: b.log().policy().max_compaction_lag_ms),
+    "kafka.delete_retention": Case("7s", 7000, lambda b: b.log().terms().delete_retention_ms),
+    "kafka.keep_unkeyed": Case(True, True, lambda b: b.log().terms().keep_unkeyed),
+    "kafka.segment_bytes": Case(7, 7, lambda b: b.log().terms().segment_bytes),
+    "kafka.producer_id_expiration": Case("7s", 7000, lambda b: b.log().terms().producer_id_expiration_ms),
+    "kafka.group": Case("memory://groups/orders", "orders/marks", lambda b: b.log().member._files._marks),
+    "kafka.member": Case("eu", "eu", lambda b: b.log().member.name),
+    **under("kafka.garbage", collected("all", LOG)),
+}
+IN_A_GROUP = {"kafka.group": "kafka.member=eu", "kafka.member": "kafka.group=memory://groups/orders"}
+"""The one is nothing without the other."""
+ELSEWHERE = {"log.format", "log.level", "metrics.host", "web.port", "web.host", "web.names", "web.token"}
+"""Below: they need another one, or take effect in a process as a whole. Those of the dashboard: tests/web."""
 
 
 def segments(built: Built) -> Any:
@@ -254,6 +273,8 @@ def test_a_setting_arrives(
     sets = []
     if name.startswith("slatedb.segments.") and not name.endswith("pattern"):
         sets.append("slatedb.segments.pattern=%Y")
+    if name in IN_A_GROUP:
+        sets.append(IN_A_GROUP[name])
     if name.startswith("iceberg.") or name == "service.store_wait":
         sets.append(f"store_options.uri=sqlite:///{folder}/catalog.db")
     file = None

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 import typer.main
+from prometheus_client.metrics import MetricWrapperBase
 
 from lithify.cli.main import app
-from lithify.observe.metrics import Metrics
+from lithify.compaction.model import State
+from lithify.datasets.iceberg.expire import Outcome
+from lithify.observe.metrics import FAILURES, Metrics
 from lithify.testing import ManualClock
 from tests.datasets.slatedb.trees import EMPTY
 from tests.metrics.test_metrics import DATASET, URL, names_of
@@ -64,6 +67,24 @@ def test_alerts_ask_for_metrics_that_exist(rule: dict[str, Any]) -> None:
     assert re.search(r"by \(dataset\)", rule["expr"]), "else the label is gone"
 
 
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_alerts_select_by_labels_and_values_that_there_are(rule: dict[str, Any]) -> None:
+    """Else they never fire, and nobody notices."""
+    found = vars(Metrics(ManualClock(), coordinates=True)).values()
+    wrapped = [metric for metric in found if isinstance(metric, MetricWrapperBase)]
+    labels = {name: m._labelnames for m in wrapped for name in (m._name, f"{m._name}_total")}
+    values = {
+        "state": {state.value for state in State},
+        "kind": set(FAILURES),
+        "outcome": {outcome.value for outcome in Outcome},
+    }
+    for metric, matchers in re.findall(r"\b(lithify_\w+)(?:\{([^}]*)\})?", rule["expr"]):
+        assert "dataset" in labels[metric]
+        for label, value in re.findall(r'(\w+)=~?"([^"]*)"', matchers):
+            assert label in labels[metric]
+            assert set(value.split("|")) <= values[label]
+
+
 def test_alerts_have_names_of_their_own() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
@@ -71,7 +92,7 @@ def test_alerts_have_names_of_their_own() -> None:
 
 def commands() -> Iterator[tuple[str, str]]:
     """Every `lithify …` in the files, with the file."""
-    for path in sorted(DEPLOY.iterdir()):
+    for path in sorted(path for path in DEPLOY.iterdir() if path.is_file()):
         for line in path.read_text().splitlines():
             found = re.search(r"(?:/bin/|RUN |docker run --rm )lithify ([a-z-]+.*)", line)
             if found:

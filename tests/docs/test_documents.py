@@ -24,7 +24,7 @@ from lithify.engine.settings import PRELOAD_VARIABLE
 from lithify.usercache import CACHE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 SETTINGS = {option.name: option.default for option in options(config_type())}
 TABLES = tuple(name for name, default in SETTINGS.items() if isinstance(default, dict))
 """Settings whose keys are the user's."""
@@ -129,3 +129,31 @@ class _Set:
 
     def is_set(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_settings_that_are_shown_are_taken(document: Path, tmp_path: Path) -> None:
+    """Every block of TOML is a file of settings."""
+    for shown in re.findall(r"```toml\n(.*?)```", document.read_text(), re.DOTALL):
+        (tmp_path / "lithify.toml").write_text(shown)
+        assert load(tmp_path / "lithify.toml", model=config_type()).origins
+
+
+RUN = {
+    "api.md": "test_examples",
+    "fleet.md": "test_examples",
+    "iceberg.md": "test_examples",
+    "deployment.md": "test_documents",
+    "airflow.md": "test_howtos",
+    "dagster.md": "test_howtos",
+    "notebooks.md": "notebook",
+    "spark-submit.md": "test_howtos",
+}
+"""What runs the Python of a document."""
+
+
+def test_all_python_that_is_shown_is_run() -> None:
+    shown = {path.name for path in DOCUMENTS if "```python" in path.read_text()}
+    assert shown == set(RUN)
+    for document, test in RUN.items():
+        assert document in (Path(__file__).parent / f"{test}.py").read_text()

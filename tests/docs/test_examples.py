@@ -6,49 +6,31 @@ import re
 import shlex
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.utils.config import Config
 
 import lithify
-from lithify import wiring
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint
-from tests.datasets.iceberg.tables import append, files_of, make_rows, new_catalog, new_table
-from tests.judge.official import Put, open_db
+from tests.datasets.iceberg.tables import append, files_of, make_rows
+from tests.docs.showing import DOCS, examples, here
+from tests.judge.official import open_db
 
-DOCS = Path(__file__).parents[2] / "docs"
 SOON = {"service.poll_interval": "100ms", "service.commit_compacted_interval": "100ms"}
 
 
-def examples(document: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (DOCS / document).read_text(), re.DOTALL)
+pytestmark = pytest.mark.usefixtures("lake")
 
 
-@pytest.fixture(autouse=True)
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The database and the table of the documents; the catalog of the table. Without Spark."""
-    with open_db(tmp_path / "my-db") as database:
-        for n in range(5):
-            database.write_batch([Put(b"k%02d" % k, b"%d" % n) for k in range(20)])
-            database.flush()
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/catalog.db")
-    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
-    monkeypatch.setattr(wiring, "spark_engine", lambda *_: nullcontext(InlineEngine()))
-    catalog = new_catalog(tmp_path, name="lake")
-    append(new_table(catalog), make_rows(5))
-    return catalog
-
-
-def run(code: str, folder: Path, **known: Any) -> None:
-    for shown in ("s3://bucket/my-db", "/data/my-db"):
-        code = code.replace(shown, str(folder / "my-db"))
-    code = code.replace("iceberg://lake/ns.events", "iceberg://lake/db.events")
-    exec(code.replace("iceberg://catalog/", "iceberg://lake/"), {"lithify": lithify, **known})
+def run(code: str, folder: Path, **known: Any) -> dict[str, Any]:
+    """Run the code of a document; the names it has made."""
+    names: dict[str, Any] = {"lithify": lithify, **known}
+    exec(here(code, folder), names)
+    return names
 
 
 @contextmanager

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from lithify.scratch import remove_abandoned
 from tests.engine.waiting import (
     LIMIT_S,
     child_environment,
@@ -44,6 +46,12 @@ try:
     open_session("no-such-master")
 except EngineError as error:
     print(error)
+"""
+STARTING = """
+import sys, threading
+from lithify.engine.session import open_session
+threading.Thread(target=open_session, args=("local[1]",), daemon=True).start()
+sys.stdin.readline()
 """
 KILLED = """
 import os, signal, tempfile, time
@@ -177,3 +185,56 @@ def test_a_killed_jvm_is_followed_by_another_until_that_has_happened_too_often(t
     assert (answer.returncode, answer.stderr) == (0, "")
     assert answer.stdout.startswith("Spark was lost 3 times in a row, last because: Spark's JVM has ended")
     assert list(scratch(tmp_path).glob("lithify-*")) == []
+
+
+@contextmanager
+def starting(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process that starts a session, and what it has started, which stands still."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTING],
+        stdin=subprocess.PIPE,
+        text=True,
+        env=child_environment() | {"TMPDIR": str(folder)},
+    )
+    below: list[int] = []
+    try:
+        wait_until(lambda: any(map(has_gateway, descendants(process.pid))))
+        below = descendants(process.pid)
+        for pid in below:
+            os.kill(pid, signal.SIGSTOP)
+        yield process, below
+    finally:
+        process.kill()
+        process.communicate()
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: not any(map(is_alive, below)))
+
+
+def test_a_jvm_that_still_starts_keeps_the_folder_of_its_killed_process(tmp_path: Path) -> None:
+    """Without it the JVM could not say where it listens, and would not end."""
+    with starting(tmp_path) as (process, _):
+        process.kill()
+        process.wait()
+        remove_abandoned(tmp_path)  # as whoever starts next does
+        assert list(tmp_path.glob("lithify-*/told/*"))
+    remove_abandoned(tmp_path)
+    assert not list(tmp_path.glob("lithify-*"))
+
+
+def test_a_jvm_that_still_starts_ends_with_its_process(tmp_path: Path) -> None:
+    with starting(tmp_path) as (process, below):
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(LIMIT_S) == 0
+        wait_until(lambda: not any(map(is_alive, below)))
+    assert not list(tmp_path.glob("lithify-*"))
+
+
+def has_gateway(pid: int) -> bool:
+    """Whether it is a JVM that has begun to open the gateway, and so has read all that it was told."""
+    try:
+        return any("/py4j" in str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return False

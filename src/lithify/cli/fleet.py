@@ -18,8 +18,10 @@ from lithify.cli.options import (
     Sets,
     SparkConf,
     StoreOptions,
+    WebPort,
 )
 from lithify.cli.running import errors, pairs, print_json, print_shown
+from lithify.cli.serving import served_beside
 from lithify.cli.settings import settings
 from lithify.cli.values import seconds_of
 from lithify.errors import Refused
@@ -347,6 +349,7 @@ def run_both(
     exit_when_idle: ExitWhenIdle = None,
     master: Master = None,
     metrics_port: MetricsPort = None,
+    web_port: WebPort = None,
     log_format: LogFormat = None,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -369,6 +372,7 @@ def run_both(
         sets,
         log_format=log_format,
         metrics_port=metrics_port,
+        web_port=web_port,
         store_option=store_option,
         master=master,
         spark_conf=spark_conf,
@@ -457,14 +461,15 @@ def _serve(
 
         opened = Fleet(fleet, settings=effective)
         log = EventLog(SystemClock())
-        opened.run(
-            wiring.stop_on_signals(),
-            queues=queues or (),
-            keeps=keeps,
-            works=works,
-            exit_when_idle_s=idle_s,
-            on_event=log,
-        )
+        with served_beside([], fleet, effective):
+            opened.run(
+                wiring.stop_on_signals(),
+                queues=queues or (),
+                keeps=keeps,
+                works=works,
+                exit_when_idle_s=idle_s,
+                on_event=log,
+            )
 
 
 def run(

@@ -14,7 +14,7 @@ from lithify.datasets.options import Inspection
 from lithify.datasets.registry import Registered, all_registered, registered_for
 from lithify.errors import Refused
 
-inspect_app = typer.Typer(help="Show what a SlateDB database consists of.", no_args_is_help=True)
+inspect_app = typer.Typer(help="Show what a database or a log consists of.", no_args_is_help=True)
 
 
 def _add(kind: Registered, inspection: Inspection) -> None:

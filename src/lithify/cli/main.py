@@ -23,6 +23,7 @@ from lithify.cli.doctor import doctor
 from lithify.cli.expire import expire
 from lithify.cli.fleet import fleet_app
 from lithify.cli.gc import gc
+from lithify.cli.group import group_app
 from lithify.cli.history import history
 from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
@@ -35,6 +36,7 @@ from lithify.cli.rewrite_manifests import rewrite_manifests
 from lithify.cli.serving import coordinator, run, worker
 from lithify.cli.status import status
 from lithify.cli.warming_up import warm_up
+from lithify.cli.web import web
 from lithify.observe.logs import set_up_logs
 
 app = typer.Typer(
@@ -48,6 +50,7 @@ SERVICE = "Compact continuously"
 FLEETS = "Many databases and tables"
 SINGLE = "Single compactions"
 HISTORY = "History of tables"
+COPIES = "Copies of logs"
 LOOK = "Look and repair"
 app.command(rich_help_panel=ONCE)(plan)
 app.command(rich_help_panel=ONCE)(compact)
@@ -67,8 +70,10 @@ app.command(rich_help_panel=HISTORY)(rewrite_manifests)
 app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)
 app.command("remove-orphans", rich_help_panel=HISTORY)(remove_orphans)
+app.add_typer(group_app, name="group", rich_help_panel=COPIES)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(history)
+app.command(rich_help_panel=LOOK)(web)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(gc)
 app.command("warm-up", rich_help_panel=LOOK)(warm_up)

@@ -21,13 +21,13 @@ Url = Annotated[
     typer.Argument(
         metavar="URL",
         help="The database: a path, file:///path, s3://bucket/prefix, gs://…, az://…; "
-        "or a table: iceberg://catalog/namespace.table",
+        "a table: iceberg://catalog/namespace.table; or a log: kafka+ and the URL of its folder",
         show_default=False,
     ),
 ]
 Urls = Annotated[
     list[str],
-    typer.Argument(metavar="URL", help="Databases and tables to work on.", show_default=False),
+    typer.Argument(metavar="URL", help="Databases, tables and logs to work on.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")]
 StoreOptions = Annotated[
@@ -48,7 +48,7 @@ Full = Annotated[
     typer.Option(
         "--full",
         help="Merge everything into one sorted run per segment; of a table, every chunk that is not compact, "
-        "also those that would wait.",
+        "also those that would wait; of a log, every partition that has changed.",
     ),
 ]
 Master = Annotated[
@@ -93,6 +93,14 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(
         help="Serve Prometheus metrics on this port of the loopback address (metrics.host changes that).",
+        show_default=False,
+    ),
+]
+WebPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Serve the dashboard on this port of the loopback address (web.host changes that); "
+        "it needs the extra `web`.",
         show_default=False,
     ),
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import (
@@ -15,6 +16,7 @@ from lithify.cli.options import (
     StoreOptions,
     TakeOver,
     Urls,
+    WebPort,
 )
 from lithify.cli.running import errors
 from lithify.cli.settings import settings
@@ -29,6 +31,7 @@ def run(
     master: Master = None,
     take_over: TakeOver = False,
     metrics_port: MetricsPort = None,
+    web_port: WebPort = None,
     log_format: LogFormat = None,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -57,12 +60,14 @@ def run(
             log_level="info",
             master=master,
             metrics_port=metrics_port,
+            web_port=web_port,
             log_format=log_format,
             store_option=store_option,
             spark_conf=spark_conf,
         )
         given.check(*urls)
-        _serve(urls, effective, take_over=take_over)
+        with served_beside(urls, None, effective):
+            _serve(urls, effective, take_over=take_over)
 
 
 @takes_kind_options("coordinator")
@@ -133,6 +138,15 @@ def worker(
         )
         given.check(*urls)
         _serve(urls, effective, coordinates=False, works=True)
+
+
+def served_beside(urls: list[str], fleet: str | None, config: Config) -> AbstractContextManager[Any]:
+    """The dashboard is served meanwhile, if the settings have a port for it."""
+    if config.web.port is None:
+        return nullcontext()
+    from lithify.web.serving import served
+
+    return served(urls, fleet, config)
 
 
 def _serve(

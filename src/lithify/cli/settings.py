@@ -27,6 +27,7 @@ SINGLE = {
     "master": ("--master", "spark.master"),
     "log_format": ("--log-format", "log.format"),
     "metrics_port": ("--metrics-port", "metrics.port"),
+    "web_port": ("--web-port", "web.port"),
 }
 """Options with one value: parameter of the command, option, setting."""
 TABLES = {

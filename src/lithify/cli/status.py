@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -19,11 +18,10 @@ from lithify.cli.kind_options import Given, takes_kind_options
 from lithify.cli.options import AsJson, ConfigFile, Sets, StoreOptions, Url
 from lithify.cli.running import errors, print_json
 from lithify.cli.settings import settings
-from lithify.datasets.registry import registered_for
+from lithify.datasets.status_view import show_status
 from lithify.views import text
 from lithify.views.blocks import Alarm, Table, columns
 from lithify.views.consoles import standard_output
-from lithify.views.documents import plain
 from lithify.views.drawing import draw
 
 if TYPE_CHECKING:
@@ -74,7 +72,7 @@ def status(
                 return
             found = dataset.status()
         if as_json:
-            print_json(as_document(found))
+            print_json(show_status(found).document)
         else:
             print_status(standard_output(), found)
 
@@ -86,7 +84,7 @@ def _watch(look: Callable[[], Status], as_json: bool) -> None:
     while True:
         found = look()
         if as_json:
-            print(json.dumps(as_document(found)), flush=True)
+            print(json.dumps(show_status(found).document), flush=True)
         else:
             with console.capture() as shown:
                 print_status(console, found)
@@ -96,50 +94,13 @@ def _watch(look: Callable[[], Status], as_json: bool) -> None:
         time.sleep(WATCH_INTERVAL_S)
 
 
-def as_document(found: Status) -> dict[str, Any]:
-    """The same facts as a JSON value."""
-    kind = registered_for(found.url).load()
-    document = {
-        "url": found.url,
-        "at_ms": found.at_ms,
-        "coordinator": {
-            "presence": (found.coordinator.system or found.coordinator.presence.name).lower(),
-            "is_alive": found.coordinator.is_alive,
-            "epoch": found.coordinator.epoch,
-            "holder": found.coordinator.holder,
-            "lease_ends_ms": found.coordinator.lease_ends_ms,
-        },
-        "compactions": [
-            {**plain(asdict(c)), "share_done": round(c.share_done, 4)} for c in found.compactions
-        ],
-        "proposals": [
-            {"spec": kind.show_spec(p.spec), "cost_bytes": p.cost_bytes, "reason": p.reason}
-            for p in found.plan.proposals
-        ],
-        "notes": list(found.plan.notes),
-        "pressure": [],  # of kinds whose writers wait for compaction
-        "stall_ms": found.stall_ms,
-        "failures": [
-            {
-                "compaction": f.compaction,
-                "reason": f.reason,
-                "attempts": f.attempts,
-                "is_cancelled": f.is_cancelled,
-                "at_ms": f.at_ms,
-            }
-            for f in found.failures
-        ],
-    }
-    return {**document, **kind.show_status(found).document}
-
-
 def print_status(console: Console, found: Status) -> None:
     """Tables for people."""
     coordinator = found.coordinator
     holder = f" ({text.short_ids(coordinator.holder)})" if coordinator.holder is not None else ""
     console.print(f"[bold]{escape(found.url)}[/]", highlight=False, soft_wrap=True)
     console.print(f"Coordinator: {coordinator.says}, epoch {coordinator.epoch}{holder}", highlight=False)
-    draw(console, registered_for(found.url).load().show_status(found).blocks)
+    draw(console, show_status(found).blocks)
     if found.compactions:
         _print_compactions(console, found)
     else:

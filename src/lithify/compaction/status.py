@@ -11,7 +11,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,8 @@ class CompactionStatus:
     last_failure: str | None
     waits_for: str
     """One sentence; empty while it is being worked on."""
+    range_shares: tuple[float, ...] = ()
+    """How much of each range is done, 0 to 1; nothing until its worker has recorded them."""
 
     @property
     def share_done(self) -> float:
@@ -150,21 +152,39 @@ def describe(
         attempts=len(known.attempts),
         last_failure=last.reason if last is not None else None,
         waits_for=_waits_for(compaction.state, is_stale, len(known.attempts), coordinator_alive),
+        range_shares=_range_shares(known),
     )
 
 
 def _done_bytes(cost_bytes: int, ranges: tuple[RangeState, ...], movements: Mapping[str, Movement]) -> int:
+    read = _read_bytes(movements)
+    if not ranges:
+        return min(sum(read.values()), cost_bytes)
+    return round(sum(_done_by_range(cost_bytes, ranges, read)))
+
+
+def _read_bytes(movements: Mapping[str, Movement]) -> dict[int, int]:
+    """What the tasks of each range have reported last."""
     read: dict[int, int] = {}
     for movement in movements.values():
         read[movement.index] = max(read.get(movement.index, 0), movement.bytes_read)
-    if not ranges:
-        return min(sum(read.values()), cost_bytes)
+    return read
+
+
+def _done_by_range(
+    cost_bytes: int, ranges: tuple[RangeState, ...], read: Mapping[int, int]
+) -> Iterator[float]:
     share = cost_bytes / len(ranges)
-    done = (
-        share if r.is_finished else min(max(read.get(index, 0), r.output_bytes), share)
-        for index, r in enumerate(ranges)
-    )
-    return round(sum(done))
+    for index, r in enumerate(ranges):
+        yield share if r.is_finished else min(max(read.get(index, 0), r.output_bytes), share)
+
+
+def _range_shares(known: Known) -> tuple[float, ...]:
+    if not known.ranges or not known.cost_bytes:
+        return tuple(float(r.is_finished) for r in known.ranges)
+    share = known.cost_bytes / len(known.ranges)
+    done = _done_by_range(known.cost_bytes, known.ranges, _read_bytes(known.movements or {}))
+    return tuple(round(bytes_done / share, 4) for bytes_done in done)
 
 
 def _bytes_per_ms(compaction: AnyCompaction, known: Known, done: int, now_ms: int) -> float | None:

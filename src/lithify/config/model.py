@@ -143,6 +143,22 @@ class MetricsSettings(Section):
     host: str = Field(default="127.0.0.1", description="Address the metrics endpoint listens on")
 
 
+class WebSettings(Section):
+    """The dashboard."""
+
+    port: Annotated[int, BeforeValidator(no_truth), Field(ge=0, le=65535)] | None = Field(
+        default=None, description="Port of the dashboard (0: any free one); unset: 8090, none for services"
+    )
+    host: str = Field(default="127.0.0.1", description="Address the dashboard listens on")
+    names: str = Field(
+        default="",
+        description="Host names by which it is reached, separated by commas; addresses always work",
+    )
+    token: Text = Field(
+        default="", description="Who has it may look and act; empty: nobody acts, all on this machine look"
+    )
+
+
 class Config(BaseSettings):
     """The settings that all kinds share; `config_type` adds theirs. Frozen; made by `load`."""
 
@@ -159,6 +175,7 @@ class Config(BaseSettings):
     spark: SparkSettings = SparkSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    web: WebSettings = WebSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -95,6 +95,18 @@ class GroupFiles:
         """The latest version. `DatasetNotFound` when there is no group."""
         return self._decode(self.files.confirmed())
 
+    def begin(self) -> Group:
+        """Make a group without members. `Refused` where there is another one."""
+
+        def first(version: Version | None) -> bytes | None:
+            if version is None:
+                return encode(Group())
+            if self._decode(version) != Group():
+                raise Refused(f"there is a group in {join(self._store.url, self._folder)} already")
+            return None
+
+        return self._decode(self.files.update(first, self._clock, self._rng))
+
     # Members
 
     def new_incarnation(self) -> str:

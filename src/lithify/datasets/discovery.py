@@ -19,7 +19,7 @@ from lithify.store.urls import open_store, split_scheme
 from lithify.store.waiting import Waiting
 
 MAX_FOUND = 1_000_000
-_SAFE = "/!$&'()+,:;=@~"
+SAFE = "/!$&'()+,:;=@~"
 """What stands in the path of a URL as it is."""
 
 
@@ -34,8 +34,7 @@ def folders(pattern: str, config: Config, waiting: Waiting) -> list[str]:
     if not start:
         return [f"/{key}" for key in _walk(store, pattern.removeprefix("file:").strip("/"))]
     return [
-        start + quote(key, safe=_SAFE)
-        for key in _walk(store, unquote(pattern.removeprefix(start)).strip("/"))
+        start + quote(key, safe=SAFE) for key in _walk(store, unquote(pattern.removeprefix(start)).strip("/"))
     ]
 
 

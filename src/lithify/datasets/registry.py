@@ -1,9 +1,10 @@
 """Which kind of dataset a URL names. Kinds are imported when the first URL of theirs is opened.
 
-| URL                 | kind             |
-|---------------------|------------------|
-| `iceberg://…`       | Iceberg table    |
-| what a store has    | SlateDB database |
+| URL                               | kind             |
+|-----------------------------------|------------------|
+| `iceberg://…`                     | Iceberg table    |
+| `kafka+` and what a store has     | keyed log        |
+| what a store has                  | SlateDB database |
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Registered:
     is_warm: str = ""
     """Tells from the environment variables whether nothing is left to compile here for such datasets, as
     `module:name`; quick to import. Empty: nothing ever is."""
+    lies_in_stores: bool = False
+    """Whether its URLs are its own scheme, a `+`, and the URL of a store."""
 
     def load(self) -> Kind[Any]:
         """The kind itself."""
@@ -91,6 +94,17 @@ _BY_SCHEME: dict[str, Registered] = {
         "lithify.datasets.iceberg.warm_up:warm_up",
         "lithify.datasets.iceberg.discovery:tables",
     ),
+    "kafka": Registered(
+        "log",
+        "keyed logs",
+        "lithify.datasets.kafka.kind:KIND",
+        "lithify.datasets.kafka.command_options:OPTIONS",
+        "lithify.datasets.kafka.settings:KafkaSettings",
+        "lithify.datasets.kafka.warm_up:warm_up",
+        "lithify.datasets.kafka.discovery:logs",
+        "lithify.datasets.kafka.kernel.ready:is_compiled",
+        lies_in_stores=True,
+    ),
 }
 
 
@@ -101,10 +115,13 @@ def registered_for(url: str) -> Registered:
     scheme, _ = split_scheme(url)
     if scheme is None or scheme in SCHEMES:
         return _OTHERS
-    if scheme not in _BY_SCHEME:
-        known = ", ".join((*SCHEMES, *_BY_SCHEME))
+    name, plus, store = scheme.partition("+")
+    found = _BY_SCHEME.get(name)
+    if found is None or bool(plus) != found.lies_in_stores or (plus and store not in SCHEMES):
+        others = (f"{name}+…" if kind.lies_in_stores else name for name, kind in _BY_SCHEME.items())
+        known = ", ".join((*SCHEMES, *others))
         raise Refused(f"{url}: the scheme {scheme!r} is not known; use a path or one of {known}")
-    return _BY_SCHEME[scheme]
+    return found
 
 
 def all_registered() -> tuple[Registered, ...]:

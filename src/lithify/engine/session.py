@@ -6,7 +6,9 @@ A classic session starts like this:
 2. Start the JVM through Spark's own launcher, with its output in a file of the folder, in a process
    group of its own, so that Ctrl-C in a terminal reaches only this process. It ends by itself when
    this process does, because it reads its standard input to the end. Settings and the JVM's options
-   are told in files that only this user can read, because a command line can be read by anybody.
+   are told in files that only this user can read, because a command line can be read by anybody. A JVM
+   that cannot say where it listens would wait for ever, so it keeps the folder, and is killed when this
+   process ends before it has said so.
 3. Wait, for a limited time, for the port it listens on, and make the context. If the JVM ends
    before, try once more without the class archive; then fail with the last lines of its log. Either way
    those files are removed.
@@ -21,6 +23,7 @@ context is made. What travels to a task is never in a file, because there may be
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -37,7 +40,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from lithify.engine import archive, settings
+from lithify.engine import archive, settings, versions
 from lithify.engine.executors import ExecutorWatch
 from lithify.engine.failure import essential_cause
 from lithify.engine.java import Java, find_java
@@ -116,7 +119,7 @@ def open_classic(
     """Start a JVM of our own and a Spark context in it."""
     user = dict(conf or {})
     cache = cache_folder(os.environ)
-    java, java_home = find_java(os.environ, cache)
+    java, java_home = find_java(os.environ, cache, versions.newest_java(versions.installed_version()))
     path = _archive_path(cache, java) if use_archive else None
     usable = archive.existing(path) if path is not None else None
     start = partial(ClassicSession, master, app_name, user, preload, java_home, jvm_options)
@@ -305,7 +308,9 @@ class ClassicSession:
         told = self._folder / _TOLD_FOLDER
         answer = told / "gateway"
         command = [str(Path(_find_spark_home()) / "bin" / "spark-submit")]
-        command += ["--properties-file", str(_tell(told, conf)), "--load-spark-defaults"]
+        command += ["--properties-file", str(_tell(told, conf))]
+        if versions.has_load_defaults(versions.installed_version()):
+            command.append("--load-spark-defaults")
         command += shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         with (self._folder / _OUTPUT_FILE).open("wb") as output:
             self._process = subprocess.Popen(
@@ -315,7 +320,17 @@ class ClassicSession:
                 stderr=output,
                 env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)},
                 process_group=0,
+                pass_fds=(self._scratch.lock,),
             )
+        atexit.register(self._process.kill)
+        try:
+            self._wait_for(answer)
+        finally:
+            atexit.unregister(self._process.kill)
+        return _parse_gateway(answer.read_bytes())
+
+    def _wait_for(self, answer: Path) -> None:
+        assert self._process is not None
         deadline_s = time.monotonic() + START_LIMIT_S
         while not answer.exists():
             if self._process.poll() is not None:
@@ -324,7 +339,6 @@ class ClassicSession:
                 limit = f"{START_LIMIT_S} seconds"
                 raise EngineError(f"Spark's JVM was not ready after {limit}:\n{self.log_tail()}".rstrip())
             time.sleep(_POLL_S)
-        return _parse_gateway(answer.read_bytes())
 
     def _stop(self) -> None:
         with warnings.catch_warnings(), contextlib.suppress(Exception):
@@ -501,14 +515,12 @@ def _write_privately(path: Path, text: str) -> None:
 def _one_row(context: Any, request: bytes) -> Any:
     """An RDD of one partition with the request as its only element. It reaches the JVM through a socket, as
     it does in PySpark's own `parallelize` where files have to be encrypted; else that would write a file."""
-    from pyspark.core.rdd import RDD
+    from pyspark import RDD
     from pyspark.serializers import ChunkedStream, NoOpSerializer
-    from pyspark.util import local_connect_and_auth
 
     serializer = NoOpSerializer()
     server = context._jvm.PythonParallelizeServer(context._jsc.sc(), 1)
-    stream, _ = local_connect_and_auth(server.connInfo(), server.secret())
-    chunks = ChunkedStream(stream, _CHUNK_BYTES)
+    chunks = ChunkedStream(versions.stream_to(server), _CHUNK_BYTES)
     serializer.dump_stream([request], chunks)
     chunks.close()
     return RDD(server.getResult(), context, serializer)

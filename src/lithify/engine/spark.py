@@ -35,7 +35,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from lithify.engine import settings
+from lithify.engine import settings, versions
 from lithify.engine.ambient import MASTER, ambient_settings
 from lithify.engine.failure import essential_cause
 from lithify.engine.given import given_session
@@ -96,7 +96,10 @@ class SparkEngine:
         """Without `master`, and for what `conf` does not say, what has been decided for this program counts
         (`ambient`), and else `local[*]`. `slots` overrides how many calls run at once, for clusters whose
         size Spark cannot know beforehand (dynamic allocation). `spark` is a `SparkSession` of somebody
-        else's, which is used instead of one of our own and never stopped."""
+        else's, which is used instead of one of our own and never stopped. `Refused` without a PySpark that
+        Lithify runs on."""
+        if spark is None:
+            versions.installed_version()  # there is one
         ambient = ambient_settings(os.environ) if spark is None else {}
         decided = ambient.pop(MASTER, "local[*]")
         self.master = master = decided if master is None else master

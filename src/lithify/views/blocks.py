@@ -68,7 +68,36 @@ class Timeline:
     words: Words = TABLE_WORDS
 
 
-Block = Table | Line | Lines | Timeline
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a level, such as a file."""
+
+    size_bytes: int
+    role: str = "resting"
+    """What becomes of it: `resting`, `planned` or `active`."""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What lies side by side, in its order."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What lies above what, as a picture only: a table beside it says the same."""
+
+    title: str
+    levels: Sequence[Level]
+    of: str
+    """What the pieces are."""
+
+
+Block = Table | Line | Lines | Timeline | Levels
 
 
 @dataclass(frozen=True, slots=True)

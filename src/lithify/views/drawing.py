@@ -8,7 +8,7 @@ from rich import table as rich_table
 from rich.console import Console
 from rich.markup import escape
 
-from lithify.views.blocks import Alarm, Block, Line, Lines, Table, Timeline
+from lithify.views.blocks import Alarm, Block, Levels, Line, Lines, Table, Timeline
 from lithify.views.tables import print_table
 from lithify.views.text import MAX_SHOWN, print_rest
 from lithify.views.timeline import print_timeline
@@ -28,6 +28,8 @@ def draw(console: Console, blocks: Iterable[Block]) -> None:
                 print_rest(console, len(block.texts), block.of)
             case Timeline():
                 print_timeline(console, block.plan, block.calendar, block.words)
+            case Levels():
+                pass  # the table beside it
 
 
 def _draw_table(console: Console, table: Table) -> None:

@@ -5,6 +5,7 @@
 2. Behind them each chunk is coloured by its status; its verdict's priority deepens the colour.
 3. Below, each task is a bar under its chunks, red or black, and an arrow leads to it from each task it
    waits for.
+4. The axis says dates with their years, in the calendar's zone; a legend says what the colours mean.
 
 Groups are drawn below each other, those with the most bytes awaiting first. Files without usable times
 are counted in the title.
@@ -12,12 +13,11 @@ are counted in the title.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import date
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
-from lithify.errors import Refused
 from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import (
     Bucket,
@@ -30,10 +30,8 @@ from lithify.planning.timeline.model import (
     TimelineFile,
     TimelinePlan,
 )
+from lithify.views.picture import Box, Label, Picture, Shape, Stroke, beside, save, with_legend
 from lithify.views.timeline import TABLE_WORDS, Words
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAX_GROUPS = 6
 MAX_FILES = 1500
@@ -41,44 +39,52 @@ MAX_FILES = 1500
 MAX_CHUNKS = 2000
 """Of one group; the newest are drawn."""
 
-_COLORS = {
-    Status.AWAITING: "#f2a33a",
-    Status.DEFERRED: "#b07cc6",
-    Status.SKIPPED: "#6fb7c9",
-    Status.COMPACTED: "#8cc084",
-}
-_TASK_COLORS = {Color.RED: "#c0392b", Color.BLACK: "#222222"}
+WIDTH = 1100
+_LEFT = 46
+"""Room for the numbers of files."""
+_ROWS_HEIGHT = 190
+_TASK_HEIGHT = 12
+_TICKS = 7
 _DAY_US = 24 * 3600 * 1_000_000
-_FIRST_DAY = date(2, 1, 1).toordinal() - date(1970, 1, 1).toordinal()
-_LAST_DAY = date(9998, 12, 31).toordinal() - date(1970, 1, 1).toordinal()
+_MOST_CHANGED_US = 26 * 3600 * 1_000_000
+"""No clock was ever changed by more."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US = (datetime(2, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_LAST_US = (datetime(9998, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_MEANINGS = {
+    Status.AWAITING: "awaiting compaction (deeper: more urgent)",
+    Status.DEFERRED: "deferred",
+    Status.SKIPPED: "skipped",
+    Status.COMPACTED: "compacted",
+}
+_TASK_MEANINGS = {Color.RED: "task that starts at once", Color.BLACK: "task that waits (arrow: for which)"}
 
 
 def save_picture(plan: TimelinePlan, calendar: Calendar, path: Path, words: Words = TABLE_WORDS) -> None:
-    """Write the picture; its format follows from the name's ending. `Refused` without matplotlib, for
-    a format it does not know, and where nothing can be written."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
-    except ImportError as error:
-        raise Refused(
-            "drawing needs matplotlib, which is not installed; install lithify[draw] or leave --png out"
-        ) from error
+    """Write the picture; its format follows from the name's ending. `Refused` for a format that cannot be
+    drawn, and where nothing can be written (`lithify.views.picture`)."""
+    save(draw_timeline(plan, calendar, words), path)
+
+
+def draw_timeline(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS) -> Picture:
+    """The picture."""
     groups = _groups(plan)
-    figure = Figure(figsize=(14, 1.5 + 4 * max(1, len(groups[:MAX_GROUPS]))), layout="constrained")
-    axes = figure.subplots(max(1, len(groups[:MAX_GROUPS])), squeeze=False)[:, 0]
-    for area, (group, chunks) in zip(axes, groups[:MAX_GROUPS], strict=False):
-        tasks = [task for task in plan.tasks if task.group == group]
-        _draw_group(area, group, chunks[-MAX_CHUNKS:], tasks, words)
-    figure.suptitle(_title(plan, calendar, len(groups), words))
-    present = [status for status in Status if plan.totals[status].chunks]
-    handles = [Patch(color=_COLORS[status], label=status.value) for status in present]
-    figure.legend(handles=handles, loc="outside lower center", ncols=max(1, len(handles)))
-    try:
-        figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
-    except ValueError as error:
-        raise Refused(f"{path}: {error}; use a name that ends in .png") from error
-    except OSError as error:
-        raise Refused(f"the picture {path} cannot be written: {error.strerror or error}") from error
+    drawn = [
+        _draw_group(
+            group,
+            chunks[-MAX_CHUNKS:],
+            [task for task in plan.tasks if task.group == group],
+            calendar,
+            words,
+        )
+        for group, chunks in groups[:MAX_GROUPS]
+    ]
+    meanings = {s.value: _MEANINGS[s] for s in Status if plan.totals[s].chunks}
+    if drawn:
+        meanings["files"] = f"{words.files} (thicker: larger)"
+    meanings |= {c.value: _TASK_MEANINGS[c] for c in Color if any(task.color is c for task in plan.tasks)}
+    stacked = beside(drawn, _title(plan, calendar, len(groups), words))
+    return with_legend(Picture(WIDTH, stacked.height, stacked.title, stacked.shapes), meanings)
 
 
 def _groups(plan: TimelinePlan) -> list[tuple[str, list[PlannedChunk]]]:
@@ -108,80 +114,143 @@ def _title(plan: TimelinePlan, calendar: Calendar, groups: int, words: Words) ->
     return title
 
 
+class _Axis:
+    """Where instants are, from the first chunk's start to the last one's end."""
+
+    def __init__(self, start_us: int, end_us: int) -> None:
+        self.start_us = _within(start_us)
+        self.end_us = max(_within(end_us), self.start_us + 1)
+
+    def x(self, at_us: int) -> float:
+        share = (_within(at_us) - self.start_us) / (self.end_us - self.start_us)
+        return _LEFT + min(max(share, 0.0), 1.0) * (WIDTH - _LEFT)
+
+    def span(self, interval: Interval) -> tuple[float, float]:
+        """Left end and width, which is never nothing."""
+        start, end = self.x(interval.start_us), self.x(interval.end_us)
+        return start, max(end - start, 1.0)
+
+
+def _within(at_us: int) -> int:
+    """What lies before year 2 or after 9998 is drawn at the edge."""
+    return min(max(at_us, _FIRST_US), _LAST_US)
+
+
 def _draw_group(
-    area: Axes, group: str, chunks: Sequence[PlannedChunk], tasks: Sequence[Task], words: Words
-) -> None:
-    from matplotlib.ticker import MaxNLocator
-
+    group: str, chunks: Sequence[PlannedChunk], tasks: Sequence[Task], calendar: Calendar, words: Words
+) -> Picture:
     spans = {p.chunk.key: p.chunk.interval for p in chunks if p.chunk.interval is not None}
+    axis = _Axis(min(s.start_us for s in spans.values()), max(s.end_us for s in spans.values()))
+    top = 18.0
+    shapes: list[Shape] = [Label(0, 12, group or f"{words.files} over time")]
     for planned in chunks:
-        start, end = _ends(spans[planned.chunk.key])
-        alpha = 0.25 + 0.5 * planned.verdict.priority
-        area.axvspan(start, end, color=_COLORS[planned.status], alpha=alpha, linewidth=0)
-        area.axvline(start, color="white", linewidth=0.5)
-    top = _draw_files(area, chunks)
-    _draw_tasks(area, spans, tasks, top)
-    area.set_title(group or f"{words.files} over time", loc="left", fontsize="medium")
-    area.set_ylabel(words.files)
-    area.xaxis_date()
-    area.set_xlim(_ends(chunks[0].chunk.interval)[0], _ends(chunks[-1].chunk.interval)[1])
-    area.yaxis.set_major_locator(MaxNLocator(integer=True))
-    area.set_yticks([tick for tick in area.get_yticks() if tick >= 0])
+        span = spans[planned.chunk.key]
+        left, width = axis.span(span)
+        counted = f"{len(planned.chunk.files)} {words.files}"
+        told = f"{calendar.name(span.start_us)}: {planned.status.value}, {counted}"
+        deep = 0.25 + 0.5 * planned.verdict.priority
+        gap = 0.5 if width > 3 else 0.0
+        shapes.append(Box(left + gap, top, width - gap, _ROWS_HEIGHT, planned.status.value, deep, told))
+    shapes += _draw_files(chunks, axis, top)
+    bottom = top + _ROWS_HEIGHT
+    shapes += _draw_tasks(spans, tasks, axis, bottom + 5)
+    bottom += 5 + 2.4 * _TASK_HEIGHT
+    shapes += _draw_axis(axis, calendar, bottom)
+    return Picture(WIDTH, bottom + 24, group, tuple(shapes))
 
 
-def _draw_files(area: Axes, chunks: Sequence[PlannedChunk]) -> float:
-    """Draw the files and give the height used."""
+def _draw_files(chunks: Sequence[PlannedChunk], axis: _Axis, top: float) -> Iterator[Shape]:
+    """The files, lowest row first, and how many rows there are."""
     files = {f.id: f for p in chunks for f in p.chunk.files}
-    if len(files) > MAX_FILES:
-        edges = [_ends(p.chunk.interval) for p in chunks if p.chunk.interval is not None]
-        counts = [len(p.chunk.files) for p in chunks]
-        area.hlines(counts, [e[0] for e in edges], [e[1] for e in edges], color="#1f4e79", linewidth=2)
-        return float(max(counts))
+    is_counted = len(files) > MAX_FILES
+    rows = max(len(p.chunk.files) for p in chunks) if is_counted else 0
+    placed: list[tuple[TimelineFile, int]] = []
+    if not is_counted:
+        placed, rows = _placed(files)
+    step = (_ROWS_HEIGHT - 8) / max(rows, 1)
+
+    def y(row: float) -> float:
+        return top + _ROWS_HEIGHT - 4 - step * row
+
+    yield Label(_LEFT - 6, y(0) + 4, "0", "end")
+    yield Label(_LEFT - 6, y(rows) + 8, f"{rows:,}", "end")
+    if is_counted:
+        for planned in chunks:
+            assert planned.chunk.interval is not None, "it is a chunk of time"
+            left, width = axis.span(planned.chunk.interval)
+            at = y(len(planned.chunk.files))
+            yield Stroke(left, at, left + width, at, "files", 2)
+        return
     largest = max((f.size_bytes for f in files.values()), default=1) or 1
+    for file, row in placed:
+        left, width = axis.span(_times(file))
+        thick = min(1 + 5 * file.size_bytes / largest, max(step - 1, 1))
+        at = y(row + 0.5)
+        # What ends where another begins stays two.
+        yield Stroke(left, at, left + max(width - 1, 0.5), at, "files", thick)
+
+
+def _placed(files: Mapping[str, TimelineFile]) -> tuple[list[tuple[TimelineFile, int]], int]:
+    """Each file with its row, and how many rows there are."""
     rows: list[int] = []
+    placed = []
     for file in sorted(files.values(), key=lambda f: _times(f).start_us):
         times = _times(file)
         row = next((i for i, until_us in enumerate(rows) if until_us <= times.start_us), len(rows))
         rows[row : row + 1] = [times.end_us]
-        start, end = _ends(times)
-        area.hlines(row + 1, start, end, color="#1f4e79", linewidth=1 + 4 * file.size_bytes / largest)
-    return float(max(1, len(rows)))
+        placed.append((file, row))
+    return placed, len(rows)
 
 
-def _draw_tasks(area: Axes, spans: Mapping[ChunkKey, Interval], tasks: Sequence[Task], top: float) -> None:
-    height = max(0.6, top / 12)
-    middles = {}
+def _draw_tasks(
+    spans: Mapping[ChunkKey, Interval], tasks: Sequence[Task], axis: _Axis, top: float
+) -> Iterator[Shape]:
+    middles: dict[str, tuple[float, float]] = {}
     for task in tasks:
-        drawn = [_ends(spans[key]) for key in task.chunks if key in spans]
+        drawn = [axis.span(spans[key]) for key in task.chunks if key in spans]
         if not drawn:
             continue
-        color = _TASK_COLORS[task.color]
-        row = -height * (1 if task.color is Color.RED else 2.2)
-        for start, end in drawn:
-            area.fill_between([start, end], row, row + height * 0.8, color=color, linewidth=0)
-        middles[task.key] = ((drawn[0][0] + drawn[-1][1]) / 2, row)
+        at = top if task.color is Color.RED else top + 1.3 * _TASK_HEIGHT
+        for left, width in drawn:
+            yield Box(left, at, width, _TASK_HEIGHT * 0.8, task.color.value, title=task.reason)
+        middles[task.key] = ((drawn[0][0] + drawn[-1][0] + drawn[-1][1]) / 2, at)
     for task in tasks:
         for key in task.after:
             if key in middles and task.key in middles:
-                arrow = {"arrowstyle": "->", "color": "#222222", "linewidth": 0.8}
-                middle, row = middles[task.key]
-                area.annotate("", xy=(middle, row + height * 0.8), xytext=middles[key], arrowprops=arrow)
-    area.set_ylim(-height * 2.6, top + 1)
+                (from_x, from_y), (x, y) = middles[key], middles[task.key]
+                yield Stroke(from_x, from_y + _TASK_HEIGHT * 0.8, x, y, "black", 0.8, is_arrow=True)
+
+
+_STEPS_US = [
+    step * unit
+    for unit, steps in (
+        (60 * 1_000_000, (1, 5, 15)),
+        (3600 * 1_000_000, (1, 3, 6, 12)),
+        (_DAY_US, (1, 2, 7, 14, 30, 91, 182, 365, 730, 3650, 36_500, 365_000)),
+    )
+    for step in steps
+]
+
+
+def _draw_axis(axis: _Axis, calendar: Calendar, top: float) -> Iterator[Shape]:
+    yield Stroke(_LEFT, top, WIDTH, top, "line")
+    length = axis.end_us - axis.start_us
+    step = next((s for s in _STEPS_US if length / s <= _TICKS), _STEPS_US[-1])
+    zone = UTC if calendar.zone == "UTC" else ZoneInfo(calendar.zone)
+    form, digits = ("%Y-%m-%d", 10) if step >= _DAY_US else ("%Y-%m-%d %H:%M", 16)
+    # By the local clock: a day later it shows the same, also when it was changed meanwhile.
+    first = (_EPOCH + timedelta(microseconds=axis.start_us)).astimezone(zone).replace(tzinfo=None)
+    for passed_us in range(0, length + _MOST_CHANGED_US, step):
+        local = first + timedelta(microseconds=passed_us)
+        at_us = (local.replace(tzinfo=zone) - _EPOCH) // timedelta(microseconds=1)
+        if at_us > axis.end_us:
+            return
+        x = axis.x(at_us)
+        anchor = "start" if not passed_us else "middle" if x < WIDTH - 50 else "end"
+        yield Stroke(x, top, x, top + 4, "line")
+        yield Label(x, top + 17, local.strftime(form).zfill(digits), anchor)
 
 
 def _times(file: TimelineFile) -> Interval:
     assert isinstance(file.times, Interval), "a chunk of time has only files with times"
     return file.times
-
-
-def _ends(interval: Interval | None) -> tuple[float, float]:
-    """In days since the epoch, within the years that can be shown. What lies outside is a day at the edge."""
-    assert interval is not None
-    start, end = (min(max(at_us / _DAY_US, _FIRST_DAY), _LAST_DAY) for at_us in _both(interval))
-    if start == end:
-        return (start, end + 1) if start == _FIRST_DAY else (start - 1, end)
-    return start, end
-
-
-def _both(interval: Interval) -> tuple[int, int]:
-    return interval.start_us, interval.end_us

@@ -122,6 +122,15 @@ def test_the_low_watermark_is_just_past_what_goes(empty: TableMetadata) -> None:
     assert low_watermark(line, Expirable(frozenset({1, 3})), NOW - 9 * HOUR) == NOW - 9 * HOUR
 
 
+def test_the_low_watermark_is_past_what_that_descends_from(empty: TableMetadata) -> None:
+    """Where a clock went back: else the older parent would keep its child, which the policy lets go."""
+    line = history(empty, {1: (None, 7), 2: (1, 8), 3: (2, 5)}, main=ref(3), tag=ref(1, "tag"))
+    assert low_watermark(line, Expirable(frozenset({2})), NOW) == NOW - 7 * HOUR + 1
+    line = history(empty, {1: (None, 7), 2: (1, 9), 3: (2, 8)}, main=ref(3), tag=ref(1, "tag"))
+    headed = line.model_copy(update={"current_snapshot_id": 3})
+    assert low_watermark(headed, Expirable(frozenset({2})), NOW) == NOW - 8 * HOUR
+
+
 @pytest.mark.parametrize(
     "properties",
     [

@@ -6,7 +6,8 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -18,12 +19,13 @@ from lithify.datasets.kafka.codecs import Codec
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.garbage import collect
 from lithify.datasets.kafka.index import index, match
+from lithify.datasets.kafka.kernel.layout import DELETE_HORIZON
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.record_batches import decode, filtered
 from lithify.datasets.kafka.retention import Rules, empty_to_retain, last_records, retention
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.transactions import fates, follow
-from lithify.errors import Refused
+from lithify.errors import CorruptObject, Refused
 from lithify.ids import RandomIds, ulid_ms
 from lithify.service import one_shot
 from lithify.store.objects import ObjectStore
@@ -267,9 +269,12 @@ def test_the_last_batch_of_an_active_producer_keeps_its_header() -> None:
     assert [(int(one["producer_id"]), int(one["count"])) for one in batches] == [(7, 0), (9, 1), (9, 1)]
 
 
-def test_keys_are_compared_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many slices as there can be, runs of a few records each: nobody sees more than a part."""
+@pytest.mark.parametrize("part_bytes", [16 << 10, 32 * 12, 32])
+def test_keys_are_compared_slice_by_slice(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
+    """Slices of a few records each, of runs with one part, with fewer than there are slices, and with as
+    many: nobody sees more than a slice."""
     monkeypatch.setattr("lithify.datasets.kafka.round.SLICE_BYTES", 32 * 8)
+    monkeypatch.setattr("lithify.datasets.kafka.facts.PART_BYTES", part_bytes)
     rng = random.Random(7)
     rows = [[(f"k{rng.randrange(60)}", f"v{n}")] for n in range(200)]
     batches = [logs.data(n, *row) for n, row in enumerate(rows)]
@@ -281,3 +286,60 @@ def test_keys_are_compared_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> No
     settled = [row for row in found if row[0] < 150]
     assert len({row[2] for row in settled}) == len(settled)
     assert np.all(np.diff([row[0] for row in found]) > 0)
+
+
+def test_what_is_written_to_find_a_slice_is_less_than_the_run_itself() -> None:
+    """Of ten thousand small segments it would be far more than what they hold."""
+    topic = a_topic([[logs.data(n, ("a", str(n)), ("b", "1"))] for n in range(0, 40, 10)])
+    dataset = topic.opened()
+    topic.compact(dataset)
+    runs = [m.size for m in topic.store.list(f"{topic.root}/out/_lithify/work") if m.key.endswith(".run")]
+    assert len(runs) == 4
+    assert all(size <= 2 * 2 * 32 for size in runs)
+
+
+def carried_out(planned_by: LogDataset, by: LogDataset) -> int:
+    """The next step; how many ranges it had."""
+    (proposal,) = planned_by.propose(planned_by.snapshot(), Ledger()).proposals
+    compaction = Compaction(RandomIds().ulid(NOW_MS), proposal.spec)
+    works = by.prepare(compaction, by.snapshot()).works
+    outcomes = [by.outcome(work.function(work.argument)) for work in works]
+    done = replace(compaction, outputs=tuple(out for outcome in outcomes for out in outcome.outputs))
+    assert by.commit([done], by.take_epoch()) == {compaction.id: None}
+    return len(works)
+
+
+def test_a_step_is_done_on_the_terms_it_was_planned_on() -> None:
+    """Who takes it up has other settings. Finished ranges of the one before fit his."""
+    topic = a_topic(SEGMENTS)
+    one = topic.opened(KafkaSettings(segment_bytes=1, delete_retention=timedelta(hours=1)))
+    another = topic.opened(KafkaSettings(keep_unkeyed=True, min_compaction_lag=timedelta(days=9)))
+    assert [carried_out(one, another) for _ in range(3)] == [3, 1, 3]
+    batches = decode(b"".join(written(topic, published(one))), "log").batches
+    horizons = batches[batches["attributes"] & DELETE_HORIZON != 0]["base_timestamp"]
+    assert list(horizons) == [NOW_MS + 3_600_000]
+
+
+def test_settings_may_change_between_planning_and_the_end_of_a_step() -> None:
+    topic = a_topic(SEGMENTS)
+    plan = topic.opened(KafkaSettings(segment_bytes=7)).propose(topic.opened().snapshot(), Ledger())
+    encoded = topic.opened().encode_spec(plan.proposals[0].spec)
+    assert topic.opened().decode_spec(encoded).terms.segment_bytes == 7
+    for wrong in ('"segment_bytes":0', '"segment_bytes":"7"'):
+        with pytest.raises(CorruptObject):
+            topic.opened().decode_spec(encoded.replace('"segment_bytes":7', wrong))
+
+
+def test_old_segments_are_due_though_little_is_new() -> None:
+    """By `max.compaction.lag.ms`, reckoned from when they were written last."""
+    topic = a_topic(SEGMENTS)
+    settings = KafkaSettings(min_cleanable_dirty_ratio=1.0, max_compaction_lag=timedelta(days=365))
+    topic.compact(topic.opened(settings))
+    put_segments(topic.store, f"{topic.root}/{NAME}", [[logs.data(n, ("z", "1"))] for n in (9, 10)])
+    (note,) = topic.opened(settings).propose(topic.opened().snapshot(), Ledger()).notes
+    assert "below 100%" in note
+    modified_ms = max(meta.last_modified_ms for meta in topic.store.list(f"{topic.root}/{NAME}"))
+    topic.clock.advance_s((modified_ms + 366 * DAY_MS - topic.clock.now_ms()) / 1000)
+    (proposal,) = topic.opened(settings).propose(topic.opened().snapshot(), Ledger()).proposals
+    assert "longer than max.compaction.lag.ms" in proposal.reason
+    assert proposal.priority == 1.0

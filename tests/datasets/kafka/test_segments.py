@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from lithify.datasets.kafka.codecs import Codec
+from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.segments import (
-    Segment,
     SegmentWriter,
     partition_folders,
     pieces,

@@ -111,9 +111,17 @@ def expirable(metadata: TableMetadata, retention: Retention) -> Expirable:
 
 
 def low_watermark(metadata: TableMetadata, found: Expirable, now_ms: int) -> int | None:
-    """The time just past all that the policy lets go; `None` when that is nothing. Never past the head of
-    `main`, nor in the future: what was newer on another branch would else be the end of all holds."""
-    times = [s.timestamp_ms for s in metadata.snapshots if s.snapshot_id in found.snapshots]
+    """The time just past all that the policy lets go, and past what that descends from, which is newer where
+    a clock went back and would keep it; `None` when that is nothing. Never past the head of `main`, nor in
+    the future: what was newer on another branch would else be the end of all holds."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    lines: set[int] = set()
+    for snapshot_id in found.snapshots:
+        one: int | None = snapshot_id
+        while one is not None and one in by_id and one not in lines:
+            lines.add(one)
+            one = by_id[one].parent_snapshot_id
+    times = [by_id[one].timestamp_ms for one in lines]
     if not times:
         return None
     head = metadata.current_snapshot()

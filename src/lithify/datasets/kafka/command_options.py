@@ -10,20 +10,22 @@ OPTIONS = CommandOptions(
     options=(
         KindOption(
             "output",
-            _WORKING | {"gc"},
-            "Folder for what is written; default: beside the source, with .compacted behind its name.",
+            _WORKING | {"gc", "submit"},
+            "Of a log: folder for what is written; default: beside the log, with .compacted behind its name.",
             metavar="URL",
             setting="kafka.output",
         ),
         KindOption(
             "delete_retention",
-            frozenset({"compact", "run"}),
-            "How long tombstones stay once nothing older is left; default: 1d.",
+            frozenset({"compact", "run", "coordinator"}),
+            "Of a log: how long tombstones stay once nothing older is left; default: 1d.",
             metavar="DURATION",
             setting="kafka.delete_retention",
         ),
     ),
     inspections=(
-        Inspection("segments", "Show the segments of every partition, and where its compacted folder is."),
+        Inspection(
+            "segments", "Show a log: the segments of every partition, and where its compacted folder is."
+        ),
     ),
 )

@@ -10,6 +10,8 @@ A round has three steps, each a compaction of its own: index, match, rewrite (`t
 when it is to be carried out, and again when it is to be published, if the listing of the source is not the
 one that was planned on. What a step has written is named by its id, which the ledger knew before; so whatever
 lies in a folder whose id neither ledger nor state know is a leftover.
+
+A log may belong to a group of copies, which then says what tombstones and markers may go (`members.py`).
 """
 
 from __future__ import annotations
@@ -17,27 +19,30 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
+from lithify.compaction.lease import Permit
 from lithify.compaction.model import Compaction, Ledger
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
-from lithify.config.durations import to_milliseconds
+from lithify.config.durations import FOREVER, to_milliseconds
 from lithify.coordination.ledger_documents import LedgerFormat, Values
-from lithify.datasets.kafka.layouts.segments import (
-    PartitionFolder,
-    check_output,
-    partition_folders,
-    read_folder,
-)
+from lithify.datasets.kafka.fenced import first_element
+from lithify.datasets.kafka.layouts.contract import Layout, PartitionFolder
+from lithify.datasets.kafka.layouts.objects import ObjectTopic
+from lithify.datasets.kafka.layouts.segments import SegmentFolders, number_of
+from lithify.datasets.kafka.members import LogMember, lowest, waits
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
 from lithify.datasets.kafka.retention import NO_BOUND, Rules
 from lithify.datasets.kafka.round import Indexed, segment_key
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import STEPS, Round, State, Step
 from lithify.datasets.kafka.tasks import (
+    OFFSETS,
     IndexTask,
+    MatchPlan,
     MatchTask,
     Output,
     Place,
@@ -46,23 +51,27 @@ from lithify.datasets.kafka.tasks import (
     Work,
     index_segment,
     match_slice,
-    put_spans,
     recorded,
     rewrite_group,
+    slice_keys,
 )
+from lithify.datasets.kafka.terms import Terms
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import Refused
 from lithify.ids import Ids, Ulid, parse_ulid, ulid_ms
 from lithify.jsonvalues import text, whole_number
 from lithify.planning.admission import Capacity
-from lithify.store.keys import join
+from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
+from lithify.watermarks.groups import Group, Marks, Standing
 
 OWN_FOLDER = "_lithify"
 _MAX_RANGES = 1 << 31
 _LATER = 0.9
 """Priority of what a round has begun: its runs take room until it is whole."""
+_SELDOM = 0.1
+"""Priority of a round that only removes tombstones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,7 @@ class LogSpec:
     """Of its folder, as it was planned."""
     done: tuple[Ulid, ...]
     """The steps before."""
+    terms: Terms
 
     @property
     def step(self) -> Step:
@@ -86,6 +96,8 @@ class LogSnapshot:
 
     partitions: Mapping[str, PartitionFolder]
     state: State
+    group: Group | None = None
+    """`None` where it belongs to none."""
 
     def done(self, partition: str) -> tuple[Ulid, ...]:
         """The steps that are done of the partition as it is now."""
@@ -104,14 +116,24 @@ def _read_spec(found: Mapping[str, object]) -> LogSpec:
     done = found["done"]
     if not isinstance(done, list) or len(done) >= len(STEPS):
         raise ValueError(f"{done!r} are no steps")
-    return LogSpec(text(found["partition"]), text(found["fingerprint"]), tuple(map(parse_ulid, done)))
+    terms = found["terms"]
+    if not isinstance(terms, dict):
+        raise ValueError(f"{terms!r} are no terms")
+    steps = tuple(map(parse_ulid, done))
+    return LogSpec(text(found["partition"]), text(found["fingerprint"]), steps, Terms.of(terms))
+
+
+def _spec_fields(spec: LogSpec) -> dict[str, object]:
+    return {
+        "partition": spec.partition,
+        "fingerprint": spec.fingerprint,
+        "done": spec.done,
+        "terms": spec.terms.fields(),
+    }
 
 
 LEDGERS: LedgerFormat[LogSpec, int, Output] = LedgerFormat(
-    Values(
-        lambda spec: {"partition": spec.partition, "fingerprint": spec.fingerprint, "done": spec.done},
-        _read_spec,
-    ),
+    Values(_spec_fields, _read_spec),
     Values(lambda number: number, lambda found: whole_number(found, most=_MAX_RANGES)),
     Values(
         lambda output: [output.key, output.size_bytes],
@@ -135,30 +157,71 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         settings: KafkaSettings,
         source_options: Mapping[str, str] | None = None,
         output_options: Mapping[str, str] | None = None,
+        member: LogMember | None = None,
     ) -> None:
         """Stores with a prefix in each; the options are those with which tasks open them."""
         self.output_root = output[1]
         super().__init__(url, output[0], join(output[1], OWN_FOLDER), LEDGERS, clock, ids, random.Random())
         self._source, self._root = source
+        self._source_url = url_of(self._source.url, self._root)
         self._source_place = Place(self._source.url, source_options or {})
         self._own_place = Place(self.store.url, output_options or {})
         self._settings = settings
+        self.member = member
         folder = join(self.own_folder, "state")
         self.states = VersionedFiles(self.store, folder, ".json", f"{folder}.boundary", ids)
         self._now_ms = clock.now_ms
 
+    @cached_property
+    def _layout(self) -> Layout:
+        place = self._source, self._root
+        return ObjectTopic(*place) if ObjectTopic.is_at(*place) else SegmentFolders(*place)
+
+    # Leadership
+
+    @property
+    def refusal(self) -> str | None:
+        """Why it can be planned and shown, but not compacted; `None` when it can."""
+        return self._layout.refusal
+
+    def epoch(self) -> int:
+        """`Refused` where nobody may compact it."""
+        if self.refusal is not None:
+            raise Refused(f"{self.url}: {self.refusal}")
+        return super().epoch()
+
+    def take_epoch(self, permit: Permit = lambda taking: None) -> int:
+        """Says first of which log the output is."""
+        self.epoch()  # refuses where there is nothing
+
+        def claim(version: Version | None) -> bytes | None:
+            state = self._decoded(version)
+            return None if state.source else replace(state, source=self._source_url).encode()
+
+        self.states.update(claim, self._clock, self._rng)
+        return super().take_epoch(permit)
+
     # Reading
 
     def snapshot(self) -> LogSnapshot:
-        folders = partition_folders(self._source, self._root)
-        check_output(self.store, self.output_root)
-        partitions = {name: read_folder(self._source, folder) for name, folder in folders.items()}
-        return LogSnapshot(partitions, self.state())
+        partitions = self._layout.partitions()
+        self._layout.check_output(self.store, self.output_root)
+        state = self.state()
+        return LogSnapshot(partitions, state, None if self.member is None else self.member.read())
 
     def state(self) -> State:
-        """How far Lithify is."""
-        version = self.states.latest()
-        return State() if version is None else self.states.decode(version, State.decode)
+        """How far Lithify is. `Refused` where that is said of another log."""
+        return self._decoded(self.states.latest())
+
+    def _decoded(self, version: Version | None) -> State:
+        if version is None:
+            return State()
+        state = self.states.decode(version, State.decode)
+        if state.source not in ("", self._source_url):
+            raise Refused(
+                f"{self.url}: {self.output_root} holds what was made of {state.source}; name another output"
+            )
+        return state
 
     @property
     def ledger_versions(self) -> VersionedFiles:
@@ -214,13 +277,41 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     # Planning
 
     def policy(self, *, full: bool = False) -> LogPolicy:
-        """When a partition is worth it, as the settings say; with `full` whenever anything is new."""
+        """When a partition is worth it, as the settings say; with `full` whenever it has changed."""
         settings = self._settings
+        lag = settings.max_compaction_lag
         return LogPolicy(
             min_cleanable_dirty_ratio=0.0 if full else settings.min_cleanable_dirty_ratio,
             min_compaction_lag_ms=to_milliseconds(settings.min_compaction_lag),
-            target_object_bytes=settings.segment_bytes,
+            max_compaction_lag_ms=None if lag == FOREVER else to_milliseconds(lag),
+            target_object_bytes=self._layout.target_bytes or settings.segment_bytes,
         )
+
+    def terms(self, marks: Marks | None = None) -> Terms:
+        """What a step is planned on now; `marks` say what may be removed, if there is a group."""
+        settings = self._settings
+        removed = {} if marks is None else {"tombstones_below": marks.clean, "markers_below": marks.resolved}
+        return Terms(
+            min_compaction_lag_ms=to_milliseconds(settings.min_compaction_lag),
+            delete_retention_ms=to_milliseconds(settings.delete_retention),
+            producer_id_expiration_ms=to_milliseconds(settings.producer_id_expiration),
+            segment_bytes=int(settings.segment_bytes),
+            keep_unkeyed=settings.keep_unkeyed,
+            **removed,
+        )
+
+    def _bounds(self, snapshot: LogSnapshot, name: str) -> Marks | None:
+        if self.member is None or snapshot.group is None:
+            return None
+        return self.member.bounds(snapshot.group, snapshot.state, number_of(name))
+
+    def _waits(self, snapshot: LogSnapshot, name: str) -> list[str]:
+        """What of a partition may not go yet, and why, in words."""
+        if self.member is None or snapshot.group is None:
+            return []
+        if not self.member.is_in(snapshot.group, snapshot.state):
+            return [f"{self.member.name} is no member of the group, so tombstones and markers stay"]
+        return waits(snapshot.group, number_of(name))
 
     def propose(
         self,
@@ -245,10 +336,15 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             elif found.next_step is None:
                 notes.append(f"{name}: {_why_done(found)}")
             else:
-                spec = LogSpec(name, folder.fingerprint, found.done)
+                terms = self.terms(self._bounds(snapshot, name))
+                spec = LogSpec(name, folder.fingerprint, found.done, terms)
                 cost_bytes, step = self.cost_bytes(spec, snapshot), len(found.done) + 1
                 reason = f"{name}: step {step} of {len(STEPS)} ({found.next_step})"
+                if found.next_step is Step.REWRITE:
+                    reason = "; ".join((reason, *self._waits(snapshot, name)))
                 proposals.append(Proposal(spec, _LATER, cost_bytes, reason))
+        if self.refusal is not None:
+            notes.append(f"{self.url}: {self.refusal}")
         ordered = sorted(proposals, key=lambda proposal: -proposal.priority)
         return Plan(tuple(ordered), tuple(notes))
 
@@ -259,19 +355,29 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         segments, before = folder.segments, snapshot.state.rounds.get(name)
         ends = [*(segment.base_offset for segment in segments[1:]), segments[-1].base_offset + 1]
         objects = [
-            LogObject(segment.base_offset, end, segment.size_bytes, -1)
+            LogObject(segment.base_offset, end, segment.size_bytes, -1, segment.modified_ms)
             for segment, end in zip(segments, ends, strict=True)
         ]
-        clean_below = 0 if before is None else before.bound
-        number = int(name.rpartition("-")[2])
-        found = plan(
-            [Partition(number, objects, clean_below, NO_BOUND)], self.policy(full=full), self._now_ms()
-        )
-        if not found.rounds:
-            return found.notes[0]
-        spec = LogSpec(name, folder.fingerprint, ())
-        (worth,) = found.rounds
-        return [Proposal(spec, worth.priority, self.cost_bytes(spec, snapshot), worth.reason)]
+        clean_below = 0 if before is None or full else before.bound
+        known = [Partition(number_of(name), objects, clean_below, NO_BOUND)]
+        found = plan(known, self.policy(full=full), self._now_ms())
+        spec = LogSpec(name, folder.fingerprint, (), self.terms())
+        cost_bytes = self.cost_bytes(spec, snapshot)
+        if found.rounds:
+            (worth,) = found.rounds
+            return [Proposal(spec, worth.priority, cost_bytes, worth.reason)]
+        due = self._tombstones_due(before)
+        if due:
+            reason = f"{name}: {due:,} tombstones have stayed for delete.retention.ms"
+            return [Proposal(spec, _SELDOM, cost_bytes, reason)]
+        return found.notes[0]
+
+    def _tombstones_due(self, before: Round | None) -> int:
+        """How many tombstones the last round met whose delete horizon has come since."""
+        if before is None or len(before.done) < len(STEPS):
+            return 0
+        horizon_ms = ulid_ms(before.done[-1]) + to_milliseconds(self._settings.delete_retention)
+        return before.tombstones if self._now_ms() >= horizon_ms else 0
 
     def remember(self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool) -> None:
         """Nothing is worth keeping."""
@@ -285,6 +391,9 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             return f"{spec.partition} has changed since it was planned: somebody writes into {folder.folder}"
         if snapshot.done(spec.partition) != spec.done:
             return f"{spec.partition}: another compaction has done the step ({spec.step}) meanwhile"
+        bounds = self._bounds(snapshot, spec.partition) if spec.step is Step.REWRITE else None
+        if bounds is not None and not spec.terms.keeps_to(bounds.clean, bounds.resolved):
+            return f"{spec.partition}: its place in the group is another than when it was planned"
         return None
 
     def needs_worker(self, compaction: LogCompaction, snapshot: LogSnapshot) -> bool:
@@ -324,28 +433,32 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         found = self._round(snapshot, compaction.spec)
         indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
         target, count = self.work_folder(compaction.id), indexed.slices
-        aborted = join(target, "aborted")
-        put_spans(self.store, aborted, indexed.spans)
+        plan_key = join(target, "plan")
+        MatchPlan(indexed.runs, indexed.fences, indexed.spans).put(self.store, plan_key)
         works = []
-        for number in range(count):
-            work = self._work(compaction, number, join(target, f"{number:04d}"))
-            task = MatchTask(work, indexed.runs, number, count, found.bound, indexed.fences, aborted)
+        for number, key in enumerate(slice_keys(target, count)):
+            task = MatchTask(self._work(compaction, number, key), number, count, found.bound, plan_key)
             works.append(RangeWork(number, match_slice, task, max(1, indexed.records * 32 // count)))
         return works
 
     def _to_rewrite(
         self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
     ) -> list[RangeWork[int]]:
-        found, settings = self._round(snapshot, compaction.spec), self._settings
+        found, terms = self._round(snapshot, compaction.spec), compaction.spec.terms
         now_ms = ulid_ms(compaction.id)  # the same for whoever takes it up
         indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
-        matched = tuple(
-            join(self.work_folder(found.done[1]), f"{number:04d}") for number in range(indexed.slices)
+        matched = self.work_folder(found.done[1])
+        rules = Rules(
+            now_ms,
+            terms.delete_retention_ms,
+            terms.keep_unkeyed,
+            found.bound,
+            terms.tombstones_below,
+            terms.markers_below,
         )
-        rules = Rules(now_ms, to_milliseconds(settings.delete_retention), settings.keep_unkeyed, found.bound)
-        expiration_ms = to_milliseconds(settings.producer_id_expiration)
+        expiration_ms = terms.producer_id_expiration_ms
         works = []
-        for number, group in enumerate(indexed.groups(found.settled, settings.segment_bytes)):
+        for number, group in enumerate(indexed.groups(found.settled, terms.segment_bytes)):
             plan_key = join(self.work_folder(compaction.id), f"group-{number:05d}.json")
             self.store.put(plan_key, indexed.group_plan(group, now_ms, expiration_ms).encode())
             segments = folder.segments[group.first : group.first + group.count]
@@ -353,7 +466,8 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 self._work(compaction, number, self.output_folder(compaction.id, compaction.spec.partition)),
                 segments[0].base_offset,
                 segments,
-                matched if group.is_settled else (),
+                matched if group.is_settled else "",
+                indexed.slices,
                 group.first,
                 len(folder.segments),
                 plan_key,
@@ -394,17 +508,36 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
         def change(version: Version | None) -> bytes | None:
             self.check_epoch(epoch)
-            before = State() if version is None else self.states.decode(version, State.decode)
-            state = before
+            state = before = self._decoded(version)
             for compaction in compactions:
+                if state.has(compaction.id):  # by somebody who died, or failed, before saying so
+                    verdicts[compaction.id] = None
+                    continue
                 snapshot = replace(listed, state=state)
                 verdict = verdicts[compaction.id] = self.validate(compaction, snapshot, Ledger())
                 if verdict is None:
                     state = state.with_round(compaction.spec.partition, self._after(compaction, snapshot))
+                    state = self._with_standing(state, compaction, snapshot)
             return None if state == before else state.encode()
 
         self.states.update(change, self._clock, self._rng)
+        published = (one for one in compactions if verdicts[one.id] is None)
+        if self.member is not None and any(one.spec.step is not Step.INDEX for one in published):
+            self.member.tell(self.state, self._update_state)
         return verdicts
+
+    def _update_state(self, change: Callable[[State], State | None]) -> bool:
+        """Whether the state was changed."""
+        is_done = False
+
+        def changed(version: Version | None) -> bytes | None:
+            nonlocal is_done
+            state = change(self._decoded(version))
+            is_done = state is not None
+            return None if state is None else state.encode()
+
+        self.states.update(changed, self._clock, self._rng)
+        return is_done
 
     def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> Round:
         """The round once this step is published."""
@@ -412,7 +545,8 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         folder, done = snapshot.partitions[spec.partition], (*spec.done, compaction.id)
         if spec.step is Step.INDEX:
             indexed = Indexed(self.store, self.work_folder(compaction.id), folder)
-            settled = indexed.settled(self.policy(), ulid_ms(compaction.id))
+            policy = LogPolicy(min_compaction_lag_ms=spec.terms.min_compaction_lag_ms)
+            settled = indexed.settled(policy, ulid_ms(compaction.id))
             size_bytes = sum(segment.size_bytes for segment in folder.segments)
             return Round(
                 spec.fingerprint,
@@ -422,6 +556,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 len(folder.segments),
                 size_bytes,
                 indexed.records,
+                sum(facts.tombstones for facts in indexed.facts[: len(settled.objects)]),
             )
         found = replace(self._round(snapshot, spec), done=done)
         if spec.step is Step.MATCH:
@@ -429,8 +564,23 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         sizes = [output.size_bytes for output in compaction.outputs]
         return replace(found, new_segments=len(sizes), new_bytes=sum(sizes))
 
+    def _with_standing(self, state: State, compaction: LogCompaction, snapshot: LogSnapshot) -> State:
+        """The state with what matching has found out of what is in the partition."""
+        spec = compaction.spec
+        if self.member is None or spec.step is not Step.MATCH:
+            return state
+        found, folder = self._round(snapshot, spec), snapshot.partitions[spec.partition]
+        indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
+        keys = slice_keys(self.work_folder(compaction.id), indexed.slices)
+        parts = len(folder.segments)
+        firsts = [first_element(self.store, f"{key}.dead", OFFSETS, parts) for key in keys]
+        dead = min((int(first) for first in firsts if first is not None), default=None)
+        marks = Marks(lowest(dead, found.bound), lowest(indexed.first_in_transaction, indexed.end_offset))
+        standing = Standing(marks, indexed.end_offset)
+        return replace(state, standings={**state.standings, number_of(spec.partition): standing})
+
     def was_committed(self, compaction: LogCompaction) -> bool:
-        return any(compaction.id in found.done for found in self.state().rounds.values())
+        return self.state().has(compaction.id)
 
 
 def _why_done(found: Round) -> str:

@@ -14,14 +14,33 @@ from typing import Any
 
 import numpy as np
 
+from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.kernel.layout import BATCH, NO_TIMESTAMP, Records
 from lithify.datasets.kafka.retention import LastRecord
 from lithify.errors import CorruptObject, ObjectNotFound
 from lithify.jsonvalues import text
 from lithify.store.objects import ObjectStore
 
+FENCES = 1024
+"""Parts of a run at most: the finest slices of the hash space."""
+PART_BYTES = 16 << 10
+"""Of a part at least, if a run has several."""
 FACTS_SUFFIX = ".json"
 _HEADERS_SUFFIX = ".transactions"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """Where a run (`index.Run`) lies: a fenced array whose parts are equal shares of the hash space."""
+
+    key: str
+    entries: int
+
+    @property
+    def parts(self) -> int:
+        """A power of two: as many as keep the table of its parts small beside the parts."""
+        most = self.entries * ENTRY.itemsize // PART_BYTES
+        return min(FENCES, 1 << max(0, most.bit_length() - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +54,7 @@ class SegmentFacts:
     max_timestamp_ms: int
     records: int
     tombstones: int
-    runs: tuple[str, ...]
-    """Keys of its runs (`index.Run`), as fenced arrays."""
+    runs: tuple[StoredRun, ...]
     producers: Mapping[int, LastRecord]
     transactions_crc: int = 0
     """Checksum of the headers beside."""
@@ -47,8 +65,9 @@ def put_facts(store: ObjectStore, key: str, facts: SegmentFacts, transactional: 
     headers = transactional.tobytes()
     store.put(key + _HEADERS_SUFFIX, headers)
     document: dict[str, Any] = {
-        name: getattr(facts, name) for name in SegmentFacts.__slots__ if name not in ("producers",)
+        name: getattr(facts, name) for name in SegmentFacts.__slots__ if name not in ("producers", "runs")
     }
+    document["runs"] = [[run.key, run.entries] for run in facts.runs]
     document["transactions_crc"] = zlib.crc32(headers)
     document["producers"] = [
         [who, last.epoch, last.data_offset, last.timestamp_ms] for who, last in facts.producers.items()
@@ -69,7 +88,7 @@ def get_facts(store: ObjectStore, key: str) -> SegmentFacts:
             int(who): LastRecord(int(epoch), None if offset is None else int(offset), int(timestamp_ms))
             for who, epoch, offset, timestamp_ms in found.pop("producers")
         }
-        runs = tuple(map(text, found.pop("runs")))
+        runs = tuple(StoredRun(text(key), int(entries)) for key, entries in found.pop("runs"))
         return SegmentFacts(runs=runs, producers=producers, **{name: int(found[name]) for name in found})
     except ObjectNotFound as error:
         raise CorruptObject(key + FACTS_SUFFIX, "is gone; run again") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,12 +49,7 @@ def get_parts(
     Raises `CorruptObject`.
     """
     dtype = np.dtype(kind)
-    head = _HEAD.size + parts * _PART.itemsize
-    data = store.get_range(key, 0, head)
-    magic, count, crc = _HEAD.unpack_from(data)
-    if magic != _MAGIC or count != parts or zlib.crc32(data[_HEAD.size :]) != crc:
-        raise CorruptObject(key, f"is no array of {parts} parts")
-    table = np.frombuffer(data, _PART, offset=_HEAD.size)
+    head, table = _HEAD.size + parts * _PART.itemsize, _table(store, key, parts)
     start = int(table["end"][first - 1]) if first else 0
     end = int(table["end"][last - 1])
     found = store.get_range(key, head + start * dtype.itemsize, (end - start) * dtype.itemsize)
@@ -64,3 +60,24 @@ def get_parts(
             raise CorruptObject(key, "the checksum of a part does not match")
         position = upto
     return np.frombuffer(found, dtype)
+
+
+def first_element(store: ObjectStore, key: str, kind: npt.DTypeLike, parts: int) -> Any:
+    """The first element of an array of so many parts; `None` if it has none.
+
+    Raises `CorruptObject`.
+    """
+    ends = _table(store, key, parts)["end"]
+    filled = np.flatnonzero(ends)
+    if not len(filled):
+        return None
+    at = int(filled[0])
+    return get_parts(store, key, kind, parts, at, at + 1)[0]
+
+
+def _table(store: ObjectStore, key: str, parts: int) -> Records:
+    data = store.get_range(key, 0, _HEAD.size + parts * _PART.itemsize)
+    magic, count, crc = _HEAD.unpack_from(data)
+    if magic != _MAGIC or count != parts or zlib.crc32(data[_HEAD.size :]) != crc:
+        raise CorruptObject(key, f"is no array of {parts} parts")
+    return np.frombuffer(data, _PART, offset=_HEAD.size)

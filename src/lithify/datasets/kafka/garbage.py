@@ -46,8 +46,10 @@ class Report:
 def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> Report:
     """Find what nothing needs, and delete it unless told otherwise."""
     report, store = Report(dry_run), dataset.store
-    if dataset.ledger() is None:
-        return report  # nothing was ever written
+    if dataset.ledger() is None:  # nothing was ever written
+        dataset.snapshot()  # refuses where there is no log
+        return report
+    dataset.state()  # refuses what was made of another log
     works = join(dataset.own_folder, "work")
     listed = {
         found: list(store.list(folder))

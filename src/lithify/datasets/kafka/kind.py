@@ -6,31 +6,31 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lithify.clock import Clock, SystemClock
-from lithify.compaction.checks import check_compactions
-from lithify.compaction.finding import Finding, ok, problem
+from lithify.compaction.finding import Finding
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.status import Status
 from lithify.config.durations import to_milliseconds
 from lithify.config.model import Config
+from lithify.coordination.groups import GroupFiles
+from lithify.coordination.holds import checked_name
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.kafka import view
+from lithify.datasets.kafka.checks import check_log
 from lithify.datasets.kafka.dataset import LogDataset, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.garbage import collect
+from lithify.datasets.kafka.members import LogMember
+from lithify.datasets.kafka.places import open_folder, open_places
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
-from lithify.errors import LithifyError, Refused
+from lithify.errors import Refused
 from lithify.events import GarbageCollected, Observer
 from lithify.ids import Ids, RandomIds
 from lithify.store.objects import ObjectStore
-from lithify.store.urls import open_store, with_wait
 from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown
-
-PREFIX = "kafka+"
-_OUTPUT_SUFFIX = ".compacted"
 
 
 class LogKind:
@@ -46,16 +46,10 @@ class LogKind:
         waiting: Waiting,
     ) -> LogDataset:
         settings = config.of(KafkaSettings)
-        source_url = url.removeprefix(PREFIX).rstrip("/")
-        source, root = open_store(source_url, config.store_options, waiting)
-        output, output_root = open_store(
-            settings.output or source_url + _OUTPUT_SUFFIX, config.store_options, waiting
-        )
-        if output.url == source.url and f"{output_root}/".startswith(f"{root}/"):
-            raise Refused(f"{url}: the output {output_root} lies in the source, which is never changed")
-        options = with_wait(config.store_options, waiting)
-        places = (wrap(source), root), (wrap(output), output_root)
-        return LogDataset(url, *places, clock, ids, settings, options, options)
+        source, output = open_places(url, settings.output, config, waiting)
+        places = (wrap(source.store), source.root), (wrap(output.store), output.root)
+        member = _member(url, settings, config, clock, ids, waiting)
+        return LogDataset(url, *places, clock, ids, settings, source.options, output.options, member)
 
     def own_place(self, dataset: LogDataset) -> tuple[ObjectStore, str]:
         return dataset.store, dataset.own_folder
@@ -101,14 +95,7 @@ class LogKind:
     def check(
         self, open_dataset: Callable[[], LogDataset], find: Callable[[LogDataset], Status], now_ms: int
     ) -> Iterator[Finding]:
-        try:
-            found = find(open_dataset())
-        except LithifyError as error:
-            yield problem("log", str(error), "name a folder of segments, or one of partitions, like orders-0")
-            return
-        segments = sum(len(folder.segments) for folder in found.snapshot.partitions.values())
-        yield ok("log", f"{len(found.snapshot.partitions)} partitions, {segments} segments")
-        yield from check_compactions(found)
+        return check_log(open_dataset, find, now_ms)
 
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
         assert part == "segments", part
@@ -158,3 +145,14 @@ class LogKind:
 
 
 KIND: Kind[LogDataset] = LogKind()
+
+
+def _member(
+    url: str, settings: KafkaSettings, config: Config, clock: Clock, ids: Ids, waiting: Waiting
+) -> LogMember | None:
+    if settings.group is None:
+        return None
+    if settings.member is None:
+        raise Refused(f"{url}: belongs to a group, where it needs a name; set kafka.member")
+    folder = open_folder(settings.group, config, waiting)
+    return LogMember(GroupFiles(folder.store, folder.root, clock, ids), checked_name(settings.member))

@@ -52,7 +52,10 @@ class LogObject:
     """The offset behind its last."""
     size_bytes: int
     max_timestamp_ms: int
-    """Of its records; -1 if none has one."""
+    """Of its records; -1 if none has one, or nobody has read them yet."""
+    modified_ms: int = -1
+    """When it was written last, by its store; -1 if that is not known. It tells how old it is where no
+    timestamp does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,8 @@ def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> Settled:
 
 def _overdue(dirty: Sequence[LogObject], policy: LogPolicy, now_ms: int) -> int | None:
     """By how many milliseconds the oldest dirty object is past `max.compaction.lag.ms`."""
-    times = [item.max_timestamp_ms for item in dirty if item.max_timestamp_ms >= 0]
+    known = (item.max_timestamp_ms if item.max_timestamp_ms >= 0 else item.modified_ms for item in dirty)
+    times = [time_ms for time_ms in known if time_ms >= 0]
     if policy.max_compaction_lag_ms is None or not times:
         return None
     over_ms = now_ms - policy.max_compaction_lag_ms - min(times)

@@ -87,6 +87,23 @@ def retention(
     return Retention(keep, retain_empty, fates.empty_marker, rules.now_ms + rules.delete_retention_ms)
 
 
+def dropped(source: RecordBatches, fates: Fates, keep: Flags, dead: Offsets) -> dict[str, int]:
+    """How many records do not stay, by reason."""
+    records, goes = source.records, ~keep
+    at = records["batch"]
+    found = {}
+    for reason, holds in (
+        ("aborted", fates.aborted[at]),
+        ("superseded", _among(records["offset"], dead)),
+        ("markers", _have(source.batches, CONTROL)[at]),
+        ("without_key", records["key_len"] < 0),
+        ("tombstones", records["value_len"] < 0),
+    ):
+        found[reason] = int((goes & holds).sum())
+        goes &= ~holds
+    return found
+
+
 def last_records(batches: Records, before: Mapping[int, LastRecord] | None = None) -> dict[int, LastRecord]:
     """The last of each producer after these batches, which follow those that `before` tells of."""
     found = dict(before or {})

@@ -9,13 +9,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.datasets.kafka.facts import SegmentFacts, get_facts, get_transactional, last_of
+from lithify.datasets.kafka.facts import (
+    FENCES,
+    SegmentFacts,
+    StoredRun,
+    get_facts,
+    get_transactional,
+    last_of,
+)
 from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.kernel.layout import CONTROL, Records
-from lithify.datasets.kafka.layouts.segments import PartitionFolder
+from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, Settled, groups, settle
 from lithify.datasets.kafka.retention import NO_BOUND, active
-from lithify.datasets.kafka.tasks import FENCES, GroupPlan
+from lithify.datasets.kafka.tasks import GroupPlan
 from lithify.datasets.kafka.transactions import Passed, Transactions, fates, follow
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -52,8 +59,8 @@ class Indexed:
         self._walk(store, keys)
 
     @property
-    def runs(self) -> tuple[str, ...]:
-        return tuple(key for facts in self.facts for key in facts.runs)
+    def runs(self) -> tuple[StoredRun, ...]:
+        return tuple(run for facts in self.facts for run in facts.runs)
 
     @property
     def records(self) -> int:
@@ -78,9 +85,13 @@ class Indexed:
 
     def settled(self, policy: LogPolicy, now_ms: int) -> Settled:
         """What may be compacted."""
-        end = max(facts.end_offset for facts in self.facts)
-        stable_offset = self.transactions.stable_offset(end)
+        stable_offset = self.transactions.stable_offset(self.end_offset)
         return settle(Partition(0, self._objects(), 0, stable_offset), policy, now_ms)
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last batch."""
+        return max(facts.end_offset for facts in self.facts)
 
     def groups(self, settled: int, target_bytes: int) -> list[Group]:
         """How segments are put together: those that are settled, then each of the others alone."""
@@ -122,7 +133,12 @@ class Indexed:
         for headers in found:
             self.transactions = follow(headers, self.transactions)
         passed = Passed()
+        self.first_in_transaction: int | None = None
+        """The first offset of a batch with records that belong to a transaction."""
         for headers in found:
+            in_transaction = headers[(headers["attributes"] & CONTROL == 0) & (headers["count"] > 0)]
+            if self.first_in_transaction is None and len(in_transaction):
+                self.first_in_transaction = int(in_transaction["base_offset"][0])
             self._passed.append(passed)
             what, passed = fates(headers, self.transactions.aborted, passed)
             goes = headers[what.aborted & (headers["attributes"] & CONTROL == 0)]

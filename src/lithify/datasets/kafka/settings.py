@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from lithify.config.durations import Duration
-from lithify.config.sections import CollectionSettings, OwnSection, PositiveInt
+from lithify.config.durations import FOREVER, Duration, Wait
+from lithify.config.sections import CollectionSettings, OwnSection, PositiveSize
+from lithify.config.sizes import Bytes
 
 
 class KafkaSettings(OwnSection):
@@ -26,16 +27,23 @@ class KafkaSettings(OwnSection):
     min_compaction_lag: Duration = Field(
         default=timedelta(0), description="Segments with a record younger than this stay as they are"
     )
+    max_compaction_lag: Wait = Field(
+        default=FOREVER, description="A new segment older than this makes its partition due at once"
+    )
     delete_retention: Duration = Field(
         default=timedelta(days=1), description="How long tombstones stay once nothing older is left"
     )
     keep_unkeyed: bool = Field(
         default=False, description="Keep records without a key, which Kafka's own compaction removes"
     )
-    segment_bytes: PositiveInt = Field(
-        default=1 << 30, le=(1 << 31) - 1, description="Bytes of a new segment"
+    segment_bytes: PositiveSize = Field(
+        default=Bytes(1 << 30), le=(1 << 31) - 1, description="Bytes of a new segment, less than 2 GiB"
     )
     producer_id_expiration: Duration = Field(
         default=timedelta(days=1), description="How long a silent producer is remembered"
     )
+    group: str | None = Field(
+        default=None, description="URL of the folder of the group of copies it belongs to; unset: to none"
+    )
+    member: str | None = Field(default=None, description="Its name in that group")
     garbage: CollectionSettings = CollectionSettings(min_age=timedelta(hours=1))

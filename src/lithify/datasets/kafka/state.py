@@ -4,6 +4,8 @@ A *round* takes a partition as its folder was listed (`fingerprint`) through thr
 index, match, rewrite. Each step is published by the next version of this value, which is created only if
 absent, and so is the new folder: it counts from the version on that names it, whatever lies in it before. A
 folder that was published once stays named for ever, since nobody knows who reads it.
+
+The first version says of which log all this is: what is made of another one goes elsewhere.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 from lithify.errors import CorruptObject, Unsupported
 from lithify.ids import Ulid, parse_ulid
 from lithify.jsonvalues import text, whole_number
+from lithify.watermarks.groups import Marks, Standing
 
 VERSION = 1
 _MOST = (1 << 63) - 1
@@ -48,6 +51,8 @@ class Round:
     segments: int
     size_bytes: int
     records: int
+    tombstones: int = 0
+    """Among what is settled."""
     new_segments: int = 0
     new_bytes: int = 0
 
@@ -65,6 +70,12 @@ class State:
 
     rounds: Mapping[str, Round] = field(default_factory=dict)
     published: tuple[Ulid, ...] = ()
+    source: str = ""
+    """URL of the log's folder; empty while nobody has begun."""
+    incarnation: str = ""
+    """Of the log in its group; empty while it is in none."""
+    standings: Mapping[int, Standing] = field(default_factory=dict)
+    """By number of the partition, what was in it when it was read last (`members`)."""
 
     def with_round(self, partition: str, found: Round) -> State:
         """The state after a step of a partition."""
@@ -72,6 +83,12 @@ class State:
         if len(found.done) == len(STEPS):
             published = (*published, found.done[-1])
         return replace(self, rounds={**self.rounds, partition: found}, published=published)
+
+    def has(self, compaction_id: Ulid) -> bool:
+        """Whether a compaction was published, as far as is known."""
+        return compaction_id in self.published or any(
+            compaction_id in found.done for found in self.rounds.values()
+        )
 
     def named(self) -> frozenset[Ulid]:
         """Compactions whose outputs are needed: those of a round that is not whole yet, and what was
@@ -82,7 +99,18 @@ class State:
     def encode(self) -> bytes:
         """As JSON."""
         rounds = {name: asdict(found) for name, found in self.rounds.items()}
-        return json.dumps({"version": VERSION, "rounds": rounds, "published": self.published}).encode()
+        document = {
+            "version": VERSION,
+            "source": self.source,
+            "rounds": rounds,
+            "published": self.published,
+            "incarnation": self.incarnation,
+            "standings": {
+                str(number): [one.marks.clean, one.marks.resolved, one.end]
+                for number, one in self.standings.items()
+            },
+        }
+        return json.dumps(document).encode()
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> State:
@@ -94,7 +122,9 @@ class State:
             found = json.loads(data)
             if found["version"] == VERSION:
                 rounds = {text(name): _round(fields) for name, fields in found["rounds"].items()}
-                return cls(rounds, tuple(map(parse_ulid, found["published"])))
+                published = tuple(map(parse_ulid, found["published"]))
+                standings = {int(n): _standing(three) for n, three in found["standings"].items()}
+                return cls(rounds, published, text(found["source"]), text(found["incarnation"]), standings)
             version = found["version"]
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CorruptObject(name, f"does not decode: {error}") from error
@@ -111,3 +141,8 @@ def _round(fields: Mapping[str, Any]) -> Round:
     if not 1 <= len(done) <= len(STEPS):
         raise ValueError(f"{len(done)} steps are done")
     return Round(text(fields["fingerprint"]), done, **numbers)
+
+
+def _standing(three: Any) -> Standing:
+    clean, resolved, end = (whole_number(value, most=_MOST) for value in three)
+    return Standing(Marks(clean, resolved), end)

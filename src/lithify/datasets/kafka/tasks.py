@@ -7,35 +7,40 @@
 | rewrite | a group of segments | their batches, and what of them is dead | a segment with its index files   |
 
 No rows travel between tasks, and no task holds more than a piece of a segment, a slice of all runs, or the
-offsets that are dead in a segment: any number of keys fits. What a task writes has a name and bytes that
-depend on nothing but its argument, so a task that runs twice, or that nobody waits for any more, writes the
-same again.
+offsets that are dead in a group: any number of keys fits. What a task writes has a name and bytes that depend
+on nothing but its argument and the plan that this names, so a task that runs twice, or that nobody waits for
+any more, writes the same again.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from lithify.clock import SystemClock
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter, Reporting
-from lithify.datasets.kafka.facts import no_facts, put_facts
+from lithify.datasets.kafka.facts import StoredRun, no_facts, put_facts
 from lithify.datasets.kafka.fenced import get_parts, put_fenced
-from lithify.datasets.kafka.index import index, match, slices
+from lithify.datasets.kafka.index import index, match, part, slices
 from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.kernel.layout import BATCH, CONTROL, TRANSACTIONAL, Records
-from lithify.datasets.kafka.layouts.segments import Segment, SegmentWriter, pieces
+from lithify.datasets.kafka.layouts.contract import Segment
+from lithify.datasets.kafka.layouts.segments import SegmentWriter, pieces
 from lithify.datasets.kafka.record_batches import decode, filtered
 from lithify.datasets.kafka.retention import (
     NO_BOUND,
+    NO_OFFSETS,
     LastRecord,
     Offsets,
     Rules,
+    dropped,
     empty_to_retain,
     last_records,
     retention,
@@ -43,13 +48,13 @@ from lithify.datasets.kafka.retention import (
 from lithify.datasets.kafka.transactions import AbortedTransaction, Fates, Passed, fates
 from lithify.errors import CorruptObject
 from lithify.ids import RandomIds
+from lithify.jsonvalues import text
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 
-FENCES = 1024
-"""Parts of a run: the finest slices of the hash space."""
 OFFSETS = np.dtype("<i8")
+NO_ROWS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +95,13 @@ class MatchTask:
     """A slice of hashes to compare."""
 
     work: Work
-    runs: tuple[str, ...]
     slice: int
     slices: int
     """A power of two, at most `FENCES`."""
     bound: int
     """Records from here on supersede nothing."""
-    fences: tuple[int, ...]
-    """Ends of the parts in which what was found is written: bounds of segments."""
-    aborted: str
-    """Key of the offsets of batches whose transaction aborted (`put_spans`)."""
+    plan: str
+    """Key of what all slices need (`MatchPlan`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,11 @@ class RewriteTask:
     work: Work
     base_offset: int
     segments: tuple[Segment, ...]
-    matched: tuple[str, ...]
-    """What the slices wrote. None: the segments are copied as they are."""
+    matched: str
+    """The folder of what the slices wrote. Empty: the segments are copied as they are."""
+    slices: int
     part: int
-    """Of those, that of the first segment."""
+    """Of what they wrote, that of the first segment."""
     parts: int
     plan: str
     """Key of what goes over the bounds of groups (`GroupPlan`)."""
@@ -138,6 +141,37 @@ class TaskResult:
     bytes_read: int
     bytes_written: int
     cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MatchPlan:
+    """What the slices have to know of the whole log, as two objects: it may be more than a task's argument
+    should be."""
+
+    runs: tuple[StoredRun, ...]
+    fences: tuple[int, ...]
+    """Ends of the parts in which what was found is written: bounds of segments."""
+    aborted: Records
+    """First and last offsets of the batches whose transaction aborted."""
+
+    def put(self, store: ObjectStore, key: str) -> None:
+        """Write it."""
+        spans = np.ascontiguousarray(self.aborted, OFFSETS)
+        put_fenced(store, f"{key}.aborted", spans.reshape(-1), [2 * len(spans)])
+        document = {"runs": [[run.key, run.entries] for run in self.runs], "fences": self.fences}
+        store.put(key, json.dumps(document).encode())
+
+    @classmethod
+    def get(cls, store: ObjectStore, key: str) -> MatchPlan:
+        """What `put` wrote; `CorruptObject` for what is none."""
+        try:
+            found = json.loads(store.get(key))
+            runs = tuple(StoredRun(text(run), int(entries)) for run, entries in found["runs"])
+            fences = tuple(map(int, found["fences"]))
+        except (ValueError, TypeError, LookupError) as error:
+            raise CorruptObject(key, f"does not decode: {error}") from error
+        spans = get_parts(store, f"{key}.aborted", OFFSETS, 1, 0, 1)
+        return cls(runs, fences, spans.reshape(-1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +243,9 @@ class _Movements:
         if self._reporter is not None:
             self._reporter.close()
 
-    def result(self, output: Output, **rows: int) -> TaskResult:
+    def result(self, output: Output, rows: Mapping[str, int] = NO_ROWS) -> TaskResult:
         cpu_s = time.process_time() - self._began_s
-        return TaskResult(output, rows, self.bytes_read, self.bytes_written, cpu_s)
+        return TaskResult(output, dict(rows), self.bytes_read, self.bytes_written, cpu_s)
 
 
 def index_segment(task: IndexTask) -> TaskResult:
@@ -241,15 +275,15 @@ def _reporting(work: Work, run: Callable[[ObjectStore, _Movements], TaskResult])
 def _index(task: IndexTask, own: ObjectStore, movements: _Movements) -> TaskResult:
     source, target = task.work.source.open(), task.work.target
     facts = replace(no_facts(task.segment.base_offset), size_bytes=task.segment.size_bytes)
-    fences = [found.end - 1 for found in slices(FENCES)]
     transactional = [np.empty(0, BATCH)]
     for name, data in pieces(source, task.segment):
         found = decode(data, name, after=facts.end_offset - 1)
         batches, nothing = found.batches, np.zeros(len(found.batches), np.bool_)
         run = index(found, Fates(nothing, nothing), NO_BOUND)
-        key = f"{target}-{len(facts.runs)}.run"
-        ends = np.searchsorted(run["high"], np.array(fences, np.uint64), side="right")
-        movements.moved(len(data), put_fenced(own, key, run, ends))
+        stored = StoredRun(f"{target}-{len(facts.runs)}.run", len(run))
+        fences = np.array([found.end - 1 for found in slices(stored.parts)], np.uint64)
+        ends = np.searchsorted(run["high"], fences, side="right")
+        movements.moved(len(data), put_fenced(own, stored.key, run, ends))
         transactional.append(batches[batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0])
         facts = replace(
             facts,
@@ -257,7 +291,7 @@ def _index(task: IndexTask, own: ObjectStore, movements: _Movements) -> TaskResu
             max_timestamp_ms=max(facts.max_timestamp_ms, int(batches["max_timestamp"].max())),
             records=facts.records + len(found.records),
             tombstones=facts.tombstones + int((run["flags"] != 0).sum()),
-            runs=(*facts.runs, key),
+            runs=(*facts.runs, stored),
             producers=last_records(batches, facts.producers),
         )
     if facts.end_offset > task.end_offset:
@@ -267,22 +301,18 @@ def _index(task: IndexTask, own: ObjectStore, movements: _Movements) -> TaskResu
         raise CorruptObject(task.segment.key, reason)
     size = put_facts(own, target, facts, np.concatenate(transactional))
     movements.moved(0, size)
-    return movements.result(Output(target, size), records=facts.records)
-
-
-def put_spans(store: ObjectStore, key: str, spans: Records) -> None:
-    """Write spans of offsets: pairs of first and last, in order."""
-    put_fenced(store, key, np.ascontiguousarray(spans, OFFSETS).reshape(-1), [2 * len(spans)])
+    return movements.result(Output(target, size))
 
 
 def _match(task: MatchTask, own: ObjectStore, movements: _Movements) -> TaskResult:
-    width = FENCES // task.slices
-    first, last = task.slice * width, (task.slice + 1) * width
-    spans = get_parts(own, task.aborted, OFFSETS, 1, 0, 1).reshape(-1, 2)
-    runs = []
-    for key in task.runs:
-        run = get_parts(own, key, ENTRY, FENCES, first, last)
+    plan, within = MatchPlan.get(own, task.plan), slices(task.slices)[task.slice]
+    spans, runs = plan.aborted, []
+    for stored in plan.runs:
+        first = task.slice * stored.parts // task.slices
+        last = max(first + 1, (task.slice + 1) * stored.parts // task.slices)
+        run = get_parts(own, stored.key, ENTRY, stored.parts, first, last)
         movements.moved(run.nbytes, 0)
+        run = part(run, within)
         run = run[run["offset"] < task.bound]
         if len(spans):
             at = np.searchsorted(spans[:, 0], run["offset"], side="right") - 1
@@ -291,25 +321,24 @@ def _match(task: MatchTask, own: ObjectStore, movements: _Movements) -> TaskResu
     found = match(runs)
     written = 0
     for suffix, offsets in ((".dead", found.dead), (".pinned", found.pinned)):
-        ends = np.searchsorted(offsets, np.array(task.fences, np.int64))
+        ends = np.searchsorted(offsets, np.array(plan.fences, np.int64))
         written += put_fenced(own, task.work.target + suffix, offsets.astype(OFFSETS), ends)
     movements.moved(0, written)
-    output = Output(task.work.target, written)
-    return movements.result(output, keys=found.keys, superseded=len(found.dead))
+    return movements.result(Output(task.work.target, written))
 
 
 def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> TaskResult:
     source = task.work.source.open()
     plan = GroupPlan.decode(own.get(task.plan), task.plan)
-    passed, records_in, records_out, after = plan.passed, 0, 0, task.base_offset - 1
+    passed, after, rows = plan.passed, task.base_offset - 1, Counter[str]()
     for key in task.companions:
         own.put(join(task.work.target, key.rpartition("/")[2]), source.get(key))
+    dead = pinned = NO_OFFSETS
+    if task.matched:
+        dead, pinned = (_offsets(own, task, suffix) for suffix in (".dead", ".pinned"))
     writer = SegmentWriter(own, task.work.target, task.base_offset)
     try:
-        for number, segment in enumerate(task.segments, task.part):
-            dead = pinned = np.empty(0, OFFSETS)
-            if task.matched:
-                dead, pinned = (_offsets(own, task, suffix, number) for suffix in (".dead", ".pinned"))
+        for segment in task.segments:
             for name, data in pieces(source, segment):
                 if not task.matched:
                     writer.write(data, plan.aborted)
@@ -322,19 +351,25 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> Task
                 stays = retention(found, what, task.rules, empty, dead, pinned)
                 kept = filtered(found, stays)
                 writer.write(kept, plan.aborted)
-                records_in += len(found.records)
-                records_out += int(stays.keep.sum())
+                rows.update(rows_in=len(found.records), rows_out=int(stays.keep.sum()))
+                rows.update(dropped(found, what, stays.keep, dead))
                 movements.moved(len(data), len(kept))
         written = writer.close()
     finally:
         writer.abort()
-    output = Output(written.key, written.size_bytes)
-    return movements.result(output, records=records_in, kept=records_out)
+    return movements.result(Output(written.key, written.size_bytes), rows)
 
 
-def _offsets(own: ObjectStore, task: RewriteTask, suffix: str, number: int) -> Offsets:
-    """What all slices say of a segment, in order."""
+def _offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets:
+    """What all slices say of the group, in order."""
+    first, last = task.part, task.part + len(task.segments)
     found: Sequence[Records] = [
-        get_parts(own, key + suffix, OFFSETS, task.parts, number, number + 1) for key in task.matched
+        get_parts(own, key + suffix, OFFSETS, task.parts, first, last)
+        for key in slice_keys(task.matched, task.slices)
     ]
     return np.sort(np.concatenate(found)).astype(np.int64)
+
+
+def slice_keys(folder: str, slices: int) -> list[str]:
+    """Keys, without a suffix, of what matching so many slices writes."""
+    return [join(folder, f"{number:04d}") for number in range(slices)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lithify.compaction.proposal import Plan
@@ -13,7 +14,7 @@ from lithify.datasets.kafka.state import STEPS
 from lithify.datasets.kind import Run
 from lithify.store.keys import url_of
 from lithify.views import text
-from lithify.views.blocks import Block, Line, Shown, Table, columns, notes
+from lithify.views.blocks import Block, Line, Lines, Shown, Table, columns, notes
 
 _HEADINGS = columns("partition", ">segments", ">bytes", ">new segments", ">new bytes", "state", "=folder")
 
@@ -108,23 +109,42 @@ def spec_json(spec: LogSpec) -> dict[str, Any]:
 
 
 def show_run(run: Run) -> Shown:
-    """What a run did."""
-    found: Look = run.after
-    kept, records = run.totals.rows.get("kept", 0), run.totals.rows.get("records", 0)
+    """What a run made of the partitions, and at what cost."""
+    after, result, totals = run.after, run.summary, run.totals
     document = {
         "url": run.url,
+        "did_anything": result.started,
+        "committed": list(result.committed),
+        "refused": [asdict(one) for one in result.refused],
+        "failed": [asdict(one) for one in result.failures],
         "before": partitions_json(run.before),
-        "after": partitions_json(found),
-        "records_kept": kept,
+        "after": partitions_json(after),
+        "ranges": totals.ranges,
+        "rows": dict(totals.rows),
+        "bytes_read": totals.bytes_read,
+        "bytes_written": totals.bytes_written,
+        "task_cpu_seconds": totals.cpu_s,
         "seconds": run.seconds,
+        "notes": list(result.plan.notes),
     }
-    done = [one for one in found if one.is_compacted]
-    before, after = sum(one.size_bytes for one in done), sum(one.new_bytes for one in done)
-    said = (
-        f"{len(done)} of {len(found)} partitions are compacted: {text.size(before)}, now {text.size(after)}."
+    rows = Counter(totals.rows)
+    dropped = {name: n for name, n in rows.items() if n and name not in ("rows_in", "rows_out")}
+    said = f"{rows['rows_in']:,} rows in, {rows['rows_out']:,} out"
+    if dropped:
+        said += "; dropped: " + ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in dropped.items())
+    blocks = (
+        _table(f"{len(result.committed)} compaction(s) in {run.seconds:.1f} s", after),
+        Line(
+            f"Read {text.size(totals.bytes_read)} and wrote {text.size(totals.bytes_written)} in "
+            f"{totals.ranges} task(s), {totals.cpu_s:.1f} s of processor time. {said}."
+        ),
+        Lines(
+            [Line(one.reason, text.short_id(one.compaction)) for one in (*result.refused, *result.failures)],
+            "that were refused or failed",
+        ),
+        notes(result.plan.notes),
     )
-    lines: tuple[Block, ...] = (Line(said),) if records or done else ()
-    return Shown(document, (*lines, _table("Partitions", found)))
+    return Shown(document, blocks)
 
 
 def show_status(snapshot: LogSnapshot) -> Shown:

@@ -6,8 +6,10 @@ import numpy as np
 
 from lithify.datasets.kafka.codecs import Codec
 from lithify.datasets.kafka.index import index
+from lithify.datasets.kafka.kernel.ready import KERNEL
 from lithify.datasets.kafka.record_batches import Retention, decode, filtered, merged
 from lithify.datasets.kafka.transactions import fates
+from lithify.kernel.cache import all_is_compiled
 
 _BATCH = bytes.fromhex(
     "00000000000000050000004b00000000028aada26f00000000000200000000000003ed00000000000003ef"
@@ -25,3 +27,4 @@ def warm_up() -> None:
     keep, none = np.ones(3, np.bool_), np.zeros(1, np.bool_)
     filtered(source, Retention(keep, none, none, 0))
     merged(source, keep, Codec.NONE, 0)
+    all_is_compiled(KERNEL)

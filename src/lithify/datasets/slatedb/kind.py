@@ -96,7 +96,7 @@ class SlateKind:
     ) -> ShownPlan:
         segments = dataset.segments(snapshot, ledger)
         timeline = None if segments is None else view.timeline_of(segments)
-        return ShownPlan(view.show_plan(dataset.url, snapshot, plan, timeline), timeline)
+        return ShownPlan(view.show_plan(dataset.url, snapshot, ledger, plan, timeline), timeline)
 
     def look(self, snapshot: Manifest) -> Shape:
         return shape_of(snapshot)

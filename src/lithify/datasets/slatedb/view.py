@@ -17,11 +17,26 @@ from lithify.datasets.slatedb.shape import Shape, shape_of
 from lithify.datasets.slatedb.timeline import SegmentTimeline
 from lithify.observe.progress import Totals
 from lithify.views import text
-from lithify.views.blocks import Alarm, Block, Line, Lines, Shown, Table, Timeline, columns, notes
+from lithify.views.blocks import (
+    Alarm,
+    Block,
+    Level,
+    Levels,
+    Line,
+    Lines,
+    Piece,
+    Shown,
+    Table,
+    Timeline,
+    columns,
+    notes,
+)
 from lithify.views.documents import plain
 from lithify.views.timeline import SEGMENT_WORDS, timeline_json
 
 MAX_RUNS_NAMED = 50
+MAX_PIECES = 200
+"""Of one level, in its picture."""
 DROPPED = ("superseded", "tombstones", "expired", "filtered", "folded")
 _GARBAGE = {
     "manifest": "manifests",
@@ -46,7 +61,9 @@ def timeline_of(segments: SegmentTimeline) -> Timeline:
     return Timeline(segments.plan, segments.calendar, SEGMENT_WORDS)
 
 
-def show_plan(url: str, manifest: Manifest, plan: Plan, timeline: Timeline | None) -> Shown:
+def show_plan(
+    url: str, manifest: Manifest, ledger: SlateLedger, plan: Plan, timeline: Timeline | None
+) -> Shown:
     """What would be compacted, beside what there is."""
     shape = shape_of(manifest)
     chunks = {} if timeline is None else timeline_json(timeline.plan, timeline.calendar, timeline.words)
@@ -66,7 +83,12 @@ def show_plan(url: str, manifest: Manifest, plan: Plan, timeline: Timeline | Non
         "notes": list(plan.notes),
     }
     blocks: list[Block] = [] if timeline is None else [timeline]
-    blocks += [_shape_table("Shape", shape), _proposals(plan), notes(plan.notes)]
+    blocks += [
+        _levels(manifest, ledger, plan),
+        _shape_table("Shape", shape),
+        _proposals(plan),
+        notes(plan.notes),
+    ]
     return Shown(document, tuple(blocks))
 
 
@@ -85,6 +107,37 @@ def _proposals(plan: Plan) -> Block:
     ]
     headings = columns("segment", "sources", "into run", "reads", "why")
     return Table("Would compact", headings, rows, of="proposals")
+
+
+def _levels(manifest: Manifest, ledger: SlateLedger, plan: Plan) -> Levels:
+    """Each tree as it lies: L0 SSTs, newest first, and below them the sorted runs."""
+    roles: dict[tuple[bytes, str | int], str] = {}
+    for spec, role in (
+        *((proposal.spec, "planned") for proposal in plan.proposals),
+        *((compaction.spec, "active") for compaction in ledger.active()),
+    ):
+        roles |= {(spec.segment, source): role for source in (*spec.l0_view_ids, *spec.sorted_runs)}
+    levels: list[Level] = []
+    for tree in manifest.trees():
+        name = text.segment(tree.prefix)
+        if tree.l0:
+            newest = tuple(
+                _piece(view, roles.get((tree.prefix, view.id), "resting")) for view in tree.l0[:MAX_PIECES]
+            )
+            levels.append(Level(f"L0: {len(tree.l0)}", newest, name))
+        for run in tree.runs:
+            role = roles.get((tree.prefix, run.id), "resting")
+            pieces = tuple(_piece(view, role) for view in run.views)
+            if len(pieces) > MAX_PIECES:
+                pieces = (Piece(run.size_bytes, role, f"{len(pieces)} SSTs"),)
+            levels.append(Level(f"run {run.id}", pieces, name))
+    return Levels("L0 SSTs and sorted runs by bytes", levels, "SSTs")
+
+
+def _piece(view: View, role: str) -> Piece:
+    keys = view.effective_range
+    told = f"{view.sst.id}: {text.size(view.sst.size_bytes)}, {text.key(keys.start)} to {text.key(keys.end)}"
+    return Piece(view.sst.size_bytes, role, told)
 
 
 def sources(spec: Spec) -> str:

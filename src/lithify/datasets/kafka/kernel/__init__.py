@@ -6,6 +6,7 @@ Floors, from the ground up:
 - `layout` the records and status codes shared with Python · `varint` numbers of variable length.
 - `headers` the headers of batches: reading, checking, writing · `records` reading records, everything
   checked · `rewrite` writing what a filter keeps · `keys` hashes of keys.
+- `ready` whether everything was compiled ahead of time.
 
 Compiled code runs without the interpreter's lock and never calls Python. Compression is done by Python,
 once for each batch, between calls.

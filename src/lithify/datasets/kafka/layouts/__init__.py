@@ -1,1 +1,2 @@
-"""How partitions lie in a store: each module reads one layout, and writes it anew. The engine knows none."""
+"""How partitions lie in a store: each module reads one layout (`contract`), and may write it anew. The engine
+knows none."""

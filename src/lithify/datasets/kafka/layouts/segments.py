@@ -24,12 +24,11 @@ Refused is a folder that somebody may be writing:
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 from lithify.datasets.kafka.kernel.layout import HEADER_BYTES, LENGTH_AT, UNCOUNTED_BYTES
+from lithify.datasets.kafka.layouts.contract import PartitionFolder, Segment, fingerprint_of
 from lithify.datasets.kafka.layouts.segment_indexes import IndexBuilder, markers_of
 from lithify.datasets.kafka.record_batches import headers
 from lithify.datasets.kafka.transactions import AbortedTransaction
@@ -48,26 +47,29 @@ _LOCK, _STOPPED = ".lock", ".kafka_cleanshutdown"
 _MAX_OFFSET = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A segment of a partition."""
+class SegmentFolders:
+    """The partitions at `root` (`contract.Layout`)."""
 
-    key: str
-    base_offset: int
-    size_bytes: int
+    target_bytes = None
+    refusal = None
 
+    def __init__(self, store: ObjectStore, root: str) -> None:
+        self._store, self._root = store, root
 
-@dataclass(frozen=True, slots=True)
-class PartitionFolder:
-    """A partition as its folder was listed."""
+    def partitions(self) -> Mapping[str, PartitionFolder]:
+        folders = partition_folders(self._store, self._root)
+        return {name: read_folder(self._store, folder) for name, folder in folders.items()}
 
-    folder: str
-    segments: tuple[Segment, ...]
-    """In the order of their offsets; at least one."""
-    companions: tuple[str, ...]
-    """Keys of what is taken over as it is."""
-    fingerprint: str
-    """Another one, if a file of the folder has changed, come or gone."""
+    def check_output(self, store: ObjectStore, folder: str) -> None:
+        """`Refused` for a directory of a broker, or a folder directly in one, which would not start there any
+        more."""
+        folder = folder.strip("/")
+        places = {folder, folder.rpartition("/")[0]}
+        if any(_name(meta.key) == _LOCK for place in places for meta in store.folder(place).objects):
+            raise Refused(
+                f"{folder}: lies in a broker's directory, and a broker starts in none with folders that are "
+                "no partitions; name another output"
+            )
 
 
 def partition_folders(store: ObjectStore, root: str) -> dict[str, str]:
@@ -94,16 +96,6 @@ def partition_folders(store: ObjectStore, root: str) -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: _name_and_number(item[0])))
 
 
-def check_output(store: ObjectStore, folder: str) -> None:
-    """`Refused` for a folder directly in a directory of a broker, which would not start there any more."""
-    directory = folder.strip("/").rpartition("/")[0]
-    if any(_name(meta.key) == _LOCK for meta in store.folder(directory).objects):
-        raise Refused(
-            f"{folder}: lies in a broker's directory, and a broker starts in none with folders that are no "
-            "partitions; name another output"
-        )
-
-
 def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
     """The partition in this folder.
 
@@ -123,10 +115,10 @@ def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
             continue
         if (base_offset := int(found[1])) > _MAX_OFFSET:
             raise CorruptObject(meta.key, "there is no such offset")
-        segments.append(Segment(meta.key, base_offset, meta.size))
+        segments.append(Segment(meta.key, base_offset, meta.size, meta.last_modified_ms))
     if not segments:
         raise DatasetNotFound(f"{folder}: there are no segments (.log)")
-    return PartitionFolder(folder, tuple(segments), _companions(listed), _fingerprint(listed))
+    return PartitionFolder(folder, tuple(segments), _companions(listed), fingerprint_of(listed))
 
 
 def pieces(
@@ -214,9 +206,9 @@ def _companions(listed: list[ObjectMeta]) -> tuple[str, ...]:
     return (*(meta.key for meta in listed if _name(meta.key) in _COMPANIONS), *snapshots[-1:])
 
 
-def _fingerprint(listed: list[ObjectMeta]) -> str:
-    text = "\n".join(f"{_name(meta.key)} {meta.size} {meta.last_modified_ms}" for meta in listed)
-    return hashlib.sha256(text.encode()).hexdigest()
+def number_of(partition: str) -> int:
+    """The number of a partition with this name."""
+    return _name_and_number(partition)[1]
 
 
 def _name(key: str) -> str:

@@ -1,0 +1,75 @@
+"""What is wrong with a log: whether there is one, what its compactions need, how its group stands.
+
+A group (`members.py`) keeps tombstones and markers for who is not past them. That is as it should be for a
+while; a member that holds up the others for `FROZEN_MS` is more likely gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from lithify.compaction.checks import check_compactions
+from lithify.compaction.finding import Finding, ok, problem, warning
+from lithify.compaction.status import Status
+from lithify.datasets.kafka.dataset import LogDataset, LogSnapshot
+from lithify.errors import LithifyError
+from lithify.views import text
+from lithify.views.groups import WORDS
+from lithify.watermarks.groups import Role, waiting
+
+FROZEN_MS = 7 * 86_400_000
+
+
+def check_log(
+    open_dataset: Callable[[], LogDataset], find: Callable[[LogDataset], Status], now_ms: int
+) -> Iterator[Finding]:
+    """The first finding says whether there is a sound one at all."""
+    try:
+        dataset = open_dataset()
+        found = find(dataset)
+    except LithifyError as error:
+        yield problem("log", str(error), "name a folder of segments, or one of partitions, like orders-0")
+        return
+    partitions = found.snapshot.partitions.values()
+    segments = sum(len(folder.segments) for folder in partitions)
+    what = f"{_count(len(partitions), 'partition')}, {_count(segments, 'segment')}"
+    if dataset.refusal is not None:
+        yield warning("log", f"{what}; it {dataset.refusal}", "look at it with lithify plan")
+        return
+    yield ok("log", what)
+    yield from check_compactions(found)
+    yield from _check_group(dataset, found.snapshot, now_ms)
+
+
+def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Iterator[Finding]:
+    member, group = dataset.member, snapshot.group
+    if member is None or group is None:
+        return
+    if not member.is_in(group, snapshot.state):
+        yield warning(
+            "group",
+            f"this log is no member as {member.name} yet; tombstones and markers stay",
+            "compact it once: it joins then. If it came too late, copy it anew from a member",
+        )
+        return
+    yield ok("group", f"{member.name} is one of {_count(len(group.members), 'member')}")
+    silent = [name for name, one in group.members.items() if one.role is Role.COPY and not one.marks]
+    for name in sorted(silent):
+        yield warning(
+            "group",
+            f"the copy {name} has not said yet how far it is, so nothing is removed anywhere",
+            f"compact it, or if it is gone for good: lithify group leave GROUP {name}",
+        )
+    for one in waiting(group):
+        age_ms = 0 if one.since_ms is None else now_ms - one.since_ms
+        if age_ms >= FROZEN_MS and one.by not in silent:
+            yield warning(
+                "group",
+                f"partition {one.partition}: {WORDS[one.track]} from offset {one.position:,} on have waited "
+                f"for {one.by} for {text.duration(age_ms)}",
+                f"see that {one.by} goes on, or if it is gone for good: lithify group leave GROUP {one.by}",
+            )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,65 @@
+"""What planning asks of a layout. The engine asks nothing: it is given objects, and bytes of batches."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lithify.store.objects import ObjectMeta, ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An object with batches of a partition, one behind the other."""
+
+    key: str
+    base_offset: int
+    size_bytes: int
+    modified_ms: int = field(default=-1, compare=False)
+    """When it was written last, by its store."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFolder:
+    """A partition as its folder was listed."""
+
+    folder: str
+    segments: tuple[Segment, ...]
+    """In the order of their offsets; at least one."""
+    companions: tuple[str, ...]
+    """Keys of what is taken over as it is."""
+    fingerprint: str
+    """Another one, if a file of the folder has changed, come or gone."""
+
+
+class Layout(Protocol):
+    """How the partitions of one log lie in a store."""
+
+    @property
+    def target_bytes(self) -> int | None:
+        """As large as an object should be; `None`: as the settings say."""
+        ...
+
+    @property
+    def refusal(self) -> str | None:
+        """Why such a log can be planned and shown, but not compacted; `None` when it can."""
+        ...
+
+    def partitions(self) -> Mapping[str, PartitionFolder]:
+        """All of them by name (`orders-0`), in the order of their numbers, as they are listed now.
+
+        Raises `DatasetNotFound`, `Refused` and `CorruptObject`.
+        """
+        ...
+
+    def check_output(self, store: ObjectStore, folder: str) -> None:
+        """`Refused` for a folder that the owner of the log could not bear."""
+        ...
+
+
+def fingerprint_of(listed: list[ObjectMeta]) -> str:
+    """One for this listing, whose objects are in one folder."""
+    names = (f"{meta.key.rpartition('/')[2]} {meta.size} {meta.last_modified_ms}" for meta in listed)
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()

@@ -1,0 +1,91 @@
+"""A group of copies of a keyed log for programs: what `lithify group` does, as calls.
+
+    import lithify
+
+    group = lithify.Group("s3://bucket/groups/orders")
+    group.init()
+    group.join("warehouse", {0: 81_240, 1: 79_113})
+    print(group.show().document["thresholds"])
+
+Copies that Lithify compacts join by themselves (settings `kafka.group` and `kafka.member`). Readers that keep
+state of their own are joined here, and again whenever they have committed more. All errors are
+`lithify.LithifyError`s; what is refused is refused before anything is written. docs/groups.md says why.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from lithify import wiring
+from lithify.client import Settings, settled
+from lithify.clock import Clock, SystemClock
+from lithify.datasets.waiting import command_waiting
+from lithify.errors import Fenced, Refused
+from lithify.ids import Ids, RandomIds
+from lithify.views.blocks import Shown
+from lithify.views.groups import show_group
+from lithify.watermarks.groups import Marks, Role, Standing
+from lithify.watermarks.model import Member
+
+_MAX_LEADERS = 5
+
+
+class Group:
+    """The group whose folder is at `url`. `clock` and `ids` are for tests."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+    ) -> None:
+        self.url = url
+        config = settled(settings)
+        self._clock = clock if clock is not None else SystemClock()
+        self._files = wiring.group_files(
+            url, config, command_waiting(url, config), self._clock, ids if ids is not None else RandomIds()
+        )
+
+    def init(self) -> Shown:
+        """Make it, without members. `Refused` when there is one with members."""
+        return show_group(self.url, self._files.begin())
+
+    def show(self) -> Shown:
+        """Its members, their marks, the thresholds, and what waits for whom. Writes nothing."""
+        return show_group(self.url, self._files.read())
+
+    def join(self, name: str, offsets: Mapping[int, int]) -> Shown:
+        """Make a reader a member, or say how far it is by now: `offsets` by partition, each the first that it
+        has not committed. Offsets that go back lower nothing. `Refused` when it comes too late, and for the
+        name of a copy."""
+        if not offsets:
+            raise Refused("say how far the reader is in each partition, for example --at 0=81240")
+        if any(partition < 0 or at < 0 for partition, at in offsets.items()):
+            raise Refused("partitions and offsets are no negative numbers")
+        there = self._files.read().members.get(name)
+        if there is not None and there.role is not Role.READER:
+            raise Refused(f"{name} is a {there.role} of the group; take another name")
+        member = Member(name, self._files.new_incarnation()) if there is None else there.member
+        if there is None:
+            self._files.join(member, Role.READER, offsets)
+        said = {partition: Standing(Marks(clean=at), at) for partition, at in offsets.items()}
+        self._files.say(member, said)
+        return self._published()
+
+    def leave(self, name: str) -> Shown:
+        """Remove a member, copy or reader, whatever it still does. What only it kept may go at once.
+        `Refused` when there is none of that name."""
+        if name not in self._files.read().members:
+            raise Refused(f"{self.url}: has no member {name!r}; `lithify group show` tells who there is")
+        return show_group(self.url, self._files.leave(name))
+
+    def _published(self) -> Shown:
+        for _ in range(_MAX_LEADERS):
+            try:
+                return show_group(self.url, self._files.publish(self._files.lead(socket.gethostname())))
+            except Fenced:
+                continue  # two lead at once
+        return self.show()

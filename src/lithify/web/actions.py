@@ -1,0 +1,70 @@
+"""What can be done from the dashboard: what the commands of the same names do. Each is asked for twice, by
+the page that says what follows from it and by its button."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lithify.client import Dataset
+from lithify.errors import Refused
+from lithify.service.failures import CANCEL_PAUSE
+from lithify.web.readers import Source
+
+MAX_IDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One of them."""
+
+    question: str
+    consequence: str
+    done: str
+    shown_on: str
+    """The page of the dataset where it shows."""
+
+
+ACTIONS: Mapping[str, Action] = {
+    "retry": Action(
+        "Retry this compaction",
+        "It is submitted again under a new id, and the failure is forgotten. A coordinator has to be "
+        "running.",
+        "Submitted again.",
+        "running",
+    ),
+    "cancel": Action(
+        "Cancel this compaction",
+        "Its work is given up, no data is lost. The same is left alone for one minute and then planned "
+        "again if there is still a reason.",
+        "Cancelled.",
+        "running",
+    ),
+    "submit": Action(
+        "Compact everything",
+        "A full compaction is submitted: all that is not compact is read and written anew, which can take "
+        "long. A coordinator has to be running.",
+        "Submitted.",
+        "running",
+    ),
+}
+
+
+async def act(source: Source, action: str, ids: Sequence[str]) -> dict[str, Any]:
+    """Do it; what the command prints with `--json`."""
+    if (action == "submit") == bool(ids):
+        what = "what is submitted has no id yet" if ids else f"name the compactions to {action}"
+        raise Refused(what)
+    if len(ids) > MAX_IDS:
+        raise Refused(f"at most {MAX_IDS} compactions at once")
+
+    def run(dataset: Dataset) -> dict[str, Any]:
+        if action == "cancel":
+            return {"cancelled": list(dataset.cancel(*ids)), "left_alone_ms": CANCEL_PAUSE.first_ms}
+        job = dataset.submit(full=True) if action == "submit" else dataset.retry(*ids)
+        alive = dataset.is_coordinated()
+        return {"submitted": list(job.ids), "notes": list(job.notes), "coordinator_is_alive": alive}
+
+    found: dict[str, Any] = await source.do(run)
+    return found

@@ -1,0 +1,247 @@
+"""The same facts and actions as JSON, under `/api`: what the commands print with `--json`.
+
+`/api/openapi.json` describes it. An error is an object with `error` and `message`, as commands print it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from lithify import __version__
+from lithify.errors import LithifyError, Refused, StoreUnavailable
+from lithify.observe.secrets import concealed
+from lithify.web.actions import ACTIONS, act
+from lithify.web.dashboard import Dashboard, Wanted, asked_of_list, id_of
+from lithify.web.facts import DATASETS, FLEET, HISTORY, PLAN, STATUS, Rendered, StatusFacts
+from lithify.web.readers import Part, Seen
+from lithify.web.rendering import clean
+
+PATIENCE_S = 20.0
+PARTS: dict[str, Part] = {part.name: part for part in (STATUS, PLAN, HISTORY)}
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+def api_routes(dashboard: Dashboard) -> list[Route]:
+    """Where it is."""
+    api = Api(dashboard)
+    one = "/api/datasets/{id:str}"
+    gets: list[tuple[str, Answer]] = [("/api/datasets", api.datasets), ("/api/openapi.json", api.described)]
+    gets += [(f"{one}/{name}", api.part) for name in PARTS]
+    if dashboard.fleet is not None:
+        gets += [
+            ("/api/fleet", api.fleet),
+            ("/api/fleet/datasets", api.fleet_datasets),
+            ("/api/queues/{name:str}", api.queue),
+        ]
+    return [
+        *(Route(path, _told(answer), methods=["GET"]) for path, answer in gets),
+        *(Route(f"{one}/{action}", _told(api.act), methods=["POST"]) for action in ACTIONS),
+        Route("/api/{rest:path}", _told(_nothing)),
+    ]
+
+
+class Api:
+    """Makes the answers."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+
+    async def datasets(self, request: Request) -> Response:
+        """A page of the list, each in one line."""
+        query, number = asked_of_list({name: [text] for name, text in request.query_params.items()})
+        listed = await self._dashboard.listed(query, number)
+        wanted = self._dashboard.wanted_of_list(listed)
+        seen = await self._dashboard.look(Wanted(wanted.parts, PATIENCE_S))
+        found = []
+        for at, url in enumerate(listed.urls):
+            state, last = seen[at], seen[len(listed.urls) + at]
+            facts = state.value.facts if state is not None and isinstance(state.value, Rendered) else None
+            found.append(
+                {
+                    "id": id_of(url),
+                    "url": url,
+                    "summary": asdict(facts.summary) if isinstance(facts, StatusFacts) else None,
+                    "last_commit_ms": last.value.at_ms
+                    if last is not None and last.value is not None
+                    else None,
+                    "error": state.error if state is not None else "",
+                }
+            )
+        return JSONResponse(
+            clean({"datasets": found, "total": listed.total, "page": listed.page, "pages": listed.pages})
+        )
+
+    async def part(self, request: Request) -> Response:
+        """What the command of that name prints."""
+        url = await self._url(request)
+        name = request.url.path.rpartition("/")[2]
+        wanted = Wanted([(self._dashboard.source(url), PARTS[name])], PATIENCE_S)
+        (seen,) = await self._dashboard.look(wanted)
+        return _document(seen)
+
+    async def fleet(self, request: Request) -> Response:
+        """What `lithify fleet status` prints."""
+        wanted = Wanted([(self._dashboard.fleet_source, FLEET)], PATIENCE_S)
+        (seen,) = await self._dashboard.look(wanted)
+        return _document(seen)
+
+    async def fleet_datasets(self, request: Request) -> Response:
+        """What `lithify fleet list` prints."""
+        wanted = Wanted([(self._dashboard.fleet_source, DATASETS)], PATIENCE_S)
+        (seen,) = await self._dashboard.look(wanted)
+        return _document(seen)
+
+    async def queue(self, request: Request) -> Response:
+        """What `lithify queue info` prints."""
+        wanted = Wanted([(self._dashboard.fleet_source, FLEET)], PATIENCE_S)
+        (seen,) = await self._dashboard.look(wanted)
+        if seen is None or seen.value is None:
+            return _document(seen)
+        found = seen.value.facts.queues.get(request.path_params["name"])
+        if found is None:
+            raise HTTPException(404)
+        return Response(found.json, media_type="application/json")
+
+    async def act(self, request: Request) -> Response:
+        """Does what the command of that name does."""
+        if not request.state.may_act:
+            raise HTTPException(403, "there are no actions without a token; set web.token")
+        url = await self._url(request)
+        action = request.url.path.rpartition("/")[2]
+        done = await act(self._dashboard.source(url), action, _ids(await request.body()))
+        return JSONResponse(clean(done))
+
+    async def described(self, request: Request) -> Response:
+        """The description of it all."""
+        return JSONResponse(description(has_fleet=self._dashboard.fleet is not None))
+
+    async def _url(self, request: Request) -> str:
+        url = await self._dashboard.url_of(request.path_params["id"])
+        if url is None:
+            raise HTTPException(404)
+        return url
+
+
+def _ids(body: bytes) -> list[str]:
+    """The compactions that a body names: `{"compactions": […]}`, or an empty one."""
+    try:
+        given = json.loads(body or b"{}")
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not set(given) <= {"compactions"}:
+        raise Refused('the body is not {"compactions": [ids]}')
+    ids = given.get("compactions", [])
+    if not isinstance(ids, list) or not all(isinstance(found, str) for found in ids):
+        raise Refused('the body is not {"compactions": [ids]}')
+    return ids
+
+
+def _document(seen: Seen | None) -> Response:
+    if seen is None or not isinstance(seen.value, Rendered):
+        message = "it is still being read; ask again" if seen is None else seen.error
+        return JSONResponse({"error": "NotRead", "message": message}, 503, {"retry-after": "5"})
+    headers = {"x-lithify-read-at-ms": str(seen.at_ms)}
+    return Response(seen.value.json, media_type="application/json", headers=headers)
+
+
+def _told(answer: Answer) -> Answer:
+    """With errors as JSON."""
+
+    async def told(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except HTTPException as error:
+            message = "there is no such thing" if error.status_code == 404 else error.detail
+            return JSONResponse({"error": "Refused", "message": message}, error.status_code)
+        except LithifyError as error:
+            status = (
+                503 if isinstance(error, StoreUnavailable) else 409 if isinstance(error, Refused) else 500
+            )
+            document = {"error": type(error).__name__, "message": concealed(str(error))}
+            return JSONResponse(document, status)
+
+    return told
+
+
+async def _nothing(request: Request) -> Response:
+    raise HTTPException(404)
+
+
+def description(*, has_fleet: bool) -> dict[str, Any]:
+    """It all in OpenAPI's terms."""
+    paths: dict[str, Any] = {
+        "/api/datasets": _get("All datasets, a page of them", _LIST_PARAMETERS),
+        **{
+            f"/api/datasets/{{id}}/{name}": _get(f"What `lithify {name} --json` prints", [_ID])
+            for name in PARTS
+        },
+        **{
+            f"/api/datasets/{{id}}/{name}": _post(action.consequence, name != "submit")
+            for name, action in ACTIONS.items()
+        },
+    }
+    if has_fleet:
+        name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+        paths |= {
+            "/api/fleet": _get("What `lithify fleet status --json` prints", []),
+            "/api/fleet/datasets": _get("What `lithify fleet list --json` prints", []),
+            "/api/queues/{name}": _get("What `lithify queue info --json` prints", [name]),
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Lithify", "version": __version__},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": {
+                "Error": {
+                    "type": "object",
+                    "required": ["error", "message"],
+                    "properties": {"error": {"type": "string"}, "message": {"type": "string"}},
+                }
+            },
+        },
+    }
+
+
+_ID = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "As in /api/datasets",
+    "schema": {"type": "string"},
+}
+_LIST_PARAMETERS = [
+    {"name": "q", "in": "query", "description": "Only those whose URL has it", "schema": {"type": "string"}},
+    {"name": "page", "in": "query", "schema": {"type": "integer", "minimum": 1}},
+]
+_ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+
+
+def _get(summary: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"get": {"summary": summary, "parameters": parameters, "responses": _responses()}}
+
+
+def _post(summary: str, needs_ids: bool) -> dict[str, Any]:
+    ids = {"compactions": {"type": "array", "items": {"type": "string"}}}
+    schema = (
+        {"type": "object", "properties": ids, "required": ["compactions"]}
+        if needs_ids
+        else {"type": "object"}
+    )
+    body = {"required": needs_ids, "content": {"application/json": {"schema": schema}}}
+    return {"post": {"summary": summary, "parameters": [_ID], "requestBody": body, "responses": _responses()}}
+
+
+def _responses() -> dict[str, Any]:
+    done = {"description": "Done", "content": {"application/json": {"schema": {"type": "object"}}}}
+    return {"200": done, "default": {"description": "Not done", "content": _ERROR}}

@@ -1,0 +1,163 @@
+"""What the dashboard is about: datasets that were named, or those of a fleet; which of them a page shows,
+what has to be read for that, and what is known of it.
+
+A dataset's id in paths is made of its URL, so it is the same in every process, and says nothing secret.
+Only datasets that are known here can be asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from lithify.client import Dataset
+from lithify.clock import Clock
+from lithify.fleets import Fleet
+from lithify.web.facts import DATASETS, FLEET, HISTORY, LAST, PLAN, STATUS, Rendered, Rules
+from lithify.web.readers import Part, Readers, Seen, Source
+
+PER_PAGE = 100
+MAX_QUERY_CHARS = 200
+FIRST_PATIENCE_S = 0.1
+"""How long a page of many waits for what was never read; it shows what is there and goes on by itself."""
+PATIENCE_S = 5.0
+TABS: Mapping[str, tuple[str, tuple[Part, ...]]] = {
+    "": ("Dataset", (STATUS, PLAN)),
+    "running": ("Running", (STATUS,)),
+    "plan": ("Plan", (PLAN,)),
+    "history": ("History", (HISTORY,)),
+    "failures": ("Failures", (STATUS,)),
+}
+"""The pages of one dataset: by the end of their path, their name and what they show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a page shows."""
+
+    parts: list[tuple[Source, Part]]
+    patience_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One page of the list of datasets."""
+
+    urls: Sequence[str]
+    total: int
+    page: int
+    pages: int
+    rules: Rules
+    problem: str
+
+
+class Dashboard:
+    """What it is about."""
+
+    def __init__(
+        self, urls: Sequence[str], open_dataset: Callable[[str], Dataset], fleet: Fleet | None, clock: Clock
+    ) -> None:
+        self.clock = clock
+        self.fleet = fleet
+        self._open = open_dataset
+        self._urls = {id_of(url): url for url in urls}
+        self._of_fleet: tuple[Rules, dict[str, str]] = {}, {}
+        """The datasets of the fleet, and their ids."""
+        self._readers = Readers(clock)
+
+    async def look(self, wanted: Wanted) -> list[Seen | None]:
+        """What is known of it, read anew where that is due."""
+        return await self._readers.look(wanted.parts, wanted.patience_s)
+
+    def source(self, url: str) -> Source:
+        """The dataset at `url`, which is one of those that are known here."""
+        return self._readers.source(url, partial(self._open, url), Dataset.close)
+
+    @property
+    def fleet_source(self) -> Source:
+        """The fleet, which there is."""
+        fleet = self.fleet
+        assert fleet is not None, "there is no fleet"
+        return self._readers.source("fleet", lambda: fleet)
+
+    async def url_of(self, dataset_id: str) -> str | None:
+        """The dataset of that id."""
+        if dataset_id in self._urls or self.fleet is None:
+            return self._urls.get(dataset_id)
+        rules, _ = await self._rules()
+        if rules is not self._of_fleet[0]:
+            self._of_fleet = rules, {id_of(url): url for url in rules}
+        return self._of_fleet[1].get(dataset_id)
+
+    async def listed(self, query: str, page: int) -> Listed:
+        """A page of the datasets whose URL has `query`."""
+        rules, problem = await self._rules()
+        urls = list(dict.fromkeys([*self._urls.values(), *rules]))
+        found = [url for url in urls if query.lower() in url.lower()]
+        pages = max(1, -(-len(found) // PER_PAGE))
+        page = min(max(page, 1), pages)
+        shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
+        return Listed(shown, len(found), page, pages, rules, problem)
+
+    async def _rules(self) -> tuple[Rules, str]:
+        if self.fleet is None:
+            return {}, ""
+        (seen,) = await self.look(Wanted([(self.fleet_source, DATASETS)], PATIENCE_S))
+        if seen is None:
+            return {}, "the datasets of the fleet are being looked up"
+        return (seen.value.facts if isinstance(seen.value, Rendered) else {}), seen.error
+
+    # What pages show
+
+    def wanted_of_list(self, listed: Listed) -> Wanted:
+        """For a page of the list."""
+        sources = [self.source(url) for url in listed.urls]
+        return Wanted([(s, part) for part in (STATUS, LAST) for s in sources], FIRST_PATIENCE_S)
+
+    def wanted_of_dataset(self, url: str, tab: str) -> Wanted:
+        """For a page of one dataset."""
+        source = self.source(url)
+        return Wanted([(source, part) for part in TABS[tab][1]], PATIENCE_S)
+
+    def wanted_of_fleet(self) -> Wanted:
+        """For the fleet's page."""
+        return Wanted([(self.fleet_source, FLEET)], PATIENCE_S)
+
+    async def wanted_at(self, address: str) -> Wanted | None:
+        """For the page at this path, with its query; `None` where there is none that is kept up to date."""
+        parts = urlsplit(address)
+        match [unquote(word) for word in parts.path.strip("/").split("/")]:
+            case [""] | ["datasets"]:
+                return self.wanted_of_list(await self.listed(*asked_of_list(parse_qs(parts.query))))
+            case ["datasets", dataset_id, *tab] if len(tab) <= 1 and "".join(tab) in TABS:
+                url = await self.url_of(dataset_id)
+                return None if url is None else self.wanted_of_dataset(url, "".join(tab))
+            case ["fleet"] | ["queues", _] if self.fleet is not None:
+                return self.wanted_of_fleet()
+            case _:
+                return None
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        self._readers.close()
+
+
+def id_of(url: str) -> str:
+    """The id of a dataset in paths."""
+    return hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:20]
+
+
+def version_of(seen: Sequence[Seen | None]) -> str:
+    """Of all that a page shows."""
+    told = "\n".join("–" if s is None else f"{s.version} {s.error}" for s in seen)
+    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def asked_of_list(query: Mapping[str, list[str]]) -> tuple[str, int]:
+    """Text and page number that a query asks for; what is none counts as not asked."""
+    text = query.get("q", [""])[0][:MAX_QUERY_CHARS]
+    number = query.get("page", ["1"])[0]
+    return text, int(number) if number.isascii() and number.isdigit() and len(number) < 9 else 1

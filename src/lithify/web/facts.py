@@ -1,0 +1,197 @@
+"""What is read of a dataset or a fleet for the dashboard, and rendered at once: calls of `lithify.client` and
+`lithify.fleets`, each the same as a command's.
+
+| part       | command                | shown on                              |
+|------------|------------------------|---------------------------------------|
+| `STATUS`   | `lithify status`       | overview, dataset, running, failures  |
+| `PLAN`     | `lithify plan`         | dataset, plan                         |
+| `HISTORY`  | `lithify history`      | history                               |
+| `LAST`     | the newest of these    | overview                              |
+| `FLEET`    | `lithify fleet status` | fleet, queues                         |
+| `DATASETS` | `lithify fleet list`   | overview of a fleet                   |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from markupsafe import Markup
+
+from lithify.client import CommitRecord, Dataset, Status
+from lithify.compaction.model import State
+from lithify.fleet.catalog import Rule
+from lithify.fleet.status import FleetStatus
+from lithify.fleet.view import show_datasets, show_queue, show_status
+from lithify.fleets import Fleet
+from lithify.views.blocks import Levels, Shown, Timeline
+from lithify.web.readers import Part
+from lithify.web.rendering import clean, render_blocks
+
+HISTORY_LAST = 50
+"""As many as the command shows."""
+_PASSING = frozenset({"at_ms", "heartbeat_age_ms", "lease_ends_ms", "remaining_ms", "silent_ms", "last_ms"})
+"""What changes by itself."""
+_COMPACTED = "compacted"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A dataset in one line, and as an entry of `/api/datasets`."""
+
+    url: str
+    state: str
+    """In a word or two."""
+    is_bad: bool
+    coordinator: str
+    coordinator_is_alive: bool | None
+    unit: str | None
+    """The one that is nearest to a stall, with what waits in it and the limit."""
+    waiting: int | None
+    limit: int | None
+    stall_ms: int | None
+    share_compacted: float | None
+    """Of the bytes; `None` where the planner does not look at everything."""
+    running: int
+    bytes_per_s: int | None
+    failures: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A part as it is shown."""
+
+    json: bytes
+    """What the command prints with `--json`, without secrets."""
+    html: Markup
+    """Its blocks."""
+    facts: Any
+    """What pages lay out themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFacts:
+    """A status without its snapshot, and its line."""
+
+    status: Status
+    summary: Summary
+
+
+def summary_of(found: Status) -> Summary:
+    """The line of a dataset."""
+    worst = max(found.backlog, key=lambda b: b.waiting / max(b.limit, 1), default=None)
+    running = [c for c in found.compactions if c.state is State.RUNNING]
+    rates = [c.bytes_per_s for c in running if c.bytes_per_s is not None]
+    sizes = {name: total.size_bytes for name, total in found.plan.totals.items()}
+    state, is_bad = _state(found, len(running))
+    return Summary(
+        url=found.url,
+        state=state,
+        is_bad=is_bad,
+        coordinator=found.coordinator.says,
+        coordinator_is_alive=found.coordinator.is_alive,
+        unit=None if worst is None else worst.unit,
+        waiting=None if worst is None else worst.waiting,
+        limit=None if worst is None else worst.limit,
+        stall_ms=found.stall_ms,
+        share_compacted=sizes.get(_COMPACTED, 0) / sum(sizes.values()) if sum(sizes.values()) else None,
+        running=len(running),
+        bytes_per_s=sum(rates) if rates else None,
+        failures=sum(not failure.is_cancelled for failure in found.failures),
+        at_ms=found.at_ms,
+    )
+
+
+def _state(found: Status, running: int) -> tuple[str, bool]:
+    if found.stall_ms == 0:
+        return "writer stalls", True
+    if any(c.is_stale for c in found.compactions):
+        return "worker silent", True
+    if running:
+        return f"compacting ({running})", False
+    if found.compactions:
+        return "waiting", found.coordinator.is_alive is False
+    return ("has work", False) if found.plan.proposals else ("at rest", False)
+
+
+def _status(dataset: Dataset) -> tuple[Any, str]:
+    found = dataset.status()
+    shown = dataset.show_status(found)
+    is_moving = any(c.state is State.RUNNING for c in found.compactions)
+    # Pages need no snapshot, and one can be large.
+    facts = StatusFacts(replace(found, snapshot=None), summary_of(found))
+    return _rendered(shown, facts), _version(shown.document, is_moving)
+
+
+def _plan(dataset: Dataset) -> tuple[Any, str]:
+    planned = dataset.plan()
+    pictures = tuple(block for block in planned.shown.blocks if isinstance(block, Levels | Timeline))
+    drawn = render_blocks(pictures, with_tables=False)
+    return _rendered(planned.shown, drawn), _version(planned.document)
+
+
+def _history(dataset: Dataset) -> tuple[Any, str]:
+    shown = dataset.show_history(last=HISTORY_LAST)
+    return _rendered(shown, shown.document["totals"]), _version(shown.document)
+
+
+def _last(dataset: Dataset) -> tuple[CommitRecord | None, str]:
+    commits = dataset.history(last=1)
+    return (commits[-1], commits[-1].compaction) if commits else (None, "")
+
+
+def _fleet(fleet: Fleet) -> tuple[Any, str]:
+    found = fleet.status()
+    shown = show_status(found)
+    queues = {
+        status.queue.name: _rendered(show_queue(status, found.at_ms), status) for status in found.queues
+    }
+    return _rendered(shown, FleetFacts(found, queues)), _version(shown.document)
+
+
+def _datasets(fleet: Fleet) -> tuple[Any, str]:
+    rules, problems = fleet.datasets()
+    shown = show_datasets(fleet.catalog().catalog, rules, problems)
+    return _rendered(shown, rules, with_html=False), _version(shown.document)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """A fleet, and each of its queues as it is shown."""
+
+    status: FleetStatus
+    queues: Mapping[str, Rendered]
+
+
+Rules = Mapping[str, Rule]
+"""The datasets of a fleet."""
+
+STATUS = Part("status", 3.0, _status)
+PLAN = Part("plan", 10.0, _plan)
+HISTORY = Part("history", 30.0, _history)
+LAST = Part("last", 60.0, _last)
+FLEET = Part("fleet", 3.0, _fleet)
+DATASETS = Part("datasets", 60.0, _datasets)
+
+
+def _rendered(shown: Shown, facts: Any, *, with_html: bool = True) -> Rendered:
+    html = render_blocks(shown.blocks) if with_html else Markup()
+    return Rendered(json.dumps(clean(shown.document)).encode(), html, facts)
+
+
+def _version(document: Mapping[str, Any], is_moving: bool = False) -> str:
+    """Of what does not change by itself; while something moves, all of it."""
+    told = document if is_moving else _lasting(document)
+    return hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()[:16]
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _lasting(inner) for name, inner in value.items() if name not in _PASSING}
+    if isinstance(value, list | tuple):
+        return [_lasting(inner) for inner in value]
+    return value

@@ -1,0 +1,154 @@
+"""Who may ask, and what every answer says: it stands before all pages, JSON, files and events.
+
+1. *Host.* The name a request was sent to has to be one of ours: an address, `localhost`, the one listened on,
+   or one of `web.names`. Else a foreign page whose name was made to lead here could read what it likes.
+2. *Origin.* What a browser sends on behalf of a page must come from a page of ours. Whoever changes something
+   by a form has to say so; whoever does by JSON need not, since no foreign page can send that type unasked.
+3. *Token.* Where one is set, it has to come with each request: as `Authorization: Bearer`, or as the cookie
+   that the login page gives, which is made from the token and says nothing of it. Both are compared in
+   constant time. Without one there are no actions, and only the loopback address is listened on (`serving`).
+4. Answers forbid a browser all that no page of ours needs: foreign hosts, inline scripts and styles, frames.
+5. Who takes nothing for `SEND_S` is dropped, and so is a body that is too long or too slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import quote, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "lithify-web"
+COOKIE_S = 7 * 24 * 3600
+SEND_S = 10.0
+BODY_S = 10.0
+MAX_BODY_BYTES = 64 << 10
+LEAST_TOKEN_CHARS = 16
+LOGIN = "/login"
+_OPEN = (LOGIN, "/static/", "/healthz")
+"""What needs no token; it tells nothing."""
+_READS = ("GET", "HEAD")
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",  # with none at all, browsers name no origin for our own forms either
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Guard:
+    """Lets through what may pass. `names` are host names besides those that always are ours."""
+
+    def __init__(self, app: ASGIApp, token: str, names: Iterable[str]) -> None:
+        self._app = app
+        self._token = token
+        self._names = frozenset(name.strip().lower() for name in names if name.strip()) | {"localhost"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+
+        async def patient_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answered = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    answered[name] = value
+                answered.setdefault("cache-control", "no-store")
+            await asyncio.wait_for(send(message), SEND_S)
+
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await refusal(scope, receive, patient_send)
+            return
+        scope.setdefault("state", {})["may_act"] = bool(self._token)
+        await self._app(scope, _bounded(receive), patient_send)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        path, method = scope["path"], scope["method"]
+        host = headers.get("host", "")
+        if not self._is_ours(host):
+            return PlainTextResponse("This name is none of this server's; see web.names.\n", 421)
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return PlainTextResponse("Pages of other sites may not ask.\n", 403)
+        if headers.get("sec-fetch-site") == "cross-site" and method not in _READS:
+            return PlainTextResponse("Pages of other sites may not ask.\n", 403)
+        is_json = headers.get("content-type", "").partition(";")[0].strip() == "application/json"
+        if method not in _READS and origin is None and not is_json:
+            return PlainTextResponse("A form has to come from a page of this server.\n", 403)
+        if not self._token or path.startswith(_OPEN) or self._is_known(headers):
+            return None
+        if path.startswith(("/api/", "/events")) or method not in _READS:
+            message = "this needs the token (web.token) as `Authorization: Bearer`"
+            bearer = {"www-authenticate": "Bearer"}
+            return JSONResponse({"error": "Unauthorized", "message": message}, 401, bearer)
+        query = scope["query_string"].decode("latin-1")
+        return RedirectResponse(f"{LOGIN}?to={quote(path + (f'?{query}' if query else ''))}", 303)
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            return False
+        return name in self._names or _is_address(name)
+
+    def _is_known(self, headers: Headers) -> bool:
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and is_same(given.strip(), self._token):
+            return True
+        try:
+            cookies = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            return False
+        found = cookies.get(COOKIE)
+        return found is not None and is_same(found.value, sealed(self._token, "cookie"))
+
+
+def sealed(token: str, purpose: str) -> str:
+    """What only who has the token can make, and tells nothing of it."""
+    return hmac.new(token.encode(), f"lithify web {purpose}".encode(), hashlib.sha256).hexdigest()
+
+
+def is_same(given: str, wanted: str) -> bool:
+    """Whether two secrets are equal, in a time that does not tell how far they are."""
+    return hmac.compare_digest(given.encode(), wanted.encode())
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Of a body, so many bytes in so much time; what exceeds it ends the connection."""
+    left, is_whole = MAX_BODY_BYTES, False
+
+    async def take() -> Message:
+        nonlocal left, is_whole
+        if is_whole:  # from here on it only tells that the client has gone
+            return await receive()
+        message = await asyncio.wait_for(receive(), BODY_S)
+        left -= len(message.get("body", b""))
+        is_whole = not message.get("more_body", False)
+        if left < 0:
+            raise ConnectionError("the body of a request is too long")
+        return message
+
+    return take

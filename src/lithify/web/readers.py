@@ -1,0 +1,181 @@
+"""What is read of datasets and fleets, for all who look: watching costs no more for more of them.
+
+1. What there is to read of a dataset has a few *parts*. A part is read when somebody looks at it and what is
+   known is older than its age; who comes meanwhile waits for that one, and all get the same value. When
+   nobody looks, nothing is read.
+2. A dataset is read by one thread at a time, and so many at once over all datasets. Where many are looked at
+   together, each is read less often, so that there are at most `LOOKS_PER_S` in all; and so is what takes
+   long, so that it takes no more than a `SHARE` of the time.
+3. Reading also renders: what pages and JSON show of a part is made once, in the thread that has read it.
+4. What cannot be read keeps what was known last, and says why it is old.
+5. Of so many datasets something is kept; those that were looked at longest ago are forgotten.
+
+It all runs on one event loop, so nothing is locked but a dataset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from lithify.clock import Clock
+from lithify.defects import contained
+from lithify.errors import LithifyError
+from lithify.observe.secrets import concealed
+
+LOOKS_PER_S = 10.0
+MOST_AT_ONCE = 8
+SHARE = 0.1
+MAX_KEPT = 300
+"""Somewhat more than what is on the largest page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of one part."""
+
+    value: Any | None
+    """`None` before it could be read once."""
+    version: str
+    """Differs when what it shows does."""
+    at_ms: int
+    """When the value was read; wall-clock milliseconds, 0 for never."""
+    error: str = ""
+    """Why it could not be read last; empty when it could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that can be read of what is at a URL."""
+
+    name: str
+    age_s: float
+    """How old it may be while somebody looks."""
+    read: Callable[[Any], tuple[Any, str]]
+    """Read it of what was opened: what it shows, and its version."""
+
+
+class Source:
+    """What is at one URL: opened when it is read first."""
+
+    def __init__(self, open_source: Callable[[], Any], close: Callable[[Any], None], clock: Clock) -> None:
+        self._open = open_source
+        self._close = close
+        self._clock = clock
+        self._opened: Any = None
+        self._is_used = asyncio.Lock()
+        self._seen: dict[str, tuple[float, float, Seen]] = {}
+        """With the monotonic time at the end of the last try, and how long that took."""
+        self._reading: dict[str, asyncio.Task[Seen]] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._reading)
+
+    def known(self, part: Part) -> Seen | None:
+        """What is known of it, without reading."""
+        found = self._seen.get(part.name)
+        return None if found is None else found[2]
+
+    def look(self, part: Part, slots: asyncio.Semaphore, age_s: float) -> asyncio.Task[Seen] | None:
+        """See to it that it is read, unless what is known is young enough: then there is nothing to wait
+        for."""
+        reading = self._reading.get(part.name)
+        if reading is not None:
+            return reading
+        if (found := self._seen.get(part.name)) is not None:
+            read_s, took_s, _ = found
+            if self._clock.monotonic_s() - read_s < max(age_s, part.age_s, took_s / SHARE):
+                return None
+        task = asyncio.create_task(self._read(part, slots))
+        self._reading[part.name] = task
+        return task
+
+    async def _read(self, part: Part, slots: asyncio.Semaphore) -> Seen:
+        try:
+            async with self._is_used, slots:
+                began_s = self._clock.monotonic_s()
+                seen = await run_in_threadpool(self._read_in_thread, part)
+            ended_s = self._clock.monotonic_s()
+            self._seen[part.name] = (ended_s, ended_s - began_s, seen)
+            return seen
+        finally:
+            del self._reading[part.name]
+
+    def _read_in_thread(self, part: Part) -> Seen:
+        try:
+            with contained("reading for the dashboard"):
+                if self._opened is None:
+                    self._opened = self._open()
+                value, version = part.read(self._opened)
+        except LithifyError as error:
+            before = self.known(part)
+            why = concealed(str(error))
+            old, at_ms = (None, 0) if before is None else (before.value, before.at_ms)
+            return Seen(old, f"{at_ms} {why}", at_ms, why)
+        return Seen(value, version, self._clock.now_ms())
+
+    async def do(self, what: Callable[[Any], Any]) -> Any:
+        """Do something with it, and read it anew when somebody looks next. Raises what that raises."""
+
+        def run() -> Any:
+            with contained("an action of the dashboard"):
+                if self._opened is None:
+                    self._opened = self._open()
+                return what(self._opened)
+
+        async with self._is_used:
+            try:
+                return await run_in_threadpool(run)
+            finally:
+                self._seen = {name: (-math.inf, 0.0, seen) for name, (_, _, seen) in self._seen.items()}
+
+    def close(self) -> None:
+        """Nothing is read of it any more."""
+        if self._opened is not None:
+            self._close(self._opened)
+
+
+class Readers:
+    """The sources that are looked at now, by key."""
+
+    def __init__(self, clock: Clock, *, most: int = MAX_KEPT) -> None:
+        self._clock = clock
+        self._most = most
+        self._sources: OrderedDict[str, Source] = OrderedDict()
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
+
+    def source(
+        self, key: str, open_source: Callable[[], Any], close: Callable[[Any], None] = lambda opened: None
+    ) -> Source:
+        """The one of that key; when there is none, it is opened so when it is first read."""
+        found = self._sources.pop(key, None)
+        if found is None:
+            found = Source(open_source, close, self._clock)
+        self._sources[key] = found
+        for old in [key for key, source in self._sources.items() if not source.is_busy]:
+            if len(self._sources) <= self._most:
+                break
+            self._sources.pop(old).close()
+        return found
+
+    async def look(self, wanted: list[tuple[Source, Part]], patience_s: float) -> list[Seen | None]:
+        """What is known of each, new enough where that could be had in so many seconds; `None` where nothing
+        is. What was not done in time goes on."""
+        age_s = len(wanted) / LOOKS_PER_S
+        begun = [source.look(part, self._slots, age_s) for source, part in wanted]
+        tasks = {task for task in begun if task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=patience_s)
+        return [source.known(part) for source, part in wanted]
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        while self._sources:
+            self._sources.popitem()[1].close()

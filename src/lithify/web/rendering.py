@@ -1,0 +1,137 @@
+"""Pages from templates, and neutral blocks as HTML.
+
+Whatever a template is given is first cleared of secrets and then escaped, in one place: the environment's
+`finalize`, and autoescape. Only what was rendered here is `Markup`, and passes as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from lithify.observe.secrets import concealed
+from lithify.redaction import MASK, is_secret
+from lithify.views import text
+from lithify.views.blocks import Alarm, Block, Levels, Line, Lines, Table, Timeline
+from lithify.views.levels_picture import draw_levels
+from lithify.views.picture import Picture, svg
+from lithify.views.timeline_picture import draw_timeline
+from lithify.views.timeline_tables import timeline_tables
+
+MAX_TEXT_CHARS = 2000
+"""Of one text of anybody's, such as a key or an error."""
+
+
+def clean(value: Any) -> Any:
+    """A JSON value without secrets."""
+    if isinstance(value, str):
+        return concealed(value)
+    if isinstance(value, Mapping):
+        return {
+            concealed(str(name)): MASK
+            if inner and isinstance(inner, str) and is_secret(str(name))
+            else clean(inner)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [clean(inner) for inner in value]
+    return value
+
+
+def _told(value: Any) -> Any:
+    """What a template writes."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    if len(value) > MAX_TEXT_CHARS:
+        value = value[: MAX_TEXT_CHARS - 1] + "…"
+    return concealed(value)
+
+
+def ago(at_ms: int | None, now_ms: int) -> str:
+    """How long it is since then."""
+    return "–" if not at_ms else f"{text.duration(max(now_ms - at_ms, 0))} ago"
+
+
+def moment(at_ms: int | None) -> str:
+    """A time with its year and zone."""
+    if not at_ms:
+        return "–"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def share(value: float | None) -> str:
+    """A share of 1, in percent."""
+    return "–" if value is None else f"{value:.0%}"
+
+
+def is_alarm(value: object) -> bool:
+    """Whether a cell must not be overlooked."""
+    return isinstance(value, Alarm)
+
+
+def draw(picture: Picture) -> Markup:
+    """A picture in a page."""
+    return Markup(svg(picture, concealed))
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("lithify.web"),
+        autoescape=True,
+        finalize=_told,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "size": text.size,
+        "rate": text.rate,
+        "duration": text.duration,
+        "short_id": text.short_id,
+        "short_ids": text.short_ids,
+        "moment": moment,
+        "share": share,
+    }
+    made.globals |= {"ago": ago, "draw": draw, "max_shown": text.MAX_SHOWN}
+    made.tests |= {"alarm": is_alarm}
+    return made
+
+
+_ENVIRONMENT = _environment()
+
+
+def render(template: str, **given: Any) -> str:
+    """A page."""
+    return _ENVIRONMENT.get_template(template).render(**given)
+
+
+def render_blocks(blocks: Iterable[Block], *, with_tables: bool = True) -> Markup:
+    """Blocks one below the other; of very much, the first part. Without tables, a timeline is its picture."""
+    return Markup("\n").join(_render_block(block, with_tables) for block in blocks)
+
+
+def _render_block(block: Block, with_tables: bool) -> Markup:
+    match block:
+        case Table():
+            return _render("table", block)
+        case Line():
+            return _render("lines", Lines([block], ""))
+        case Lines():
+            return _render("lines", block)
+        case Levels():
+            return Markup('<figure class="wide" tabindex="0">{}</figure>').format(draw(draw_levels(block)))
+        case Timeline():
+            picture = draw(draw_timeline(block.plan, block.calendar, block.words))
+            figure = Markup('<figure class="wide" tabindex="0">{}</figure>').format(picture)
+            tables = timeline_tables(block.plan, block.calendar, block.words) if with_tables else ()
+            return Markup("\n").join([figure, *(_render("table", table) for table in tables)])
+
+
+def _render(macro: str, block: Table | Lines) -> Markup:
+    module = _ENVIRONMENT.get_template("blocks.html").module
+    made: Markup = getattr(module, macro)(block)
+    return made

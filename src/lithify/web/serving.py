@@ -1,0 +1,198 @@
+"""The dashboard as a server, until it is stopped: by itself, or beside a service, in a thread of its own.
+
+1. What cannot be is refused before anything is begun: no libraries, no token where others can reach it, an
+   address that nothing can listen on.
+2. As many connections as `MAX_CONNECTIONS`; who has not said within `HEADERS_S` what it wants is dropped.
+3. It waits for stores for a moment only, whatever commands do: it shows what it knew and says that it is old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lithify import client
+from lithify.clock import SystemClock
+from lithify.config.loading import overlaid
+from lithify.config.model import Config
+from lithify.errors import Refused
+from lithify.fleets import Fleet
+from lithify.observe.logs import FIELDS, LOGGER
+
+if TYPE_CHECKING:
+    from lithify.web.guard import Guard
+
+DEFAULT_PORT = 8090
+STORE_WAIT = "2s"
+MAX_CONNECTIONS = 300
+HEADERS_S = 10.0
+KEEP_ALIVE_S = 15
+BACKLOG = 128
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_log = logging.getLogger(LOGGER)
+
+
+def check(config: Config) -> None:
+    """`Refused` when it cannot be served as the settings say."""
+    try:
+        import jinja2
+        import starlette
+        import uvicorn
+    except ImportError as error:
+        raise Refused(
+            f"the dashboard needs {error.name}, which is not installed; install lithify[web]"
+        ) from None
+    del jinja2, starlette, uvicorn
+    token, least = config.web.token, _least_token_chars()
+    if token and len(token) < least:
+        raise Refused(f"web.token is too short to be a secret; take at least {least} characters at random")
+    if not token and config.web.host not in _LOOPBACK:
+        raise Refused(
+            f"on {config.web.host} anybody could look; set web.token (LITHIFY_WEB__TOKEN), "
+            "or leave web.host out"
+        )
+
+
+def _least_token_chars() -> int:
+    from lithify.web.guard import LEAST_TOKEN_CHARS
+
+    return LEAST_TOKEN_CHARS
+
+
+@contextmanager
+def served(urls: Sequence[str], fleet: str | None, config: Config) -> Iterator[str]:
+    """Serve them until the end of the block; where."""
+    check(config)
+    listening = _listen(config.web.host, DEFAULT_PORT if config.web.port is None else config.web.port)
+    host = f"[{config.web.host}]" if ":" in config.web.host else config.web.host
+    where = f"http://{host}:{listening.getsockname()[1]}/"
+    server = _Server(partial(_application, urls, fleet, config), listening)
+    server.start()
+    _log.info("the dashboard is served", extra={FIELDS: {"url": where}})
+    try:
+        yield where
+    finally:
+        server.stop()
+
+
+def _application(urls: Sequence[str], fleet: str | None, config: Config) -> Guard:
+    from lithify.web.app import application
+    from lithify.web.dashboard import Dashboard
+
+    patient = overlaid(config, {"service.store_wait": ("the dashboard", STORE_WAIT)})
+    of_fleet = None if fleet is None else Fleet(fleet, settings=patient)
+
+    opening, one_at_a_time = of_fleet and Fleet(of_fleet.url, settings=patient), threading.Lock()
+
+    def open_dataset(url: str) -> client.Dataset:
+        if opening is None or url in urls:
+            return client.open(url, settings=patient)
+        with one_at_a_time:  # the other one is read meanwhile
+            return opening.open(url)
+
+    dashboard = Dashboard(list(dict.fromkeys(urls)), open_dataset, of_fleet, SystemClock())
+    return application(dashboard, config.web.token, [config.web.host, *config.web.names.split(",")])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise Refused(
+            f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}; "
+            "give another port (web.port) or address (web.host)"
+        ) from error
+
+
+class _Server:
+    """One in a thread of its own, with its event loop."""
+
+    def __init__(self, make: Any, listening: socket.socket) -> None:
+        self._make = make
+        self._listening = listening
+        self._server: Any = None
+        self._is_made = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lithify-web", daemon=True)
+
+    def start(self) -> None:
+        """Returns when it is known whether it can be."""
+        self._thread.start()
+        self._is_made.wait()
+
+    def stop(self) -> None:
+        """Who is served just now is given a second."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._listening.close()
+
+    def _run(self) -> None:
+        import uvicorn
+
+        try:
+            options = uvicorn.Config(
+                _Lazy(self._make),
+                http=_protocol(),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=1,
+                h11_max_incomplete_event_size=32 << 10,
+            )
+            self._server = uvicorn.Server(options)
+        finally:
+            self._is_made.set()
+        asyncio.run(self._server.serve(sockets=[self._listening]))
+
+
+class _Lazy:
+    """Makes the application on the loop that it runs on, with the first request."""
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+        self._app: Guard | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._app is None:
+            self._app = self._make()
+        await self._app(scope, receive, send)
+
+
+def _protocol() -> Any:
+    """HTTP/1.1 as uvicorn speaks it, but for those who connect and say nothing."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Impatient(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait_for_the_next(HEADERS_S)
+
+        def on_response_complete(self) -> None:
+            self._waiting.cancel()
+            self._wait_for_the_next(HEADERS_S + KEEP_ALIVE_S)
+            super().on_response_complete()
+
+        def _wait_for_the_next(self, seconds: float) -> None:
+            before = self.cycle
+
+            def drop() -> None:
+                if self.cycle is before:
+                    self.transport.close()
+
+            self._waiting = self.loop.call_later(seconds, drop)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._waiting.cancel()
+            super().connection_lost(exc)
+
+    return Impatient

@@ -1,0 +1,91 @@
+"""`lithify group`, and logs whose settings name one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import lithify
+from lithify.errors import DatasetNotFound, Refused
+from lithify.store.urls import open_store
+from tests.cli.invoking import invoke, invoke_json
+from tests.datasets.kafka import logs
+from tests.datasets.kafka.folders import put_segments
+from tests.fuzz.running import run
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> str:
+    url = str(tmp_path / "group")
+    assert invoke_json("group", "init", url)["members"] == []
+    return url
+
+
+def test_a_reader_from_joining_to_leaving(group: str) -> None:
+    found = invoke_json("group", "join", "--at", "0=81240", "--at", "1=5", group, "warehouse")
+    (member,) = found["members"]
+    assert (member["name"], member["role"]) == ("warehouse", "reader")
+    assert found["thresholds"]["0"] == {"clean": 81240, "resolved": 0}
+    again = invoke_json("group", "join", "--at", "0=90000", "--at", "1=4", group, "warehouse")
+    assert again["members"][0]["incarnation"] == member["incarnation"]
+    assert again["thresholds"]["0"]["clean"] == 90000
+    assert again["thresholds"]["1"]["clean"] == 5, "what goes back lowers nothing"
+    shown = invoke("group", "show", group)
+    assert "90,000" in shown.stdout
+    assert invoke_json("group", "leave", group, "warehouse")["members"] == []
+    assert "no members yet" in invoke("group", "show", group).stdout
+
+
+def test_a_reader_that_starts_below_a_threshold_is_refused(group: str) -> None:
+    invoke_json("group", "join", "--at", "0=100", group, "first")
+    refused = invoke("group", "join", "--at", "0=99", group, "second")
+    assert refused.exit_code == 2
+    assert "comes too late" in refused.stderr
+    assert [m["name"] for m in invoke_json("group", "show", group)["members"]] == ["first"]
+
+
+def test_refusals(group: str, tmp_path: Path) -> None:
+    invoke_json("group", "join", "--at", "0=1", group, "reader")
+    for arguments, reason in (
+        (["init", group], "there is a group"),
+        (["show", str(tmp_path / "none")], "there is no group"),
+        (["join", group, "x"], "how far the reader is"),
+        (["join", "--at", "0", group, "x"], "PARTITION=OFFSET"),
+        (["join", "--at", "0=-1", group, "x"], "PARTITION=OFFSET"),
+        (["join", "--at", "0=1", "--at", "0=2", group, "x"], "given twice"),
+        (["join", "--at", "0=1", group, "a/b"], "is no name"),
+        (["leave", group, "nobody"], "has no member"),
+    ):
+        result = invoke("group", *arguments)
+        assert result.exit_code not in (0, 1)
+        assert reason in result.stderr
+
+
+def test_a_log_joins_with_its_first_round(group: str, tmp_path: Path) -> None:
+    folder = tmp_path / "orders-0"
+    segments = [[logs.data(n, ("a", str(n)), ("b", None))] for n in (0, 10, 20)]
+    put_segments(*open_store(str(folder)), segments)
+    url, at = f"kafka+file://{folder}", ["--set", f"kafka.group={group}"]
+    assert "needs a name" in invoke("plan", *at, url).stderr
+    at += ["--set", "kafka.member=eu"]
+    assert "no member as eu" in invoke("doctor", "--read-only", *at, url).stdout
+    assert run(["compact", *at, url]).exit_code == 0
+    (member,) = invoke_json("group", "show", group)["members"]
+    assert (member["name"], member["role"]) == ("eu", "copy")
+    assert member["marks"] == {"0": {"clean": 0, "resolved": 22}}
+    findings = json.loads(invoke("doctor", "--read-only", "--json", *at, url).stdout)
+    assert "eu is one of 1 member" in [f["says"] for f in findings if f["check"] == "group"]
+    assert "is a copy of the group" in invoke("group", "join", "--at", "0=1", group, "eu").stderr
+
+
+def test_the_library(tmp_path: Path) -> None:
+    group = lithify.Group(str(tmp_path / "group"))
+    with pytest.raises(DatasetNotFound):
+        group.show()
+    group.init()
+    assert group.join("warehouse", {0: 5}).document["thresholds"] == {"0": {"clean": 5, "resolved": 0}}
+    with pytest.raises(Refused, match="negative"):
+        group.join("warehouse", {0: -1})
+    assert group.leave("warehouse").document["members"] == []

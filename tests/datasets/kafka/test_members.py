@@ -1,0 +1,289 @@
+"""Copies of a log that belong to a group: what they say, and what they remove when."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pytest
+
+from lithify.compaction.finding import Finding
+from lithify.compaction.model import Compaction, Ledger
+from lithify.coordination.groups import GroupFiles
+from lithify.coordination.leadership import Leadership
+from lithify.datasets.kafka.checks import FROZEN_MS, check_log
+from lithify.datasets.kafka.dataset import LogCompaction, LogDataset
+from lithify.datasets.kafka.kernel.layout import CONTROL
+from lithify.datasets.kafka.layouts.segments import read_folder
+from lithify.datasets.kafka.members import LogMember
+from lithify.datasets.kafka.record_batches import decode
+from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.errors import StoreError
+from lithify.ids import RandomIds
+from lithify.service import one_shot
+from lithify.service.status import status
+from lithify.store.wrapped import Call
+from lithify.testing import ManualClock, MemoryStore
+from lithify.testing.engine import InlineEngine
+from lithify.testing.faulty import Fault, FaultyStore
+from lithify.watermarks.groups import Group, Marks, Role
+from lithify.watermarks.model import Member
+from tests.datasets.kafka import logs
+from tests.datasets.kafka.folders import put_segments, read_rows
+from tests.datasets.kafka.logs import Batch
+from tests.datasets.kafka.test_rounds import DAY_MS, NAME, NOW_MS, Topic, a_topic, published
+
+SEGMENTS: list[list[Batch]] = [
+    [logs.data(0, ("a", "1"), ("b", "1"), ("c", "1"))],
+    [logs.data(3, ("a", "2"), ("b", None), time=NOW_MS)],
+    [logs.data(5, ("d", "1"))],
+]
+TOMBSTONE = 4
+
+
+@dataclass
+class Copies:
+    """Copies of one log by name, and their group."""
+
+    clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
+    topics: dict[str, Topic] = field(default_factory=dict)
+
+    is_away: bool = False
+    """Whether marks cannot be written."""
+
+    def __post_init__(self) -> None:
+        self.memory = MemoryStore(self.clock)
+        self.files.begin()
+
+    @property
+    def files(self) -> GroupFiles:
+        return GroupFiles(FaultyStore(self.memory, self._fault), "group", self.clock, RandomIds())
+
+    def _fault(self, number: int, call: Call) -> Fault | None:
+        return Fault.FAIL_BEFORE if self.is_away and call.method in ("create", "replace") else None
+
+    @property
+    def group(self) -> Group:
+        return self.files.read()
+
+    def add(self, name: str, segments: list[list[Batch]] | None = None) -> None:
+        made = a_topic(SEGMENTS if segments is None else segments)
+        self.topics[name] = Topic(made.store, made.root, self.clock)
+
+    def opened(self, name: str) -> LogDataset:
+        topic = self.topics[name]
+        places = (topic.store, f"{topic.root}/{NAME}"), (topic.store, f"{topic.root}/out")
+        member = LogMember(self.files, name)
+        ids, settings = RandomIds(), KafkaSettings()
+        return LogDataset("kafka+memory://x", *places, self.clock, ids, settings, member=member)
+
+    def compact(self, name: str) -> list[int]:
+        """The offsets that are left in the compacted folder."""
+        dataset = self.opened(name)
+        assert one_shot.run(
+            dataset,
+            InlineEngine(),
+            self.clock,
+            RandomIds(),
+            Leadership(dataset, self.clock, RandomIds()),
+            planner=partial(dataset.propose, full=True),
+        ).started
+        return [row[0] for row in read_rows(self.topics[name].store, published(dataset))]
+
+    def adopt(self, name: str) -> None:
+        """A broker takes the compacted folder over."""
+        topic, folder = self.topics[name], published(self.opened(name))
+        found = {meta.key: topic.store.get(meta.key) for meta in topic.store.list(folder)}
+        self.clear(name)
+        for key, data in found.items():
+            topic.store.put(f"{topic.root}/{NAME}/{key.rpartition('/')[2]}", data)
+
+    def clear(self, name: str) -> None:
+        topic = self.topics[name]
+        for meta in list(topic.store.list(f"{topic.root}/{NAME}")):
+            topic.store.delete(meta.key)
+
+    def restore(self, name: str, segments: list[list[Batch]]) -> None:
+        """From a backup."""
+        self.clear(name)
+        put_segments(self.topics[name].store, f"{self.topics[name].root}/{NAME}", segments)
+
+    def a_day_later(self) -> None:
+        self.clock.advance_s(DAY_MS / 1000 + 60)
+
+    def rewrite_of(self, name: str) -> LogCompaction:
+        """The last step of its last round."""
+        dataset = self.opened(name)
+        ledger = dataset.ledger()
+        assert ledger is not None
+        found = ledger.get(dataset.state().rounds[NAME].done[-1])
+        assert found is not None
+        return found
+
+    def marks(self, name: str) -> Marks:
+        return self.group.members[name].marks[0]
+
+    def findings(self, name: str) -> list[Finding]:
+        now_ms = self.clock.now_ms()
+        found = check_log(
+            lambda: self.opened(name),
+            lambda dataset: status(dataset, now_ms, 60_000),
+            now_ms,
+        )
+        return [finding for finding in found if finding.check == "group"]
+
+
+@pytest.fixture
+def copies() -> Copies:
+    """Copy `a` was compacted and taken over, copy `b` was compacted only."""
+    made = Copies()
+    for name in ("a", "b"):
+        made.add(name)
+        made.compact(name)
+    made.adopt("a")
+    made.a_day_later()
+    return made
+
+
+def test_a_log_alone_removes_what_it_is_clean_past() -> None:
+    copies = Copies()
+    copies.add("a")
+    assert TOMBSTONE in copies.compact("a")
+    assert copies.marks("a") == Marks(clean=0, resolved=6)
+    copies.adopt("a")
+    copies.a_day_later()
+    assert copies.compact("a") == [2, 3, 5]
+    assert copies.marks("a") == Marks(clean=5, resolved=6)
+
+
+def test_a_tombstone_waits_for_a_copy_until_it_was_compacted_and_taken_over(copies: Copies) -> None:
+    assert TOMBSTONE in copies.compact("a")
+    assert copies.marks("a").clean == 5
+    assert copies.group.thresholds_of(0).clean == 0
+    copies.adopt("a")
+    notes = copies.opened("a")._waits(copies.opened("a").snapshot(), NAME)
+    assert notes == ["tombstones from offset 0 on wait for b"]
+    copies.adopt("b")
+    assert TOMBSTONE not in copies.compact("b")
+    assert copies.group.thresholds_of(0).clean == 5
+    assert TOMBSTONE not in copies.compact("a")
+
+
+def test_what_may_be_removed_stands_in_the_spec(copies: Copies) -> None:
+    copies.compact("a")
+    assert copies.rewrite_of("a").spec.terms.tombstones_below == 0
+
+
+def test_removing_the_slowest_unblocks(copies: Copies) -> None:
+    copies.compact("a")
+    copies.files.leave("b")
+    copies.adopt("a")
+    assert TOMBSTONE not in copies.compact("a")
+
+
+def test_a_reader_that_is_behind_keeps_a_tombstone(copies: Copies) -> None:
+    copies.files.leave("b")
+    copies.files.join(Member("warehouse", "1"), Role.READER, {0: 3})
+    assert TOMBSTONE in copies.compact("a")
+
+
+def test_markers_stay_while_another_copy_has_records_of_the_transaction() -> None:
+    segments = [
+        [logs.in_transaction(0, ("a", "1"), id=1), logs.marker(1, id=1, commit=True)],
+        [logs.data(2, ("a", "2"), time=NOW_MS)],
+        [logs.data(3, ("d", "1"))],
+    ]
+    copies = Copies()
+    for name in ("a", "b"):
+        copies.add(name, segments)
+        copies.compact(name)
+        assert copies.marks(name).resolved == 0
+    copies.adopt("a")
+    copies.a_day_later()
+
+    def markers(name: str) -> int:
+        topic, folder = copies.topics[name], published(copies.opened(name))
+        data = b"".join(topic.store.get(one.key) for one in read_folder(topic.store, folder).segments)
+        batches = decode(data, "log").batches
+        return int((batches[batches["attributes"] & CONTROL != 0]["count"]).sum())
+
+    copies.compact("a")
+    assert copies.marks("a").resolved == 4
+    assert markers("a") == 1
+    copies.adopt("b")
+    copies.compact("b")
+    copies.adopt("a")
+    copies.a_day_later()
+    copies.compact("a")
+    assert markers("a") == 0
+
+
+def test_a_log_that_was_restored_is_another_incarnation(copies: Copies) -> None:
+    copies.compact("a")
+    before = copies.group.members["a"].member.incarnation
+    copies.restore("a", SEGMENTS)
+    assert TOMBSTONE in copies.compact("a")
+    assert copies.group.members["a"].member.incarnation != before
+    assert copies.marks("a").clean == 0
+
+
+def test_a_log_that_comes_too_late_removes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """What it lacks may be gone everywhere."""
+    copies = Copies()
+    copies.add("a")
+    copies.compact("a")
+    copies.adopt("a")
+    copies.a_day_later()
+    copies.compact("a")
+    copies.add("late", [SEGMENTS[0], [logs.data(3, ("a", "2"))]])
+    with caplog.at_level(logging.WARNING):
+        copies.compact("late")
+    assert "comes too late" in caplog.text
+    assert "late" not in copies.group.members
+    terms = copies.rewrite_of("late").spec.terms
+    assert (terms.tombstones_below, terms.markers_below) == (0, 0)
+    (finding,) = copies.findings("late")
+    assert "no member as late" in finding.says
+
+
+def test_what_the_doctor_says_of_a_group(copies: Copies) -> None:
+    copies.compact("a")
+    assert [finding.severity.value for finding in copies.findings("a")] == ["ok"]
+    copies.clock.advance_s(FROZEN_MS / 1000 + 60)
+    said = [finding.says for finding in copies.findings("a")]
+    assert said[0] == "a is one of 2 members"
+    assert said[1].startswith("partition 0: tombstones from offset 0 on have waited for b for 7d")
+
+
+def test_a_place_in_the_group_that_was_lost_since_is_refused(copies: Copies) -> None:
+    copies.files.leave("b")
+    copies.compact("a")
+    dataset, last, ledger = copies.opened("a"), copies.rewrite_of("a"), Ledger()
+    state = dataset.state()
+    found = state.rounds[NAME]
+    before = replace(state, rounds={NAME: replace(found, done=found.done[:2])})
+    snapshot = replace(dataset.snapshot(), state=before)
+    assert dataset.validate(last, snapshot, ledger) is None
+    copies.files.leave("a")
+    reason = dataset.validate(last, replace(snapshot, group=copies.group), ledger)
+    assert reason is not None
+    assert "its place in the group" in reason
+
+
+def test_who_dies_before_it_has_said_anything_says_it_when_it_commits_again(copies: Copies) -> None:
+    dataset = copies.opened("a")
+    for step in range(2):
+        (proposal,) = dataset.propose(dataset.snapshot(), Ledger(), full=True).proposals
+        compaction = Compaction(RandomIds().ulid(copies.clock.now_ms() + step), proposal.spec)
+        for work in dataset.prepare(compaction, dataset.snapshot()).works:
+            work.function(work.argument)
+        epoch = dataset.take_epoch()
+        if step:
+            copies.is_away = True
+            with pytest.raises(StoreError):
+                dataset.commit([compaction], epoch)
+            copies.is_away = False
+            assert copies.marks("a").clean == 0
+        assert dataset.commit([compaction], epoch) == {compaction.id: None}
+    assert copies.marks("a").clean == 5
