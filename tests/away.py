@@ -13,6 +13,8 @@ from tests.datasets.iceberg.rest import serve_rest
 from tests.processes.lakes import Lake
 from tests.store.flaky import Asked, Fault, proxy
 
+VARIABLE = "PYICEBERG_CATALOG__LAKE__"
+
 
 @dataclass(frozen=True)
 class AwayCatalog:
@@ -32,8 +34,7 @@ def _rest(lake: Lake, fault: Fault) -> Iterator[AwayCatalog]:
         return fault if is_away.is_set() else Fault.NONE
 
     with serve_rest(lake.catalog) as rest, proxy(rest.uri, choose) as uri:
-        variable = "PYICEBERG_CATALOG__LAKE__"
-        given = {f"{variable}TYPE": "rest", f"{variable}URI": uri}
+        given = {f"{VARIABLE}TYPE": "rest", f"{VARIABLE}URI": uri}
         try:
             yield AwayCatalog({**lake.environment, **given}, is_away.set, is_away.clear)
         finally:
@@ -42,7 +43,10 @@ def _rest(lake: Lake, fault: Fault) -> Iterator[AwayCatalog]:
 
 @contextmanager
 def _sql(lake: Lake) -> Iterator[AwayCatalog]:
-    path = str(lake.catalog.properties["uri"]).removeprefix("sqlite:///")
+    uri = str(lake.catalog.properties["uri"])
+    path = uri.removeprefix("sqlite:///")
+    # PyIceberg takes a database that is locked for one without tables first, and SQLite waits by itself.
+    environment = {**lake.environment, f"{VARIABLE}URI": f"{uri}?timeout=0.2"}
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=60)) as other:
 
         def come_back() -> None:
@@ -50,7 +54,7 @@ def _sql(lake: Lake) -> Iterator[AwayCatalog]:
                 other.rollback()
 
         try:
-            yield AwayCatalog(lake.environment, lambda: other.execute("BEGIN EXCLUSIVE"), come_back)
+            yield AwayCatalog(environment, lambda: other.execute("BEGIN EXCLUSIVE"), come_back)
         finally:
             come_back()
 

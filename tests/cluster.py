@@ -18,7 +18,7 @@ import pyspark
 
 from lithify.engine.java import find_java
 from lithify.usercache import cache_folder
-from tests.engine.waiting import python_path
+from tests.engine.waiting import python_path, spark_archive
 
 HOME = Path(pyspark.__file__).parent
 START_LIMIT_S = 150.0
@@ -26,7 +26,6 @@ STOP_LIMIT_S = 60.0
 CORES = os.cpu_count() or 1
 _ADDRESS = ("--host", "127.0.0.1", "--webui-port", "0")
 Server = tuple[Path, subprocess.Popen[bytes]]
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOG_CONFIG = """\
 rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = stderr
@@ -108,7 +107,7 @@ def cluster_conf() -> dict[str, str]:
     """Settings with which executors of this machine can import the tests."""
     return {
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": _SHORT_LIVED,
+        "spark.executor.extraJavaOptions": _short_lived(),
         "spark.executorEnv.PYTHONPATH": python_path(),
     }
 
@@ -126,7 +125,7 @@ def connect_server(folder: Path, conf: Mapping[str, str]) -> Iterator[str]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.python.daemon.module": "lithify.engine.daemon",
         "spark.python.task.killTimeout": "100ms",
-        "spark.driver.extraJavaOptions": f"{_SHORT_LIVED} {_log_option(folder)}",
+        "spark.driver.extraJavaOptions": f"{_short_lived()} {_log_option(folder)}",
         **conf,
     }
     command = ["org.apache.spark.deploy.SparkSubmit"]
@@ -163,6 +162,13 @@ def _server(folder: Path, name: str, arguments: list[str], *, cores: Sequence[in
             process.wait()
 
 
+def _short_lived() -> str:
+    """Options of JVMs that had better start soon than run fast."""
+    archive = spark_archive()
+    shared = f" -XX:SharedArchiveFile={archive}" if archive.exists() else ""
+    return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC{shared}"
+
+
 def _environment(folder: Path) -> dict[str, str]:
     _, java_home = find_java(os.environ, cache_folder(os.environ))
     return {
@@ -172,7 +178,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_DAEMON_MEMORY": "640m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{_SHORT_LIVED} {_log_option(folder)}",
+        "SPARK_DAEMON_JAVA_OPTS": f"{_short_lived()} {_log_option(folder)}",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": python_path(),
     }

@@ -5,37 +5,42 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lithify.engine.settings import usable_cpus
 from lithify.engine.spark import SparkEngine
+from tests.engine.waiting import spark_archive
 from tests.judge.iceberg_java import IcebergJava, iceberg_java
+from tests.making import class_archive, kernel, make
 from tests.s3 import S3, serve_s3
 
 os.environ.setdefault("LITHIFY_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
 # A shell that runs the suite in the background has it ignore Ctrl-C, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-WARM_UPS = {
-    "lithify.datasets.slatedb.dataset": "lithify.datasets.slatedb.kernel.warm_up",
-    "lithify.datasets.kafka.record_batches": "lithify.datasets.kafka.warm_up",
+KERNELS = {
+    "lithify.datasets.slatedb.dataset": kernel("slatedb", "lithify.datasets.slatedb.kernel.warm_up"),
+    "lithify.datasets.kafka.record_batches": kernel("kafka", "lithify.datasets.kafka.warm_up"),
 }
-"""What compiles the kernel that a module needs."""
+"""What a module needs."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more process than there are processors: many tests wait, for clocks, servers and processes."""
+    return usable_cpus() + 1
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Compile the kernels once, before the first test that may need one: that takes half a minute of two
-    cores' time, longer on a busy machine, and no test's time limit is meant for that."""
+    """Make what takes long, before the first test that may need it: half a minute of two cores' time, longer
+    on a busy machine, and no test's time limit is meant for that. Few tests are not worth an archive."""
     if not session.items or session.config.option.collectonly:
         return
-    for used, warm_up in WARM_UPS.items():
-        if used in sys.modules:
-            code = f"from {warm_up} import warm_up; warm_up()"
-            subprocess.run([sys.executable, "-c", code], check=False)
+    archives = [class_archive(spark_archive())] if hasattr(session.config, "workerinput") else []
+    make([*(made for used, made in KERNELS.items() if used in sys.modules), *archives])
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
+from typer.main import get_command
 
 from lithify.cli.main import app
+
+COMMAND: Any = get_command(app)
+"""Made once: Typer's own runner makes it anew for each call, which takes longer than most commands."""
 
 
 def invoke(*arguments: str | Path) -> Result:
     """Run `lithify` with these arguments. What it does not foresee is raised."""
     with logging_as_before():
-        return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+        return CliRunner().invoke(COMMAND, [str(a) for a in arguments], catch_exceptions=False)
 
 
 def invoke_json(*arguments: str | Path) -> Any:

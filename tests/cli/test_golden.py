@@ -11,11 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 from pyiceberg.table import Table
 
-from lithify.cli.main import app
-from tests.cli.invoking import invoke
+from tests.cli.invoking import COMMAND, invoke
 from tests.datasets.iceberg.tables import ARROW, DAY, START, new_catalog, new_table
 from tests.datasets.kafka.test_commands import make_log
 from tests.fuzz.running import run
@@ -153,8 +151,7 @@ def test_of_a_log(tmp_path: Path, check: Callable[[str, str], None]) -> None:
 
 
 def test_help(check: Callable[[str, str], None]) -> None:
-    command = typer.main.get_command(app)
-    names = [[], *([name] for name in command.commands)]  # type: ignore[attr-defined]
+    names = [[], *([name] for name in COMMAND.commands)]
     check("help", "\n".join(invoke(*name, "--help").output for name in names))
 
 

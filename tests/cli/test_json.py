@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 from lithify.cli.doctor import UNHEALTHY
-from lithify.cli.main import app
 from lithify.compaction.lease import Lease
-from tests.cli.invoking import invoke
+from tests.cli.invoking import COMMAND, invoke
 from tests.compacting import dataset_at
 from tests.datasets.iceberg.running import dataset_of
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
@@ -126,11 +124,14 @@ def test_documents_of_databases_and_of_settings(place: Path) -> None:
 
 
 def test_every_command_with_json_is_documented() -> None:
-    command: Any = typer.main.get_command(app)
-    leaves = {
-        name if not hasattr(sub, "commands") else f"{name} {leaf}": found
-        for name, sub in command.commands.items()
-        for leaf, found in getattr(sub, "commands", {name: sub}).items()
-    }
-    with_json = {name for name, sub in leaves.items() if any("--json" in p.opts for p in sub.params)}
+    with_json = {name for name, sub in leaves(COMMAND) if any("--json" in p.opts for p in sub.params)}
     assert with_json == {name for name, _ in documented()}
+
+
+def leaves(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """The commands in a group and in its groups, by their whole names."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command

@@ -6,17 +6,15 @@ import json
 import logging
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import Result
+from click.testing import Result
 
 from lithify.compaction.finding import problem
 from lithify.observe.logs import FIELDS, LOGGER, set_up_logs
+from tests import serving
 from tests.cli.invoking import invoke, logging_as_before
 from tests.engine.waiting import child_environment
 from tests.judge.official import Put, open_db
@@ -99,7 +97,7 @@ def test_a_catalog_that_cannot_be_opened(options: dict[str, str]) -> None:
 def indiscreet() -> Iterator[str]:
     """A catalog that answers with the token it was sent."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(serving.Handler):
         def do_GET(self) -> None:
             said = f"the token {self.headers['Authorization'].split()[1]} has expired"
             data = json.dumps({"error": {"message": said, "type": "NotAuthorized", "code": 401}}).encode()
@@ -108,18 +106,8 @@ def indiscreet() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving.serving(Handler) as url:
+        yield url
 
 
 def test_a_message_of_others_that_shows_a_secret_we_know(indiscreet: str) -> None:

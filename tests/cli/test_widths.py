@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 
 from lithify import client
-from lithify.cli.main import app
 from lithify.clock import SystemClock
 from lithify.compaction.finding import Finding, ok
 from lithify.coordination.leadership import Leadership
 from lithify.doctor import setup
 from lithify.ids import RandomIds
-from tests.cli.invoking import invoke
+from tests.cli.invoking import COMMAND, invoke
 from tests.cli.test_golden import CHANGING, compare, make_database, make_table, steady
 from tests.compacting import dataset_at
 from tests.fuzz.running import run
@@ -133,7 +131,6 @@ def test_of_a_table(folder: Path, request: pytest.FixtureRequest) -> None:
 
 
 def test_help(request: pytest.FixtureRequest, folder: Path) -> None:
-    command = typer.main.get_command(app)
-    names = [[], *([name] for name in command.commands)]  # type: ignore[attr-defined]
+    names = [[], *([name] for name in COMMAND.commands)]
     texts = [at_width(80, *name, "--help") for name in names]
     compare(request, "widths-help", steady("\n".join(texts), folder))

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 from prometheus_client.metrics import MetricWrapperBase
 
-from lithify.cli.main import app
 from lithify.compaction.model import State
 from lithify.datasets.iceberg.expire import Outcome
 from lithify.observe.metrics import FAILURES, Metrics
 from lithify.testing import ManualClock
+from tests.cli.invoking import COMMAND
 from tests.datasets.slatedb.trees import EMPTY
 from tests.metrics.test_metrics import DATASET, URL, names_of
 
@@ -106,9 +105,8 @@ def test_there_are_commands() -> None:
 @pytest.mark.parametrize(("file", "line"), sorted(commands()))
 def test_commands_and_options_exist(file: str, line: str) -> None:
     name, *words = shlex.split(line)
-    command: Any = typer.main.get_command(app)
-    assert name in command.commands, file
-    known = {opt for p in command.commands[name].params for opt in p.opts}
+    assert name in COMMAND.commands, file
+    known = {opt for p in COMMAND.commands[name].params for opt in p.opts}
     assert {word for word in words if word.startswith("--")} <= known, file
 
 

@@ -6,22 +6,21 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 
 from lithify import errors
 from lithify.cli.config import as_toml
 from lithify.cli.doctor import UNHEALTHY
-from lithify.cli.main import app
 from lithify.cli.running import INTERRUPTED, TERMINATED
 from lithify.config.loading import FILE_VARIABLE, load
 from lithify.config.model import options
 from lithify.datasets.registry import config_type
 from lithify.engine.settings import PRELOAD_VARIABLE
 from lithify.usercache import CACHE_VARIABLE
+from tests.cli.invoking import COMMAND
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
@@ -30,8 +29,13 @@ TABLES = tuple(name for name, default in SETTINGS.items() if isinstance(default,
 """Settings whose keys are the user's."""
 
 
-def commands() -> Iterator[tuple[str, str]]:
+@cache
+def commands() -> tuple[tuple[str, str], ...]:
     """Every command line that a document shows, with the document's name."""
+    return tuple(sorted(set(_shown())))
+
+
+def _shown() -> Iterator[tuple[str, str]]:
     for document in DOCUMENTS:
         text = document.read_text().replace("\\\n", " ")
         for line in text.splitlines():
@@ -46,9 +50,9 @@ def is_setting(name: str) -> bool:
     return name in SETTINGS or name.startswith(tuple(f"{table}." for table in TABLES))
 
 
-@pytest.mark.parametrize(("document", "line"), sorted(set(commands())))
+@pytest.mark.parametrize(("document", "line"), commands())
 def test_commands_and_options_exist(document: str, line: str) -> None:
-    command: Any = typer.main.get_command(app)
+    command = COMMAND
     words = shlex.split(re.sub(r"\$\([^)]*\)", "x", line))[1:]
     while hasattr(command, "commands") and words:
         known = {opt for p in command.params for opt in (*p.opts, *p.secondary_opts)}
@@ -74,9 +78,8 @@ def test_there_is_something_to_check() -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    command: Any = typer.main.get_command(app)
     shown = {line.split()[1] for document, line in commands() if document == "README.md"}
-    assert set(command.commands) <= shown
+    assert set(COMMAND.commands) <= shown
 
 
 def test_the_settings_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,14 +54,21 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def spark_archive(folder: Path | None = None) -> Path:
+    """Where the class archive is, or will be, in this cache folder, or else in that of the tests."""
+    cache = cache_folder(os.environ)
+    java, _ = find_java(os.environ, cache)
+    return archive_path(folder or cache, java, Path(pyspark.__file__).parent, pyspark.__version__)
+
+
 def settled_cache(folder: Path) -> Path:
-    """A cache folder in which the class archive was tried just now: no session that closes begins to make
-    it, which would go on in the background for a while."""
-    java, _ = find_java(os.environ, cache_folder(os.environ))
-    spark = Path(pyspark.__file__).parent
-    note = archive_path(folder, java, spark, pyspark.__version__).with_suffix(".attempt")
-    note.parent.mkdir(parents=True)
-    note.touch()
+    """A cache folder with the class archive of the tests, if there is one, and in which it was tried just
+    now: no session that closes begins to make it, which would go on in the background for a while."""
+    path = spark_archive(folder)
+    path.parent.mkdir(parents=True)
+    path.with_suffix(".attempt").touch()
+    if spark_archive().exists():
+        path.symlink_to(spark_archive())
     return folder
 
 

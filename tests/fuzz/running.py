@@ -18,14 +18,11 @@ from typing import Any
 from unittest import mock
 
 from click.testing import CliRunner, Result
-from typer.main import get_command
 
-from lithify.cli.main import app
 from lithify.clock import SystemClock
 from lithify.testing.engine import InlineEngine
-from tests.cli.invoking import logging_as_before
+from tests.cli.invoking import COMMAND, logging_as_before
 
-_COMMAND = get_command(app)
 LOOKS = 24
 MAX_WAITS_S = 7200.0
 
@@ -110,5 +107,4 @@ def without_waiting() -> Iterator[None]:
 def run(arguments: Sequence[str]) -> Result:
     """Run `lithify` with these arguments. What it does not foresee is raised."""
     with without_waiting():
-        # Typer has a copy of click, and would make the command anew each time.
-        return CliRunner().invoke(_COMMAND, list(arguments), catch_exceptions=False)  # type: ignore[arg-type]
+        return CliRunner().invoke(COMMAND, list(arguments), catch_exceptions=False)

@@ -13,6 +13,7 @@ from pyiceberg.utils.config import Config
 
 import lithify
 from lithify import events
+from lithify.datasets.iceberg import catalog_requests
 from lithify.errors import DatasetNotFound
 from lithify.events import Event
 from lithify.testing.engine import InlineEngine
@@ -21,6 +22,7 @@ from tests.away import HOW
 from tests.cli.invoking import invoke
 from tests.flaky import FAIR, Site
 from tests.judge.official import Put, open_db
+from tests.outages import notice_soon
 from tests.processes.lakes import Lake, s3_properties
 
 SETTINGS = {
@@ -51,6 +53,14 @@ class Seen:
 
 def committed(url: str) -> Callable[[Event], bool]:
     return lambda event: isinstance(event, events.Committed) and event.dataset.endswith(url)
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hangs is noticed and cut off soon."""
+    notice_soon(monkeypatch)
+    monkeypatch.setattr(catalog_requests, "READ_S", 2.0)
+    monkeypatch.setenv("AWS_READ_TIMEOUT", "2s")
 
 
 @pytest.fixture
@@ -187,8 +197,7 @@ def test_a_command_waits_for_a_catalog_and_says_so(
     with HOW[how](lake) as catalog:
         know(monkeypatch, catalog.environment)
         catalog.fall_away()
-        # PyIceberg takes a database that is locked for one without tables first, and SQLite waits by itself.
-        is_back = threading.Timer(14.0 if how.startswith("SQL") else 7.0, catalog.come_back)
+        is_back = threading.Timer(4.0, catalog.come_back)
         is_back.start()
         found = invoke("plan", lake.url)
         is_back.join()

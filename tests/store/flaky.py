@@ -8,13 +8,12 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import urlsplit
 
+from tests import serving
 from tests.s3 import S3
 
 _NOT_PASSED = ("content-length", "transfer-encoding", "connection", "date", "server")
@@ -68,14 +67,6 @@ def first(count: int, fault: Fault, method: str, within: str = "") -> Choose:
     return choose
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are what this is about."""
-
-
 @contextmanager
 def flaky(s3: S3, choose: Choose, asked: list[Asked] | None = None) -> Iterator[dict[str, str]]:
     """The options that reach `s3` through a proxy with faults; `asked` collects the requests."""
@@ -88,8 +79,10 @@ def proxy(endpoint: str, choose: Choose, asked: list[Asked] | None = None) -> It
     """The endpoint of a proxy with faults before another; `asked` collects the requests."""
     over, lock = threading.Event(), threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Handler(serving.Handler):
+        def handle(self) -> None:
+            with suppress(OSError):  # clients that hang up are what this is about
+                super().handle()
 
         def _handle(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -146,16 +139,8 @@ def proxy(endpoint: str, choose: Choose, asked: list[Asked] | None = None) -> It
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle  # names given by the base class
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = _Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        over.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving.serving(Handler) as url:
+        try:
+            yield url
+        finally:
+            over.set()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
 from lithify.errors import ObjectNotFound, Refused, StoreError
 from lithify.store.endpoints import Endpoint, is_payload_unsigned
 from lithify.store.urls import open_store
+from tests import serving
 
 KEYS = {
     "s3://bucket": {"aws_access_key_id": "id", "aws_secret_access_key": "key", "aws_region": "us-east-1"},
@@ -60,26 +58,16 @@ class Server:
 
 @pytest.fixture(scope="module")
 def listening() -> Iterator[Server]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(serving.Handler):
         def do_GET(self) -> None:
             seen.paths.append(self.path)
             self.send_response(404)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    serving = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    seen = Server(f"http://127.0.0.1:{serving.server_port}")
-    thread = threading.Thread(target=serving.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving.serving(Handler) as url:
+        seen = Server(url)
         yield seen
-    finally:
-        serving.shutdown()
-        serving.server_close()
-        thread.join()
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import http.client
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,6 +16,7 @@ from lithify.store.multipart import PART_BYTES
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionConflict, VersionedFiles
+from tests import serving
 from tests.s3 import S3
 
 Answer = Callable[["Request"], tuple[int, bytes] | None]
@@ -50,9 +50,7 @@ def between(
     Gives the options that reach the proxy.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(serving.Handler):
         def _handle(self) -> None:
             request = Request(self, s3.endpoint)
             replaced = answer(request)
@@ -82,18 +80,8 @@ def between(
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle  # names given by the base class
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield {**s3.options, "aws_endpoint": f"http://127.0.0.1:{server.server_port}"}
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving.serving(Handler) as url:
+        yield {**s3.options, "aws_endpoint": url}
 
 
 def versions(store: ObjectStore) -> VersionedFiles:

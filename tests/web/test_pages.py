@@ -22,6 +22,8 @@ from lithify.testing.engine import InlineEngine
 from lithify.web.bars import draw_bars
 from lithify.web.dashboard import PER_PAGE, TABS, id_of
 from tests.cli.invoking import invoke_json
+from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
+from tests.datasets.kafka.test_commands import make_log
 from tests.web.dashboards import BEARER, ORIGIN, TOKEN, page_of, read, shown, write_database
 
 
@@ -98,6 +100,36 @@ def test_json_is_what_the_commands_print(database: str) -> None:
         (listed,) = client.get("/api/datasets").json()["datasets"]
         assert (listed["id"], listed["url"]) == (id_of(database), database)
         assert listed["summary"]["state"] == "at rest"
+
+
+def test_a_table_is_drawn_over_time_with_its_zone(tmp_path: Path) -> None:
+    append(new_table(new_catalog(tmp_path, name="lake")), make_rows(5))
+    url, settings = "iceberg://lake/db.events", {"store_options.uri": f"sqlite:///{tmp_path}/catalog.db"}
+    with shown([url], open_dataset=lambda wanted: lithify.open(wanted, settings=settings)) as client:
+        dataset, plan = (client.get(page_of(url, tab)).text for tab in ("", "plan"))
+        for html in (dataset, plan):
+            told = read(html).text
+            assert "chunks of one day (UTC)" in told
+            assert "2025-01-01" in told
+            assert re.search(r'<rect class="(awaiting|compacted|skipped)"', html)
+        assert "<caption>Timeline: chunks of one day, UTC</caption>" in plan
+        assert "of 1 datasets" in read(client.get("/").text).text
+        for command in ("status", "plan"):
+            printed = invoke_json(command, url, "--store-option", f"uri=sqlite:///{tmp_path}/catalog.db")
+            assert lasting(client.get(f"/api{page_of(url, command)}").json()) == lasting(printed)
+
+
+def test_a_log_is_shown_as_its_kind_says(tmp_path: Path) -> None:
+    url = f"kafka+file://{make_log(tmp_path / 'backup' / 'orders-0')}"
+    with shown([url]) as client:
+        assert url in read(client.get("/").text).text
+        for tab in TABS:
+            answer = client.get(page_of(url, tab))
+            assert (answer.status_code, "It cannot be read" in answer.text) == (200, False), answer.text
+        for command in ("status", "plan"):
+            assert (
+                client.get(f"/api{page_of(url, command)}").json().keys() == invoke_json(command, url).keys()
+            )
 
 
 def lasting(document: dict[str, Any]) -> dict[str, Any]:
@@ -375,3 +407,13 @@ def test_a_fleet_its_queues_and_its_datasets(tmp_path: Path, database: str) -> N
         assert client.get("/api/queues/small").json()["name"] == "small"
         assert client.get("/api/fleet/datasets").json() == invoke_json("fleet", "list", fleet.url)
         assert client.get("/api/queues/none").status_code == 404
+
+
+def test_what_of_a_fleet_cannot_be_looked_up_is_said(tmp_path: Path, database: str) -> None:
+    fleet = lithify.Fleet(str(tmp_path / "fleet"))
+    fleet.init()
+    fleet.add(database, "iceberg://nowhere/ns.*")
+    with shown([], fleet=fleet) as client:
+        told = read(client.get("/").text).text
+    assert database in told
+    assert "Not all can be shown: iceberg://nowhere/ns.*" in told

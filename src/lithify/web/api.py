@@ -20,7 +20,7 @@ from lithify.errors import LithifyError, Refused, StoreUnavailable
 from lithify.observe.secrets import concealed
 from lithify.web.actions import ACTIONS, act
 from lithify.web.dashboard import Dashboard, Wanted, asked_of_list, id_of
-from lithify.web.facts import DATASETS, FLEET, HISTORY, PLAN, STATUS, Rendered, StatusFacts
+from lithify.web.facts import FLEET, HISTORY, LIST, PLAN, STATUS, Rendered, StatusFacts
 from lithify.web.readers import Part, Seen
 from lithify.web.rendering import clean
 
@@ -95,7 +95,7 @@ class Api:
 
     async def fleet_datasets(self, request: Request) -> Response:
         """What `lithify fleet list` prints."""
-        wanted = Wanted([(self._dashboard.fleet_source, DATASETS)], PATIENCE_S)
+        wanted = Wanted([(self._dashboard.fleet_source, LIST)], PATIENCE_S)
         (seen,) = await self._dashboard.look(wanted)
         return _document(seen)
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from lithify.client import Dataset
 from lithify.clock import Clock
 from lithify.fleets import Fleet
-from lithify.web.facts import DATASETS, FLEET, HISTORY, LAST, PLAN, STATUS, Rendered, Rules
+from lithify.web.facts import DATASETS, FLEET, HISTORY, LAST, PLAN, STATUS, FleetDatasets, Rules
 from lithify.web.readers import Part, Readers, Seen, Source
 
 PER_PAGE = 100
@@ -108,7 +108,9 @@ class Dashboard:
         (seen,) = await self.look(Wanted([(self.fleet_source, DATASETS)], PATIENCE_S))
         if seen is None:
             return {}, "the datasets of the fleet are being looked up"
-        return (seen.value.facts if isinstance(seen.value, Rendered) else {}), seen.error
+        if not isinstance(seen.value, FleetDatasets):
+            return {}, seen.error
+        return seen.value.rules, seen.error or seen.value.problems
 
     # What pages show
 

@@ -9,6 +9,7 @@
 | `LAST`     | the newest of these    | overview                              |
 | `FLEET`    | `lithify fleet status` | fleet, queues                         |
 | `DATASETS` | `lithify fleet list`   | overview of a fleet                   |
+| `LIST`     | all it prints          | only as JSON: thousands are slow      |
 """
 
 from __future__ import annotations
@@ -155,8 +156,14 @@ def _fleet(fleet: Fleet) -> tuple[Any, str]:
 
 def _datasets(fleet: Fleet) -> tuple[Any, str]:
     rules, problems = fleet.datasets()
+    said = "; ".join(f"{pattern}: {error}" for pattern, error in problems.items())
+    return FleetDatasets(rules, said), _version({"urls": list(rules), "problems": said})
+
+
+def _list(fleet: Fleet) -> tuple[Any, str]:
+    rules, problems = fleet.datasets()
     shown = show_datasets(fleet.catalog().catalog, rules, problems)
-    return _rendered(shown, rules, with_html=False), _version(shown.document)
+    return _rendered(shown, None, with_html=False), _version(shown.document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +177,22 @@ class FleetFacts:
 Rules = Mapping[str, Rule]
 """The datasets of a fleet."""
 
+
+@dataclass(frozen=True, slots=True)
+class FleetDatasets:
+    """The datasets of a fleet, and what could not be looked up."""
+
+    rules: Rules
+    problems: str
+
+
 STATUS = Part("status", 3.0, _status)
 PLAN = Part("plan", 10.0, _plan)
 HISTORY = Part("history", 30.0, _history)
 LAST = Part("last", 60.0, _last)
 FLEET = Part("fleet", 3.0, _fleet)
 DATASETS = Part("datasets", 60.0, _datasets)
+LIST = Part("list", 60.0, _list)
 
 
 def _rendered(shown: Shown, facts: Any, *, with_html: bool = True) -> Rendered:

@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,6 +24,8 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest, CommitTableResponse, Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+
+from tests import serving
 
 Document = dict[str, Any]
 _STATUS: dict[type[Exception], int] = {
@@ -135,12 +136,7 @@ def serve_rest(backend: Catalog) -> Iterator[RestCatalog]:
     """A client of a server for `backend`."""
     endpoints = Endpoints(backend)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Quiet."""
-
+    class Handler(serving.Handler):
         def do_GET(self) -> None:
             self._run()
 
@@ -164,13 +160,5 @@ def serve_rest(backend: Catalog) -> Iterator[RestCatalog]:
             if self.command != "HEAD":
                 self.wfile.write(data)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield RestCatalog("test", uri=f"http://127.0.0.1:{server.server_port}")
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving.serving(Handler) as url:
+        yield RestCatalog("test", uri=url)

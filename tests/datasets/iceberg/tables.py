@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import sqlite3
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -38,10 +40,12 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update import TableUpdate
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record, TableVersion
 from pyiceberg.types import (
@@ -53,6 +57,8 @@ from pyiceberg.types import (
     StructType,
     TimestamptzType,
 )
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from lithify.datasets.iceberg.ownership import data_prefix, mark_of
 from lithify.ids import RandomIds
@@ -77,6 +83,15 @@ ARROW = pa.schema(
 PATH_ID, POSITION_ID = 2147483546, 2147483545
 
 Row = tuple[datetime | None, int, str]
+
+
+@event.listens_for(Engine, "connect")
+def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:
+    """In tests processes die, machines do not; a commit to SQLite would wait for the disk three times. Not
+    where somebody has locked the database."""
+    if isinstance(connection, sqlite3.Connection):
+        with suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA synchronous=OFF")
 
 
 def new_catalog(
@@ -145,8 +160,24 @@ def as_arrow(rows: Sequence[Row]) -> pa.Table:
 
 def append(table: Table, rows: Sequence[Row]) -> list[Row]:
     """One data file with these rows, in one commit of its own."""
-    fresh(table).append(as_arrow(rows))
+    with _Transaction(fresh(table)) as transaction:
+        transaction.append(as_arrow(rows))
     return list(rows)
+
+
+class _Transaction(Transaction):
+    """PyIceberg's, which copies all of a table's metadata whenever it looks at them, some twenty times in an
+    append: most of what that takes. Here they are copied when they have changed."""
+
+    _looked_at: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        base, updates, known = self._looked_at or (None, (), None)
+        if known is None or base is not self._table.metadata or updates is not self._updates:
+            known = super().table_metadata
+            self._looked_at = self._table.metadata, self._updates, known
+        return known
 
 
 def append_with_deletes(table: Table, rows: Sequence[Row], positions: Sequence[int]) -> list[Row]:
@@ -173,7 +204,7 @@ def add_file(table: Table, path: str, rows: int, partition: Record | None = None
         upper_bounds={1: day[1]},
     )
     file.spec_id = now.spec().spec_id
-    with now.transaction() as transaction, transaction.update_snapshot().fast_append() as added:
+    with _Transaction(now) as transaction, transaction.update_snapshot().fast_append() as added:
         added.append_data_file(file)
 
 
@@ -290,7 +321,7 @@ def _commit_deletes(
 
 def add_delete_file(table: Table, file: DataFile, together: Sequence[DataFile] = ()) -> None:
     """A commit on top of the table as it was loaded that lists a delete file, and these data files."""
-    transaction = table.transaction()
+    transaction = _Transaction(table)
     producer = _AddDeletes(file, operation=Operation.OVERWRITE, transaction=transaction, io=table.io)
     for data in together:
         producer.append_data_file(data)

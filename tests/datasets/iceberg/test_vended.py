@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +28,7 @@ from lithify.datasets.iceberg.vended import (
 from lithify.errors import ObjectNotFound
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock
+from tests import serving
 from tests.datasets.iceberg import rest
 from tests.datasets.iceberg.rest import serve_rest
 from tests.datasets.iceberg.running import dataset_of
@@ -121,12 +120,7 @@ def tokens_of_requests() -> Iterator[tuple[str, list[str | None]]]:
     """A server that has no object, and the tokens that were shown to it."""
     shown: list[str | None] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Quiet."""
-
+    class Handler(serving.Handler):
         def do_HEAD(self) -> None:
             of_azure = parse_qs(urlsplit(self.path).query).get("sig", [None])[0]
             of_google = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
@@ -135,16 +129,8 @@ def tokens_of_requests() -> Iterator[tuple[str, list[str | None]]]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", shown
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving.serving(Handler) as url:
+        yield url, shown
 
 
 STORES: dict[str, tuple[dict[str, str], Callable[[str], dict[str, str]]]] = {

@@ -12,6 +12,7 @@ import pytest
 
 import lithify
 from lithify import wiring
+from lithify.client import settled
 from lithify.clock import SystemClock
 from lithify.config.model import Config
 from lithify.coordination.leadership import Term
@@ -29,6 +30,7 @@ from tests.cli.invoking import invoke, invoke_json
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.folders import latest, put_segments, read_rows
 from tests.fuzz.running import run, without_waiting
+from tests.s3 import S3
 
 NAME = "orders-0"
 RUNS = 10
@@ -244,3 +246,24 @@ def test_a_pattern_names_topics_and_not_what_was_made_of_them(tmp_path: Path, qu
     invoke_json("compact", f"kafka+file://{tmp_path}/orders-1")
     found = registered_for(pattern).find(pattern, Config(), Waiting())
     assert found == [f"kafka+file://{tmp_path}/orders-{n}" for n in range(2)]
+
+
+def test_on_s3(s3: S3, quick: None) -> None:
+    """Two partitions at a URL with a space, and by a pattern."""
+    bucket = s3.bucket()
+    root = f"s3://{bucket}/back up/topic"
+    store, key = open_store(quote(root, safe=":/"), s3.options)
+    for number in range(2):
+        rows = [[logs.data(n, ("a", f"{n}"), ("b", f"{n}"))] for n in range(0, 30, 10)]
+        put_segments(store, f"{key}/orders-{number}", rows)
+    url = "kafka+" + quote(root, safe=":/")
+    options = [f"--store-option={name}={value}" for name, value in s3.options.items()]
+    done = invoke_json("compact", *options, url)
+    assert [one["is_compacted"] for one in done["after"]] == [True, True]
+    for one in done["after"]:
+        rows_now = read_rows(store, f"{key}.compacted/{one['folder']}")
+        assert latest(rows_now) == latest(read_rows(store, f"{key}/{one['partition']}"))
+    assert "Nothing to compact" in invoke("compact", *options, url).stdout
+    config = settled({f"store_options.{name}": value for name, value in s3.options.items()})
+    pattern = f"kafka+s3://{bucket}/*/topic"
+    assert registered_for(pattern).find(pattern, config, Waiting()) == [url]

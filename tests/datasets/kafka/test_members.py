@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -26,7 +27,7 @@ from lithify.service.status import status
 from lithify.store.wrapped import Call
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.engine import InlineEngine
-from lithify.testing.faulty import Fault, FaultyStore
+from lithify.testing.faulty import Crash, Fault, FaultyStore
 from lithify.watermarks.groups import Group, Marks, Role
 from lithify.watermarks.model import Member
 from tests.datasets.kafka import logs
@@ -51,6 +52,10 @@ class Copies:
 
     is_away: bool = False
     """Whether marks cannot be written."""
+    calls: int = 0
+    """To the group's store."""
+    dies_at: int = 0
+    """In which of them the process dies."""
 
     def __post_init__(self) -> None:
         self.memory = MemoryStore(self.clock)
@@ -61,6 +66,9 @@ class Copies:
         return GroupFiles(FaultyStore(self.memory, self._fault), "group", self.clock, RandomIds())
 
     def _fault(self, number: int, call: Call) -> Fault | None:
+        self.calls += 1
+        if self.calls == self.dies_at:
+            return Fault.CRASH_AFTER if self.calls % 4 == 0 else Fault.CRASH_BEFORE
         return Fault.FAIL_BEFORE if self.is_away and call.method in ("create", "replace") else None
 
     @property
@@ -80,16 +88,21 @@ class Copies:
 
     def compact(self, name: str) -> list[int]:
         """The offsets that are left in the compacted folder."""
+        assert self.run(name)
+        return self.left(name)
+
+    def run(self, name: str) -> bool:
+        """Whether there was anything to do."""
         dataset = self.opened(name)
-        assert one_shot.run(
-            dataset,
-            InlineEngine(),
-            self.clock,
-            RandomIds(),
-            Leadership(dataset, self.clock, RandomIds()),
-            planner=partial(dataset.propose, full=True),
+        leadership = Leadership(dataset, self.clock, RandomIds())
+        planner = partial(dataset.propose, full=True)
+        return one_shot.run(
+            dataset, InlineEngine(), self.clock, RandomIds(), leadership, planner=planner
         ).started
-        return [row[0] for row in read_rows(self.topics[name].store, published(dataset))]
+
+    def left(self, name: str) -> list[int]:
+        """The offsets in the compacted folder."""
+        return [row[0] for row in read_rows(self.topics[name].store, published(self.opened(name)))]
 
     def adopt(self, name: str) -> None:
         """A broker takes the compacted folder over."""
@@ -287,3 +300,30 @@ def test_who_dies_before_it_has_said_anything_says_it_when_it_commits_again(copi
             assert copies.marks("a").clean == 0
         assert dataset.commit([compaction], epoch) == {compaction.id: None}
     assert copies.marks("a").clean == 5
+
+
+def test_a_run_killed_at_any_call_to_the_groups_store_is_finished_by_the_next() -> None:
+    """No mark is said too early, none is left out, and what is removed is the same."""
+
+    def taken_over() -> Copies:
+        copies = Copies()
+        copies.add("a")
+        copies.compact("a")
+        copies.adopt("a")
+        copies.a_day_later()
+        copies.calls = 0
+        return copies
+
+    rehearsal = taken_over()
+    rehearsal.compact("a")
+    for number in range(2, rehearsal.calls + 1, 2):
+        copies = taken_over()
+        copies.dies_at = number
+        with suppress(Crash):
+            copies.run("a")
+        copies.dies_at = 0
+        has_matched = copies.opened("a").state().standings[0].marks.clean == 5
+        assert copies.group.thresholds_of(0).clean in ((0, 5) if has_matched else (0,))
+        copies.run("a")
+        assert copies.left("a") == [2, 3, 5], f"killed at call {number}"
+        assert copies.marks("a").clean == 5

@@ -127,8 +127,13 @@ def _nothing(worker: str, of: object, reserved: int) -> int:
     return 0
 
 
-def _mutant(name: str, noticed_by: Iterable[str], *changes: tuple[Any, str, Any]) -> Mutant:
-    return Mutant(name, tuple(noticed_by), changes)
+FIRST_SEED = 1_000
+
+
+def _mutant(
+    name: str, noticed_by: Iterable[str], *changes: tuple[Any, str, Any], first_seed: int = FIRST_SEED
+) -> Mutant:
+    return Mutant(name, tuple(noticed_by), changes, first_seed)
 
 
 MUTANTS = (

@@ -17,8 +17,7 @@ from tests.testing.simulation.playing import assert_noticed
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
 SEEDS = range(24)
-MUTANT_SEEDS = range(1_000, 1_300)
-"""Each mutant must be noticed within these."""
+"""`make simulate` plays many more."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def test_everything_happens(outcomes: list[Outcome]) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_unfairness_is_noticed(mutant: Mutant) -> None:
-    assert_noticed(mutant, simulate, MUTANT_SEEDS)
+    assert_noticed(mutant, simulate)
 
 
 def test_every_rule_has_a_mutant() -> None:

@@ -132,6 +132,7 @@ class World:
         """Keepers, as they see each other."""
         self.view_ms = 0
         """Since when."""
+        self._shares: dict[tuple[tuple[str, ...], str], list[str]] = {}
         self.boards: dict[str, dict[str, tuple[Hint, ...]]] = {q.name: {} for q in self.queues}
         self.bells: dict[str, tuple[Ring, ...]] = {q.name: () for q in self.queues}
         self.demands: dict[str, dict[str, Demand]] = {q.name: {} for q in self.queues}
@@ -261,6 +262,12 @@ class World:
         piece.state, piece.attempts = State.ADMITTED, piece.attempts + 1
         self.changed(self.datasets[piece.key.dataset])
 
+    def share(self, name: str) -> list[str]:
+        """What a keeper watches, as long as the same are alive."""
+        if (self.alive, name) not in self._shares:
+            self._shares[self.alive, name] = Placement(self.alive).share(name, self.datasets)
+        return self._shares[self.alive, name]
+
     def slots_of(self) -> dict[str, int]:
         """Of all live workers; all serve all queues."""
         return {name: worker.count for name, worker in self.workers.items()}
@@ -285,7 +292,7 @@ class Keeper:
         if self.is_dead:
             return
         world = self.world
-        mine = Placement(world.alive).share(self.name, world.datasets)
+        mine = world.share(self.name)
         for url in [url for url in self.watched if url not in mine]:
             del self.watched[url]
             world.judge.forgotten(self, url)

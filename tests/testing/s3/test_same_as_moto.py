@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -30,27 +31,48 @@ ODD = [
     "x" * 1000,
 ]
 PART = 5 * 1024 * 1024
+LISTED = "listed"
 
 
 @pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
+def clients() -> Iterator[list[Any]]:
+    """One of each server."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    with S3Server() as server:
+        yield [boto(server.url), boto(f"http://{host}:{port}")]
+    moto.stop()
 
 
 @pytest.fixture
-def both(moto: str, server: S3Server) -> Iterator[list[Any]]:
+def both(clients: list[Any]) -> Iterator[list[Any]]:
     """A client of each, with an empty bucket."""
-    theirs = boto(moto)
-    theirs.create_bucket(Bucket=BUCKET)
-    yield [boto(server.url), theirs]
-    while keys := theirs.list_objects_v2(Bucket=BUCKET).get("Contents", []):
-        theirs.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": key["Key"]} for key in keys]})
-    theirs.delete_bucket(Bucket=BUCKET)
+    with buckets(clients):
+        yield clients
+
+
+@pytest.fixture(scope="module")
+def listed(clients: list[Any]) -> Iterator[list[Any]]:
+    """A client of each, with the same objects, which nobody changes, in the bucket `LISTED`."""
+    with buckets(clients, LISTED):
+        for key in ("a", "a/1", "a/b/1", "a/b/2", "a/c", "a0", "b/1", "c", "ü/1", "ü/2"):
+            for client in clients:
+                client.put_object(Bucket=LISTED, Key=key, Body=key.encode())
+        yield clients
+
+
+@contextmanager
+def buckets(clients: list[Any], name: str = BUCKET) -> Iterator[None]:
+    """An empty one at each."""
+    for client in clients:
+        client.create_bucket(Bucket=name)
+    yield
+    for client in clients:
+        while keys := client.list_objects_v2(Bucket=name).get("Contents", []):
+            client.delete_objects(Bucket=name, Delete={"Objects": [{"Key": key["Key"]} for key in keys]})
+        client.delete_bucket(Bucket=name)
 
 
 def ask(client: Any, method: str, **arguments: Any) -> dict[str, Any]:
@@ -111,15 +133,12 @@ def test_odd_keys(both: list[Any], key: str) -> None:
 @pytest.mark.parametrize("prefix", ["", "a", "a/", "a/b/", "none", "ü"])
 @pytest.mark.parametrize("delimiter", [None, "/", "b"])
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
-def test_pages_of_listings(both: list[Any], prefix: str, delimiter: str | None, size: int) -> None:
-    for key in ("a", "a/1", "a/b/1", "a/b/2", "a/c", "a0", "b/1", "c", "ü/1", "ü/2"):
-        for client in both:
-            client.put_object(Bucket=BUCKET, Key=key, Body=key.encode())
+def test_pages_of_listings(listed: list[Any], prefix: str, delimiter: str | None, size: int) -> None:
     asked = {"Prefix": prefix, **({"Delimiter": delimiter} if delimiter else {})}
     pages: list[list[dict[str, Any]]] = []
-    for client in both:
+    for client in listed:
         found = client.get_paginator("list_objects_v2").paginate(
-            Bucket=BUCKET, PaginationConfig={"PageSize": size}, **asked
+            Bucket=LISTED, PaginationConfig={"PageSize": size}, **asked
         )
         pages.append(
             [

@@ -166,16 +166,19 @@ MUTANTS = (
         "a hold is put after the watermark was read",
         (rules.HOLDS,),
         ((ObjectHolds, "take", _look_then_hold),),
+        first_seed=5_053,
     ),
     Mutant(
         "holds are collected before the watermark is published",
         (rules.HOLDS, rules.READERS, rules.COMPACTED, rules.REFS),
         ((Expirer, "_look", _look_once),),
+        first_seed=5_140,
     ),
     Mutant(
         "a lapsed hold is renewed whatever the watermark says",
         (rules.HOLDS,),
         ((ObjectHolds, "renew", _renew_whatever),),
+        first_seed=5_018,
     ),
     Mutant(
         "a hold is renewed as it was put, though it has not lapsed",
@@ -186,6 +189,7 @@ MUTANTS = (
         "a hold is removed before it has lapsed",
         (rules.HOLDS, rules.RENEWED),
         ((holds, "is_over", _over_before_it_has_lapsed),),
+        first_seed=5_031,
     ),
     Mutant(
         "a hold never lapses",
@@ -196,6 +200,7 @@ MUTANTS = (
         "a run tells the time by its own clock",
         (rules.HOLDS, rules.POLICY, rules.GRACE, rules.REFS),
         ((Expirer, "_now_ms", _by_its_own_clock),),
+        first_seed=5_015,
     ),
     Mutant(
         "a commit asserts no refs",
@@ -211,16 +216,19 @@ MUTANTS = (
         "nobody looks for branches and tags that came between",
         (rules.REFS,),
         ((expired_files, "lost_between", _no_reason),),
+        first_seed=5_007,
     ),
     Mutant(
         "of what lost its branch or tag only that stays which nothing else named",
         (rules.REFS,),
         ((ExpiredFiles, "_keep_whole", _nothing),),
+        first_seed=5_040,
     ),
     Mutant(
         "what a reader has only planned counts as committed",
         (rules.READERS,),
         ((checkpoints, "_committed", _planned),),
+        first_seed=5_009,
     ),
     Mutant(
         "a reader never counts as begun",
@@ -231,6 +239,7 @@ MUTANTS = (
         "compactions of ours hold nothing",
         (rules.COMPACTED,),
         ((needs, "_active", _nothing),),
+        first_seed=5_007,
     ),
     Mutant(
         "there is no grace period",
@@ -241,16 +250,19 @@ MUTANTS = (
         "what was written down counts as expired",
         (rules.GRACE, rules.LEFT),
         ((Pending, "confirm", _expired_as_written),),
+        first_seed=5_150,
     ),
     Mutant(
         "what the table names is not looked at again before files are deleted",
         (rules.NAMED, rules.REFS, rules.GRACE),
         ((expired_files, "Reached", _NothingIsReached),),
+        first_seed=5_040,
     ),
     Mutant(
         "what was written down is dropped when the answer to the commit is lost",
         (rules.LEFT,),
         ((Expirer, "_expire", _drop_in_doubt),),
+        first_seed=5_032,
     ),
     Mutant(
         "what was written down is dropped before its files are deleted",

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from lithify.testing.simulation.__main__ import replay_command
 from lithify.testing.simulation.core.outcome import Outcome
 from tests.testing.simulation.mutants import Mutant
 
+MUTANT_SEEDS = 300
+"""Each mutant must be noticed within these."""
 
-def assert_noticed(mutant: Mutant, simulate: Callable[[int], Outcome], seeds: Iterable[int]) -> None:
-    """One of the seeds violates one of the rules that are to notice the mutant, and none another before."""
+
+def assert_noticed(mutant: Mutant, simulate: Callable[[int], Outcome]) -> None:
+    """One of its seeds violates one of the rules that are to notice the mutant, and none another before."""
+    seeds = range(mutant.first_seed, mutant.first_seed + MUTANT_SEEDS)
     with mutant.applied():
         found = next((o.violation for o in map(simulate, seeds) if o.violation is not None), None)
     assert found is not None

@@ -15,8 +15,6 @@ from tests.testing.simulation.playing import assert_noticed, trace_of
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
 SEEDS = range(1, 26)
-MUTANT_SEEDS = 300
-"""Each mutant must be noticed within so many."""
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +35,7 @@ def test_every_trouble_was_played(summary: Summary) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
-    seeds = range(mutant.first_seed, mutant.first_seed + MUTANT_SEEDS)
-    assert_noticed(mutant, simulate, seeds)
+    assert_noticed(mutant, simulate)
 
 
 def test_every_invariant_has_a_mutant() -> None:

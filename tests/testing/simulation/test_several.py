@@ -18,8 +18,6 @@ pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machin
 
 SEEDS = (*range(1, 33), 849, 1655)
 """The last ones: whose judge once told of what was no violation."""
-MUTANT_SEEDS = range(5_000, 5_300)
-"""Each mutant must be noticed within these."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def test_every_trouble_was_played(summary: Summary) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_unfairness_is_noticed(mutant: Mutant) -> None:
-    assert_noticed(mutant, simulate, MUTANT_SEEDS)
+    assert_noticed(mutant, simulate)
 
 
 def test_every_invariant_has_a_mutant() -> None:
