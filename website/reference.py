@@ -24,6 +24,7 @@ from lithify.config.model import Option, options
 from lithify.config.sizes import Bytes, format_size
 from lithify.datasets.registry import all_registered, config_type
 from lithify.observe.metrics import Metrics
+from lithify.web.api import description
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "cli" / "golden"
@@ -38,6 +39,7 @@ def pages() -> dict[str, str]:
         SETTINGS_SCHEMA: json.dumps(settings_schema(), indent=1, ensure_ascii=False),
         "reference/metrics.md": metrics(),
         "reference/json.md": documents(),
+        "reference/http.md": http(),
         "reference/python.md": python(),
         "reference/errors.md": exit_codes(),
     }
@@ -70,7 +72,7 @@ def _command(path: tuple[str, ...], command: Any) -> list[str]:
     usage = " ".join(command.collect_usage_pieces(context))
     records = [parameter.get_help_record(context) for parameter in command.params]
     rows = [(_code(names), _cell(says)) for names, says in filter(None, records)]
-    return [f"    {' '.join(path)} {usage}", "", *parts, *_table(("", ""), rows), ""]
+    return [f"    {' '.join(path)} {usage}", "", *parts, *_table(("argument or option", "what"), rows), ""]
 
 
 def _prose(text: str) -> str:
@@ -221,6 +223,28 @@ def _indented(text: str) -> str:
     """A golden document as it is easy to read; `<…>`, which changes each time, may stand for a number."""
     quoted = re.sub(r"(?m)(?<=: )((?:0\.)?<[^<>\"\n]+>)(?=,?$)", r'"\1"', text)
     return json.dumps(json.loads(quoted), indent=2, ensure_ascii=False)
+
+
+# HTTP
+
+
+def http() -> str:
+    """What the dashboard answers to programs."""
+    rows = [
+        (_code(f"{verb.upper()} {path}"), _cell(operation["summary"]))
+        for path, operations in description(has_fleet=True)["paths"].items()
+        for verb, operation in operations.items()
+    ]
+    return "\n".join(
+        [
+            "# HTTP API",
+            "",
+            "Of `lithify web`, and of services with `--web-port`: [who may ask](../dashboard.md). A running one",
+            "describes it in full, in OpenAPI's terms, at `/api/openapi.json`.",
+            "",
+            *_table(("request", "what"), rows),
+        ]
+    )
 
 
 # Python

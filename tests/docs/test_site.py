@@ -30,6 +30,7 @@ from lithify.config.model import options
 from lithify.datasets.registry import config_type
 from lithify.observe.metrics import Metrics
 from lithify.testing import ManualClock
+from lithify.web.api import description
 from tests.engine.waiting import child_environment
 from tests.metrics.test_metrics import names_of
 
@@ -83,6 +84,11 @@ def test_every_metric_is_there() -> None:
     of_histograms = {name for name in names if name.endswith(("_bucket", "_sum", "_count"))}
     assert names - of_histograms <= shown
     assert {name.rpartition("_")[0] for name in of_histograms} <= shown
+
+
+def test_every_request_is_there() -> None:
+    shown = re.findall(r"(?m)^\| `(?:GET|POST) ([^`]+)`", REFERENCE["reference/http.md"])
+    assert sorted(shown) == sorted(description(has_fleet=True)["paths"])
 
 
 def test_every_public_name_is_there() -> None:

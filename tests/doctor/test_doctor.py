@@ -148,6 +148,13 @@ def test_java_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "JAVA_HOME" in found.do
 
 
+def test_without_pyspark_it_is_said_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lithify.engine.versions.find_spec", lambda name: None)
+    found = setup.check_java({"LITHIFY_CACHE_DIR": str(tmp_path)})
+    assert found.severity is Severity.PROBLEM
+    assert "no PySpark here" in found.says
+
+
 def test_the_cache_must_be_writable(tmp_path: Path) -> None:
     assert setup.check_cache({"LITHIFY_CACHE_DIR": str(tmp_path / "new")}).severity is Severity.OK
     (tmp_path / "file").write_bytes(b"")
