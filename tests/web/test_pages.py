@@ -23,6 +23,7 @@ from lithify.web.bars import draw_bars
 from lithify.web.dashboard import PER_PAGE, TABS, id_of
 from tests.cli.invoking import invoke_json
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
+from tests.datasets.kafka.test_commands import make_log
 from tests.web.dashboards import BEARER, ORIGIN, TOKEN, page_of, read, shown, write_database
 
 
@@ -116,6 +117,19 @@ def test_a_table_is_drawn_over_time_with_its_zone(tmp_path: Path) -> None:
         for command in ("status", "plan"):
             printed = invoke_json(command, url, "--store-option", f"uri=sqlite:///{tmp_path}/catalog.db")
             assert lasting(client.get(f"/api{page_of(url, command)}").json()) == lasting(printed)
+
+
+def test_a_log_is_shown_as_its_kind_says(tmp_path: Path) -> None:
+    url = f"kafka+file://{make_log(tmp_path / 'backup' / 'orders-0')}"
+    with shown([url]) as client:
+        assert url in read(client.get("/").text).text
+        for tab in TABS:
+            answer = client.get(page_of(url, tab))
+            assert (answer.status_code, "It cannot be read" in answer.text) == (200, False), answer.text
+        for command in ("status", "plan"):
+            assert (
+                client.get(f"/api{page_of(url, command)}").json().keys() == invoke_json(command, url).keys()
+            )
 
 
 def lasting(document: dict[str, Any]) -> dict[str, Any]:
