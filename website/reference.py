@@ -239,8 +239,8 @@ def http() -> str:
         [
             "# HTTP API",
             "",
-            "Of `lithify web`, and of services with `--web-port`: [who may ask](../dashboard.md). A running one",
-            "describes it in full, in OpenAPI's terms, at `/api/openapi.json`.",
+            "Of `lithify web`, and of services with `--web-port`: [who may ask](../dashboard.md). A running",
+            "one describes it in full, in OpenAPI's terms, at `/api/openapi.json`.",
             "",
             *_table(("request", "what"), rows),
         ]

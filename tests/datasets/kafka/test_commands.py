@@ -38,12 +38,17 @@ RUNS = 10
 
 
 def make_log(folder: Path, start: int = 0) -> Path:
+    """The log of `put_log`, in a folder."""
+    put_log(str(folder), start)
+    return folder
+
+
+def put_log(url: str, start: int = 0) -> None:
     """A partition of four segments, each of which overwrites what the one before has."""
-    store, key = open_store(str(folder))
+    store, key = open_store(url)
     bases = range(start, start + 40, 10)
     rows = [[logs.data(n, ("a", f"{n}"), ("b", f"{n}"), (f"only {n}", "x"))] for n in bases]
     put_segments(store, key, rows)
-    return folder
 
 
 def rows_in(folder: Path) -> list[tuple[int, int, bytes | None, bytes | None]]:

@@ -319,9 +319,9 @@ class Judge:
         return owners[: min(of.reserved_slots, len(owners) - 1)].count(worker.name)
 
     def lost(self, most: int = 100) -> None:
-        """A claim was lost. No more than one for two that succeed are, and so many besides."""
+        """A claim was lost. No more than three for ten that succeed are, and so many besides."""
         claimed, lost = self._world.counts["claimed"], self._world.counts["lost"]
-        if lost > claimed / 2 + most:
+        if lost > 0.3 * claimed + most:
             raise self._fail(rules.LOST, f"{lost} lost beside {claimed}")
 
     # The end

@@ -11,6 +11,7 @@ from lithify.planning.fleet.hints import (
     HANDOVER_MS,
     LONGEST_DELAY_MS,
     LOST_MS,
+    SPREAD,
     Hint,
     HintChoice,
     delay_ms,
@@ -44,23 +45,46 @@ def take(
     return found[1].compaction
 
 
+def mine(name: str, band: Band = Band.NORMAL, priority: float = 0.5) -> Hint:
+    return hint(name, band, priority, worker="me")
+
+
 def test_the_best_band_then_priority_then_age() -> None:
-    choice = choice_of(hint("a", Band.NORMAL, 1.0), hint("b", Band.ASKED, 0.1))
-    choice.see({"q": [hint("a", priority=1.0), hint("b", Band.ASKED, 0.1), hint("c", Band.ASKED, 0.1)]}, 5)
+    choice = choice_of(mine("a", Band.NORMAL, 1.0), mine("b", Band.ASKED, 0.1))
+    choice.see({"q": [mine("a", priority=1.0), mine("b", Band.ASKED, 0.1), mine("c", Band.ASKED, 0.1)]}, 5)
     assert [take(choice, 5) for _ in range(4)] == ["b", "c", "a", ""]
 
 
+def test_what_is_meant_for_this_worker_comes_first_in_its_band() -> None:
+    choice = choice_of(hint("a", priority=1.0), mine("b"), hint("c", Band.ASKED))
+    assert [take(choice) for _ in range(3)] == ["c", "b", "a"]
+
+
+def test_workers_that_become_free_together_want_different_ones_of_the_first() -> None:
+    hints = [hint(f"h{n:02}", priority=1 - n / 100) for n in range(20)]
+    wanted = set()
+    for n in range(50):
+        choice = HintChoice(f"worker-{n}")
+        choice.see({"q": hints}, 0)
+        found = choice.next(FREE, Usage(), {}, 0)
+        assert found is not None
+        wanted.add(found[1].compaction)
+    assert wanted == {f"h{n:02}" for n in range(SPREAD)}
+
+
 def test_what_is_claimed_or_gone_from_the_boards_is_not_taken_again() -> None:
-    choice = choice_of(hint("a"), hint("b"))
+    choice = choice_of(mine("a"), mine("b"))
     assert take(choice) == "a"
-    choice.see({"q": [hint("a")]}, 1)
+    choice.see({"q": [mine("a")]}, 1)
     assert take(choice, 1) == "", "its board has it still"
 
 
 def test_who_loses_one_goes_on_to_the_next_and_tries_it_again_when_it_is_another() -> None:
-    choice = choice_of(hint("a", Band.STALL), hint("b"))
+    choice = choice_of(hint("a", Band.STALL), mine("b"), hint("c"))
     choice.lost(hint("a"), 0)
-    assert take(choice) == "b"
+    assert [take(choice), take(choice)] == ["b", ""], "others may have had c as well"
+    choice.see({"q": [hint("a", Band.STALL), hint("c")]}, 1)
+    assert take(choice, 1) == "c"
     choice.see({"q": [hint("a", Band.STALL, attempts=1)]}, 10)
     assert take(choice, 10) == "a"
     choice = choice_of(hint("a"))

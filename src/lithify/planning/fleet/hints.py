@@ -9,10 +9,14 @@ that want the same one loses: that costs requests, and is not wrong.
    it on its board once more. A hint for nobody, put up while nobody was idle, is for everybody at once.
 2. *Slots*: ordinary work does not use the reserve (`slots`).
 3. *Queue*: of the queues with something to claim the one whose turn it is by weight (`weighted`).
-4. *Order*: the best band, then priority, then age. Every fourth claim is fair (`fairness`): it goes to the
-   hint that most claims of this worker have passed over.
-5. *Lost*: who lost a hint goes on to the next, and leaves it alone until it is another (it changed or was
-   put up anew), or `LOST_MS` are over. What failed here is left to others for a pause that grows.
+4. *Order*: the best band; in it what is meant for this worker, by priority, then age; else one of the first
+   `SPREAD` by priority and age, which one differs from worker to worker. All that is on a board was admitted,
+   in order and for as many as have room, so workers that become free together had better not all want the
+   same. Every fourth claim is fair (`fairness`): it goes to the hint that most claims of this worker have
+   passed over.
+5. *Lost*: who lost a hint goes on to the next that is meant for it; what is not, it reads anew before: others
+   may have had that too. The one it lost it leaves alone until that is another (it changed or was put up
+   anew), or `LOST_MS` are over. What failed here is left to others for a pause that grows.
 
 Age is since when this worker has seen the hint: by one clock, whatever those of the members say. Invariant:
 with H hints that it may claim, each is taken, by this worker or another, within `longest_wait_claims(H)`
@@ -38,6 +42,7 @@ STEP_MS = 2_000
 """Longer than a claim takes on a slow store, and than it takes until another has looked."""
 LONGEST_DELAY_MS = 20_000
 LOST_MS = 30_000
+SPREAD = 8
 FAILURE_PAUSE = GrowingPause(first_ms=60_000, max_ms=600_000)
 
 
@@ -133,6 +138,8 @@ class HintChoice:
         self._seen: dict[WorkKey, _Seen] = {}
         self._failures: dict[WorkKey, tuple[int, int]] = {}
         """How often what failed here, and when last."""
+        self._lost_ms = -1
+        """When a claim was lost last."""
         self._fair: FairTurns[WorkKey] = FairTurns()
         self._queues: WeightedTurns[str] = WeightedTurns()
 
@@ -175,7 +182,15 @@ class HintChoice:
         if self._fair.is_due(self._scope(queue, slots, usage)):
             longest = self._fair.longest(seen.hint.key for seen in able)
             return queue, self._seen[longest].hint
-        return queue, min(able, key=_order).hint
+        return queue, self._first(able).hint
+
+    def _first(self, able: Iterable[_Seen]) -> _Seen:
+        ranked = sorted(able, key=_order)
+        best = [seen for seen in ranked if seen.hint.band == ranked[0].hint.band]
+        mine = next((seen for seen in best if seen.hint.worker == self._worker), None)
+        if mine is not None:
+            return mine
+        return min(best[:SPREAD], key=lambda seen: fraction(self._worker, _text(seen.hint.key)))
 
     def claimed(
         self, hint: Hint, slots: Mapping[str, Slots], usage: Usage, weights: Mapping[str, int], now_ms: int
@@ -191,10 +206,14 @@ class HintChoice:
         self._fair.count(self._scope(queue, slots, usage), is_fair=is_fair)
         self._fair.had(hint.key, waiting)
         self._queues.had(queue, weights.get(queue, 1))
-        self.lost(hint, now_ms)  # until it is off its board
+        self._leave(hint, now_ms)  # until it is off its board
 
     def lost(self, hint: Hint, now_ms: int) -> None:
         """Somebody else has it, or it is over."""
+        self._leave(hint, now_ms)
+        self._lost_ms = now_ms
+
+    def _leave(self, hint: Hint, now_ms: int) -> None:
         if (seen := self._seen.get(hint.key)) is not None:
             seen.lost_ms = now_ms
 
@@ -210,6 +229,7 @@ class HintChoice:
             if seen.queue in slots
             and slots[seen.queue].allow(usage, may_use_reserve=seen.hint.may_use_reserve)
             and seen.found_ms >= seen.since_ms + delay_ms(seen.hint, self._worker)
+            and (seen.hint.worker == self._worker or seen.found_ms > self._lost_ms)
             and (seen.lost_ms is None or now_ms >= seen.lost_ms + LOST_MS)
             and not FAILURE_PAUSE.lasts(*self._failures.get(seen.hint.key, (0, 0)), now_ms)
         ]
