@@ -100,8 +100,8 @@ def test_names_of_what_may_be_shown(name: str) -> None:
     assert shown(name, CANARY) == CANARY
 
 
-def test_no_setting_of_lithifys_own_is_secret() -> None:
-    assert [option.name for option in options(config_type()) if is_secret(option.name)] == []
+def test_of_lithifys_own_settings_only_the_token_of_the_dashboard_is_secret() -> None:
+    assert [option.name for option in options(config_type()) if is_secret(option.name)] == ["web.token"]
 
 
 @pytest.mark.parametrize("name", [name for name in SECRET if "." in name])
