@@ -28,7 +28,7 @@ PUBLIC = {
         "EngineDown",
         "EngineError",
     ),
-    *("Fenced", "Fleet", "HoldLapsed", "LithifyError", "Refused", "StoreError", "Unsupported"),
+    *("Fenced", "Fleet", "Group", "HoldLapsed", "LithifyError", "Refused", "StoreError", "Unsupported"),
     *("Dataset", "Job", "Proposals", "Proposed", "Result", "Service", "Status", "open"),
 }
 
