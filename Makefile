@@ -23,7 +23,7 @@ demo: $(INSTALLED) ## Make a database and a table with their own clients, compac
 	$(BIN)/python -m demo
 
 test: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed ## Run the whole test suite
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(INSTALLED) ## Lint, types and layering
 	$(BIN)/ruff check .

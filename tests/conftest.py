@@ -28,6 +28,28 @@ KERNELS = {
 }
 """What a module needs."""
 
+LONG = (
+    "tests/processes/test_kills.py",
+    "tests/datasets/iceberg/test_java.py",
+    "tests/processes/test_shapes.py",
+    "tests/client/test_sessions.py",
+    "tests/engine/test_archive.py",
+    "tests/engine/test_session.py",
+    "tests/docs/test_howtos.py",
+    "tests/processes/test_cluster_kills.py",
+    "tests/service/test_away.py",
+    "tests/benchmarks/test_service.py",
+    "tests/planning/fleet/test_world.py",
+)
+"""Files that take most of a minute or more, the longest first: they are begun first, so that at the end no
+process is left alone with one (`make test` gives whole files to processes, in this order)."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring the long files to the front."""
+    places = {file: place for place, file in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))
+
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One more process than there are processors: many tests wait, for clocks, servers and processes."""

@@ -166,8 +166,8 @@ def test_minio(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, known[name])
     for line in lines:
         if line.startswith("lithify "):
-            result = invoke(*shlex.split(line.replace("s3://bucket/my-db", url))[1:])
-            assert result.exit_code == 0, f"{line}: {result.output}"
+            # In a process of its own: one that has had a session may have it still, and Spark allows one.
+            done([sys.executable, "-m", *shlex.split(line.replace("s3://bucket/my-db", url))], {**os.environ})
     (settings,) = examples("howto/minio.md", "toml")
     (tmp_path / "lithify.toml").write_text(settings)
     shown = load(tmp_path / "lithify.toml", model=config_type()).config.store_options

@@ -173,7 +173,9 @@ MUTANTS = (
     _mutant("everybody watches everything", [rules.OWNER, rules.COUNTED], (Placement, "share", _everybodys)),
     _mutant("what is silent is hardly looked at", [rules.SEEN], (cadence, "pause_ms", _rarely)),
     _mutant(
-        "boards are read when the bell rings only", [rules.IDLE], (Asking, "reads_boards", _only_when_rung)
+        "boards are read when the bell rings only",
+        [rules.IDLE, rules.LOST],
+        (Asking, "reads_boards", _only_when_rung),
     ),
     _mutant("what is for another is never for all", [rules.IDLE, rules.DONE], (hints, "delay_ms", _for_ever)),
     _mutant("everybody claims at once", [rules.LOST], (hints, "delay_ms", _at_once)),
