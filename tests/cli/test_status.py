@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_it_is_watched_until_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
         if len(slept) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(status.time, "sleep", sleep)  # type: ignore[attr-defined]
+    monkeypatch.setattr(status, "time", SimpleNamespace(sleep=sleep))  # other threads go on sleeping
     shown = invoke("status", "--watch", path)
     assert (shown.exit_code, shown.stdout.count("Coordinator: none has ever run")) == (130, 2)
     slept.clear()

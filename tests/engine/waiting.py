@@ -29,10 +29,13 @@ def noted_pids(folder: Path) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Whether a process exists and is no zombie. One whose first thread has ended is alive for as long as
+    another has not: until then it keeps its files and their locks."""
+    process = Path(f"/proc/{pid}")
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        is_ended = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not is_ended or len(list((process / "task").iterdir())) > 1
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from lithify.coordination.commit_records import CommitRecord
@@ -23,7 +22,7 @@ def show_commits(url: str, commits: Sequence[CommitRecord]) -> Shown:
     )
     rows = [
         (
-            _time(c.at_ms),
+            text.moment(c.at_ms),
             text.short_id(c.compaction),
             c.unit,
             text.size(c.bytes_read),
@@ -77,7 +76,3 @@ def _dropped(commit: CommitRecord) -> str:
     return ", ".join(
         f"{commit.rows[name]:,} {name.replace('_', ' ')}" for name in reasons if commit.rows[name]
     )
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
+from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, columns
 from lithify.watermarks.groups import NO_MARKS, Group, Joined, Marks, Track, waiting
 
@@ -36,7 +36,7 @@ def show_group(url: str, group: Group) -> Shown:
     if not group.members:
         return Shown(document, (Line("The group has no members yet."),))
     members = [
-        (name, str(one.role), _time(one.since_ms), str(p), f"{marks.clean:,}", f"{marks.resolved:,}")
+        (name, str(one.role), text.moment(one.since_ms), str(p), f"{marks.clean:,}", f"{marks.resolved:,}")
         for name, one in sorted(group.members.items())
         for p, marks in _known(one, partitions)
     ]
@@ -56,7 +56,7 @@ def show_group(url: str, group: Group) -> Shown:
                 Line(
                     f"partition {found.partition}: {WORDS[found.track]} from {found.position:,} to "
                     f"{found.until:,} wait for {found.by}"
-                    + ("" if found.since_ms is None else f", since {_time(found.since_ms)}")
+                    + ("" if found.since_ms is None else f", since {text.moment(found.since_ms)}")
                 )
                 for found in waits
             ],
@@ -82,7 +82,3 @@ def _member(name: str, one: Joined) -> dict[str, Any]:
 
 def _marks(marks: Marks) -> dict[str, int]:
     return {"clean": marks.clean, "resolved": marks.resolved}
-
-
-def _time(time_ms: int) -> str:
-    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.markup import escape
@@ -27,6 +28,16 @@ def size(size_bytes: float) -> str:
 def rate(bytes_per_s: float | None) -> str:
     """Bytes in a second: `1.4 GB/s`; a dash when unknown."""
     return "–" if bytes_per_s is None else f"{size(bytes_per_s)}/s"
+
+
+def moment(time_ms: int | None) -> str:
+    """A time in milliseconds since 1970: `2026-11-23 17:10:40Z`; a dash when unknown."""
+    if time_ms is None:
+        return "–"
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # beyond the year 9999
+        return f"{time_ms} ms"
 
 
 def short_id(compaction: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
@@ -19,16 +18,6 @@ from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns, note
 from lithify.watermarks.model import Needed
 
 
-def at(time_ms: int | None) -> str:
-    """A time for people."""
-    if time_ms is None:
-        return "–"
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
-
-
 def needed_json(needed: Needed) -> dict[str, Any]:
     """Who needs what, as a JSON value."""
     return {"by": needed.by, "since_ms": needed.since_ms, "from_ms": needed.position}
@@ -36,8 +25,8 @@ def needed_json(needed: Needed) -> dict[str, Any]:
 
 def show_needed(needed: Needed) -> str:
     """The same for people."""
-    since = "" if needed.since_ms is None else f", since {at(needed.since_ms)}"
-    return f"{needed.by}: from {at(needed.position)} on{since}"
+    since = "" if needed.since_ms is None else f", since {text.moment(needed.since_ms)}"
+    return f"{needed.by}: from {text.moment(needed.position)} on{since}"
 
 
 def hold_json(placed: Placed) -> dict[str, Any]:
@@ -56,9 +45,10 @@ def hold_json(placed: Placed) -> dict[str, Any]:
 
 def show_hold(url: str, placed: Placed) -> Shown:
     """A hold that was put or renewed."""
-    snapshot, until = placed.about.get(SNAPSHOT), at(placed.hold.until_ms)
+    snapshot, until = placed.about.get(SNAPSHOT), text.moment(placed.hold.until_ms)
+    written = text.moment(placed.hold.position)
     lines = (
-        Line(f"Snapshot {snapshot} of {at(placed.hold.position)}, and all after it, stay until {until}."),
+        Line(f"Snapshot {snapshot} of {written}, and all after it, stay until {until}."),
         Line(f"Renew it: lithify hold --renew {placed.name} {url}"),
         Line(f"Give it up: lithify hold --release {placed.name} {url}"),
     )
@@ -75,9 +65,9 @@ def show_holds(url: str, holds: Sequence[Placed]) -> Shown:
                 placed.name,
                 placed.hold.owner,
                 str(placed.about.get(SNAPSHOT)),
-                at(placed.hold.position),
-                at(placed.hold.since_ms),
-                at(placed.hold.until_ms),
+                text.moment(placed.hold.position),
+                text.moment(placed.hold.since_ms),
+                text.moment(placed.hold.until_ms),
             )
             for placed in found
         ]
@@ -102,7 +92,7 @@ def show_readers(url: str, metadata: TableMetadata, standings: Sequence[Standing
                 "problem": None if standing.reason is None else standing.why,
             }
         )
-        stands = f"{oldest} of {at(time_ms)}" if oldest is not None else "the beginning"
+        stands = f"{oldest} of {text.moment(time_ms)}" if oldest is not None else "the beginning"
         rows.append(
             (
                 reader.name,
@@ -147,7 +137,7 @@ def show_expiry(url: str, found: Expiry, grace_ms: int) -> Shown:
     }
     blocks: list[Block] = [_outcome(found)]
     if found.kept:
-        holders = ", ".join(f"{needed.by} from {at(needed.position)}" for needed in found.needed[:5])
+        holders = ", ".join(f"{needed.by} from {text.moment(needed.position)}" for needed in found.needed[:5])
         blocks.append(Line(f"{found.kept} that the policy lets go stay: needed by {holders or 'others'}."))
     if found.dry_run:
         blocks.append(Line(f"{files:,} files ({text.size(size_bytes)}) would be needed by nothing any more."))
@@ -187,7 +177,7 @@ def show_orphans(url: str, found: Orphans) -> Shown:
         "notes": list(found.notes),
     }
     listed = f"{found.listed:,} files ({text.size(found.listed_bytes)}) lie under the table's location"
-    before = at(found.older_than_ms)
+    before = text.moment(found.older_than_ms)
     if not found.found:
         nothing = Line(f"{listed}; none that is older than {before} is an orphan.")
         return Shown(document, (nothing, notes(found.notes)))

@@ -12,7 +12,7 @@ import random
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
@@ -22,7 +22,6 @@ from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.faulty import Crash
 from lithify.testing.memory import MemoryStore
 from lithify.testing.simulation.core.fibers import FiberClock, Killed
-from lithify.testing.simulation.core.outcome import Outcome, Violation
 from lithify.testing.simulation.core.recording import RecordedWorld
 
 ResultT = TypeVar("ResultT")
@@ -55,10 +54,7 @@ class CallFaults:
 class SharedWorld(RecordedWorld):
     """What all processes of a world share."""
 
-    seed: int
     rng: random.Random
-    watcher: object | None
-    """Who judges; `None` when all is over."""
 
     def __init__(self, trace: Callable[[str], None] | None) -> None:
         super().__init__(trace)
@@ -84,21 +80,6 @@ class SharedWorld(RecordedWorld):
         """A name for a new process."""
         self._names[kind] += 1
         return f"{kind}-{self._names[kind]}"
-
-
-def played(world: SharedWorld, replaced: AbstractContextManager[object], play: Callable[[], None]) -> Outcome:
-    """What comes of `play`, while something is `replaced`. Afterwards all that still runs has ended."""
-    started_ms = world.now_ms
-    with replaced:
-        try:
-            play()
-        except Violation:
-            pass  # it is the world's
-        finally:
-            world.is_over = True
-            world.watcher = None
-            world.scheduler.close()
-    return Outcome(world.seed, world.violation, world.counts, world.now_ms - started_ms)
 
 
 class FaultyProcess:

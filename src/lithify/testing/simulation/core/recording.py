@@ -5,16 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from lithify.testing.simulation.core.fibers import Scheduler
-from lithify.testing.simulation.core.outcome import Violation
+from lithify.testing.simulation.core.outcome import Outcome, Violation
 from lithify.testing.simulation.core.waiting import told_at
 
 
 class RecordedWorld(ABC):
     """A world, as far as it is recorded."""
 
+    seed: int
     scheduler: Scheduler
+    watcher: object | None
+    """Who judges; `None` when all is over."""
 
     def __init__(self, trace: Callable[[str], None] | None) -> None:
         self.counts: Counter[str] = Counter()
@@ -47,3 +51,20 @@ class RecordedWorld(ABC):
     @property
     def is_traced(self) -> bool:
         return self._trace is not None
+
+
+def played(
+    world: RecordedWorld, replaced: AbstractContextManager[object], play: Callable[[], None]
+) -> Outcome:
+    """What comes of `play`, while something is `replaced`. Afterwards all that still runs has ended."""
+    started_ms = world.now_ms
+    with replaced:
+        try:
+            play()
+        except Violation:
+            pass  # it is the world's
+        finally:
+            world.end()
+            world.watcher = None
+            world.scheduler.close()
+    return Outcome(world.seed, world.violation, world.counts, world.now_ms - started_ms)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from lithify.testing.simulation.core.outcome import Outcome
-from lithify.testing.simulation.core.processes import played
+from lithify.testing.simulation.core.recording import played
 from lithify.testing.simulation.groups import rules
 from lithify.testing.simulation.groups.copies import run_compactor, run_copier
 from lithify.testing.simulation.groups.judge import Judge

@@ -21,7 +21,7 @@ from lithify.datasets.iceberg.expire import Outcome as RunOutcome
 from lithify.datasets.iceberg.pending import ABANDONED_MS, Pending
 from lithify.datasets.iceberg.retention import MAX_AGE, MIN_KEPT
 from lithify.testing.simulation.core.outcome import Outcome
-from lithify.testing.simulation.core.processes import played
+from lithify.testing.simulation.core.recording import played
 from lithify.testing.simulation.history import rules
 from lithify.testing.simulation.history.holders import run_compactor, run_holder
 from lithify.testing.simulation.history.judge import Judge

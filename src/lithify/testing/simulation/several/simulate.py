@@ -17,7 +17,8 @@ from functools import partial
 from lithify.errors import LithifyError
 from lithify.ids import Ulid
 from lithify.service import control
-from lithify.testing.simulation.core.outcome import Outcome, Violation
+from lithify.testing.simulation.core.outcome import Outcome
+from lithify.testing.simulation.core.recording import played
 from lithify.testing.simulation.several import rules
 from lithify.testing.simulation.several.databases import MIN_SOURCES, DatabasePlace
 from lithify.testing.simulation.several.judge import Judge
@@ -36,26 +37,21 @@ _KINDS: dict[Kind, Callable[..., Place]] = {Kind.DATABASE: DatabasePlace, Kind.T
 def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcome:
     """Play one seed. `trace` is given a line for everything that happens."""
     world = World(seed, trace=trace)
-    started_ms = world.now_ms
-    with replacements(world):
-        places = {plan.name: _KINDS[plan.kind](world, plan) for plan in world.scenario.datasets}
-        world.watcher = judge = Judge(world, places)
-        try:
-            _begin(world, judge, places)
-            _run(world, judge, started_ms + BUSY_MS)
-            world.is_calm = True
-            world.log("world", "from now on nothing arrives and nothing goes wrong")
-            for place in places.values():
-                for compaction in judge.forgive(place.name):
-                    place.truth.journal.forgive(Ulid(compaction))
-            _drain(world, judge)
-        except Violation:
-            pass  # it is the world's
-        finally:
-            world.is_over = True
-            world.watcher = None
-            world.scheduler.close()
-    return Outcome(seed, world.violation, world.counts, world.now_ms - started_ms)
+    return played(world, replacements(world), lambda: _play(world))
+
+
+def _play(world: World) -> None:
+    busy_until_ms = world.now_ms + BUSY_MS
+    places = {plan.name: _KINDS[plan.kind](world, plan) for plan in world.scenario.datasets}
+    world.watcher = judge = Judge(world, places)
+    _begin(world, judge, places)
+    _run(world, judge, busy_until_ms)
+    world.is_calm = True
+    world.log("world", "from now on nothing arrives and nothing goes wrong")
+    for place in places.values():
+        for compaction in judge.forgive(place.name):
+            place.truth.journal.forgive(Ulid(compaction))
+    _drain(world, judge)
 
 
 def _begin(world: World, judge: Judge, places: dict[str, Place]) -> None:
