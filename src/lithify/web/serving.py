@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify import client
 from lithify.clock import SystemClock
@@ -65,14 +65,28 @@ def _least_token_chars() -> int:
     return LEAST_TOKEN_CHARS
 
 
+class Source(Protocol):
+    """A service in this process, which reads datasets anyway."""
+
+    def watched(self, url: str) -> client.Dataset:
+        """One of them, to look at."""
+        ...
+
+    def acted_on(self, url: str) -> client.Dataset:
+        """One of them, to do something with."""
+        ...
+
+
 @contextmanager
-def served(urls: Sequence[str], fleet: str | None, config: Config) -> Iterator[str]:
-    """Serve them until the end of the block; where."""
+def served(
+    urls: Sequence[str], fleet: str | None, config: Config, source: Source | None = None
+) -> Iterator[str]:
+    """Serve them until the end of the block; where. With a `source`, nothing is read but by that."""
     check(config)
     listening = _listen(config.web.host, DEFAULT_PORT if config.web.port is None else config.web.port)
     host = f"[{config.web.host}]" if ":" in config.web.host else config.web.host
     where = f"http://{host}:{listening.getsockname()[1]}/"
-    server = _Server(partial(_application, urls, fleet, config), listening)
+    server = _Server(partial(_application, urls, fleet, config, source), listening)
     server.start()
     _log.info("the dashboard is served", extra={FIELDS: {"url": where}})
     try:
@@ -81,7 +95,7 @@ def served(urls: Sequence[str], fleet: str | None, config: Config) -> Iterator[s
         server.stop()
 
 
-def _application(urls: Sequence[str], fleet: str | None, config: Config) -> Guard:
+def _application(urls: Sequence[str], fleet: str | None, config: Config, source: Source | None) -> Guard:
     from lithify.web.app import application
     from lithify.web.dashboard import Dashboard
 
@@ -96,7 +110,10 @@ def _application(urls: Sequence[str], fleet: str | None, config: Config) -> Guar
         with one_at_a_time:  # the other one is read meanwhile
             return opening.open(url)
 
-    dashboard = Dashboard(list(dict.fromkeys(urls)), open_dataset, of_fleet, SystemClock())
+    if source is not None:
+        open_dataset = source.watched
+    acted_on = None if source is None else source.acted_on
+    dashboard = Dashboard(list(dict.fromkeys(urls)), open_dataset, of_fleet, SystemClock(), acted_on=acted_on)
     return application(dashboard, config.web.token, [config.web.host, *config.web.names.split(",")])
 
 
