@@ -178,7 +178,9 @@ class Service:
 
     def _read_beside(self, stop: threading.Event) -> None:
         """For a dashboard, in a thread of its own."""
-        readers = {url: partial(self._begin_beside, url) for url in self._shared}
+        readers: dict[str, Callable[[], Any]] = {
+            url: partial(self._begin_beside, url) for url in self._shared
+        }
         troubles = {url: Trouble(f"what only the dashboard of {url} shows cannot be read") for url in readers}
         while not stop.is_set():
             for url, trouble in troubles.items():
