@@ -12,7 +12,7 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -83,14 +83,22 @@ def served(
 ) -> Iterator[str]:
     """Serve them until the end of the block; where. With a `source`, nothing is read but by that."""
     check(config)
-    listening = _listen(config.web.host, DEFAULT_PORT if config.web.port is None else config.web.port)
-    host = f"[{config.web.host}]" if ":" in config.web.host else config.web.host
-    where = f"http://{host}:{listening.getsockname()[1]}/"
-    server = _Server(partial(_application, urls, fleet, config, source), listening)
-    server.start()
-    _log.info("the dashboard is served", extra={FIELDS: {"url": where}})
-    try:
+    make = partial(_application, urls, fleet, config, source)
+    port = DEFAULT_PORT if config.web.port is None else config.web.port
+    with serving(make, config.web.host, port) as where:
+        _log.info("the dashboard is served", extra={FIELDS: {"url": where}})
         yield where
+
+
+@contextmanager
+def serving(make: Callable[[], Guard], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve what is made with the first request, on the thread that serves it; where."""
+    listening = _listen(host, port)
+    name = f"[{host}]" if ":" in host else host
+    server = _Server(make, listening)
+    server.start()
+    try:
+        yield f"http://{name}:{listening.getsockname()[1]}/"
     finally:
         server.stop()
 
