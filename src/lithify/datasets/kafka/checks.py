@@ -12,7 +12,7 @@ from lithify.compaction.checks import check_compactions
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.status import Status
 from lithify.datasets.kafka.dataset import LogDataset, LogSnapshot
-from lithify.errors import LithifyError
+from lithify.errors import LithifyError, Refused
 from lithify.views import text
 from lithify.views.groups import WORDS
 from lithify.watermarks.groups import Role, waiting
@@ -44,6 +44,11 @@ def check_log(
 def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Iterator[Finding]:
     member, group = dataset.member, snapshot.group
     if member is None or group is None:
+        return
+    try:
+        member.check(group, dataset.source_url)
+    except Refused as error:
+        yield problem("group", str(error), "two logs have one name: give one of them another (kafka.member)")
         return
     if not member.is_in(group, snapshot.state):
         yield warning(

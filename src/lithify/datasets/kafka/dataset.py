@@ -187,9 +187,11 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         return self._layout.refusal
 
     def epoch(self) -> int:
-        """`Refused` where nobody may compact it."""
+        """`Refused` where nobody may compact it, or its name in the group is another log's."""
         if self.refusal is not None:
             raise Refused(f"{self.url}: {self.refusal}")
+        if self.member is not None:
+            self.member.check(self.member.read(), self._source_url)
         return super().epoch()
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
@@ -217,6 +219,11 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         Raises `DatasetNotFound`, `Refused` and `CorruptObject`.
         """
         return self._layout.partitions()
+
+    @property
+    def source_url(self) -> str:
+        """Of the folder that is read."""
+        return self._source_url
 
     def state(self) -> State:
         """How far Lithify is. `Refused` where that is said of another log."""
@@ -540,7 +547,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         self.states.update(change, self._clock, self._rng)
         published = (one for one in compactions if verdicts[one.id] is None)
         if self.member is not None and any(one.spec.step is not Step.INDEX for one in published):
-            self.member.tell(self.state, self._update_state)
+            self.member.tell(self._source_url, self.state, self._update_state)
         return verdicts
 
     def _update_state(self, change: Callable[[State], State | None]) -> bool:
