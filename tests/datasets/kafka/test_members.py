@@ -310,7 +310,14 @@ def test_the_doctor_names_the_partition_that_fails() -> None:
     dataset = copies.opened("a")
     topic.compact(dataset)
     found = check_log(lambda: dataset, lambda one: status(one, NOW_MS, 60_000), NOW_MS)
-    assert any(f"of {NAME} " in one.says and "longer than what is left" in one.says for one in found)
+    (finding,) = [one for one in found if one.severity is Severity.WARNING and one.check == "partition"]
+    assert finding.says.startswith(f"{NAME}: its last compaction failed: ")
+    assert "longer than what is left" in finding.says
+    copies.restore("a", SEGMENTS)
+    copies.clock.advance_s(1)
+    topic.compact(dataset)
+    found = check_log(lambda: dataset, lambda one: status(one, NOW_MS, 60_000), NOW_MS)
+    assert not [one for one in found if one.check == "partition"]
 
 
 def test_a_place_in_the_group_that_was_lost_since_is_refused(copies: Copies) -> None:

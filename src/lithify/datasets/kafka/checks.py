@@ -1,5 +1,7 @@
 """What is wrong with a log: whether there is one, what its compactions need, how its group stands.
 
+A partition that failed is named, since the others of its topic go on without it.
+
 A group (`members.py`) keeps tombstones and markers for who is not past them. That is as it should be for a
 while; a member that holds up the others for `FROZEN_MS` is more likely gone.
 """
@@ -38,7 +40,23 @@ def check_log(
         return
     yield ok("log", what)
     yield from check_compactions(found)
+    yield from _check_partitions(found)
     yield from _check_group(dataset, found.snapshot, now_ms)
+
+
+def _check_partitions(found: Status) -> Iterator[Finding]:
+    """Partitions whose last compaction failed at once, as one with a damaged segment does: nobody tries that
+    again by itself, so it counts as given up nowhere else."""
+    rounds = found.snapshot.state.rounds
+    last = {one.unit: one for one in found.failures if not (one.attempts or one.is_cancelled)}
+    for name in found.snapshot.partitions:
+        failure, done = last.get(name), rounds[name].done if name in rounds else ()
+        if failure is not None and not any(step > failure.compaction for step in done):
+            yield warning(
+                "partition",
+                f"{name}: its last compaction failed: {failure.reason}",
+                f"remove the cause, then compact it again: lithify compact {found.url}",
+            )
 
 
 def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Iterator[Finding]:
