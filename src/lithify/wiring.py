@@ -349,7 +349,7 @@ def fleet_files(
     from lithify.store.metered import MeteredStore
     from lithify.store.urls import open_store
 
-    store, folder = open_store(url, config.store_options, waiting)
+    store, folder = open_store(url, config.store_options_of(url), waiting)
     if count is not None:
         store = MeteredStore(store, count)
     return FleetFiles(url, store, folder, clock, ids)
