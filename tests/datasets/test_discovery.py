@@ -14,8 +14,8 @@ from lithify.datasets import discovery
 from lithify.datasets.discovery import folders
 from lithify.datasets.registry import registered_for
 from lithify.fleet.patterns import canonical, match
-from lithify.store.urls import open_store
 from lithify.store.objects import ObjectStore
+from lithify.store.urls import open_store
 from lithify.store.waiting import Waiting
 
 
@@ -76,7 +76,7 @@ def test_a_key_of_a_bucket_is_found_however_it_is_called() -> None:
 
 
 def test_a_name_that_is_no_text_is_nobodys(tmp_path: Path) -> None:
-    os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).mkdir()
     (tmp_path / "db").mkdir()
     assert folders(f"{tmp_path}/*", Config(), Waiting()) == [f"{tmp_path}/db"]
 
