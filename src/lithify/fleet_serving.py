@@ -88,7 +88,8 @@ class FleetProcess:
         self._clock = SystemClock()
         self._ids = RandomIds()
         self._stop = threading.Event()
-        self._opened: OrderedDict[str, Dataset] = OrderedDict()
+        self._opened: OrderedDict[tuple[str, frozenset[tuple[str, str]]], Dataset] = OrderedDict()
+        """By URL and settings of its rule."""
         self._due: SimpleQueue[tuple[str, Rule] | None] = SimpleQueue()
         """Whose garbage is to be collected; `None` at the end."""
         self._crew: Crew | None = None
@@ -281,13 +282,14 @@ class FleetProcess:
         return Crew(name, ports, self._queues)
 
     def _kept_open(self, url: str) -> Dataset:
-        """A dataset of the crew, opened once as long as it is wanted now and then."""
+        """A dataset of the crew, opened once as long as it is wanted now and then as it is."""
         assert self._crew is not None, "it asks for it"
         rule = self._crew.rule_for(url)
-        dataset = self._opened.pop(url, None)
+        key = url, frozenset(rule.settings.items())
+        dataset = self._opened.pop(key, None)
         if dataset is None:
             dataset = self._open(url, rule)
-        self._opened[url] = dataset
+        self._opened[key] = dataset
         if len(self._opened) > MAX_OPENED:
             self._opened.popitem(last=False)
         return dataset

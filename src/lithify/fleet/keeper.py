@@ -255,7 +255,8 @@ class Keeper:
         mine = {url: rule for url, rule in datasets.items() if placement.owner(url) == self.name}
         for url in [url for url, watched in self._watched.items() if mine.get(url) != watched.rule]:
             self._watched.pop(url).leave()
-            self._forget_admitted(url, ())
+            if url not in mine:  # else what is under way stays as it was admitted
+                self._forget_admitted(url, ())
             for admission in self._admissions.values():
                 admission.forget(url)
         self._quarantine.keep(mine)
@@ -412,7 +413,8 @@ class Keeper:
         for one in watched.active:
             active.setdefault(self._queue_id(one.want, watched.rule, routing, catalog), []).append(one)
         under_way = {one.want.key for one in watched.active} | watched.admitted
-        self._forget_admitted(watched.url, under_way)
+        if watched.is_known:
+            self._forget_admitted(watched.url, under_way)
         for key in under_way:  # what somebody else admitted counts from when it is seen
             self._catalog_of.setdefault(key, self._catalog.now.number)
         for queue in catalog.queues:
