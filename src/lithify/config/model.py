@@ -202,8 +202,8 @@ class Config(BaseSettings):
 
     def store_options_of(self, url: str) -> dict[str, str]:
         """The settings of the store of the dataset at `url`: those for all, and over them those for what is
-        at or below a URL, a longer URL over a shorter one. What is for a store is for all datasets in it, also
-        when something stands before its URL in theirs (`kafka+s3://…`)."""
+        at or below a URL, a longer URL over a shorter one. What is for a store is for all in it, also where
+        something stands before its URL (`kafka+s3://…`)."""
         places: dict[str, dict[str, str]] = {}
         for key, value in self.store_options.items():
             place, _, name = key.rpartition(_OF_PLACE)

@@ -349,8 +349,8 @@ class Crew:
         return has_claimed
 
     def _catalog_of(self, hint: Hint) -> Numbered | None:
-        """The one that it was admitted under; the newest when that is not known or gone, `None` when it cannot
-        be read here."""
+        """The one that it was admitted under; the newest when that is not known or gone, `None` when it
+        cannot be read here."""
         now = self._catalog.now
         if hint.catalog in (0, now.number):
             return now

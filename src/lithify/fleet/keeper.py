@@ -80,6 +80,10 @@ Collect = Callable[[str, Rule], None]
 """Have the garbage of a dataset collected; does not wait for it."""
 
 
+def _always(rule: Rule) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class _Board:
     """The board of one queue, as this keeper wrote it last."""
@@ -100,7 +104,8 @@ class KeeperPorts:
     host: str
     version: str
     looks_at_once: int = LOOKS_AT_ONCE
-    collects: bool = True
+    collects: Callable[[Rule], bool] = _always
+    """Whether garbage of datasets of a rule is to be collected."""
     says: Says = unheard
 
 
@@ -208,8 +213,7 @@ class Keeper:
         if self._admit():
             self._look()
         attempt(self._write_boards)
-        if self._ports.collects:
-            self._collect()
+        self._collect()
         attempt(partial(self._remember, now_s))
         attempt(partial(self._truncate, now_s))
         if errors:
@@ -572,7 +576,8 @@ class Keeper:
                 continue
             is_quiet = watched.is_at_rest and now_ms - committed_ms >= _AFTER_MS
             since_ms = self._committed_since_ms.setdefault(url, committed_ms)
-            if is_quiet or now_ms - since_ms >= _AT_LEAST_MS:
+            is_due = is_quiet or now_ms - since_ms >= _AT_LEAST_MS
+            if is_due and self._ports.collects(watched.rule):
                 self._committed_since_ms[url] = now_ms
                 watched.known = replace(watched.known, collected_ms=now_ms)
                 self._ports.collect(url, watched.rule)
