@@ -52,7 +52,7 @@ class Indexed:
     def __init__(self, store: ObjectStore, folder: str, partition: PartitionFolder) -> None:
         """`folder` is where the facts are. Raises `CorruptObject`."""
         self.partition = partition
-        keys = [segment_key(folder, segment.base_offset) for segment in partition.segments]
+        keys = [segment_key(folder, part.base_offset) for part in partition.parts]
         self.facts: list[SegmentFacts] = [get_facts(store, key) for key in keys]
         self._passed: list[Passed] = []
         self._spans: list[Records] = []
@@ -75,7 +75,7 @@ class Indexed:
     @property
     def fences(self) -> tuple[int, ...]:
         """Where each segment ends."""
-        bases = [segment.base_offset for segment in self.partition.segments]
+        bases = [part.base_offset for part in self.partition.parts]
         return (*bases[1:], NO_BOUND)
 
     @property
@@ -85,7 +85,7 @@ class Indexed:
 
     def settled(self, policy: LogPolicy, now_ms: int) -> Settled:
         """What may be compacted."""
-        stable_offset = self.transactions.stable_offset(self.end_offset)
+        stable_offset = min(self.transactions.stable_offset(self.end_offset), self.partition.bound)
         return settle(Partition(0, self._objects(), 0, stable_offset), policy, now_ms)
 
     @property
