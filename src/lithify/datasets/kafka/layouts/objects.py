@@ -163,6 +163,8 @@ def read_objects(store: ObjectStore, objects: Iterable[Segment]) -> Iterator[Rea
     for segment, (data, meta) in zip(wanted, answers, strict=True):
         if any(data[:BASE_OFFSET_BYTES]):
             raise Unsupported(f"{segment.key}: the offset in its batch should be 0, since the name has it")
+        if len(data) != segment.size_bytes or segment.etag not in (None, meta.etag):
+            raise Refused(f"{segment.key}: has changed while it was read; it is planned anew")
         if meta.etag is None:
             raise Refused(f"{segment.key}: the store gives no etag, without which nothing is replaced safely")
         last = segment.base_offset + _last_delta(data, segment.key)
@@ -237,12 +239,14 @@ def _last_delta(data: bytes, key: str) -> int:
 def _chunk(objects: list[Segment]) -> Chunk:
     first = objects[0]
     size_bytes = sum(one.size_bytes for one in objects)
+    known = [f"{one.key} {one.size_bytes} {one.modified_ms} {one.etag}" for one in objects]
+    etag = hashlib.sha256("\n".join(known).encode()).hexdigest()
     modified_ms = max(one.modified_ms for one in objects)
-    return Chunk(first.key, first.base_offset, size_bytes, modified_ms, tuple(objects))
+    return Chunk(first.key, first.base_offset, size_bytes, modified_ms, etag, tuple(objects))
 
 
 def _object(meta: ObjectMeta) -> Segment:
-    return Segment(meta.key, base_of(meta.key), meta.size, meta.last_modified_ms)
+    return Segment(meta.key, base_of(meta.key), meta.size, meta.last_modified_ms, meta.etag)
 
 
 def _name(key: str) -> str:
