@@ -7,7 +7,7 @@ BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
 KAFKA := build/kafka
 
-.PHONY: help install demo test check bench simulate fuzz chaos flaky garbage histories soak site dist lock clean
+.PHONY: help install demo test check bench simulate fuzz chaos flaky databases garbage histories soak site dist lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -64,6 +64,9 @@ chaos: $(INSTALLED) ## Kill and freeze real processes, kill Spark and damage led
 flaky: $(INSTALLED) ## A hundred runs over a store that resets a tenth of all connections; what 503s and outages cost
 	$(BIN)/python -m tests.flaky
 	$(BIN)/python -m tests.processes.outages
+
+databases: $(INSTALLED) ## Compact 200 random databases with both compactors; every row version must be equal
+	$(BIN)/python -m tests.oneshot.random_databases
 
 garbage: $(INSTALLED) ## Collect the garbage of a thousand random tables, on local files and S3
 	$(BIN)/python -m tests.datasets.iceberg.garbage_random

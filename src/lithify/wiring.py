@@ -290,11 +290,17 @@ def heartbeat_timeout_ms(config: Config) -> int:
 
 def recorder(config: Config, clock: Clock) -> Recorder | None:
     """What keeps a record of each commit; `None` when the settings say that nothing does."""
-    from lithify.config.durations import to_milliseconds
     from lithify.service.recording import Recorder
 
-    keep_ms = to_milliseconds(config.service.keep_history)
+    keep_ms = keep_history_ms(config)
     return Recorder(clock, keep_ms=keep_ms) if keep_ms else None
+
+
+def keep_history_ms(config: Config) -> int:
+    """For how long records of commits are kept; 0: there are none."""
+    from lithify.config.durations import to_milliseconds
+
+    return to_milliseconds(config.service.keep_history)
 
 
 def commit_records(dataset: Dataset) -> CommitRecords:
@@ -349,7 +355,7 @@ def fleet_files(
     from lithify.store.metered import MeteredStore
     from lithify.store.urls import open_store
 
-    store, folder = open_store(url, config.store_options, waiting)
+    store, folder = open_store(url, config.store_options_of(url), waiting)
     if count is not None:
         store = MeteredStore(store, count)
     return FleetFiles(url, store, folder, clock, ids)

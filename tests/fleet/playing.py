@@ -118,6 +118,8 @@ class Play(World):
         self.while_waiting: Callable[[], None] = lambda: None
         """What others do in each second in which a keeper waits for one of them."""
         self.says: Says = unheard
+        self.worked_with: list[tuple[str, dict[str, str]]] = []
+        """Datasets that workers have opened, and with which settings of a rule."""
         self.claims: Counter[bool] = Counter()
         """How many were won, and how many lost."""
         self.events: list[Event] = []
@@ -219,7 +221,9 @@ class Play(World):
         room = Room(engine, WorkerOptions(max_concurrent_compactions=slots, heartbeat_bytes=0))
 
         def open_worker(url: str, room: Room) -> Worker:
-            dataset = self.open(url, Rule(ALL))
+            rule = crew.rule_for(url)
+            self.worked_with.append((url, dict(rule.settings)))
+            dataset = self.open(url, rule)
             return Worker(dataset, engine, clock, name, room=room, observer=self.events.append)
 
         pool = Claiming(self.claims, open_worker, room, clock, self.events.append)

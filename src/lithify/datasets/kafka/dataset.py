@@ -4,7 +4,8 @@
     <output>/<id of a compaction>/orders-0/…   a compacted partition, whole once the state names it
     <output>/_lithify/                         ledger, lease and sidecar; below it
         state/…                                how far each partition is (`state.py`)
-        work/<id>/…                            what a step leaves for the next one
+        index/orders-0/…                       indexes of segments, for all rounds (`kept_indexes.py`)
+        work/<id>/…                            what another step leaves for the next one
 
 A round has three steps, each a compaction of its own: index, match, rewrite (`tasks.py`). A step is refused
 when it is to be carried out, and again when it is to be published, if the listing of the source is not the
@@ -30,13 +31,14 @@ from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.config.durations import FOREVER, to_milliseconds
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.kafka.fenced import first_element
+from lithify.datasets.kafka.kept_indexes import index_key, index_of_object, is_facts
 from lithify.datasets.kafka.layouts.contract import Layout, PartitionFolder
 from lithify.datasets.kafka.layouts.objects import ObjectTopic
 from lithify.datasets.kafka.layouts.segments import SegmentFolders, number_of
 from lithify.datasets.kafka.members import LogMember, lowest, waits
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
 from lithify.datasets.kafka.retention import NO_BOUND, Rules
-from lithify.datasets.kafka.round import Indexed, segment_key
+from lithify.datasets.kafka.round import Indexed
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import STEPS, Round, State, Step
 from lithify.datasets.kafka.tasks import (
@@ -185,9 +187,11 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         return self._layout.refusal
 
     def epoch(self) -> int:
-        """`Refused` where nobody may compact it."""
+        """`Refused` where nobody may compact it, or its name in the group is another log's."""
         if self.refusal is not None:
             raise Refused(f"{self.url}: {self.refusal}")
+        if self.member is not None:
+            self.member.check(self.member.read(), self._source_url)
         return super().epoch()
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
@@ -204,10 +208,22 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     # Reading
 
     def snapshot(self) -> LogSnapshot:
-        partitions = self._layout.partitions()
+        partitions = self.partitions()
         self._layout.check_output(self.store, self.output_root)
         state = self.state()
         return LogSnapshot(partitions, state, None if self.member is None else self.member.read())
+
+    def partitions(self) -> Mapping[str, PartitionFolder]:
+        """All of them, as they are listed now.
+
+        Raises `DatasetNotFound`, `Refused` and `CorruptObject`.
+        """
+        return self._layout.partitions()
+
+    @property
+    def source_url(self) -> str:
+        """Of the folder that is read."""
+        return self._source_url
 
     def state(self) -> State:
         """How far Lithify is. `Refused` where that is said of another log."""
@@ -231,6 +247,10 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     def work_folder(self, compaction_id: Ulid) -> str:
         """Where a step leaves what the next one needs."""
         return join(self.own_folder, "work", compaction_id)
+
+    def index_folder(self, partition: str) -> str:
+        """Where the indexes of a partition's segments are kept."""
+        return join(self.own_folder, "index", partition)
 
     def output_folder(self, compaction_id: Ulid, partition: str) -> str:
         """Where a partition is written anew."""
@@ -418,23 +438,24 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     def _to_index(
         self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
     ) -> list[RangeWork[int]]:
-        works, target = [], self.work_folder(compaction.id)
+        works, target = [], self.index_folder(compaction.spec.partition)
+        kept = {index_of_object(meta.key) for meta in self.store.list(target) if is_facts(meta.key)}
         ends = [*(segment.base_offset for segment in folder.segments[1:]), NO_BOUND]
         for number, (segment, end) in enumerate(zip(folder.segments, ends, strict=True)):
-            work = self._work(compaction, number, segment_key(target, segment.base_offset))
-            works.append(
-                RangeWork(number, index_segment, IndexTask(work, segment, end), max(1, segment.size_bytes))
-            )
+            key = index_key(target, segment)
+            task = IndexTask(self._work(compaction, number, key), segment, end)
+            cost_bytes = 1 if key in kept else max(1, segment.size_bytes)
+            works.append(RangeWork(number, index_segment, task, cost_bytes))
         return works
 
     def _to_match(
         self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
     ) -> list[RangeWork[int]]:
         found = self._round(snapshot, compaction.spec)
-        indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
+        indexed = self._indexed(compaction.spec, folder)
         target, count = self.work_folder(compaction.id), indexed.slices
         plan_key = join(target, "plan")
-        MatchPlan(indexed.runs, indexed.fences, indexed.spans).put(self.store, plan_key)
+        MatchPlan(indexed.segments, indexed.fences, indexed.spans).put(self.store, plan_key)
         works = []
         for number, key in enumerate(slice_keys(target, count)):
             task = MatchTask(self._work(compaction, number, key), number, count, found.bound, plan_key)
@@ -446,7 +467,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     ) -> list[RangeWork[int]]:
         found, terms = self._round(snapshot, compaction.spec), compaction.spec.terms
         now_ms = ulid_ms(compaction.id)  # the same for whoever takes it up
-        indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
+        indexed = self._indexed(compaction.spec, folder)
         matched = self.work_folder(found.done[1])
         rules = Rules(
             now_ms,
@@ -477,6 +498,9 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             size_bytes = sum(segment.size_bytes for segment in segments)
             works.append(RangeWork(number, rewrite_group, task, max(1, size_bytes)))
         return works
+
+    def _indexed(self, spec: LogSpec, folder: PartitionFolder) -> Indexed:
+        return Indexed(self._source, self.store, self.index_folder(spec.partition), folder)
 
     def _round(self, snapshot: LogSnapshot, spec: LogSpec) -> Round:
         found = snapshot.round(spec.partition)
@@ -523,7 +547,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         self.states.update(change, self._clock, self._rng)
         published = (one for one in compactions if verdicts[one.id] is None)
         if self.member is not None and any(one.spec.step is not Step.INDEX for one in published):
-            self.member.tell(self.state, self._update_state)
+            self.member.tell(self._source_url, self.state, self._update_state)
         return verdicts
 
     def _update_state(self, change: Callable[[State], State | None]) -> bool:
@@ -544,7 +568,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         spec = compaction.spec
         folder, done = snapshot.partitions[spec.partition], (*spec.done, compaction.id)
         if spec.step is Step.INDEX:
-            indexed = Indexed(self.store, self.work_folder(compaction.id), folder)
+            indexed = self._indexed(spec, folder)
             policy = LogPolicy(min_compaction_lag_ms=spec.terms.min_compaction_lag_ms)
             settled = indexed.settled(policy, ulid_ms(compaction.id))
             size_bytes = sum(segment.size_bytes for segment in folder.segments)
@@ -570,7 +594,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         if self.member is None or spec.step is not Step.MATCH:
             return state
         found, folder = self._round(snapshot, spec), snapshot.partitions[spec.partition]
-        indexed = Indexed(self.store, self.work_folder(found.done[0]), folder)
+        indexed = self._indexed(spec, folder)
         keys = slice_keys(self.work_folder(compaction.id), indexed.slices)
         parts = len(folder.segments)
         firsts = [first_element(self.store, f"{key}.dead", OFFSETS, parts) for key in keys]

@@ -19,6 +19,8 @@ class Segment:
     size_bytes: int
     modified_ms: int = field(default=-1, compare=False)
     """When it was written last, by its store."""
+    etag: str | None = field(default=None, compare=False)
+    """As it was listed; `None` where the store does not list any."""
 
 
 @dataclass(frozen=True, slots=True)

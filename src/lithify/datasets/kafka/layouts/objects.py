@@ -66,7 +66,9 @@ class ObjectTopic:
 
 def _object(meta: ObjectMeta) -> Segment | None:
     found = _OBJECT.fullmatch(_name(meta.key))
-    return None if found is None else Segment(meta.key, int(found[1]), meta.size, meta.last_modified_ms)
+    if found is None:
+        return None
+    return Segment(meta.key, int(found[1]), meta.size, meta.last_modified_ms, meta.etag)
 
 
 def _name(key: str) -> str:
