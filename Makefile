@@ -7,6 +7,9 @@ BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
 KAFKA := build/kafka
 
+# The tests start hundreds of Python processes: what one has compiled the others need not compile again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo test check bench simulate fuzz chaos flaky databases garbage histories soak site dist lock clean
 
 help: ## Show what can be made
