@@ -22,11 +22,11 @@ def account_of(location: str) -> str | None:
     return parts.netloc.rpartition("@")[2].partition(".")[0]
 
 
-def of_account(location: str, properties: Mapping[str, Any]) -> Mapping[str, Any]:
+def of_account(location: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     """The properties with the token for the account of this location, if there is one, as the plain one."""
     account = account_of(location)
     if account is None:
-        return properties
+        return dict(properties)
     found = {
         plain: value
         for plain in (TOKEN, ENDS)
