@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,8 @@ def librdkafka() -> Any:
     """The module `confluent_kafka`."""
     if str(PACKAGE) not in sys.path:
         sys.path.append(str(PACKAGE))
-    import confluent_kafka
-    import confluent_kafka.admin
-
-    return confluent_kafka
+    import_module("confluent_kafka.admin")
+    return import_module("confluent_kafka")
 
 
 @contextmanager

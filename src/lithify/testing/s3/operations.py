@@ -137,7 +137,8 @@ class Operations:
         if page.token is not None:
             parts += [f"<NextContinuationToken>{page.token}</NextContinuationToken>"]
         parts += [
-            f"<Contents><Key>{coded(key)}</Key><LastModified>{_iso(stored.modified_s, self._listed_ms)}</LastModified>"
+            f"<Contents><Key>{coded(key)}</Key>"
+            f"<LastModified>{_iso(stored.modified_s, self._listed_ms)}</LastModified>"
             f"<ETag>{escape(stored.etag)}</ETag><Size>{stored.size}</Size>"
             "<StorageClass>STANDARD</StorageClass></Contents>"
             for key, stored in page.objects
