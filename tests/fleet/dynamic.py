@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
@@ -45,7 +44,7 @@ class Executors:
         """How many there are; none while there is no application."""
         try:
             (application,) = self._get("")
-            count = sum(one["id"] != "driver" for one in self._get(f"/{application['id']}/executors"))
+            count: int = sum(one["id"] != "driver" for one in self._get(f"/{application['id']}/executors"))
         except (URLError, ConnectionError, TimeoutError, json.JSONDecodeError):
             count = 0  # its pages are not there yet
         if not self.seen or self.seen[-1] != count:
@@ -131,4 +130,4 @@ def play(folder: Path, master: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
