@@ -71,7 +71,7 @@ class AnyTime(Beside):
 
 
 class InFibers(Beside):
-    """What is to be done beside the caller goes on in a fiber of its own."""
+    """What is to be done beside the caller goes on in a fiber of its own; where no fiber calls, at once."""
 
     _LOOK_MS = 5
 
@@ -79,6 +79,8 @@ class InFibers(Beside):
         self._scheduler = scheduler
 
     def start(self, action: Callable[[], ResultT]) -> Callable[[], ResultT]:
+        if not self._scheduler.is_in_fiber:
+            return AtOnce().start(action)
         ended: list[Callable[[], ResultT]] = []
         self._scheduler.spawn(lambda: ended.append(_outcome(action)))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +92,15 @@ class Judge:
         """When a higher one was published, and which."""
         self._shown: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         """By keeper and worker: with which datasets it failed, and in which tick that was first shown."""
+
+    def close(self) -> None:
+        """All is over: what keepers have open is closed, which reaches nobody any more."""
+        for keeper in self.keepers.values():
+            for watched in keeper.watched.values():
+                for part in (watched._lead, watched._acquiring):
+                    if part is not None:
+                        with suppress(BaseException):
+                            part.stack.close()
 
     def _fail(self, rule: str, text: str) -> Violation:
         return self._world.fail(rule, text)

@@ -96,7 +96,7 @@ class KeeperSeat(Seat):
     kind = "keeper"
 
     def _live(self, process: Process) -> None:
-        keeper: Keeper = self._made(process, lambda: Keeper(process.member, self._ports(process)))
+        keeper: Keeper = self._made(process, lambda: self._keeper(process))
         self._judge.keepers[process.member] = keeper
         self._judge.processes[process.member] = process
         while self.is_wanted:
@@ -112,9 +112,12 @@ class KeeperSeat(Seat):
         except LithifyError as error:
             process.log(f"cannot leave in order: {error}")
 
-    def _ports(self, process: Process) -> KeeperPorts:
-        world, judge = self._world, self._judge
+    def _keeper(self, process: Process) -> Keeper:
         name = self._named(process, Role.KEEPER)
+        return Keeper(name, self._ports(process, name))
+
+    def _ports(self, process: Process, name: str) -> KeeperPorts:
+        world, judge = self._world, self._judge
 
         def opened(url: str, rule: Rule) -> Shelf:
             return world.by_url[url].open(process)

@@ -75,7 +75,7 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
 
     def __init__(self, place: Place, process: Process | None) -> None:
         world, root = place.world, f"{FOLDER}/{place.plan.name}"
-        store = world.objects if process is None else process.store
+        store = world.told_objects if process is None else process.store
         clock = world.clock if process is None else process.clock
         folder = f"{root}/_lithify"
         super().__init__(url_of(place.plan.name), store, folder, LEDGERS, clock, world.ids, world.rng)

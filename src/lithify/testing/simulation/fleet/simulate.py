@@ -55,13 +55,23 @@ _REST_MS = round(REST_S * 1_000) + 60_000
 def simulate(seed: int, *, trace: Callable[[str], None] | None = None) -> Outcome:
     """Play one seed. `trace` is given a line for everything that happens."""
     world = World(seed, trace=trace)
-    return played(world, replacements(world), lambda: _play(world))
+
+    def play() -> None:
+        world.make_places()
+        _make_fleet(world)
+        world.watcher = judge = Judge(world)
+        try:
+            _play(world, judge)
+        finally:
+            world.end()
+            world.watcher = None
+            judge.close()
+
+    return played(world, replacements(world), play)
 
 
-def _play(world: World) -> None:
+def _play(world: World, judge: Judge) -> None:
     scenario, until_ms = world.scenario, world.now_ms + BUSY_MS
-    _make_fleet(world)
-    world.watcher = judge = Judge(world)
     keepers: list[Seat] = [KeeperSeat(world, judge) for _ in range(scenario.keepers)]
     crews: list[Seat] = [CrewSeat(world, judge, plan) for plan in scenario.crews]
     joins = KeeperSeat(world, judge)

@@ -15,7 +15,7 @@ from lithify import events
 from lithify.errors import StoreError
 from lithify.fleet.files import FleetFiles
 from lithify.ids import RandomIds
-from lithify.store.wrapped import Call
+from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.memory import MemoryStore
 from lithify.testing.simulation.core.fibers import FiberClock, Scheduler
 from lithify.testing.simulation.core.processes import (
@@ -35,9 +35,9 @@ FLEET = "fleet"
 class Watcher(Protocol):
     """Is told of all changes: of a write once it is done, of a deletion before."""
 
-    def wrote(self, process: Process, key: str, data: bytes) -> None: ...
+    def wrote(self, process: Process | None, key: str, data: bytes) -> None: ...
 
-    def deletes(self, process: Process, key: str) -> None: ...
+    def deletes(self, process: Process | None, key: str) -> None: ...
 
     def failed(self, process: Process, place: Place) -> None:
         """A look at a dataset fails, since something is wrong with it."""
@@ -57,8 +57,14 @@ class World(SharedWorld):
         self.ids = RandomIds(self.rng)
         self.objects = MemoryStore(self.clock, keeps_put_ids=self.rng.random() < 0.7)
         self.watcher: Watcher | None = None
+        self.told_objects = _ToldStore(self)
         self.files = self.fleet_files(self.objects, self.clock)
         """The fleet for who makes no mistakes."""
+        self.places: dict[str, Place] = {}
+        self.by_url: dict[str, Place] = {}
+
+    def make_places(self) -> None:
+        """Make the datasets."""
         self.places = {plan.name: Place(self, plan) for plan in self.scenario.shelves}
         self.by_url = {place.url: place for place in self.places.values()}
 
@@ -111,6 +117,8 @@ class Process(FaultyProcess):
             self.log(f"starts, its clock is {self.clock.skew_ms:+d} ms off")
 
     def begin(self, what: str) -> CallFaults:
+        if self.world.is_over and self.world.watcher is None:
+            raise StoreError("what a process had left open is closed when all is over")
         faults = super().begin(what)
         while self.now_ms < self.frozen_until_ms:
             self.sleep_ms(self.frozen_until_ms - self.now_ms)
@@ -120,6 +128,23 @@ class Process(FaultyProcess):
     def deletes(self, key: str) -> None:
         if self.world.watcher is not None:
             self.world.watcher.deletes(self, key)
+
+
+class _ToldStore(WrappedStore):
+    """The store for who makes no mistakes; what is created is told."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.objects)
+        self._world = world
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        return action()
+
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
+        etag = super().create(key, data, put_id)
+        if self._world.watcher is not None:
+            self._world.watcher.wrote(None, key, data)
+        return etag
 
 
 class _Store(ProcessStore):
