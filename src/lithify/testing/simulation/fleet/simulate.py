@@ -115,12 +115,12 @@ def _settle(world: World, judge: Judge, seats: Sequence[Seat]) -> None:
         seat.is_wanted = True
     restore(world)
     world.scheduler.run_until(world.now_ms + _WOKEN_MS)
+    restore(world)  # a change of a process that slept may have come late
     for place in world.places.values():
         place.trouble = place.trouble if place.plan.is_damaged else None
         for failure in place.truth.journal.failures():
             place.truth.journal.forgive(failure.compaction)
         if not place.plan.is_idle:
-            judge.woken(place)
             world.files.wakes.wake(place.url)
     world.scheduler.run_until(until_ms)
     world.log("world", "it is peace")
@@ -163,7 +163,6 @@ def _pause(world: World, judge: Judge) -> None:
         if not (place.plan.is_idle or place.plan.is_hot):
             for unit in range(place.plan.units):
                 place.add(unit, 3)
-            judge.woken(place)
             world.files.wakes.wake(place.url)
     world.scheduler.run_until(world.now_ms + _PAUSED_MS)
     judge.paused_ms = None
