@@ -17,11 +17,10 @@ from lithify.fleet.boards import BoardFiles
 from lithify.fleet.catalog import QueueState
 from lithify.fleet.catalog_files import FollowedCatalog, Numbered
 from lithify.fleet.catalog_history import CatalogHistory
-from lithify.fleet.keeper import Keeper
 from lithify.fleet.members import Member, MemberFiles, Seen
 from lithify.fleet.watched import Peers, Watched
 from lithify.ids import Ulid
-from lithify.planning.fleet import admission, quarantine
+from lithify.planning.fleet import admission, hints, quarantine
 from lithify.planning.fleet.asking import Asking
 from lithify.planning.fleet.fairness import FairTurns
 from lithify.store.versions import Version, VersionedFiles
@@ -40,6 +39,13 @@ def _nothing(*_: object) -> None:
 class _NeverFair(FairTurns[Any]):
     def is_due(self, scope: object) -> bool:
         return False
+
+
+_honest_leaves_room = admission._Load.leaves_room
+
+
+def _leave_room_to_one(self: Any, want: Any, room: Any, share: int, tenants: Any) -> bool:
+    return _honest_leaves_room(self, want, room, 1 << 30, tenants)
 
 
 def _write_over(self: VersionedFiles, base: Version | None, data: bytes) -> Version:
@@ -90,7 +96,7 @@ _honest_read = BoardFiles.read_of
 
 def _read_all_queues(self: BoardFiles, queue_id: str, members: Iterable[str]) -> tuple[Any, ...]:
     folders = {queue_id, *(meta.key.split("/")[2] for meta in self._store.list(self._folder))}
-    return tuple(hint for folder in sorted(folders) for hint in _honest_read(self, folder, members))
+    return tuple(h for folder in sorted(folders) for h in _honest_read(self, folder, self.members(folder)))
 
 
 _honest_beat = MemberFiles.beat
@@ -119,51 +125,68 @@ MUTANTS = (
         ((Asking, "reads_boards", _only_when_rung),),
     ),
     Mutant(
-        "what is urgent is admitted for ever",
+        "what is urgent has it all, for ever",
         (rules.STARVED,),
-        ((admission, "FairTurns", _NeverFair),),
+        (
+            (admission, "FairTurns", _NeverFair),
+            (hints, "FairTurns", _NeverFair),
+            (admission._Load, "leaves_room", _leave_room_to_one),
+        ),
+        first_seed=5_032,
     ),
     Mutant("versions are written over", (rules.ONCE,), ((VersionedFiles, "_create", _write_over),)),
-    Mutant("what was committed is tried again", (rules.COMMITTING,), ((transitions, "complete", _try_again),)),
+    Mutant(
+        "what was committed is tried again", (rules.COMMITTING,), ((transitions, "complete", _try_again),)
+    ),
     Mutant("whoever runs counts as silent", (rules.BEATING,), ((SilenceWatch, "silent", _all_running),)),
     Mutant("all datasets are led", (rules.IDLE,), ((Watched, "_should_lead", _lead_always),)),
-    Mutant("who leads is taken for dead", (rules.PEACE,), ((Watched, "_seek_leadership", _take_for_dead),)),
+    Mutant(
+        "who leads is taken for dead",
+        (rules.PEACE,),
+        ((Watched, "_seek_leadership", _take_for_dead),),
+        first_seed=5_001,
+    ),
     Mutant(
         "who has ever been a member lives",
         (rules.FAILOVER, rules.DONE, rules.STARVED),
         ((Seen, "is_alive", True),),
+        first_seed=5_010,
     ),
     Mutant("nobody is excused", (rules.BLAME,), ((Peers, "excuses", _never),)),
     Mutant(
         "what is broken is looked at in every round",
         (rules.PAUSES,),
         ((quarantine, "QUARANTINE_PAUSE", GrowingPause(0, 0)),),
+        first_seed=5_004,
     ),
     Mutant(
         "nobody hears that a queue is paused",
         (rules.PAUSED,),
         ((FollowedCatalog, "refresh", _hear_of_no_pause),),
+        first_seed=5_022,
     ),
     Mutant(
         "a crew reads the boards of all queues",
         (rules.QUEUES,),
         ((BoardFiles, "read_of", _read_all_queues),),
+        first_seed=5_001,
     ),
     Mutant(
         "all say that they need the newest catalog",
         (rules.NEEDED,),
         ((MemberFiles, "beat", _need_the_newest),),
+        first_seed=5_004,
     ),
-    Mutant("no catalog ever goes", (rules.GONE,), ((CatalogHistory, "run", _nothing),)),
+    Mutant("no catalog ever goes", (rules.GONE,), ((CatalogHistory, "run", _nothing),), first_seed=5_003),
     Mutant(
         "what nobody foresaw in a dataset ends its keeper",
         (rules.SURVIVES,),
         ((watched, "contained", lambda what: nullcontext()),),
     ),
-    Mutant("the last hint stays on its board", (rules.LEFT,), ((BoardFiles, "write", _leave_the_last),)),
     Mutant(
-        "what lost members left stays",
+        "the last hint stays on its board",
         (rules.LEFT,),
-        ((Keeper, "_forget_strangers", _nothing),),
+        ((BoardFiles, "write", _leave_the_last),),
+        first_seed=5_002,
     ),
 )

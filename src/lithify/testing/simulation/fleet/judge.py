@@ -196,7 +196,9 @@ class Judge:
         if before is State.RUNNING and new.state is State.SCHEDULED and process.kind == "keeper":
             silent_ms = now_ms - facts.beats_ms[new.id]
             if silent_ms < COORDINATOR.worker_heartbeat_timeout_ms:
-                text = f"{process.name} takes {what} back {silent_ms / 1000:.1f} s after its worker has beaten"
+                text = (
+                    f"{process.name} takes {what} back {silent_ms / 1000:.1f} s after its worker has beaten"
+                )
                 raise self._fail(rules.BEATING, text)
             self._world.count("event: taken back")
         elif is_beat:
@@ -354,8 +356,9 @@ class Judge:
     def check_end(self) -> None:
         """Everything is at rest."""
         for name, facts in self._facts.items():
-            if self._world.places[name].plan.is_healthy and facts.lease and not facts.lease.is_ended:
-                raise self._fail(rules.LEFT, f"{name} is still {facts.lease.holder}'s")
+            place, holder = self._world.places[name], facts.lease.holder if facts.lease else ""
+            if place.plan.is_healthy and self._leads(holder, place):
+                raise self._fail(rules.LEFT, f"{name} is still {holder}'s")
         healthy = {place.url for place in self._world.places.values() if place.plan.is_healthy}
         files = self._world.files
         for queue in files.catalog.read().catalog.queues:

@@ -175,7 +175,7 @@ def _shelves(rng: random.Random) -> tuple[ShelfPlan, ...]:
             pause_ms=rng.choice((10_000, 30_000)),
             trouble=trouble if rng.random() < 0.2 else None,
         )
-        shelves.append(replace(shelf, units=4) if shelf.is_hot else shelf)
+        shelves.append(replace(shelf, units=6) if shelf.is_hot else shelf)
     shelves[1] = replace(shelves[1], is_idle=True, units=1, trouble=None)
     if rng.random() < 0.4:
         shelves[2] = replace(shelves[2], is_poisoned=True, units=1, trouble=None)

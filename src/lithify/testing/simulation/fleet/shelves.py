@@ -120,7 +120,7 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
         return self.sources(spec)
 
     def capacity(self, snapshot: Names) -> Capacity:
-        return Capacity()
+        return Capacity(max_running=16)
 
     def newest_ms(self, snapshot: Names) -> int:
         return max((ulid_ms(Ulid(name.partition("/")[2][:26])) for name, _ in snapshot), default=0)
@@ -278,5 +278,3 @@ def decode(data: bytes, key: str) -> Names:
         return tuple((text(name), int(size)) for name, size in json.loads(data))
     except (ValueError, TypeError) as error:
         raise CorruptObject(key, f"does not decode: {error}") from error
-
-

@@ -4,8 +4,8 @@
 2. For `BUSY_MS` work arrives and things go wrong. The judge sees everything that is written.
 3. Then nothing goes wrong any more; clocks stay as they are. A person restores the queues and wakes what was
    left alone; healthy units that failed are forgiven. After `SETTLE_MS` it is peace.
-4. The hot dataset goes on being hot; one drill is held. All other healthy work is done within the patience of
-   the scenario.
+4. Something new arrives everywhere, and the hot dataset goes on being hot; one drill is held. All other
+   healthy work is done within the patience of the scenario.
 5. Then the hot one is done as well, leaderships are given back, and for `QUIET_MS` nothing is written.
 """
 
@@ -19,7 +19,7 @@ from lithify.fleet.catalog import Rule
 from lithify.testing.simulation.core.outcome import Outcome
 from lithify.testing.simulation.core.recording import played
 from lithify.testing.simulation.fleet import rules
-from lithify.testing.simulation.fleet.judge import Judge
+from lithify.testing.simulation.fleet.judge import ADMITTED_AFTER_PAUSE_MS, Judge
 from lithify.testing.simulation.fleet.people import (
     Arrivals,
     coming,
@@ -33,6 +33,7 @@ from lithify.testing.simulation.fleet.replaced import replacements
 from lithify.testing.simulation.fleet.scenario import (
     BUSY_MS,
     FAILOVER_MS,
+    MIN_SOURCES,
     QUIET_MS,
     REST_S,
     SETTLE_MS,
@@ -127,13 +128,12 @@ def _settle(world: World, judge: Judge, seats: Sequence[Seat]) -> None:
     judge.begin_peace()
 
 
-def _siege(
-    world: World, judge: Judge, keepers: Sequence[Seat], crews: Sequence[Seat], joins: Seat
-) -> None:
+def _siege(world: World, judge: Judge, keepers: Sequence[Seat], crews: Sequence[Seat], joins: Seat) -> None:
     drill, scheduler = world.scenario.drill, world.scheduler
     world.count(f"drill: {drill.value}")
     world.log("world", f"drill: {drill.value}")
     seat = world.rng.choice(keepers)
+    _arrive(world)
     if drill is Drill.JOIN:
         joins.is_wanted = True
     elif drill is Drill.LEAVE:
@@ -159,14 +159,20 @@ def _pause(world: World, judge: Judge) -> None:
     small = world.files.catalog.read().catalog.queue(SMALL_QUEUE)
     world.files.catalog.update(lambda catalog: changes.pause_queue(catalog, small.id))
     judge.paused_ms = world.now_ms
-    for place in world.places.values():
-        if not (place.plan.is_idle or place.plan.is_hot):
-            for unit in range(place.plan.units):
-                place.add(unit, 3)
-            world.files.wakes.wake(place.url)
-    world.scheduler.run_until(world.now_ms + _PAUSED_MS)
+    world.scheduler.run_until(world.now_ms + ADMITTED_AFTER_PAUSE_MS)
+    _arrive(world)
+    world.scheduler.run_until(world.now_ms + _PAUSED_MS - ADMITTED_AFTER_PAUSE_MS)
     judge.paused_ms = None
     restore(world)
+
+
+def _arrive(world: World) -> None:
+    """Something new for every healthy one that is not hot."""
+    for place in world.places.values():
+        if place.plan.is_healthy and not (place.plan.is_idle or place.plan.is_hot):
+            for unit in range(place.plan.units):
+                place.add(unit, MIN_SOURCES)
+            world.files.wakes.wake(place.url)
 
 
 def _until_done(world: World, judge: Judge, rule: str, *, with_hot: bool) -> None:
@@ -176,5 +182,3 @@ def _until_done(world: World, judge: Judge, rule: str, *, with_hot: bool) -> Non
             patience_s = world.scenario.patience_ms() / 1000
             raise world.fail(rule, f"{patience_s:.0f} s of peace were not enough: {left}")
         world.scheduler.run_until(world.now_ms + _LOOK_MS)
-
-
