@@ -15,7 +15,7 @@ from tests.testing.simulation.playing import assert_noticed, trace_of
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
-SEEDS = range(1, 7)
+SEEDS = range(1, 5)
 """Few, as each takes a second or two; `make simulate` plays the others, and looks whether all faults were
 played."""
 
@@ -25,7 +25,7 @@ def test_no_seed_violates_an_invariant() -> None:
     for outcome in outcomes(SEEDS, jobs=1, world=FLEET):
         summary.add(outcome)
     assert [(o.violation, replay_command(o.seed, FLEET)) for o in summary.violations] == []
-    assert summary.counts["event: Committed"] > 100
+    assert summary.counts["event: Committed"] > 50
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

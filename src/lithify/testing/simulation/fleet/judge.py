@@ -1,7 +1,7 @@
 """The judge: sees every write and every deletion of keepers and crews, and says what does not hold (`rules`).
 
-What is true of a dataset it works out from what is written. Of keepers and crews it looks at what they hold in
-memory only to know what they need, lead, and have been told.
+What is true of a dataset it works out from what is written. Of keepers and crews it looks at what they hold
+in memory only to know what they need, lead, and have been told.
 
 *Peace* begins when nothing goes wrong any more and all know who is alive: then some rules hold to the second.
 """
@@ -12,8 +12,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
-
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Ledger, State
@@ -328,7 +326,7 @@ class Judge:
             return min((keeper._catalog.now.number, *keeper._catalog_of.values()))
         if name in self.crews:
             crew = self.crews[name]
-            claimed: list[Any] = list(crew._claimed.values())
+            claimed = crew._claimed.values()
             told = [one.catalog for one in claimed if one.since_ms + EPOCH_MS <= told_ms]
             return min((crew._catalog.now.number, *told))
         return None

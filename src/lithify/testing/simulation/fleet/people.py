@@ -88,16 +88,15 @@ def coming(world: World, seats: Sequence[Seat]) -> None:
 
 def person(world: World) -> None:
     """Changes the catalog, one process after the other."""
-    while world.scenario.person_pause_ms and not world.is_calm:
-        process = world.process_of("person")
+    process = world.process_of("person")
+    while world.scenario.person_pause_ms:
+        process.sleep_ms(world.rng.randint(1, 2 * world.scenario.person_pause_ms))
+        if world.is_calm:
+            return
         try:
-            while True:
-                process.sleep_ms(world.rng.randint(1, 2 * world.scenario.person_pause_ms))
-                if world.is_calm:
-                    return
-                _change(world, process)
+            _change(world, process)
         except Crash:
-            continue
+            process = world.process_of("person")
 
 
 def _change(world: World, process: Process) -> None:

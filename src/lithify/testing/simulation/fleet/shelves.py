@@ -1,7 +1,7 @@
-"""A dataset of this world: a numbered list of names, in units. A compaction replaces names of one unit by one.
+"""A dataset of this world: a numbered list of names, in units. A compaction replaces names of a unit by one.
 
-A *name* stands for something that has arrived, or for all that was put together under it; what that is stands
-in `Place.contents`, which nobody but the judge reads. Ledger, lease, journal and numbered files are Lithify's.
+A *name* stands for something that has arrived, or for all that was put together under it. What that is stands
+in `Place.contents`, which only the judge reads. Ledger, lease, journal and numbered files are Lithify's.
 """
 
 from __future__ import annotations
