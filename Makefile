@@ -6,8 +6,12 @@ INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
 KAFKA := build/kafka
+BROKER := build/broker
 
-.PHONY: help install demo test check bench simulate fuzz chaos flaky garbage histories soak site dist lock clean
+# The tests start hundreds of Python processes: what one has compiled the others need not compile again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help install demo test check bench simulate fuzz chaos flaky databases garbage histories soak site pictures dist lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -22,7 +26,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## Make a database and a table with their own clients, compact them on Spark, read them back
 	$(BIN)/python -m demo
 
-test: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed ## Run the whole test suite
+test: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(INSTALLED) ## Lint, types and layering
@@ -47,6 +51,10 @@ $(KAFKA)/.installed: tests/judge/kafka.txt | $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(KAFKA) --requirement $<
 	touch $@
 
+$(BROKER)/.installed: tests/judge/broker.txt | $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(BROKER) --requirement $<
+	touch $@
+
 simulate: $(INSTALLED) ## Play 10,000 seeds of each world of the simulator; a failing one says how to replay it
 	$(BIN)/python -m lithify.testing.simulation --seeds 1..10000 --jobs 2
 	$(BIN)/python -m lithify.testing.simulation --world several --seeds 1..10000 --jobs 2
@@ -66,6 +74,9 @@ flaky: $(INSTALLED) ## A hundred runs over a store that resets a tenth of all co
 	$(BIN)/python -m tests.flaky
 	$(BIN)/python -m tests.processes.outages
 
+databases: $(INSTALLED) ## Compact 200 random databases with both compactors; every row version must be equal
+	$(BIN)/python -m tests.oneshot.random_databases
+
 garbage: $(INSTALLED) ## Collect the garbage of a thousand random tables, on local files and S3
 	$(BIN)/python -m tests.datasets.iceberg.garbage_random
 
@@ -77,6 +88,9 @@ soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dyin
 
 site: $(INSTALLED) ## Build the documentation site in build/site; any link that leads nowhere is an error
 	PYTHONPATH=. $(BIN)/python -m mkdocs build --clean
+
+pictures: $(INSTALLED) ## Make the pictures of the dashboard in docs/pictures anew; needs a browser
+	PICTURES=docs/pictures $(BIN)/python -m pytest -q tests/web/test_browser.py -k documentation
 
 dist: $(INSTALLED) ## Build the packages in build/dist
 	$(BIN)/python -m build --no-isolation --outdir build/dist .

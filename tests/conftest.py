@@ -52,8 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more process than there are processors: many tests wait, for clocks, servers and processes."""
-    return usable_cpus() + 1
+    """Two more processes than there are processors: many tests wait, for clocks, servers and processes."""
+    return usable_cpus() + 2
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -6,7 +6,9 @@
    process, or one of each, or fifty, are the same to them.
 3. A round that fails is told once and comes again after a pause. What of it was under way is in the ledgers.
 4. Garbage is collected in one more thread, one dataset after the other: no commit waits for that.
-5. At the end the crew gives back what is unfinished, and the keeper its leaderships.
+5. Each commit leaves a record, and so does the work for it, which nobody waits for
+   (`lithify.service.recording`).
+6. At the end the crew gives back what is unfinished, and the keeper its leaderships.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -40,16 +42,20 @@ from lithify.service.trouble import Trouble
 
 if TYPE_CHECKING:
     from lithify.service.coordinator import Coordinator, CountAttempts
+    from lithify.service.recording import Recorder
     from lithify.service.room import Room
     from lithify.service.worker import Worker
     from lithify.store.metered import Answer, Verb
     from lithify.store.waiting import Waiting
+
+    Count = Callable[[Verb, Answer], None]
 
 PAUSE_S = 5.0
 """After a round that failed."""
 LEAST_PAUSE_S = 0.05
 MAX_OPENED = 256
 """Datasets that a crew keeps opened although nothing of them runs here."""
+MAX_CONFIGS = 1_000
 JOIN_S = 10.0
 
 _log = logging.getLogger("lithify")
@@ -85,10 +91,16 @@ class FleetProcess:
         roles = [role for role, does in ((Role.KEEPER, keeps), (Role.WORKER, works)) if does]
         self._metrics = None if config.metrics.port is None else wiring.fleet_metrics(roles)
         self._observe = on_event if self._metrics is None else each(on_event, self._metrics)
+        self._commits, self._work_done = _recorder(), _recorder()
+        """The keeper of this process commits the work of any, and its crew works for any."""
         self._clock = SystemClock()
         self._ids = RandomIds()
         self._stop = threading.Event()
-        self._opened: OrderedDict[str, Dataset] = OrderedDict()
+        self._opened: OrderedDict[tuple[str, frozenset[tuple[str, str]]], Dataset] = OrderedDict()
+        """By URL and settings of its rule."""
+        self._configs: OrderedDict[frozenset[tuple[str, str]], Config] = OrderedDict()
+        """By settings of a rule."""
+        self._lock = threading.Lock()
         self._due: SimpleQueue[tuple[str, Rule] | None] = SimpleQueue()
         """Whose garbage is to be collected; `None` at the end."""
         self._crew: Crew | None = None
@@ -98,7 +110,7 @@ class FleetProcess:
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set, or the crew is over."""
         self._stop = stop
-        with self._served():
+        with self._served(), closing(self._commits), closing(self._work_done):
             self._run(stop)
 
     def _served(self) -> AbstractContextManager[None]:
@@ -192,7 +204,7 @@ class FleetProcess:
     def _collect(self) -> None:
         while (due := self._due.get()) is not None:
             url, rule = due
-            config = wiring.config_of(rule, self._config)
+            config = self._config_of(rule)
             try:
                 with contained(f"collecting garbage of {url}"):
                     collector = wiring.collector(self._open(url, rule), config, self._observe)
@@ -215,6 +227,16 @@ class FleetProcess:
             self._url, self._config, waiting, self._clock, self._ids, self._count_request
         )
 
+    def _config_of(self, rule: Rule) -> Config:
+        """The settings for datasets of a rule; for all with the same one object."""
+        key = frozenset(rule.settings.items())
+        with self._lock:
+            if key not in self._configs:
+                self._configs[key] = wiring.config_of(rule, self._config)
+                if len(self._configs) > MAX_CONFIGS:
+                    self._configs.popitem(last=False)
+            return self._configs[key]
+
     def _name(self, role: Role) -> str:
         return new_member_name(role, self._ids.ulid(self._clock.now_ms()))
 
@@ -226,18 +248,19 @@ class FleetProcess:
         ) -> Coordinator:
             from lithify.service.coordinator import Coordinator
 
+            self._follow(self._commits, dataset, rule, coordinates=True)
             return Coordinator(
                 dataset,
                 self._clock,
                 self._ids,
                 admit=admit,
                 counts=counts,
-                options=wiring.coordinator_options(wiring.config_of(rule, self._config)),
-                observer=self._observe,
+                options=wiring.coordinator_options(self._config_of(rule)),
+                observer=each(self._observe, self._commits),
             )
 
         watch = WatchPorts(
-            self._open,
+            lambda url, rule: self._open(url, rule, self._commits),
             coordinator,
             lambda dataset: wiring.leadership(dataset, name),
             self._clock,
@@ -254,7 +277,7 @@ class FleetProcess:
             self._clock,
             socket.gethostname(),
             __version__,
-            collects=self._config.service.collect_garbage,
+            collects=lambda rule: self._config_of(rule).service.collect_garbage,
             says=self._says,
         )
         return Keeper(name, ports)
@@ -266,8 +289,9 @@ class FleetProcess:
         name = self._name(Role.WORKER)
 
         def open_worker(url: str, room: Room) -> Worker:
-            return wiring.worker(self._kept_open(url), engine, self._config, self._observe, name, room=room)
+            return wiring.worker(self._kept_open(url), engine, self._config, observe, name, room=room)
 
+        observe = each(self._observe, self._work_done)
         options = wiring.worker_options(self._config)
         pool = WorkerPool(
             NoSource(),
@@ -275,27 +299,39 @@ class FleetProcess:
             wiring.room(engine, self._config),
             self._clock,
             heartbeat_interval_ms=options.heartbeat_interval_ms,
-            observer=self._observe,
+            observer=observe,
         )
         ports = CrewPorts(self._files(), pool, self._clock, socket.gethostname(), __version__, self._says)
         return Crew(name, ports, self._queues)
 
     def _kept_open(self, url: str) -> Dataset:
-        """A dataset of the crew, opened once as long as it is wanted now and then."""
+        """A dataset of the crew, opened once as long as it is wanted now and then as it is."""
         assert self._crew is not None, "it asks for it"
         rule = self._crew.rule_for(url)
-        dataset = self._opened.pop(url, None)
+        key = url, frozenset(rule.settings.items())
+        dataset = self._opened.pop(key, None)
         if dataset is None:
-            dataset = self._open(url, rule)
-        self._opened[url] = dataset
+            dataset = self._open(url, rule, self._work_done)
+            self._follow(self._work_done, dataset, rule, coordinates=False)
+        self._opened[key] = dataset
         if len(self._opened) > MAX_OPENED:
             self._opened.popitem(last=False)
         return dataset
 
-    def _open(self, url: str, rule: Rule) -> Dataset:
-        """A dataset belongs to one thread, so each opens its own."""
-        config = wiring.config_of(rule, self._config)
-        return wiring.open_dataset(url, config, waiting=self._waiting(url, config), count=self._count_request)
+    def _open(self, url: str, rule: Rule, recorder: Recorder | None = None) -> Dataset:
+        """A dataset belongs to one thread, so each opens its own. `recorder` is told of its requests."""
+        config = self._config_of(rule)
+        count = self._count_request
+        if recorder is not None and wiring.keep_history_ms(config):
+            count = _both(count, recorder.counting(url))
+        return wiring.open_dataset(url, config, waiting=self._waiting(url, config), count=count)
+
+    def _follow(self, recorder: Recorder, dataset: Dataset, rule: Rule, *, coordinates: bool) -> None:
+        """Record its commits, or what is done for them, unless the settings say that nothing does."""
+        keep_ms = wiring.keep_history_ms(self._config_of(rule))
+        if keep_ms:
+            records = wiring.commit_records(dataset)
+            recorder.follow(dataset.url, records, coordinates=coordinates, keep_ms=keep_ms)
 
     @property
     def _count_request(self) -> Callable[[Verb, Answer], None] | None:
@@ -341,6 +377,22 @@ class _Threads:
         self._keeping.join()
         self._end()
         self._collecting.join(JOIN_S)
+
+
+def _recorder() -> Recorder:
+    from lithify.clock import SystemClock
+    from lithify.service.recording import Recorder
+
+    return Recorder(SystemClock(), keep_ms=0)
+
+
+def _both(first: Count | None, second: Count) -> Count:
+    def count(verb: Verb, answer: Answer) -> None:
+        if first is not None:
+            first(verb, answer)
+        second(verb, answer)
+
+    return count
 
 
 def _finished(trouble: Trouble, problem: LithifyError | None) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,7 @@ from lithify.client import Dataset, Settings, settled
 from lithify.client import open as open_dataset
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
+from lithify.config.model import Config
 from lithify.datasets.registry import registered_for
 from lithify.datasets.waiting import command_waiting
 from lithify.defects import contained
@@ -51,6 +53,11 @@ from lithify.store import together
 from lithify.store.urls import split_scheme
 
 READS_AT_ONCE = 16
+_OF_PROCESSES = (
+    *("spark", "log", "metrics", "web", "service.worker", "service.embedded_worker", "service.poll_interval"),
+    "service.commit_compacted_interval",
+)
+"""Settings that are not of datasets."""
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -168,7 +175,7 @@ class Fleet:
         rules = [Rule(absolute(pattern), who, queue, tenant, given) for pattern in patterns]
         for rule in rules:
             registered_for(rule.pattern)
-            wiring.config_of(rule, self._config)
+            _check_settings(rule, wiring.config_of(rule, self._config), self._config)
         return self._changed(partial(_added, rules=rules))
 
     def remove(self, *patterns: str) -> Catalog:
@@ -278,6 +285,16 @@ class Fleet:
 
 def _added(catalog: Catalog, rules: Iterable[Rule]) -> Catalog:
     return changes.add_rules(catalog, rules)
+
+
+def _check_settings(rule: Rule, given: Config, of_process: Config) -> None:
+    """`Refused` when one of them could have no effect."""
+    changed = {name for name in _OF_PROCESSES if attrgetter(name)(given) != attrgetter(name)(of_process)}
+    if changed:
+        raise Refused(
+            f"rule {rule.pattern}: {min(changed)} is for a process, which has datasets of all rules; give "
+            "it to the processes, in their environment or file"
+        )
 
 
 def _coordinates(value: Coordinates | str) -> Coordinates:

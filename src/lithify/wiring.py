@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from lithify.service.options import CoordinatorOptions, WorkerOptions
     from lithify.service.recording import Recorder
     from lithify.service.room import Room
+    from lithify.service.shared import SharedReads
     from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
     from lithify.store.metered import Answer, Verb
@@ -57,9 +58,26 @@ def open_dataset(
     metrics: Metrics | None = None,
     waiting: Waiting | None = None,
     count: Callable[[Verb, Answer], None] | None = None,
+    shared: SharedReads | None = None,
 ) -> Dataset:
-    """The dataset at `url`; `metrics` sees what is read of it. It and `count` are told of the requests to its
-    store, for which it waits as commands do, or as `waiting` says."""
+    """The dataset at `url`; `metrics` and `shared` see what is read of it. `metrics` and `count` are told of
+    the requests to its store, for which it waits as commands do, or as `waiting` says."""
+    opened = _open_dataset(url, config, metrics, waiting, count)
+    if shared is None:
+        return opened
+    from lithify.clock import SystemClock
+    from lithify.service.shared import sharing
+
+    return sharing(opened, shared, SystemClock())
+
+
+def _open_dataset(
+    url: str,
+    config: Config,
+    metrics: Metrics | None,
+    waiting: Waiting | None,
+    count: Callable[[Verb, Answer], None] | None,
+) -> Dataset:
     from lithify.clock import SystemClock
     from lithify.datasets.waiting import command_waiting
     from lithify.ids import RandomIds
@@ -290,11 +308,17 @@ def heartbeat_timeout_ms(config: Config) -> int:
 
 def recorder(config: Config, clock: Clock) -> Recorder | None:
     """What keeps a record of each commit; `None` when the settings say that nothing does."""
-    from lithify.config.durations import to_milliseconds
     from lithify.service.recording import Recorder
 
-    keep_ms = to_milliseconds(config.service.keep_history)
+    keep_ms = keep_history_ms(config)
     return Recorder(clock, keep_ms=keep_ms) if keep_ms else None
+
+
+def keep_history_ms(config: Config) -> int:
+    """For how long records of commits are kept; 0: there are none."""
+    from lithify.config.durations import to_milliseconds
+
+    return to_milliseconds(config.service.keep_history)
 
 
 def commit_records(dataset: Dataset) -> CommitRecords:
@@ -349,7 +373,7 @@ def fleet_files(
     from lithify.store.metered import MeteredStore
     from lithify.store.urls import open_store
 
-    store, folder = open_store(url, config.store_options, waiting)
+    store, folder = open_store(url, config.store_options_of(url), waiting)
     if count is not None:
         store = MeteredStore(store, count)
     return FleetFiles(url, store, folder, clock, ids)

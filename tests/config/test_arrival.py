@@ -22,6 +22,7 @@ from lithify.datasets.registry import all_registered, config_type
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.waiting import service_waiting
+from lithify.fleet.catalog import Rule
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.store.urls import with_wait
 from lithify.store.waiting import Waiting
@@ -232,6 +233,7 @@ CASES |= {
     "kafka.keep_unkeyed": Case(True, True, lambda b: b.log().terms().keep_unkeyed),
     "kafka.segment_bytes": Case(7, 7, lambda b: b.log().terms().segment_bytes),
     "kafka.producer_id_expiration": Case("7s", 7000, lambda b: b.log().terms().producer_id_expiration_ms),
+    "kafka.quiet_period": Case("7s", 7000, lambda b: b.log().terms().quiet_ms),
     "kafka.group": Case("memory://groups/orders", "orders/marks", lambda b: b.log().member._files._marks),
     "kafka.member": Case("eu", "eu", lambda b: b.log().member.name),
     **under("kafka.garbage", collected("all", LOG)),
@@ -290,6 +292,54 @@ def test_a_setting_arrives(
     found = case.find(Built(load_settings(file, sets).config, folder, monkeypatch))
     assert found == case.arrives
     assert type(found) is type(case.arrives)
+
+
+PLACES = {"s3://b#aws_region": "of a bucket", "iceberg://lake#uri": "sqlite:///none", "aws_region": "for all"}
+IN_PLACES = Config(store_options=PLACES)
+
+
+@pytest.mark.parametrize(
+    ("opener", "do", "arrives"),
+    [
+        (
+            "lithify.store.urls.open_store",
+            lambda: lithify.Fleet("s3://b/fleet", settings=IN_PLACES),
+            "of a bucket",
+        ),
+        (
+            "lithify.store.urls.open_store",
+            lambda: lithify.Group("s3://b/group", settings=IN_PLACES),
+            "of a bucket",
+        ),
+        ("lithify.datasets.discovery.open_store", lambda: found_by("s3://b/*"), "of a bucket"),
+        ("lithify.datasets.discovery.open_store", lambda: found_by("kafka+s3://b/*"), "of a bucket"),
+        (
+            "lithify.datasets.iceberg.discovery.open_catalog",
+            lambda: found_by("iceberg://lake/db.*"),
+            "for all",
+        ),
+        ("lithify.datasets.kafka.places.open_store", lambda: opened("kafka+s3://b/log"), "of a bucket"),
+        ("lithify.datasets.slatedb.kind.open_store", lambda: opened("s3://b/db"), "of a bucket"),
+    ],
+)
+def test_an_option_of_a_place_arrives(
+    monkeypatch: pytest.MonkeyPatch, opener: str, do: Callable[[], object], arrives: str
+) -> None:
+    monkeypatch.setattr(opener, raise_made)
+    with pytest.raises(Made) as made:
+        do()
+    given = cast(Mapping[str, str], made.value.arguments[1])
+    assert given["aws_region"] == arrives
+    assert ("uri" in given) == (arrives == "for all"), "a catalog has the options of its own place"
+    assert not [name for name in given if "#" in name]
+
+
+def found_by(pattern: str) -> object:
+    return wiring.find_datasets(Rule(pattern), IN_PLACES)
+
+
+def opened(url: str) -> object:
+    return wiring.open_dataset(url, IN_PLACES)
 
 
 def test_where_metrics_are_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,8 @@ def test_options_of_a_store_may_be_for_what_is_at_a_url() -> None:
         ("s3://archive/older", "of a bucket", "of a scheme", secret),
         ("s3://archives/db", "for all", "of a scheme", {}),
         ("gs://archive/db", "for all", "eu-west-1", {}),
+        ("kafka+s3://archive/old/log", "of a folder", "of a scheme", secret),
+        ("s3://archive/%6Fld/db", "of a folder", "of a scheme", secret),
     ):
         expected = {"aws_region": region, "aws_endpoint": endpoint, **more}
         assert loaded.config.store_options_of(url) == expected, url

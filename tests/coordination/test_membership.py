@@ -166,3 +166,26 @@ def test_whoever_dies_while_joining_joins_the_next_time(end: int) -> None:
         assert world.enter_at_last()[-1] is Entry.MEMBER
         assert world.files.read().find(world.member) is not None
         assert world.shelf.kept.standings == ({P: Standing(Marks(5, 5), 0)} if end < 5 else kept(5).standings)
+
+
+def test_who_has_the_name_of_another_is_refused_before_anything_is_written() -> None:
+    world = World()
+    files = world.opened(world.memory)
+    assert Membership(files, "c", Role.COPY, Shelf(), "s3://here").enter()[0] is Entry.JOINED
+    before, second = files.read(), Shelf()
+    with pytest.raises(Refused, match="c is the name of s3://here in the group, so s3://there needs another"):
+        Membership(files, "c", Role.COPY, second, "s3://there").enter()
+    assert (files.read(), second.kept) == (before, kept(0))
+    files.leave("c")
+    assert Membership(files, "c", Role.COPY, second, "s3://there").enter()[0] is Entry.JOINED
+    assert files.read().members["c"].owner == "s3://there"
+
+
+def test_two_that_take_one_name_at_once() -> None:
+    """Both found it free. The later write is refused."""
+    world = World()
+    files = world.opened(world.memory)
+    files.join(Member("c", "1"), Role.COPY, {P: 0}, "s3://here")
+    with pytest.raises(Refused, match="is the name of s3://here"):
+        files.join(Member("c", "2"), Role.COPY, {P: 0}, "s3://there")
+    assert files.read().members["c"].member == Member("c", "1")

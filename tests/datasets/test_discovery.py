@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from urllib.parse import quote
 from uuid import uuid4
 
+import pytest
+
 from lithify.config.model import Config
+from lithify.datasets import discovery
 from lithify.datasets.discovery import folders
 from lithify.datasets.registry import registered_for
-from lithify.fleet.patterns import match
+from lithify.fleet.patterns import canonical, match
+from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.waiting import Waiting
 
@@ -36,3 +42,60 @@ def test_folders_of_a_file_system(tmp_path: Path) -> None:
     for pattern in (f"{tmp_path}/*/db", f"file://{tmp_path}/*/db"):
         found = registered_for(pattern).find(pattern, Config(), Waiting())
         assert sorted(url.removeprefix("file://") for url in found) == expected
+
+
+NAMES = ("a b", "50%", "%41", "x#y", "caf\u00e9", "[1]", "a+b", "line\nend", "a**b", "don't")
+
+
+@pytest.mark.parametrize("way", ["path", "file", "of a kind"])
+def test_whatever_a_folder_is_called_it_is_found_and_opened(tmp_path: Path, way: str) -> None:
+    root = tmp_path / "top %20 #1\u00fc"
+    for name in NAMES:
+        (root / name / "db").mkdir(parents=True)
+    start = {"path": "", "file": "file://", "of a kind": "kafka+file://"}[way]
+    pattern = f"{start}{root if way == 'path' else quote(str(root))}/*/db"
+    found = registered_for(pattern).find(pattern, Config(), Waiting())
+    roots = [open_store(url.removeprefix("kafka+"))[1] for url in found]
+    assert sorted(roots) == sorted(f"{root}/{name}/db".lstrip("/") for name in NAMES)
+    for url in found:
+        assert canonical(url) == url
+        assert match(pattern, url) is not None
+    assert all(url.startswith("kafka+file:///" if way == "of a kind" else "/") for url in found)
+
+
+def test_a_key_of_a_bucket_is_found_however_it_is_called() -> None:
+    root = f"memory://{uuid4().hex}"
+    store, _ = open_store(root)
+    names = [name for name in NAMES if "\n" not in name]  # obstore has no such keys
+    for name in names:
+        store.put(f"top %20/{name}/db/x", b"")
+    for pattern in (f"{root}/top %2520/*/db", f"{root}/top%20%2520/*/d*"):
+        found = folders(pattern, Config(), Waiting())
+        assert sorted(open_store(url)[1] for url in found) == sorted(f"top %20/{n}/db" for n in names)
+        assert all(match(pattern, url) is not None and canonical(url) == url for url in found)
+
+
+def test_a_name_that_is_no_text_is_nobodys(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).mkdir()
+    (tmp_path / "db").mkdir()
+    assert folders(f"{tmp_path}/*", Config(), Waiting()) == [f"{tmp_path}/db"]
+
+
+def test_each_folder_is_listed_with_the_options_of_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, _ = open_store(f"memory://{uuid4().hex}")
+    for key in ("t/red/1/x", "t/blue/2/x"):
+        memory.put(key, b"")
+    opened = []
+
+    def opened_store(url: str, options: dict[str, str], waiting: Waiting) -> tuple[ObjectStore, str]:
+        opened.append((url, options["aws_region"]))
+        return memory, ""
+
+    monkeypatch.setattr(discovery, "open_store", opened_store)
+    options = {"aws_region": "all", "s3://b#aws_region": "bucket", "s3://b/t/red#aws_region": "red"}
+    config = Config(store_options=options)
+    assert folders("s3://b/t/*/*", config, Waiting()) == ["s3://b/t/blue/2", "s3://b/t/red/1"]
+    assert opened == [("s3://b/t", "bucket"), ("s3://b/t/red", "red")]
+    opened.clear()
+    folders("kafka+s3://b/t/*", config, Waiting())
+    assert opened == [("s3://b/t", "bucket")]

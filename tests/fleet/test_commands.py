@@ -211,6 +211,18 @@ def test_settings_of_a_rule_win_over_those_of_the_process(tmp_path: Path) -> Non
         wiring.config_of(Rule("/x", settings={"service.max_attempts": "no"}), base)
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["spark.master=local[1]", "log.level=debug", "service.poll_interval=7s", "service.embedded_worker=false"],
+)
+def test_a_setting_that_is_not_of_datasets_is_refused(fleet: str, setting: str) -> None:
+    """It could have no effect."""
+    result = invoke("fleet", "add", "--setting", setting, fleet, "/data/*")
+    assert result.exit_code == 2
+    assert "is for a process" in result.stderr
+    assert lithify.Fleet(fleet).catalog().catalog.rules == ()
+
+
 def test_documents_are_as_documented(fleet: str) -> None:
     said = {
         "fleet status": invoke_json("fleet", "status", fleet),

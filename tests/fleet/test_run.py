@@ -78,6 +78,7 @@ def test_databases_and_tables_of_several_tenants(place: Place, fleet: lithify.Fl
     for url in urls:
         with lithify.open(url, settings=place.settings) as dataset:
             assert dataset.is_coordinated() is False, "and have resigned"
+            assert [c.bytes_read > 0 for c in dataset.history()] == [True] * watch.of(events.Committed, url)
     assert watch.of(events.Quarantined, "none/db") == 0
 
 

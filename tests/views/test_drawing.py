@@ -75,3 +75,12 @@ def test_what_is_piped_has_a_line_for_each_row() -> None:
 )
 def test_ids_of_compactions_are_short_and_those_of_files_whole(long: str, short: str) -> None:
     assert text.short_ids(long) == short
+
+
+def test_a_key_is_drawn_as_it_is() -> None:
+    """Also one that looks like markup of the terminal."""
+    table = Table("Keys", columns("first key"), [(text.key(b"[red]x[/]"),), (text.key(rb"\["),)])
+    for width in (60, 120):
+        assert "[red]x[/]" in " ".join(drawn(width, table))
+        assert "\\[" not in text.key(b"[red]x[/]")
+    assert text.key(rb"\[") == rb"\[".decode()

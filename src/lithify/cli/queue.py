@@ -27,7 +27,11 @@ Weight = Annotated[
 ]
 Reserved = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Slots of a worker that only this queue may use.", show_default=False),
+    typer.Option(
+        metavar="N",
+        help="Of its slots, over all workers, those for work up to 64 MiB and for writers near a stall.",
+        show_default=False,
+    ),
 ]
 Backlog = Annotated[
     int | None,

@@ -91,6 +91,8 @@ class Failure:
     """As `Dataset.encode_spec` gives it, so that it can be submitted again."""
     is_cancelled: bool = False
     """Somebody gave it up who did not want it now. That says nothing against it."""
+    unit: str = ""
+    """Which part of the dataset it was to compact; empty where an older version noted it."""
 
 
 class Journal(Protocol):

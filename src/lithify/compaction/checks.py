@@ -102,7 +102,7 @@ def check_compaction(c: CompactionStatus, found: Status) -> Iterator[Finding]:
     if c.attempts:
         yield warning(
             "attempts",
-            f"compaction {c.id} has failed {c.attempts} times, last because: {c.last_failure}",
+            f"compaction {c.id} of {c.unit} has failed {c.attempts} times, last because: {c.last_failure}",
             "it is tried again after growing pauses and then given up; `lithify cancel` gives it up now",
         )
 
@@ -111,9 +111,10 @@ def check_failures(found: Status) -> Iterator[Finding]:
     """What was given up after it had been tried; not what somebody cancelled."""
     tried = [f for f in found.failures if f.attempts and not f.is_cancelled]
     for failure in tried[-_SHOWN:]:
+        of = f" of {failure.unit}" if failure.unit else ""
         yield warning(
             "given up",
-            f"compaction {failure.compaction} was given up after {failure.attempts} attempts: "
+            f"compaction {failure.compaction}{of} was given up after {failure.attempts} attempts: "
             f"{failure.reason}",
             f"remove the cause, then: lithify retry {found.url} {failure.compaction}",
         )

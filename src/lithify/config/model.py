@@ -6,11 +6,13 @@ Each kind of dataset brings a section of its own; here is what they share.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from typing import Annotated, ClassVar, Literal, TypeVar
+from urllib.parse import unquote
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -200,14 +202,18 @@ class Config(BaseSettings):
 
     def store_options_of(self, url: str) -> dict[str, str]:
         """The settings of the store of the dataset at `url`: those for all, and over them those for what is
-        at or below a URL, a longer URL over a shorter one."""
+        at or below a URL, a longer URL over a shorter one. What is for a store is for all in it, also where
+        something stands before its URL (`kafka+s3://…`)."""
         places: dict[str, dict[str, str]] = {}
         for key, value in self.store_options.items():
             place, _, name = key.rpartition(_OF_PLACE)
             places.setdefault(place.rstrip("/"), {})[name] = value
         chosen = places.pop("", {})
+        url = unquote(url)
+        of_store = re.sub(r"^[a-z]+\+(?=[a-z0-9]+:)", "", url)
         for place in sorted(places, key=len):
-            if f"{url}/".startswith(f"{place}/"):
+            is_in = unquote(place) + "/"
+            if f"{url}/".startswith(is_in) or f"{of_store}/".startswith(is_in):
                 chosen |= places[place]
         return chosen
 

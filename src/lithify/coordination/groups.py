@@ -59,6 +59,7 @@ from lithify.watermarks.groups import (
     passed,
     published,
     said,
+    taken,
 )
 from lithify.watermarks.model import Member
 
@@ -113,11 +114,14 @@ class GroupFiles:
         """A name for one that nobody ever had. It is to be kept with what the member has."""
         return self._ids.uuid().hex
 
-    def join(self, member: Member, role: Role, ends: Mapping[int, int] | None = None) -> Group:
+    def join(
+        self, member: Member, role: Role, ends: Mapping[int, int] | None = None, owner: str = ""
+    ) -> Group:
         """Make somebody a member, in the place of an earlier incarnation if there is one, and a group where
         there is none. `ends`: how far it has each partition, all of it kept while it was a member, or since
         before the group; `None`: it begins with nothing, and has nothing yet. `TooLate` when that is not
-        enough. The group as it then is: a member since then."""
+        enough, `Refused` when another owner (`Joined.owner`) has the name. The group as it then is: a member
+        since then."""
         checked_name(member.name)
         checked_name(member.incarnation)
 
@@ -125,9 +129,10 @@ class GroupFiles:
             there = group.members.get(member.name)
             if there is not None and there.role is not role:
                 raise Refused(f"{member.name} is a {there.role} of the group; take another name")
+            check_owner(group, member.name, owner)
             if group.find(member) is None and ends is not None:
                 self._check(group, member.name, role, ends)
-            return joined(group, member, role, self._clock.now_ms(), ends)
+            return joined(group, member, role, self._clock.now_ms(), ends, owner)
 
         return self._update(change, may_begin=True)
 
@@ -244,6 +249,16 @@ class GroupFiles:
         return _decode_marks(data, key, member), meta.etag
 
 
+def check_owner(group: Group, name: str, owner: str) -> None:
+    """`Refused` when the name is another's."""
+    other = taken(group, name, owner)
+    if other is not None:
+        raise Refused(
+            f"{name} is the name of {other} in the group, so {owner} needs another one (kafka.member); if it "
+            f"has moved here for good: lithify group leave GROUP {name}"
+        )
+
+
 def _check_epoch(group: Group, epoch: int) -> None:
     if group.epoch != epoch:
         raise Fenced(f"the group has a newer leader, {group.leader}, in epoch {group.epoch} after {epoch}")
@@ -270,6 +285,7 @@ def encode(group: Group) -> bytes:
                     "incarnation": one.member.incarnation,
                     "since_ms": one.since_ms,
                     "marks": {str(p): [marks.clean, marks.resolved] for p, marks in one.marks.items()},
+                    "owner": one.owner,
                 }
                 for name, one in group.members.items()
             },
@@ -327,7 +343,8 @@ def _fields_of(data: bytes, key: str) -> Any:
 def _joined(name: str, fields: Any) -> Joined:
     marks = {_partition(p): Marks(*_numbers(pair, 2)) for p, pair in fields["marks"].items()}
     member = Member(name, text(fields["incarnation"]))
-    return Joined(member, Role(fields["role"]), _number(fields["since_ms"]), marks)
+    owner = text(fields.get("owner", ""))
+    return Joined(member, Role(fields["role"]), _number(fields["since_ms"]), marks, owner)
 
 
 def _thresholds(pair: Any) -> Thresholds:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from lithify.coordination.groups import GroupFiles, TooLate
+from lithify.coordination.groups import GroupFiles, TooLate, check_owner
 from lithify.watermarks.groups import Marks, Role, Standing, adopted, lost
 from lithify.watermarks.model import Member
 
@@ -73,21 +73,25 @@ class Entry(StrEnum):
 class Membership:
     """The place of one copy or reader in a group."""
 
-    def __init__(self, files: GroupFiles, name: str, role: Role, keeper: Keeper) -> None:
+    def __init__(self, files: GroupFiles, name: str, role: Role, keeper: Keeper, owner: str = "") -> None:
+        """`owner`: what it is, as a URL; empty where nobody could take another for it."""
         self._files = files
         self._name = name
         self._role = role
         self._keeper = keeper
+        self._owner = owner
 
     def enter(self) -> tuple[Entry, Member]:
         """Do what has to be done first, one step of it: call again until it is a member. Then it may go on,
-        in this incarnation."""
+        in this incarnation. `Refused` when the name is another's."""
         member = Member(self._name, self._keeper.read().incarnation)
         before = self._files.said(member)
         kept = self._keeper.read()
         if kept.incarnation != member.incarnation:
             return Entry.CHANGED, member
-        mine = self._files.read().find(member)
+        group = self._files.read()
+        check_owner(group, self._name, self._owner)
+        mine = group.find(member)
         partition = lost(before, kept.standings)
         if partition is not None:
             _log.warning(
@@ -114,7 +118,7 @@ class Membership:
             return Entry.CHANGED, member
         ends = {partition: standing.end for partition, standing in kept.standings.items()}
         try:
-            self._files.join(member, self._role, ends)
+            self._files.join(member, self._role, ends, self._owner)
         except TooLate as error:
             _log.warning("%s", error)
             return self._join_empty(Kept(member.incarnation, kept.standings))
@@ -124,5 +128,5 @@ class Membership:
         member = Member(self._name, self._files.new_incarnation())
         if not self._keeper.empty(kept, member.incarnation):
             return Entry.CHANGED, member
-        self._files.join(member, self._role)
+        self._files.join(member, self._role, owner=self._owner)
         return Entry.JOINED_EMPTY, member

@@ -238,6 +238,7 @@ def _failure(fields: Any) -> Failure:
         _time_ms(fields["at_ms"]),
         _text(fields["spec"]),
         bool(fields.get("is_cancelled", False)),
+        _text(fields.get("unit", "")),
     )
 
 

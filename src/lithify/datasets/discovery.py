@@ -4,11 +4,16 @@
    listing with a delimiter for each folder so far; what comes behind the last `*` is appended unseen.
 2. So what is found may be no dataset: who opens it finds out. Of ten thousand folders in one that costs ten
    listings, and nothing else.
+3. A folder is listed with the options of its own place (`Config.store_options_of`).
+
+In the path of a URL, a pattern's as well as what is found, stands quoted what cannot stand there as it is. A
+path, and what a `file:` URL of no special kind names, is a path, in which nothing is quoted.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import quote, unquote
 
 from lithify.config.model import Config
@@ -19,39 +24,60 @@ from lithify.store.urls import open_store, split_scheme
 from lithify.store.waiting import Waiting
 
 MAX_FOUND = 1_000_000
-SAFE = "/!$&'()+,:;=@~"
+_SAFE = "/!$&'()+,:;=@~"
 """What stands in the path of a URL as it is."""
 
 
 def folders(pattern: str, config: Config, waiting: Waiting) -> list[str]:
-    """URLs of the folders that match, in order."""
-    scheme, _ = split_scheme(pattern)
-    root = "/" if scheme is None else "/".join(pattern.split("/")[:3])
-    if scheme == "file":
-        root = "file:///"
-    store, _ = open_store(root, config.store_options, waiting)
-    start = "" if scheme in (None, "file") else f"{root}/"
-    if not start:
-        return [f"/{key}" for key in _walk(store, pattern.removeprefix("file:").strip("/"))]
-    return [
-        start + quote(key, safe=SAFE) for key in _walk(store, unquote(pattern.removeprefix(start)).strip("/"))
-    ]
+    """URLs of the folders that match, in order. What stands before the URL of a store in the scheme
+    (`kafka+s3://…`) stands before what is found."""
+    scheme, rest = split_scheme(pattern)
+    kind, plus, of_store = (scheme or "").rpartition("+")
+    host, _, path = rest.removeprefix("//").partition("/")
+    if of_store == "file" and host == "localhost":
+        host = ""
+    is_path = scheme is None or (scheme == "file" and not host)
+    start = "/" if is_path else f"{scheme}://{host}/"
+    read: Callable[[str], str] = str if scheme is None else unquote
+    written: Callable[[str], str] = str if is_path else _quoted
+    stores: dict[tuple[tuple[str, str], ...], ObjectStore] = {}
+
+    def listed(key: str) -> Iterable[str]:
+        url = start + written(key)
+        options = config.store_options_of(url)
+        opened_with = tuple(sorted(options.items()))
+        if opened_with not in stores:
+            stores[opened_with], _ = open_store(url.removeprefix(kind + plus), options, waiting)
+        return stores[opened_with].folder(key).folders
+
+    names = (pattern if scheme is None else path).split("/")
+    levels = [[read(part) for part in name.split("*")] for name in names if name]
+    return [start + written(key) for key in _walk(listed, levels, pattern)]
 
 
-def _walk(store: ObjectStore, path: str) -> list[str]:
-    """Keys of folders."""
+def _walk(listed: Callable[[str], Iterable[str]], levels: Iterable[Sequence[str]], pattern: str) -> list[str]:
+    """Keys of folders, in order. Of each level what stands around its `*`."""
     found = [""]
-    for name in path.split("/"):
-        if "*" not in name:
-            found = [join(key, name) for key in found]
+    for around in levels:
+        if len(around) == 1:
+            found = [join(key, around[0]) for key in found]
             continue
-        fits = re.compile("[^/]+".join(re.escape(part) for part in name.split("*")))
+        fits = re.compile("[^/]+".join(map(re.escape, around)), re.DOTALL)
         found = [
             folder
             for key in found
-            for folder in store.folder(key).folders
-            if fits.fullmatch(folder.rpartition("/")[2])
+            for folder in listed(key)
+            if fits.fullmatch(folder.rpartition("/")[2]) and _is_text(folder)
         ]
         if len(found) > MAX_FOUND:
-            raise Refused(f"{path}: more than {MAX_FOUND} folders match; name fewer")
+            raise Refused(f"{pattern}: more than {MAX_FOUND} folders match; name fewer")
     return sorted(found)
+
+
+def _quoted(key: str) -> str:
+    return quote(key, safe=_SAFE)
+
+
+def _is_text(name: str) -> bool:
+    """Whether anybody could write it: on disks names are bytes."""
+    return not any(0xD800 <= ord(character) < 0xE000 for character in name)

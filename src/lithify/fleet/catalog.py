@@ -74,7 +74,7 @@ class Queue:
     weight: int = 1
     """Its share of turns, against those of other queues of the same worker."""
     reserved_slots: int = 0
-    """Slots of a worker that only this queue may use."""
+    """Of its slots, over all its workers, those for what is small and for writers near a stall."""
     longest_backlog: int = DEFAULT_BACKLOG
     """So much waits; beyond it the lowest is deferred."""
     largest_share: float = 1.0

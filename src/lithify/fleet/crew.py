@@ -11,6 +11,9 @@ Each `tick`:
    ended here, or when nothing was heard for long.
 4. Of what the boards hint at it claims one after the other, in the order of `lithify.planning.fleet.hints`,
    each in the ledger of its dataset: that alone decides. What others were faster with is left alone.
+5. A compaction is worked on with the settings of the catalog that it was admitted under, whatever the newest
+   one says. A dataset is open once: what was admitted with other settings than what runs of it here waits,
+   or is somebody else's. So does what was admitted under a catalog that cannot be read here.
 
 What it knows may be lost: what it holds is in the ledgers, and is taken back when its heartbeats end.
 """
@@ -22,10 +25,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lithify.clock import Clock
-from lithify.errors import LithifyError
+from lithify.errors import CorruptObject, LithifyError, Refused, Unsupported
 from lithify.fleet.bells import Ear
 from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
-from lithify.fleet.catalog_files import FollowedCatalog
+from lithify.fleet.catalog_files import FollowedCatalog, Numbered
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import (
     BEAT_EVERY_MS,
@@ -49,6 +52,8 @@ from lithify.planning.fleet.slots import Slots, Usage, reserved_of
 from lithify.service.worker_pool import WorkerPool
 
 LIST_BOARDS_EVERY_MS = 30_000
+MAX_OLDER = 8
+"""Catalogs that are kept besides the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,10 @@ class Crew:
         self._asking = Asking(self._now_ms())
         self._claimed: dict[tuple[str, Ulid], _Claimed] = {}
         """What runs here."""
+        self._older: dict[int, Catalog] = {}
+        """Catalogs that hints were admitted under."""
+        self._rules: dict[str, Rule] = {}
+        """How datasets are treated of which something runs here, by URL."""
         self._paces: dict[str, Pace] = {}
         """By queue id, how fast what runs here goes."""
         self._named = Named()
@@ -148,8 +157,8 @@ class Crew:
         return self._catalog.problem
 
     def rule_for(self, url: str) -> Rule:
-        """How the dataset at `url` is treated; as if nothing was said where its rule is gone."""
-        return self._catalog.now.catalog.rule_for(url) or Rule(url)
+        """How the dataset at `url` is treated by what runs here of it, or is being claimed."""
+        return self._rules[url]
 
     def start(self) -> None:
         """Be there for the keepers. `EngineDown`, before that, when what the engine needs is plainly not
@@ -172,6 +181,8 @@ class Crew:
             pace = self._paces.setdefault(one.queue_id, Pace())
             pace.finished(one.hint.bytes, (now_ms - one.since_ms) / 1000)
         if ended:
+            held_urls = {url for url, _ in held}
+            self._rules = {url: rule for url, rule in self._rules.items() if url in held_urls}
             self._claimed = {key: claimed for key, claimed in self._claimed.items() if key in held}
             self._asking = Asking(now_ms)
         self._beat()
@@ -324,16 +335,45 @@ class Crew:
             if found is None:
                 break
             queue_id, hint = found
-            if self._pool.claim(hint.url, Ulid(hint.compaction)):
+            admitted_under = self._catalog_of(hint)
+            if admitted_under is None or not self._can_treat(hint.url, admitted_under.catalog):
+                self._choice.leave(hint, now_ms)
+            elif self._pool.claim(hint.url, Ulid(hint.compaction)):
                 self._choice.claimed(hint, slots, usage, weights, now_ms)
-                catalog = hint.catalog or self._catalog.now.number
-                claimed = _Claimed(queue_id, hint, now_ms, catalog)
+                claimed = _Claimed(queue_id, hint, now_ms, admitted_under.number)
                 self._claimed[hint.url, Ulid(hint.compaction)] = claimed
                 self._asking = self._asking.claimed(now_ms)
                 has_claimed = True
             else:
                 self._choice.lost(hint, now_ms)
         return has_claimed
+
+    def _catalog_of(self, hint: Hint) -> Numbered | None:
+        """The one that it was admitted under; the newest when that is not known or gone, `None` when it
+        cannot be read here."""
+        now = self._catalog.now
+        if hint.catalog in (0, now.number):
+            return now
+        if hint.catalog not in self._older:
+            try:
+                found = self._files.history.at(hint.catalog)
+            except (CorruptObject, Unsupported):
+                return None
+            except Refused:
+                return now
+            if len(self._older) >= MAX_OLDER:
+                del self._older[min(self._older)]
+            self._older[hint.catalog] = found
+        return Numbered(hint.catalog, self._older[hint.catalog])
+
+    def _can_treat(self, url: str, catalog: Catalog) -> bool:
+        """Whether the dataset can be open here with the settings of this catalog; then it is with the next
+        claim. A rule that is gone says nothing."""
+        rule = catalog.rule_for(url) or Rule(url)
+        if not self._pool.forget(url) and self._rules[url].settings != rule.settings:
+            return False
+        self._rules[url] = rule
+        return True
 
     def _now_ms(self) -> int:
         return round(self._clock.monotonic_s() * 1000)

@@ -16,7 +16,7 @@ from lithify.clock import Clock
 from lithify.defects import contained
 from lithify.errors import LithifyError
 from lithify.fleet.catalog import Catalog, Rule
-from lithify.fleet.patterns import is_pattern, normal
+from lithify.fleet.patterns import canonical, is_pattern, normal
 
 LOOK_EVERY_S = 300.0
 
@@ -52,7 +52,7 @@ class Discovery:
         found = {normal(rule.pattern): rule for rule in catalog.rules if not is_pattern(rule.pattern)}
         for rule in patterns:
             for url in self._urls(rule):
-                found.setdefault(url, rule)
+                found.setdefault(canonical(url), rule)
         return found
 
     def _urls(self, rule: Rule) -> tuple[str, ...]:

@@ -81,6 +81,10 @@ Collect = Callable[[str, Rule], None]
 """Have the garbage of a dataset collected; does not wait for it."""
 
 
+def _always(rule: Rule) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class _Board:
     """The board of one queue, as this keeper wrote it last."""
@@ -101,7 +105,8 @@ class KeeperPorts:
     host: str
     version: str
     looks_at_once: int = LOOKS_AT_ONCE
-    collects: bool = True
+    collects: Callable[[Rule], bool] = _always
+    """Whether garbage of datasets of a rule is to be collected."""
     says: Says = unheard
 
 
@@ -209,8 +214,7 @@ class Keeper:
         if self._admit():
             self._look()
         attempt(self._write_boards)
-        if self._ports.collects:
-            self._collect()
+        self._collect()
         attempt(partial(self._remember, now_s))
         attempt(partial(self._truncate, now_s))
         if errors:
@@ -256,7 +260,8 @@ class Keeper:
         mine = {url: rule for url, rule in datasets.items() if placement.owner(url) == self.name}
         for url in [url for url, watched in self._watched.items() if mine.get(url) != watched.rule]:
             self._watched.pop(url).leave()
-            self._forget_admitted(url, ())
+            if url not in mine:  # else what is under way stays as it was admitted
+                self._forget_admitted(url, ())
             for admission in self._admissions.values():
                 admission.forget(url)
         self._quarantine.keep(mine)
@@ -413,7 +418,8 @@ class Keeper:
         for one in watched.active:
             active.setdefault(self._queue_id(one.want, watched.rule, routing, catalog), []).append(one)
         under_way = {one.want.key for one in watched.active} | watched.admitted
-        self._forget_admitted(watched.url, under_way)
+        if watched.is_known:
+            self._forget_admitted(watched.url, under_way)
         for key in under_way:  # what somebody else admitted counts from when it is seen
             self._catalog_of.setdefault(key, self._catalog.now.number)
         for queue in catalog.queues:
@@ -571,7 +577,8 @@ class Keeper:
                 continue
             is_quiet = watched.is_at_rest and now_ms - committed_ms >= _AFTER_MS
             since_ms = self._committed_since_ms.setdefault(url, committed_ms)
-            if is_quiet or now_ms - since_ms >= _AT_LEAST_MS:
+            is_due = is_quiet or now_ms - since_ms >= _AT_LEAST_MS
+            if is_due and self._ports.collects(watched.rule):
                 self._committed_since_ms[url] = now_ms
                 watched.known = replace(watched.known, collected_ms=now_ms)
                 self._ports.collect(url, watched.rule)

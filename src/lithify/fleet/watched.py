@@ -195,6 +195,11 @@ class Watched:
         return self._lead is not None
 
     @property
+    def is_known(self) -> bool:
+        """Whether it was seen what is under way, if there is anything at all."""
+        return self._seen is not None or isinstance(self.error, DatasetNotFound)
+
+    @property
     def is_at_rest(self) -> bool:
         """Whether nothing is under way."""
         return not self.active

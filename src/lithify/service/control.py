@@ -100,9 +100,9 @@ def cancel(dataset: Dataset, clock: Clock, compaction_ids: Sequence[Ulid]) -> No
     attempts = dataset.journal.attempts()
     for compaction in [_cancellable(dataset, ledger, i) for i in compaction_ids]:
         tries = len(attempts.get(compaction.id, ()))
-        spec = dataset.encode_spec(compaction.spec)
+        spec, unit = dataset.encode_spec(compaction.spec), dataset.unit(compaction.spec)
         dataset.journal.add_failure(
-            Failure(compaction.id, CANCELLED, tries, clock.now_ms(), spec, is_cancelled=True)
+            Failure(compaction.id, CANCELLED, tries, clock.now_ms(), spec, is_cancelled=True, unit=unit)
         )
 
     def change(latest: AnyLedger) -> AnyLedger:

@@ -52,9 +52,9 @@ class Failures:
 
     def note(self, compaction: AnyCompaction, attempts: int, reason: str) -> None:
         """Remember that a compaction is, or is about to be, Failed."""
-        spec = self._dataset.encode_spec(compaction.spec)
+        spec, unit = self._dataset.encode_spec(compaction.spec), self._dataset.unit(compaction.spec)
         self._dataset.journal.add_failure(
-            Failure(compaction.id, reason, attempts, self._clock.now_ms(), spec)
+            Failure(compaction.id, reason, attempts, self._clock.now_ms(), spec, unit=unit)
         )
         self._is_due = True
 

@@ -64,6 +64,7 @@ class _Followed:
     records: CommitRecords
     coordinates: bool
     """Whether its commits are made in this process."""
+    keep_ms: int
     requests: Counter[str] = field(default_factory=Counter)
     swept_at_s: float | None = None
 
@@ -84,12 +85,24 @@ class Recorder:
         self._is_closed = False
         self._has_complained = False
 
-    def follow(self, url: str, records: CommitRecords, *, coordinates: bool, counted_as: str = "") -> None:
+    def follow(
+        self,
+        url: str,
+        records: CommitRecords,
+        *,
+        coordinates: bool,
+        counted_as: str = "",
+        keep_ms: int | None = None,
+    ) -> None:
         """Record what is done for the dataset that events call `url`. Once is enough. Its requests are
-        `counted_as` another name, if that is not what it is called."""
+        `counted_as` another name, if that is not what it is called; its records may be kept for another time
+        than those of others."""
         with self._lock:
             requests = self._requests.setdefault(counted_as or url, Counter())
-            self._followed.setdefault(url, _Followed(records, coordinates, requests))
+            keep_ms = self._keep_ms if keep_ms is None else keep_ms
+            self._followed.setdefault(
+                url, _Followed(records, coordinates, keep_ms, requests)
+            ).keep_ms = keep_ms
 
     def counting(self, url: str) -> Callable[[Verb, Answer], None]:
         """What is to be told of requests to the dataset's store, whatever it is called."""
@@ -223,7 +236,7 @@ class Recorder:
         now_s = self._clock.monotonic_s()
         if followed.swept_at_s is None or now_s - followed.swept_at_s >= SWEEP_INTERVAL_S:
             followed.swept_at_s = now_s
-            before_ms = self._clock.now_ms() - self._keep_ms
+            before_ms = self._clock.now_ms() - followed.keep_ms
             self._attempt(lambda: followed.records.sweep(before_ms))
 
     def _attempt(self, action: Callable[[], object]) -> None:

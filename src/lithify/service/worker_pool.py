@@ -215,6 +215,17 @@ class WorkerPool:
         self._look(member)
         return member.is_well and self._claim_one(member, compaction_id)
 
+    def forget(self, url: str) -> bool:
+        """Open this dataset anew with the next claim, unless something of it runs here; whether nothing
+        does. For who opens it in another way then. Not for what the source names."""
+        member = self._members.get(url)
+        if member is not None and member.holds:
+            return False
+        if member is not None:
+            self._order.remove(member)
+            del self._members[url]
+        return True
+
     def wait(self, timeout_s: float) -> None:
         """Return when something that runs here has an end, or after `timeout_s`. What is quarantined is not
         waited for: nobody would take its results."""

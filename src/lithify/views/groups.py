@@ -76,6 +76,7 @@ def _member(name: str, one: Joined) -> dict[str, Any]:
         "role": str(one.role),
         "incarnation": one.member.incarnation,
         "since_ms": one.since_ms,
+        "owner": one.owner,
         "marks": {str(p): _marks(marks) for p, marks in sorted(one.marks.items())},
     }
 

@@ -6,7 +6,6 @@ import re
 from datetime import UTC, datetime
 
 from rich.console import Console
-from rich.markup import escape
 
 MAX_SHOWN = 500
 """Lines of one kind that people are shown. Laying out a line takes a millisecond, and anybody can make a
@@ -61,7 +60,7 @@ def key(value: bytes | None, limit: int = 24) -> str:
         return "–"
     printable = all(0x20 < byte < 0x7F for byte in value)
     text = value.decode("ascii") if printable else "0x" + value.hex()
-    return escape(text if len(text) <= limit else text[: limit - 1] + "…")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def segment(prefix: bytes) -> str:

@@ -85,6 +85,8 @@ class Joined:
     since_ms: int
     marks: Mapping[int, Marks] = field(default_factory=dict)
     """By partition: what it adopted when it joined, or has said since, whichever is more."""
+    owner: str = ""
+    """What it is, as a URL: another one may not have its name. Empty for who did not say."""
 
 
 _NONE = Threshold(0)
@@ -162,11 +164,25 @@ def passed(group: Group, role: Role, ends: Mapping[int, int]) -> int | None:
     return None
 
 
+def taken(group: Group, name: str, owner: str) -> str | None:
+    """Who else has this name; `None` when `owner` may have it."""
+    there = group.members.get(name)
+    if there is None or not owner or there.owner in ("", owner):
+        return None
+    return there.owner
+
+
 def joined(
-    group: Group, member: Member, role: Role, now_ms: int, ends: Mapping[int, int] | None = None
+    group: Group,
+    member: Member,
+    role: Role,
+    now_ms: int,
+    ends: Mapping[int, int] | None = None,
+    owner: str = "",
 ) -> Group:
     """The group with a new member, or with a new incarnation of one in its place. `ends`: how far it has each
-    partition; `None`: it has nothing. Whoever may not join with what it has has been refused (`passed`)."""
+    partition; `None`: it has nothing. Whoever may not join with what it has (`passed`), or under this name
+    (`taken`), has been refused."""
     if group.find(member) is not None:
         return group
     if ends is None:
@@ -175,7 +191,7 @@ def joined(
         marks = {partition: Marks(clean=end) for partition, end in ends.items()}
     else:
         marks = {}
-    return replace(group, members={**group.members, member.name: Joined(member, role, now_ms, marks)})
+    return replace(group, members={**group.members, member.name: Joined(member, role, now_ms, marks, owner)})
 
 
 def adopted(marks: Mapping[int, Marks], now: Mapping[int, Standing]) -> dict[int, Marks]:

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from lithify.compaction.finding import Finding
+from lithify.compaction.finding import Finding, Severity
 from lithify.compaction.model import Compaction, Ledger
 from lithify.coordination.groups import GroupFiles
 from lithify.coordination.leadership import Leadership
@@ -20,7 +20,7 @@ from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.record_batches import decode
 from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.errors import StoreError
+from lithify.errors import Refused, StoreError
 from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.service.status import status
@@ -79,10 +79,10 @@ class Copies:
         made = a_topic(SEGMENTS if segments is None else segments)
         self.topics[name] = Topic(made.store, made.root, self.clock)
 
-    def opened(self, name: str) -> LogDataset:
+    def opened(self, name: str, called: str | None = None) -> LogDataset:
         topic = self.topics[name]
         places = (topic.store, f"{topic.root}/{NAME}"), (topic.store, f"{topic.root}/out")
-        member = LogMember(self.files, name)
+        member = LogMember(self.files, called or name)
         ids, settings = RandomIds(), KafkaSettings()
         return LogDataset("kafka+memory://x", *places, self.clock, ids, settings, member=member)
 
@@ -267,6 +267,57 @@ def test_what_the_doctor_says_of_a_group(copies: Copies) -> None:
     said = [finding.says for finding in copies.findings("a")]
     assert said[0] == "a is one of 2 members"
     assert said[1].startswith("partition 0: tombstones from offset 0 on have waited for b for 7d")
+
+
+def test_two_logs_with_one_name_are_told_apart(copies: Copies, caplog: pytest.LogCaptureFixture) -> None:
+    """The second is refused before it writes or says anything; the first goes on."""
+    copies.compact("a")
+    before = copies.group
+    copies.add("c")
+    second = copies.opened("c", called="a")
+    with pytest.raises(Refused, match=f"a is the name of {copies.opened('a').source_url} in the group"):
+        one_shot.run(
+            second,
+            InlineEngine(),
+            copies.clock,
+            RandomIds(),
+            Leadership(second, copies.clock, RandomIds()),
+        )
+    assert not list(copies.topics["c"].store.list(f"{copies.topics['c'].root}/out"))
+    LogMember(copies.files, "a").tell(second.source_url, second.state, lambda change: False)
+    assert "needs another one" in caplog.text
+    assert copies.group == before
+    found = check_log(lambda: second, lambda dataset: status(dataset, NOW_MS, 60_000), NOW_MS)
+    (finding,) = [one for one in found if one.check == "group"]
+    assert finding.severity is Severity.PROBLEM
+    assert "needs another one (kafka.member)" in finding.says
+
+
+def test_a_name_is_free_when_its_log_has_left(copies: Copies) -> None:
+    copies.files.leave("a")
+    copies.add("c")
+    topic = copies.topics["c"]
+    topic.compact(copies.opened("c", called="a"))
+    assert copies.group.members["a"].owner == copies.opened("c").source_url
+
+
+def test_the_doctor_names_the_partition_that_fails() -> None:
+    copies = Copies()
+    copies.add("a")
+    topic = copies.topics["a"]
+    key = f"{topic.root}/{NAME}/{3:020d}.log"
+    topic.store.put(key, topic.store.get(key)[:-1])
+    dataset = copies.opened("a")
+    topic.compact(dataset)
+    found = check_log(lambda: dataset, lambda one: status(one, NOW_MS, 60_000), NOW_MS)
+    (finding,) = [one for one in found if one.severity is Severity.WARNING and one.check == "partition"]
+    assert finding.says.startswith(f"{NAME}: its last compaction failed: ")
+    assert "longer than what is left" in finding.says
+    copies.restore("a", SEGMENTS)
+    copies.clock.advance_s(1)
+    topic.compact(dataset)
+    found = check_log(lambda: dataset, lambda one: status(one, NOW_MS, 60_000), NOW_MS)
+    assert not [one for one in found if one.check == "partition"]
 
 
 def test_a_place_in_the_group_that_was_lost_since_is_refused(copies: Copies) -> None:

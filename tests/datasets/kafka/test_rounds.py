@@ -293,7 +293,7 @@ def test_what_is_written_to_find_a_slice_is_less_than_the_run_itself() -> None:
     topic = a_topic([[logs.data(n, ("a", str(n)), ("b", "1"))] for n in range(0, 40, 10)])
     dataset = topic.opened()
     topic.compact(dataset)
-    runs = [m.size for m in topic.store.list(f"{topic.root}/out/_lithify/work") if m.key.endswith(".run")]
+    runs = [m.size for m in topic.store.list(f"{topic.root}/out/_lithify/index") if m.key.endswith(".run")]
     assert len(runs) == 4
     assert all(size <= 2 * 2 * 32 for size in runs)
 

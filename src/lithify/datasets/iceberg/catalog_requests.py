@@ -34,12 +34,17 @@ _OWN = "lithify.catalog-requests"
 _T = TypeVar("_T")
 
 
+def catalog_url(name: str) -> str:
+    """What a catalog is called where the URL of a store would stand."""
+    return f"catalog {name}"
+
+
 def opened(
     name: str, properties: Mapping[str, str], waiting: Waiting, open_it: Callable[[], Catalog]
 ) -> Catalog:
     """What `open_it` gives, which asks the catalog of that name for its configuration. From then on
     `asked_catalog` and `asked_commit` wait for it."""
-    url = f"catalog {name}"
+    url = catalog_url(name)
 
     def probe() -> None:
         with translated(url):

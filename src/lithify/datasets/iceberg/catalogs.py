@@ -11,10 +11,12 @@ with the settings of the table's file access.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
+from weakref import WeakValueDictionary
 
 import pyiceberg
 from pyiceberg.catalog import Catalog, load_catalog
@@ -22,14 +24,15 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
-from lithify.datasets.iceberg.catalog_requests import asked_catalog, opened
+from lithify.datasets.iceberg.azure_accounts import of_account
+from lithify.datasets.iceberg.catalog_requests import asked_catalog, catalog_url, opened
 from lithify.datasets.iceberg.errors import said
 from lithify.datasets.iceberg.fileio import forget_metadata, lend, let_wait, waiting_of
 from lithify.datasets.iceberg.vended import VendedCredentials, vended
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
-from lithify.store.urls import TOKEN_OPTION, open_store, settled_endpoint, split_scheme, with_wait
-from lithify.store.waiting import Waiting
+from lithify.store.urls import TOKEN_OPTION, known_of, open_store, settled_endpoint, split_scheme, with_wait
+from lithify.store.waiting import Known, Waiting
 
 SCHEME = "iceberg://"
 TESTED_PYICEBERG = "0.12."
@@ -74,6 +77,26 @@ _PREFIXES = {
 }
 
 
+_FOR_THREADS = tuple(f"pyiceberg.catalog.{kind}" for kind in ("rest", "sql", "glue", "dynamodb"))
+"""Catalogs whose clients are; not Hive's, and of others nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """Where those who open the same catalog pass one by one."""
+
+    known: Known
+    """Kept, so that who comes later knows that the catalog is away."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_gates: dict[tuple[str, frozenset[tuple[str, str]]], _Gate] = {}
+_gates_lock = threading.Lock()
+_catalogs: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]], Waiting], Catalog] = (
+    WeakValueDictionary()
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TableUrl:
     """The parts of `iceberg://CATALOG/NAMESPACE.TABLE`."""
@@ -101,7 +124,7 @@ def open_catalog(
 ) -> Catalog:
     """The catalog of that name in PyIceberg's configuration. `properties` win over that; they may go by the
     names that options of databases have (`aws_endpoint`). `waiting` says how it and files of its tables are
-    waited for."""
+    waited for, and whether all who open it so have one and the same: then many threads may use it."""
     if not pyiceberg.__version__.startswith(TESTED_PYICEBERG):
         raise Refused(
             f"PyIceberg {pyiceberg.__version__} is installed, but Lithify was tested with "
@@ -109,6 +132,26 @@ def open_catalog(
         )
     given = _as_properties(properties or {})
     waiting = waiting if waiting is not None else Waiting()
+    return _shared(name, given, waiting) if waiting.is_shared else _new(name, given, waiting)
+
+
+def _shared(name: str, given: dict[str, str], waiting: Waiting) -> Catalog:
+    """One for thousands of tables. While it is being opened the others wait for that, so of one that is away
+    only the first finds out how long that takes."""
+    settings = frozenset(given.items())
+    with _gates_lock:
+        gate = _gates.setdefault((name, settings), _Gate(known_of(catalog_url(name), given)))
+    key = name, settings, waiting
+    with gate.lock:
+        catalog = _catalogs.get(key)
+        if catalog is None:
+            catalog = _new(name, given, waiting)
+            if type(catalog).__module__ in _FOR_THREADS:
+                _catalogs[key] = catalog
+        return catalog
+
+
+def _new(name: str, given: dict[str, str], waiting: Waiting) -> Catalog:
     try:
         catalog = opened(name, given, waiting, lambda: load_catalog(name, **given))
         _settle_endpoints(catalog)
@@ -198,6 +241,7 @@ def store_options(location: str, properties: Properties) -> dict[str, str]:
     prefix = _PREFIXES.get(urlsplit(location).scheme)
     if prefix is None:
         return {}
+    properties = of_account(location, properties)
 
     def value(key: str) -> str | None:
         found = properties.get(key) or properties.get(_FALLBACKS.get(key, ""))

@@ -22,7 +22,7 @@ from lithify.store.waiting import Waiting
 def tables(pattern: str, config: Config, waiting: Waiting) -> list[str]:
     """URLs of the tables that match, in order."""
     parsed = parse_url(pattern)
-    catalog = open_catalog(parsed.catalog, config.store_options, waiting)
+    catalog = open_catalog(parsed.catalog, config.store_options_of(pattern.partition("*")[0]), waiting)
     *levels, last = parsed.identifier
     fits = _fits(last)
     found = [

@@ -1,5 +1,7 @@
 """What is wrong with a log: whether there is one, what its compactions need, how its group stands.
 
+A partition that failed is named, since the others of its topic go on without it.
+
 A group (`members.py`) keeps tombstones and markers for who is not past them. That is as it should be for a
 while; a member that holds up the others for `FROZEN_MS` is more likely gone.
 """
@@ -12,7 +14,7 @@ from lithify.compaction.checks import check_compactions
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.status import Status
 from lithify.datasets.kafka.dataset import LogDataset, LogSnapshot
-from lithify.errors import LithifyError
+from lithify.errors import LithifyError, Refused
 from lithify.views import text
 from lithify.views.groups import WORDS
 from lithify.watermarks.groups import Role, waiting
@@ -38,12 +40,33 @@ def check_log(
         return
     yield ok("log", what)
     yield from check_compactions(found)
+    yield from _check_partitions(found)
     yield from _check_group(dataset, found.snapshot, now_ms)
+
+
+def _check_partitions(found: Status) -> Iterator[Finding]:
+    """Partitions whose last compaction failed at once, as one with a damaged segment does: nobody tries that
+    again by itself, so it counts as given up nowhere else."""
+    rounds = found.snapshot.state.rounds
+    last = {one.unit: one for one in found.failures if not (one.attempts or one.is_cancelled)}
+    for name in found.snapshot.partitions:
+        failure, done = last.get(name), rounds[name].done if name in rounds else ()
+        if failure is not None and not any(step > failure.compaction for step in done):
+            yield warning(
+                "partition",
+                f"{name}: its last compaction failed: {failure.reason}",
+                f"remove the cause, then compact it again: lithify compact {found.url}",
+            )
 
 
 def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Iterator[Finding]:
     member, group = dataset.member, snapshot.group
     if member is None or group is None:
+        return
+    try:
+        member.check(group, dataset.source_url)
+    except Refused as error:
+        yield problem("group", str(error), "two logs have one name: give one of them another (kafka.member)")
         return
     if not member.is_in(group, snapshot.state):
         yield warning(

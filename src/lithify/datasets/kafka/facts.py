@@ -1,4 +1,11 @@
-"""What the index of a segment says of it besides its keys: as JSON, and headers of what is in transactions.
+"""What the index of a segment says of it besides its keys, and headers of what is in transactions.
+
+    <key of the index>.facts          a CRC-32 in hexadecimal, a line feed, then JSON; written last
+    <key of the index>.transactions   headers of the segment's transactional and control batches
+    <key of the index>-0.run          the runs (`index.py`), counted from 0
+
+Facts name the key they were written under and have the checksum of the headers, and so has a run of its parts
+(`fenced.py`). So an index that is cut off, damaged or another's is told from a whole one.
 
 Segments are indexed apart from each other, so what goes over their bounds is put together here, in the order
 of offsets: transactions that began in one and ended in another, and the last that is known of a producer.
@@ -18,15 +25,16 @@ from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.kernel.layout import BATCH, NO_TIMESTAMP, Records
 from lithify.datasets.kafka.retention import LastRecord
 from lithify.errors import CorruptObject, ObjectNotFound
-from lithify.jsonvalues import text
 from lithify.store.objects import ObjectStore
 
 FENCES = 1024
 """Parts of a run at most: the finest slices of the hash space."""
 PART_BYTES = 16 << 10
 """Of a part at least, if a run has several."""
-FACTS_SUFFIX = ".json"
-_HEADERS_SUFFIX = ".transactions"
+FACTS_SUFFIX = ".facts"
+HEADERS_SUFFIX = ".transactions"
+RUN_SUFFIX = ".run"
+_BODY_AT = len("01234567\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +68,26 @@ class SegmentFacts:
     """Checksum of the headers beside."""
 
 
+def run_key(key: str, number: int) -> str:
+    """The key of a run of the index with this key."""
+    return f"{key}-{number}{RUN_SUFFIX}"
+
+
 def put_facts(store: ObjectStore, key: str, facts: SegmentFacts, transactional: Records) -> int:
-    """Write them; how many bytes that are. `key` has no suffix."""
+    """Write them, after the runs; how many bytes that are. `key` has no suffix."""
     headers = transactional.tobytes()
-    store.put(key + _HEADERS_SUFFIX, headers)
+    store.put(key + HEADERS_SUFFIX, headers)
     document: dict[str, Any] = {
         name: getattr(facts, name) for name in SegmentFacts.__slots__ if name not in ("producers", "runs")
     }
-    document["runs"] = [[run.key, run.entries] for run in facts.runs]
+    document["key"] = key
+    document["runs"] = [run.entries for run in facts.runs]
     document["transactions_crc"] = zlib.crc32(headers)
     document["producers"] = [
         [who, last.epoch, last.data_offset, last.timestamp_ms] for who, last in facts.producers.items()
     ]
-    data = json.dumps(document).encode()
+    body = json.dumps(document).encode()
+    data = b"%08x\n" % zlib.crc32(body) + body
     store.put(key + FACTS_SUFFIX, data)
     return len(data) + len(headers)
 
@@ -83,12 +98,18 @@ def get_facts(store: ObjectStore, key: str) -> SegmentFacts:
     Raises `CorruptObject`.
     """
     try:
-        found = json.loads(store.get(key + FACTS_SUFFIX))
+        data = store.get(key + FACTS_SUFFIX)
+        if data[:_BODY_AT] != b"%08x\n" % zlib.crc32(data[_BODY_AT:]):
+            raise CorruptObject(key + FACTS_SUFFIX, "the checksum does not match")
+        found = json.loads(data[_BODY_AT:])
+        if (of := found.pop("key")) != key:
+            raise CorruptObject(key + FACTS_SUFFIX, f"was written as {of}")
         producers = {
             int(who): LastRecord(int(epoch), None if offset is None else int(offset), int(timestamp_ms))
             for who, epoch, offset, timestamp_ms in found.pop("producers")
         }
-        runs = tuple(StoredRun(text(key), int(entries)) for key, entries in found.pop("runs"))
+        counts = map(int, found.pop("runs"))
+        runs = tuple(StoredRun(run_key(key, number), entries) for number, entries in enumerate(counts))
         return SegmentFacts(runs=runs, producers=producers, **{name: int(found[name]) for name in found})
     except ObjectNotFound as error:
         raise CorruptObject(key + FACTS_SUFFIX, "is gone; run again") from error
@@ -101,9 +122,12 @@ def get_transactional(store: ObjectStore, key: str, facts: SegmentFacts) -> Reco
 
     Raises `CorruptObject`.
     """
-    data = store.get(key + _HEADERS_SUFFIX)
+    try:
+        data = store.get(key + HEADERS_SUFFIX)
+    except ObjectNotFound as error:
+        raise CorruptObject(key + HEADERS_SUFFIX, "is gone; run again") from error
     if zlib.crc32(data) != facts.transactions_crc or len(data) % BATCH.itemsize:
-        raise CorruptObject(key + _HEADERS_SUFFIX, "the checksum does not match")
+        raise CorruptObject(key + HEADERS_SUFFIX, "the checksum does not match")
     return np.frombuffer(data, BATCH)
 
 

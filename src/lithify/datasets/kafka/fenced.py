@@ -3,6 +3,8 @@
 A *fenced array* is an object: `LFENCED1`, the number of parts u32, a CRC-32 u32 of the table, the table, then
 the elements. The table has for each part where it ends (counted in elements, u64) and the CRC-32 of its bytes
 (u64). So who wants parts asks for the table and then for one piece. Numbers are little-endian.
+
+The checksum of the table begins with the object's key: an array under the name of another one is damaged.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lithify.datasets.kafka.kernel.layout import Records
-from lithify.errors import CorruptObject
+from lithify.errors import CorruptObject, ObjectNotFound, StoreError, StoreUnavailable
 from lithify.store.objects import ObjectStore
 
 _HEAD = struct.Struct("<8sII")
@@ -36,7 +38,7 @@ def put_fenced(store: ObjectStore, key: str, elements: Records, ends: Sequence[i
         start = end
     assert start == len(data), "the last part ends with the array"
     raw = table.tobytes()
-    whole = _HEAD.pack(_MAGIC, len(table), zlib.crc32(raw)) + raw + data
+    whole = _HEAD.pack(_MAGIC, len(table), _checksum(key, raw)) + raw + data
     store.put(key, whole)
     return len(whole)
 
@@ -52,7 +54,7 @@ def get_parts(
     head, table = _HEAD.size + parts * _PART.itemsize, _table(store, key, parts)
     start = int(table["end"][first - 1]) if first else 0
     end = int(table["end"][last - 1])
-    found = store.get_range(key, head + start * dtype.itemsize, (end - start) * dtype.itemsize)
+    found = _range(store, key, head + start * dtype.itemsize, (end - start) * dtype.itemsize)
     position = 0
     for part in table[first:last]:
         upto = (int(part["end"]) - start) * dtype.itemsize
@@ -76,8 +78,26 @@ def first_element(store: ObjectStore, key: str, kind: npt.DTypeLike, parts: int)
 
 
 def _table(store: ObjectStore, key: str, parts: int) -> Records:
-    data = store.get_range(key, 0, _HEAD.size + parts * _PART.itemsize)
+    data = _range(store, key, 0, _HEAD.size + parts * _PART.itemsize)
     magic, count, crc = _HEAD.unpack_from(data)
-    if magic != _MAGIC or count != parts or zlib.crc32(data[_HEAD.size :]) != crc:
+    if magic != _MAGIC or count != parts or _checksum(key, data[_HEAD.size :]) != crc:
         raise CorruptObject(key, f"is no array of {parts} parts")
     return np.frombuffer(data, _PART, offset=_HEAD.size)
+
+
+def _checksum(key: str, table: bytes) -> int:
+    return zlib.crc32(table, zlib.crc32(key.encode()))
+
+
+def _range(store: ObjectStore, key: str, offset: int, length: int) -> bytes:
+    """`CorruptObject` if the object is gone or ends before."""
+    try:
+        return store.get_range(key, offset, length)
+    except ObjectNotFound as error:
+        raise CorruptObject(key, "is gone; run again") from error
+    except StoreUnavailable:
+        raise
+    except StoreError as error:
+        if store.head(key).size < offset + length:
+            raise CorruptObject(key, f"ends before byte {offset + length:,}") from error
+        raise

@@ -6,7 +6,9 @@
    younger than the minimum age by the store's clock.
 3. Of each of the others delete first its folder in the output, last its folder of `work`, so that a
    collection that was interrupted is taken up by the next one.
-4. Old versions of ledger and state are garbage, the newest `KEPT_VERSIONS` apart, and notes about compactions
+4. Of the kept indexes those go whose objects are not listed any more, the facts of each first; a log that
+   nobody may list just now keeps them all.
+5. Old versions of ledger and state are garbage, the newest `KEPT_VERSIONS` apart, and notes about compactions
    that have ended.
 
 What was published stays for ever: whoever copies it or reads it is not known here.
@@ -18,6 +20,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from lithify.datasets.kafka.dataset import LogDataset
+from lithify.datasets.kafka.kept_indexes import index_key, index_of_object, is_facts
+from lithify.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.events import GarbageCollected
 from lithify.ids import Ulid, parse_ulid
 from lithify.store.keys import join
@@ -26,7 +30,7 @@ from lithify.store.times import store_now_ms
 from lithify.store.versions import VersionedFiles
 
 KEPT_VERSIONS = 10
-KINDS = ("segments", "work", "versions", "notes")
+KINDS = ("segments", "work", "indexes", "versions", "notes")
 
 
 @dataclass(slots=True)
@@ -66,6 +70,7 @@ def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> Report:
                 report.left[kind] += len(objects)
             else:
                 _remove(dataset, report, kind, objects)
+    _collect_indexes(dataset, report, before_ms)
     for files in (dataset.states, dataset.ledger_versions):
         _collect_versions(dataset, report, files, before_ms)
     for compaction_id in sorted(dataset.journal.compactions() - _active(dataset)):
@@ -86,6 +91,29 @@ def _needed(dataset: LogDataset) -> frozenset[Ulid]:
     active = _active(dataset)
     dataset.states.confirmed()
     return active | dataset.state().named()
+
+
+def _collect_indexes(dataset: LogDataset, report: Report, before_ms: int) -> None:
+    listed = list(dataset.store.list(join(dataset.own_folder, "index")))
+    try:
+        partitions = dataset.partitions()
+    except DatasetNotFound:
+        partitions = {}
+    except (Refused, CorruptObject):  # a broker works there, or it is damaged: what it holds is not known
+        report.left["indexes"] += len(listed)
+        return
+    needed = {
+        index_key(dataset.index_folder(name), segment)
+        for name, folder in partitions.items()
+        for segment in folder.parts
+    }
+    old = [
+        meta
+        for meta in listed
+        if meta.last_modified_ms < before_ms and index_of_object(meta.key) not in needed
+    ]
+    report.left["indexes"] += len(listed) - len(old)
+    _remove(dataset, report, "indexes", sorted(old, key=lambda meta: not is_facts(meta.key)))
 
 
 def _collect_versions(dataset: LogDataset, report: Report, files: VersionedFiles, before_ms: int) -> None:

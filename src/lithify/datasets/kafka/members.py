@@ -9,7 +9,9 @@
    down, so an older one does no harm.
 4. The incarnation lies in the state, beside what was read. A folder with less in it than it had is one that
    was restored: it joins again under another (`lithify.coordination.membership`).
-5. Who comes too late, since thresholds are past what it has, is no member: nothing is removed from it, and
+5. A name is one log's: it is joined with the log's URL, and another log with the same name in its settings
+   is refused before it does anything.
+6. Who comes too late, since thresholds are past what it has, is no member: nothing is removed from it, and
    plans and the doctor say so. A person has to copy the log anew.
 """
 
@@ -19,7 +21,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from lithify.coordination.groups import GroupFiles
+from lithify.coordination.groups import GroupFiles, check_owner
 from lithify.coordination.membership import Entry, Kept, Membership
 from lithify.datasets.kafka.state import State
 from lithify.errors import Fenced, Refused, StoreError
@@ -52,15 +54,19 @@ class LogMember:
         """Whether it is a member."""
         return group.find(self.member(state)) is not None
 
+    def check(self, group: Group, source: str) -> None:
+        """`Refused` when the name is that of another log than the one at `source`."""
+        check_owner(group, self.name, source)
+
     def bounds(self, group: Group, state: State, partition: int) -> Marks:
         """Below which offsets tombstones and markers may go."""
         return bound(group, self.member(state), partition)
 
-    def tell(self, read: Callable[[], State], update: Callable[[Change], bool]) -> None:
-        """Join if it is no member, say what the log has, and publish what follows of that. `update` changes
-        the state in one step, unless the change is `None`: `False` then."""
+    def tell(self, source: str, read: Callable[[], State], update: Callable[[Change], bool]) -> None:
+        """Join if it is no member, say what the log at the URL `source` has, and publish what follows.
+        `update` changes the state in one step, unless the change is `None`: `False` then."""
         keeper = _Keeper(read, update)
-        membership = Membership(self._files, self.name, Role.COPY, keeper)
+        membership = Membership(self._files, self.name, Role.COPY, keeper, source)
         try:
             for _ in range(_MAX_STEPS):
                 entry, member = membership.enter()

@@ -9,31 +9,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lithify.datasets.kafka.facts import (
-    FENCES,
-    SegmentFacts,
-    StoredRun,
-    get_facts,
-    get_transactional,
-    last_of,
-)
+from lithify.datasets.kafka.facts import FENCES, SegmentFacts, last_of
+from lithify.datasets.kafka.kept_indexes import index_key, index_of
 from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.kernel.layout import CONTROL, Records
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, Settled, groups, settle
 from lithify.datasets.kafka.retention import NO_BOUND, active
-from lithify.datasets.kafka.tasks import GroupPlan
+from lithify.datasets.kafka.tasks import GroupPlan, IndexedSegment
 from lithify.datasets.kafka.transactions import Passed, Transactions, fates, follow
-from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
 SLICE_BYTES = 64 << 20
 """Entries of a slice that a task compares; it needs several times as much memory."""
-
-
-def segment_key(folder: str, base_offset: int) -> str:
-    """Key, without a suffix, of what indexing a segment writes."""
-    return join(folder, f"{base_offset:020d}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +37,30 @@ class Group:
 class Indexed:
     """A partition after its segments were indexed."""
 
-    def __init__(self, store: ObjectStore, folder: str, partition: PartitionFolder) -> None:
-        """`folder` is where the facts are. Raises `CorruptObject`."""
+    def __init__(
+        self, source: ObjectStore, own: ObjectStore, folder: str, partition: PartitionFolder
+    ) -> None:
+        """`folder` is where the indexes are; one that was lost meanwhile is made anew.
+
+        Raises `CorruptObject` and `Refused`.
+        """
         self.partition = partition
-        keys = [segment_key(folder, segment.base_offset) for segment in partition.segments]
-        self.facts: list[SegmentFacts] = [get_facts(store, key) for key in keys]
+        self._keys = [index_key(folder, part) for part in partition.parts]
+        indexes = [
+            index_of(source, own, part, key) for part, key in zip(partition.parts, self._keys, strict=True)
+        ]
+        self.facts: list[SegmentFacts] = [found.facts for found in indexes]
         self._passed: list[Passed] = []
         self._spans: list[Records] = []
-        self._walk(store, keys)
+        self._walk([found.transactional for found in indexes])
 
     @property
-    def runs(self) -> tuple[StoredRun, ...]:
-        return tuple(run for facts in self.facts for run in facts.runs)
+    def segments(self) -> tuple[IndexedSegment, ...]:
+        """Each with its index."""
+        return tuple(
+            IndexedSegment(segment, key, tuple(run.entries for run in facts.runs))
+            for segment, key, facts in zip(self.partition.parts, self._keys, self.facts, strict=True)
+        )
 
     @property
     def records(self) -> int:
@@ -75,7 +75,7 @@ class Indexed:
     @property
     def fences(self) -> tuple[int, ...]:
         """Where each segment ends."""
-        bases = [segment.base_offset for segment in self.partition.segments]
+        bases = [part.base_offset for part in self.partition.parts]
         return (*bases[1:], NO_BOUND)
 
     @property
@@ -85,7 +85,7 @@ class Indexed:
 
     def settled(self, policy: LogPolicy, now_ms: int) -> Settled:
         """What may be compacted."""
-        stable_offset = self.transactions.stable_offset(self.end_offset)
+        stable_offset = min(self.transactions.stable_offset(self.end_offset), self.partition.bound)
         return settle(Partition(0, self._objects(), 0, stable_offset), policy, now_ms)
 
     @property
@@ -126,9 +126,8 @@ class Indexed:
     def _ends(self) -> list[int]:
         return [*(facts.base_offset for facts in self.facts[1:]), self.facts[-1].end_offset]
 
-    def _walk(self, store: ObjectStore, keys: Sequence[str]) -> None:
+    def _walk(self, found: Sequence[Records]) -> None:
         """Go through the transactions twice: what they came to, then which batches that concerns."""
-        found = [get_transactional(store, key, facts) for key, facts in zip(keys, self.facts, strict=True)]
         self.transactions = Transactions()
         for headers in found:
             self.transactions = follow(headers, self.transactions)

@@ -2,7 +2,7 @@
 
 | step    | a task takes        | reads                                   | writes                           |
 |---------|---------------------|-----------------------------------------|----------------------------------|
-| index   | a segment           | its batches, a piece at a time          | sorted runs of hashes, and facts |
+| index   | a segment           | its batches, unless its index was kept  | sorted runs of hashes, and facts |
 | match   | a slice of hashes   | that slice of all runs                  | offsets of dead and pinned ones  |
 | rewrite | a group of segments | their batches, and what of them is dead | a segment with its index files   |
 
@@ -18,43 +18,44 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from lithify.clock import SystemClock
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter, Reporting
-from lithify.datasets.kafka.facts import StoredRun, no_facts, put_facts
+from lithify.datasets.kafka.facts import StoredRun, run_key
 from lithify.datasets.kafka.fenced import get_parts, put_fenced
-from lithify.datasets.kafka.index import index, match, part, slices
-from lithify.datasets.kafka.kernel.keys import ENTRY
-from lithify.datasets.kafka.kernel.layout import BATCH, CONTROL, TRANSACTIONAL, Records
-from lithify.datasets.kafka.layouts.contract import Segment
-from lithify.datasets.kafka.layouts.segments import SegmentWriter, pieces
+from lithify.datasets.kafka.index import match, part, slices
+from lithify.datasets.kafka.kept_indexes import index_of, run_of
+from lithify.datasets.kafka.kernel.layout import Records
+from lithify.datasets.kafka.layouts.contract import Chunk, Segment
+from lithify.datasets.kafka.layouts.reading import pieces
+from lithify.datasets.kafka.layouts.segments import SegmentWriter
 from lithify.datasets.kafka.record_batches import decode, filtered
 from lithify.datasets.kafka.retention import (
-    NO_BOUND,
     NO_OFFSETS,
     LastRecord,
     Offsets,
     Rules,
     dropped,
     empty_to_retain,
-    last_records,
     retention,
 )
-from lithify.datasets.kafka.transactions import AbortedTransaction, Fates, Passed, fates
+from lithify.datasets.kafka.transactions import AbortedTransaction, Passed, fates
 from lithify.errors import CorruptObject
 from lithify.ids import RandomIds
-from lithify.jsonvalues import text
+from lithify.jsonvalues import text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 
 OFFSETS = np.dtype("<i8")
 NO_ROWS: Mapping[str, int] = MappingProxyType({})
+_MOST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +145,58 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexedSegment:
+    """A segment and its index."""
+
+    segment: Segment
+    key: str
+    """Of the index, without a suffix."""
+    entries: tuple[int, ...]
+    """Of each of its runs."""
+
+    @property
+    def runs(self) -> list[StoredRun]:
+        return [StoredRun(run_key(self.key, number), count) for number, count in enumerate(self.entries)]
+
+    def fields(self) -> list[object]:
+        """As JSON values."""
+        objects = self.segment.objects if isinstance(self.segment, Chunk) else ()
+        return [*_listed(self.segment), list(map(_listed, objects)), self.key, *self.entries]
+
+    @classmethod
+    def of(cls, found: Sequence[Any]) -> IndexedSegment:
+        """What `fields` gave; `ValueError`, `TypeError` or `LookupError` for what is none."""
+        entries = tuple(whole_number(value, most=_MOST) for value in found[7:])
+        segment = _segment(found[:5])
+        if found[5]:
+            objects = tuple(map(_segment, found[5]))
+            segment = Chunk(
+                segment.key,
+                segment.base_offset,
+                segment.size_bytes,
+                segment.modified_ms,
+                segment.etag,
+                objects,
+            )
+        return cls(segment, text(found[6]), entries)
+
+
+def _listed(one: Segment) -> list[object]:
+    return [one.key, one.base_offset, one.size_bytes, one.modified_ms, one.etag]
+
+
+def _segment(found: Sequence[Any]) -> Segment:
+    base_offset, size_bytes = (whole_number(value, most=_MOST) for value in found[1:3])
+    etag = None if found[4] is None else text(found[4])
+    return Segment(text(found[0]), base_offset, size_bytes, int(found[3]), etag)
+
+
+@dataclass(frozen=True, slots=True)
 class MatchPlan:
     """What the slices have to know of the whole log, as two objects: it may be more than a task's argument
     should be."""
 
-    runs: tuple[StoredRun, ...]
+    segments: tuple[IndexedSegment, ...]
     fences: tuple[int, ...]
     """Ends of the parts in which what was found is written: bounds of segments."""
     aborted: Records
@@ -158,7 +206,7 @@ class MatchPlan:
         """Write it."""
         spans = np.ascontiguousarray(self.aborted, OFFSETS)
         put_fenced(store, f"{key}.aborted", spans.reshape(-1), [2 * len(spans)])
-        document = {"runs": [[run.key, run.entries] for run in self.runs], "fences": self.fences}
+        document = {"segments": [one.fields() for one in self.segments], "fences": self.fences}
         store.put(key, json.dumps(document).encode())
 
     @classmethod
@@ -166,12 +214,12 @@ class MatchPlan:
         """What `put` wrote; `CorruptObject` for what is none."""
         try:
             found = json.loads(store.get(key))
-            runs = tuple(StoredRun(text(run), int(entries)) for run, entries in found["runs"])
+            segments = tuple(map(IndexedSegment.of, found["segments"]))
             fences = tuple(map(int, found["fences"]))
         except (ValueError, TypeError, LookupError) as error:
             raise CorruptObject(key, f"does not decode: {error}") from error
         spans = get_parts(store, f"{key}.aborted", OFFSETS, 1, 0, 1)
-        return cls(runs, fences, spans.reshape(-1, 2))
+        return cls(segments, fences, spans.reshape(-1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +269,7 @@ def recorded(result: TaskResult) -> TaskResult:
     return result
 
 
-class _Movements:
+class Movements:
     """Counts the bytes that move, and says so beside the ledger when it is time."""
 
     def __init__(self, work: Work, store: ObjectStore) -> None:
@@ -234,84 +282,66 @@ class _Movements:
             self._reporter = BackgroundReporter(movements, clock)
 
     def moved(self, read: int, written: int) -> None:
+        """So many bytes more."""
         self.bytes_read += read
         self.bytes_written += written
         if self._reporter is not None and self._reporter.is_due():
             self._reporter.report(self.bytes_read, self.bytes_written)
 
     def close(self) -> None:
+        """Nothing more will move."""
         if self._reporter is not None:
             self._reporter.close()
 
     def result(self, output: Output, rows: Mapping[str, int] = NO_ROWS) -> TaskResult:
+        """What travels back at the end."""
         cpu_s = time.process_time() - self._began_s
         return TaskResult(output, dict(rows), self.bytes_read, self.bytes_written, cpu_s)
 
 
 def index_segment(task: IndexTask) -> TaskResult:
     """Inside a Spark task: read a segment once, checking everything."""
-    return _reporting(task.work, lambda own, movements: _index(task, own, movements))
+    return reporting(task.work, lambda own, movements: _index(task, own, movements))
 
 
 def match_slice(task: MatchTask) -> TaskResult:
     """Inside a Spark task: find what is superseded in a slice of the hash space."""
-    return _reporting(task.work, lambda own, movements: _match(task, own, movements))
+    return reporting(task.work, lambda own, movements: _match(task, own, movements))
 
 
 def rewrite_group(task: RewriteTask) -> TaskResult:
     """Inside a Spark task: write a segment of what stays of a group."""
-    return _reporting(task.work, lambda own, movements: _rewrite(task, own, movements))
+    return reporting(task.work, lambda own, movements: _rewrite(task, own, movements))
 
 
-def _reporting(work: Work, run: Callable[[ObjectStore, _Movements], TaskResult]) -> TaskResult:
+def reporting(work: Work, run: Callable[[ObjectStore, Movements], TaskResult]) -> TaskResult:
+    """Run what a task does, with its own store and who says how far it is."""
     own = work.own.open()
-    movements = _Movements(work, own)
+    movements = Movements(work, own)
     try:
         return run(own, movements)
     finally:
         movements.close()
 
 
-def _index(task: IndexTask, own: ObjectStore, movements: _Movements) -> TaskResult:
-    source, target = task.work.source.open(), task.work.target
-    facts = replace(no_facts(task.segment.base_offset), size_bytes=task.segment.size_bytes)
-    transactional = [np.empty(0, BATCH)]
-    for name, data in pieces(source, task.segment):
-        found = decode(data, name, after=facts.end_offset - 1)
-        batches, nothing = found.batches, np.zeros(len(found.batches), np.bool_)
-        run = index(found, Fates(nothing, nothing), NO_BOUND)
-        stored = StoredRun(f"{target}-{len(facts.runs)}.run", len(run))
-        fences = np.array([found.end - 1 for found in slices(stored.parts)], np.uint64)
-        ends = np.searchsorted(run["high"], fences, side="right")
-        movements.moved(len(data), put_fenced(own, stored.key, run, ends))
-        transactional.append(batches[batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0])
-        facts = replace(
-            facts,
-            end_offset=int(batches["last_offset"][-1]) + 1,
-            max_timestamp_ms=max(facts.max_timestamp_ms, int(batches["max_timestamp"].max())),
-            records=facts.records + len(found.records),
-            tombstones=facts.tombstones + int((run["flags"] != 0).sum()),
-            runs=(*facts.runs, stored),
-            producers=last_records(batches, facts.producers),
-        )
+def _index(task: IndexTask, own: ObjectStore, movements: Movements) -> TaskResult:
+    source, target, before = task.work.source.open(), task.work.target, movements.bytes_written
+    facts = index_of(source, own, task.segment, target, movements.moved).facts
     if facts.end_offset > task.end_offset:
         reason = (
             f"its last offset is {facts.end_offset - 1}, but the next segment begins at {task.end_offset}"
         )
         raise CorruptObject(task.segment.key, reason)
-    size = put_facts(own, target, facts, np.concatenate(transactional))
-    movements.moved(0, size)
-    return movements.result(Output(target, size))
+    return movements.result(Output(target, movements.bytes_written - before))
 
 
-def _match(task: MatchTask, own: ObjectStore, movements: _Movements) -> TaskResult:
+def _match(task: MatchTask, own: ObjectStore, movements: Movements) -> TaskResult:
     plan, within = MatchPlan.get(own, task.plan), slices(task.slices)[task.slice]
-    spans, runs = plan.aborted, []
-    for stored in plan.runs:
+    spans, runs, source = plan.aborted, [], task.work.source.open()
+    for of, stored in ((one, run) for one in plan.segments for run in one.runs):
         first = task.slice * stored.parts // task.slices
         last = max(first + 1, (task.slice + 1) * stored.parts // task.slices)
-        run = get_parts(own, stored.key, ENTRY, stored.parts, first, last)
-        movements.moved(run.nbytes, 0)
+        run = run_of(source, own, of.segment, of.key, stored, (first, last), movements.moved)
         run = part(run, within)
         run = run[run["offset"] < task.bound]
         if len(spans):
@@ -327,7 +357,7 @@ def _match(task: MatchTask, own: ObjectStore, movements: _Movements) -> TaskResu
     return movements.result(Output(task.work.target, written))
 
 
-def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> TaskResult:
+def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskResult:
     source = task.work.source.open()
     plan = GroupPlan.decode(own.get(task.plan), task.plan)
     passed, after, rows = plan.passed, task.base_offset - 1, Counter[str]()
@@ -335,7 +365,7 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> Task
         own.put(join(task.work.target, key.rpartition("/")[2]), source.get(key))
     dead = pinned = NO_OFFSETS
     if task.matched:
-        dead, pinned = (_offsets(own, task, suffix) for suffix in (".dead", ".pinned"))
+        dead, pinned = (matched_offsets(own, task, suffix) for suffix in (".dead", ".pinned"))
     writer = SegmentWriter(own, task.work.target, task.base_offset)
     try:
         for segment in task.segments:
@@ -360,7 +390,7 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> Task
     return movements.result(Output(written.key, written.size_bytes), rows)
 
 
-def _offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets:
+def matched_offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets:
     """What all slices say of the group, in order."""
     first, last = task.part, task.part + len(task.segments)
     found: Sequence[Records] = [

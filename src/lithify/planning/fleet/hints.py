@@ -206,14 +206,15 @@ class HintChoice:
         self._fair.count(self._scope(queue, slots, usage), is_fair=is_fair)
         self._fair.had(hint.key, waiting)
         self._queues.had(queue, weights.get(queue, 1))
-        self._leave(hint, now_ms)  # until it is off its board
+        self.leave(hint, now_ms)  # until it is off its board
 
     def lost(self, hint: Hint, now_ms: int) -> None:
         """Somebody else has it, or it is over."""
-        self._leave(hint, now_ms)
+        self.leave(hint, now_ms)
         self._lost_ms = now_ms
 
-    def _leave(self, hint: Hint, now_ms: int) -> None:
+    def leave(self, hint: Hint, now_ms: int) -> None:
+        """Not now."""
         if (seen := self._seen.get(hint.key)) is not None:
             seen.lost_ms = now_ms
 

@@ -115,7 +115,7 @@ def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
             continue
         if (base_offset := int(found[1])) > _MAX_OFFSET:
             raise CorruptObject(meta.key, "there is no such offset")
-        segments.append(Segment(meta.key, base_offset, meta.size, meta.last_modified_ms))
+        segments.append(Segment(meta.key, base_offset, meta.size, meta.last_modified_ms, meta.etag))
     if not segments:
         raise DatasetNotFound(f"{folder}: there are no segments (.log)")
     return PartitionFolder(folder, tuple(segments), _companions(listed), fingerprint_of(listed))

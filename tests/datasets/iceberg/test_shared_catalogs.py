@@ -1,0 +1,103 @@
+"""Tables of a fleet: one catalog for all of them, in one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import requests
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lithify import wiring
+from lithify.config.model import Config
+from lithify.datasets.iceberg import catalogs
+from lithify.errors import StoreUnavailable
+from lithify.fleet.catalog import Rule
+from lithify.store import together
+from lithify.store.waiting import Waiting
+from tests.datasets.iceberg.tables import SCHEMA, new_catalog
+
+TABLES = 20
+SHARED = Waiting(max_s=1.0, dataset="iceberg://lake", comes_back=True, is_shared=True)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> SqlCatalog:
+    catalog = new_catalog(tmp_path, name="lake")
+    for number in range(TABLES):
+        catalog.create_table(f"db.t{number}", SCHEMA)
+    return catalog
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(store_options={"uri": f"sqlite:///{tmp_path}/catalog.db"})
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Catalog]:
+    """All catalogs that PyIceberg has opened."""
+    made: list[Catalog] = []
+
+    def load(name: str, **properties: str) -> Catalog:
+        made.append(load_catalog(name, **properties))
+        return made[-1]
+
+    monkeypatch.setattr(catalogs, "load_catalog", load)
+    return made
+
+
+def found(config: Config) -> list[str]:
+    return wiring.find_datasets(Rule("iceberg://lake/db.*"), config, SHARED)
+
+
+def test_all_tables_of_a_catalog_and_their_discovery_share_it(
+    lake: SqlCatalog, config: Config, opened: list[Catalog]
+) -> None:
+    urls = found(config)
+    assert len(urls) == TABLES
+    open_one = partial(wiring.open_dataset, config=config, waiting=SHARED)
+    datasets = together.all_of((partial(open_one, url) for url in urls), 16)
+    assert all(dataset.snapshot() is not None for dataset in datasets)
+    assert found(config) == urls
+    assert len(opened) <= 2, "the first was nobody's any more when the tables were opened"
+    open_alone = partial(wiring.open_dataset, config=config)
+    assert open_alone(urls[0]).snapshot() is not None
+    assert len(opened) <= 3, "who has one table has a catalog of its own"
+
+
+def test_new_tables_are_found_and_dropped_ones_are_not(
+    lake: SqlCatalog, config: Config, opened: list[Catalog]
+) -> None:
+    held = wiring.open_dataset("iceberg://lake/db.t0", config, waiting=SHARED)
+    lake.create_table("db.new", SCHEMA)
+    lake.drop_table("db.t1")
+    urls = found(config)
+    assert "iceberg://lake/db.new" in urls
+    assert "iceberg://lake/db.t1" not in urls
+    assert len(opened) == 1
+    assert held.url == "iceberg://lake/db.t0"
+
+
+def test_a_catalog_that_is_away_is_found_out_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def load(name: str, **properties: str) -> Catalog:
+        asked.append(name)
+        raise requests.ConnectTimeout("no answer")
+
+    monkeypatch.setattr(catalogs, "load_catalog", load)
+    away = replace(SHARED, max_s=0.5, dataset="iceberg://away")
+
+    def fails() -> None:
+        with pytest.raises(StoreUnavailable):
+            catalogs.open_catalog("away", {"uri": "x"}, away)
+
+    fails()
+    first = len(asked)
+    for _ in range(100):
+        fails()
+    assert len(asked) <= first + 2, "and something looks whether it is back"
