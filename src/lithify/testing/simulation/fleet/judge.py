@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import Ledger, State
