@@ -364,7 +364,7 @@ def judge_rows(life: Life, snapshot: Snapshot, needed: Needed) -> None:
     try:
         assert read_by_duckdb(table, snapshot_id) == expected
     except duckdb.InternalException as error:
-        # Seen with files of several partition specs. The snapshot was a writer's, and Java has just read it.
+        # Seen where an equality delete and data are of different partition specs. Java has just read it.
         may_be = has_equality_deletes and len(fresh(table).specs()) > 1
         if not may_be or "Comparison on NULL values" not in str(error):
             raise
