@@ -135,11 +135,11 @@ def main() -> None:
     if arguments.only is None or history.NAME in arguments.only:
         histories = history.measure(arguments.cache.absolute(), arguments.scale, console)
     shown = None
+    if arguments.only is None or dashboard.NAME in arguments.only:
+        shown = dashboard.measure(arguments.cache.absolute(), arguments.repetitions, console)
     fleet_cost = None
     if arguments.only is None or fleet.NAME in arguments.only:
         fleet_cost = fleet.measure(arguments.scale)
-    if arguments.only is None or dashboard.NAME in arguments.only:
-        shown = dashboard.measure(arguments.cache.absolute(), arguments.repetitions, console)
     if kernel:
         report.print_tables(console, kernel, end_to_end)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
