@@ -12,7 +12,8 @@
    (`benchmarks.iceberg_s3`).
 6. Expiry, manifests and planning of tables with a long history, at scale (`benchmarks.history`).
 7. The first page of a large fleet's dashboard, and its memory (`benchmarks.dashboard`).
-8. Report medians. The exit code is 0 even when a target is missed: the report says so.
+8. What an idle fleet costs (`benchmarks.fleet`).
+9. Report medians. The exit code is 0 even when a target is missed: the report says so.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from benchmarks import dashboard, history, iceberg, iceberg_s3, report, s3, service_report
+from benchmarks import dashboard, fleet, history, iceberg, iceberg_s3, report, s3, service_report
 from benchmarks.cases import CASES, Case
 from benchmarks.child import Cost, cost_of_cp
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
@@ -94,7 +95,7 @@ def main() -> None:
         prog="python -m benchmarks", description="Lithify beside SlateDB's compactor."
     )
     parts = [*(case.name for case in CASES), SERVICE, *s3.NAMES, iceberg.NAME, iceberg_s3.NAME]
-    parts += [history.NAME, dashboard.NAME]
+    parts += [history.NAME, dashboard.NAME, fleet.NAME]
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the data, to try things out")
     parser.add_argument("--only", action="append", choices=parts, metavar="PART")
@@ -136,6 +137,9 @@ def main() -> None:
     shown = None
     if arguments.only is None or dashboard.NAME in arguments.only:
         shown = dashboard.measure(arguments.cache.absolute(), arguments.repetitions, console)
+    fleet_cost = None
+    if arguments.only is None or fleet.NAME in arguments.only:
+        fleet_cost = fleet.measure(arguments.scale)
     if kernel:
         report.print_tables(console, kernel, end_to_end)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -158,6 +162,9 @@ def main() -> None:
     if shown is not None:
         dashboard.print_tables(console, shown)
         results[dashboard.NAME] = shown.to_json()
+    if fleet_cost is not None:
+        fleet_cost.print_table(console)
+        results[fleet.NAME] = fleet_cost.to_json()
     arguments.output.write_text(json.dumps(results, indent=2) + "\n")
     console.print(f"Written: {arguments.output}", highlight=False)
 
