@@ -11,7 +11,9 @@
 5. Compactors of Iceberg tables beside each other, on disk (`benchmarks.iceberg`) and over S3
    (`benchmarks.iceberg_s3`).
 6. Expiry, manifests and planning of tables with a long history, at scale (`benchmarks.history`).
-7. Report medians. The exit code is 0 even when a target is missed: the report says so.
+7. Keyed logs in Kafka's format beside Kafka's own record filter, aiokafka and a plain compactor
+   (`benchmarks.logs`).
+8. Report medians. The exit code is 0 even when a target is missed: the report says so.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from benchmarks import history, iceberg, iceberg_s3, report, s3, service_report
+from benchmarks import history, iceberg, iceberg_s3, logs, report, s3, service_report
 from benchmarks.cases import CASES, Case
 from benchmarks.child import Cost, cost_of_cp
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
@@ -92,7 +94,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Lithify beside SlateDB's compactor."
     )
-    parts = [*(case.name for case in CASES), SERVICE, *s3.NAMES, iceberg.NAME, iceberg_s3.NAME, history.NAME]
+    parts = [*(case.name for case in CASES), SERVICE, *s3.NAMES, iceberg.NAME, iceberg_s3.NAME]
+    parts += [history.NAME, logs.NAME]
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the data, to try things out")
     parser.add_argument("--only", action="append", choices=parts, metavar="PART")
@@ -131,6 +134,9 @@ def main() -> None:
     histories = None
     if arguments.only is None or history.NAME in arguments.only:
         histories = history.measure(arguments.cache.absolute(), arguments.scale, console)
+    keyed_logs = None
+    if arguments.only is None or logs.NAME in arguments.only:
+        keyed_logs = logs.measure(arguments.cache.absolute(), arguments.scale, console)
     if kernel:
         report.print_tables(console, kernel, end_to_end)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -150,6 +156,9 @@ def main() -> None:
     if histories is not None:
         history.print_tables(console, histories)
         results[history.NAME] = histories.to_json()
+    if keyed_logs is not None:
+        logs.print_tables(console, keyed_logs)
+        results[logs.NAME] = keyed_logs.to_json()
     arguments.output.write_text(json.dumps(results, indent=2) + "\n")
     console.print(f"Written: {arguments.output}", highlight=False)
 

@@ -27,6 +27,7 @@ import numpy as np
 from lithify.clock import SystemClock
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter, Reporting
+from lithify.datasets.kafka.bites import decoded
 from lithify.datasets.kafka.facts import StoredRun, run_key
 from lithify.datasets.kafka.fenced import get_parts, put_fenced
 from lithify.datasets.kafka.index import match, part, slices
@@ -34,7 +35,7 @@ from lithify.datasets.kafka.kept_indexes import index_of, run_of
 from lithify.datasets.kafka.kernel.layout import Records
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.segments import SegmentWriter, pieces
-from lithify.datasets.kafka.record_batches import decode, filtered
+from lithify.datasets.kafka.record_batches import filtered
 from lithify.datasets.kafka.retention import (
     NO_OFFSETS,
     LastRecord,
@@ -348,12 +349,12 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> Task
     writer = SegmentWriter(own, task.work.target, task.base_offset)
     try:
         for segment in task.segments:
-            for name, data in pieces(source, segment):
-                if not task.matched:
+            if not task.matched:
+                for _, data in pieces(source, segment):
                     writer.write(data, plan.aborted)
                     movements.moved(len(data), len(data))
-                    continue
-                found = decode(data, name, after=after)
+                continue
+            for found, size in decoded(pieces(source, segment), after=after):
                 after = int(found.batches["last_offset"][-1])
                 what, passed = fates(found.batches, plan.aborted, passed)
                 empty = empty_to_retain(found.batches, plan.producers, task.rules.bound)
@@ -362,7 +363,7 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> Task
                 writer.write(kept, plan.aborted)
                 rows.update(rows_in=len(found.records), rows_out=int(stays.keep.sum()))
                 rows.update(dropped(found, what, stays.keep, dead))
-                movements.moved(len(data), len(kept))
+                movements.moved(size, len(kept))
         written = writer.close()
     finally:
         writer.abort()
