@@ -7,7 +7,10 @@ BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
 KAFKA := build/kafka
 
-.PHONY: help install demo test check bench simulate fuzz chaos flaky databases garbage histories soak site dist lock clean
+# The tests start hundreds of Python processes: what one has compiled the others need not compile again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help install demo test check bench simulate fuzz chaos flaky databases garbage histories soak site pictures dist lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -79,6 +82,9 @@ soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dyin
 
 site: $(INSTALLED) ## Build the documentation site in build/site; any link that leads nowhere is an error
 	PYTHONPATH=. $(BIN)/python -m mkdocs build --clean
+
+pictures: $(INSTALLED) ## Make the pictures of the dashboard in docs/pictures anew; needs a browser
+	PICTURES=docs/pictures $(BIN)/python -m pytest -q tests/web/test_browser.py -k documentation
 
 dist: $(INSTALLED) ## Build the packages in build/dist
 	$(BIN)/python -m build --no-isolation --outdir build/dist .

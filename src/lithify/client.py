@@ -87,12 +87,23 @@ class Dataset:
     """An opened dataset. To be closed, or used as a context: that ends the Spark it has started."""
 
     def __init__(
-        self, url: str, config: Config, *, spark: Any, clock: Clock, ids: Ids, engine: Engine | None
+        self,
+        url: str,
+        config: Config,
+        *,
+        spark: Any = None,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        engine: Engine | None = None,
+        through: Callable[[kinds.Dataset], kinds.Dataset] = lambda dataset: dataset,
+        commits: Callable[[int | None, int], tuple[CommitRecord, ...]] | None = None,
     ) -> None:
+        """See `open`. What it does goes `through` that, and commits are found by the other, if it is given:
+        for who shows what a service has read (`lithify.service.shared`)."""
         self._kind: kinds.Kind[Any] = registered_for(url).load()
         self._config = config
-        self._clock = clock
-        self._ids = ids
+        self._clock = clock if clock is not None else SystemClock()
+        self._ids = ids if ids is not None else RandomIds()
         self._spark = spark
         self._engine = engine
         self._closing = ExitStack()
@@ -100,7 +111,8 @@ class Dataset:
         self._requests: Callable[[Verb, Answer], None] | None = None
         """What is told of requests to its store, while somebody counts them."""
         waiting = command_waiting(url, config, lambda event: self._listener(event))
-        self._dataset = wiring.open_dataset(url, config, waiting=waiting, count=self._count)
+        self._dataset = through(wiring.open_dataset(url, config, waiting=waiting, count=self._count))
+        self._commits = commits if commits is not None else wiring.commit_records(self._dataset).newest
 
     @property
     def url(self) -> str:
@@ -246,7 +258,7 @@ class Dataset:
         """What was committed, why and at what cost, oldest first: since a time; of that the `last` ones."""
         since_ms = 0 if since is None else round(since.timestamp() * 1000)
         self._dataset.snapshot()  # refuses where there is nothing
-        return wiring.commit_records(self._dataset).newest(last, since_ms)
+        return self._commits(last, since_ms)
 
     def show_history(self, *, last: int | None = None, since: datetime | None = None) -> Shown:
         """The same. Its `document` is what `lithify history --json` prints."""
@@ -451,14 +463,7 @@ def open(
     """Open a database or table. `spark` is a `SparkSession` of yours, classic or Connect; without one Lithify
     starts Spark itself when it has to (setting `spark.master`). `clock`, `ids` and `engine` are for tests
     (`lithify.testing`)."""
-    return Dataset(
-        url,
-        settled(settings),
-        spark=spark,
-        clock=clock if clock is not None else SystemClock(),
-        ids=ids if ids is not None else RandomIds(),
-        engine=engine,
-    )
+    return Dataset(url, settled(settings), spark=spark, clock=clock, ids=ids, engine=engine)
 
 
 def settled(settings: Settings | None) -> Config:

@@ -10,6 +10,8 @@
 4. Metrics are served where the settings say so.
 5. Each commit leaves a record, which nobody waits for (`lithify.service.recording`).
 6. The log says when it has started and when it has stopped; between them, what was given back.
+7. Where the settings have a port for a dashboard, what is read here is kept for it
+   (`lithify.service.shared`), and a thread reads seldom what nobody reads here anyway, whoever looks.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -26,21 +28,28 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lithify import __version__, wiring
+from lithify.client import Dataset as ClientDataset
 from lithify.client import Settings, settled
 from lithify.clock import SystemClock
 from lithify.compaction.finding import Finding
 from lithify.datasets.kind import Dataset
 from lithify.datasets.waiting import service_waiting
+from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import Fenced, Refused, StoreUnavailable
+from lithify.errors import Fenced, LithifyError, Refused, StoreUnavailable
 from lithify.events import Observer, each, ignore
 from lithify.observe.logs import FIELDS
 from lithify.service.loops import once_back, run_coordinator, run_workers
+from lithify.service.shared import SharedReads, SharingRecords, sharing, watching
+from lithify.service.trouble import Trouble
 
 if TYPE_CHECKING:
     from lithify.service.garbage_loop import Collector
     from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
+
+BESIDE_LOOK_S = 1.0
+"""Between two looks whether something is to be read for a dashboard."""
 
 _log = logging.getLogger("lithify")
 
@@ -85,6 +94,10 @@ class Service:
         observers = [o for o in (on_event, self._metrics, self._recorder) if o is not None]
         self._observe: Observer = each(*observers) if observers else ignore
         self._stop: threading.Event | None = None
+        is_shown = self._config.web.port is not None
+        self._shared = {url: SharedReads(url, SystemClock()) for url in self._urls} if is_shown else {}
+        self._watched: dict[str, ClientDataset] = {}
+        """Opened for a dashboard."""
         self._coordinated = {url: self._opened(url) for url in self._urls} if coordinates else {}
         """`None` for those whose stores are away."""
         self._closing = ExitStack()
@@ -130,6 +143,11 @@ class Service:
             if self._engine is not None:
                 telling = wiring.telling_of_compilation(self._config, self._urls, _log.info, after_s=0)
                 stack.enter_context(telling)
+            if self._shared:
+                beside = threading.Thread(target=self._read_beside, args=(stop,), name="lithify-beside")
+                stack.callback(beside.join)
+                stack.callback(stop.set)
+                beside.start()
             if len(self._coordinated) == 1:
                 self._run_one(self._urls[0], stop)
             else:
@@ -141,6 +159,52 @@ class Service:
     def findings(self) -> tuple[Finding, ...]:
         """Datasets that the workers here leave alone for now, and why. Any thread may ask."""
         return self._pool.findings() if self._pool is not None else ()
+
+    def watched(self, url: str) -> ClientDataset:
+        """One of its datasets as it is read here anyway, for a dashboard; `StoreUnavailable` before it was.
+        For one thread at a time, and only to look."""
+        found = self._watched.get(url)
+        if found is None:
+            raise StoreUnavailable(f"{url}: this process has not read it yet")
+        return found
+
+    def acted_on(self, url: str) -> ClientDataset:
+        """The same, to do something with. What that changes is known to who watches at once."""
+        return ClientDataset(
+            url,
+            self._config,
+            through=partial(sharing, shared=self._shared[url], clock=SystemClock()),
+        )
+
+    def _read_beside(self, stop: threading.Event) -> None:
+        """For a dashboard, in a thread of its own."""
+        readers: dict[str, Callable[[], Any]] = {
+            url: partial(self._begin_beside, url) for url in self._shared
+        }
+        troubles = {url: Trouble(f"what only the dashboard of {url} shows cannot be read") for url in readers}
+        while not stop.is_set():
+            for url, trouble in troubles.items():
+                try:
+                    with contained("reading for the dashboard"):
+                        readers[url] = readers[url]()
+                except LithifyError as error:
+                    trouble.say(error)
+                else:
+                    trouble.is_over()
+            stop.wait(BESIDE_LOOK_S)
+
+    def _begin_beside(self, url: str) -> Callable[[], Any]:
+        """Open the dataset at `url` for a dashboard; what is to be called again and again from then on."""
+        shared, dataset = self._shared[url], self._open(url)
+        records = wiring.commit_records(dataset)
+        through = partial(watching, shared=shared)
+        self._watched[url] = ClientDataset(url, self._config, through=through, commits=shared.newest)
+
+        def look() -> Callable[[], Any]:
+            shared.read_beside(dataset, records)
+            return look
+
+        return look
 
     def _is_ending(self) -> bool:
         return self._stop is not None and self._stop.is_set()
@@ -198,6 +262,11 @@ class Service:
                 self._coordinate(found, name, stop, None)
         except BaseException as error:
             self._errors.append(error)
+            if isinstance(error, Fenced) and url in self._shared:
+                self._shared[url].end(
+                    f"{url} is coordinated by another process now, so this one does not follow it any more; "
+                    "look at that one's dashboard, or at `lithify web`"
+                )
             if isinstance(error, Fenced) and len(self._errors) < len(self._coordinated):
                 _log.error("%s is coordinated by another process from here on: %s", url, error)
             else:
@@ -241,10 +310,13 @@ class Service:
         waiting = service_waiting(url, self._config, self._observe, self._is_ending)
         recorder = self._recorder
         count = None if recorder is None else recorder.counting(url)
-        dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, count)
+        shared = self._shared.get(url)
+        dataset = wiring.open_dataset(url, self._config, self._metrics, waiting, count, shared)
         # Events call it as it calls itself.
         if recorder is not None:
             records = wiring.commit_records(dataset)
+            if shared is not None:
+                records = SharingRecords(records, shared)
             recorder.follow(dataset.url, records, coordinates=self._coordinates, counted_as=url)
         if self._metrics is not None:
             self._metrics.serves(dataset.url)

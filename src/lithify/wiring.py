@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from lithify.service.options import CoordinatorOptions, WorkerOptions
     from lithify.service.recording import Recorder
     from lithify.service.room import Room
+    from lithify.service.shared import SharedReads
     from lithify.service.worker import Worker
     from lithify.service.worker_pool import WorkerPool
     from lithify.store.metered import Answer, Verb
@@ -57,9 +58,26 @@ def open_dataset(
     metrics: Metrics | None = None,
     waiting: Waiting | None = None,
     count: Callable[[Verb, Answer], None] | None = None,
+    shared: SharedReads | None = None,
 ) -> Dataset:
-    """The dataset at `url`; `metrics` sees what is read of it. It and `count` are told of the requests to its
-    store, for which it waits as commands do, or as `waiting` says."""
+    """The dataset at `url`; `metrics` and `shared` see what is read of it. `metrics` and `count` are told of
+    the requests to its store, for which it waits as commands do, or as `waiting` says."""
+    opened = _open_dataset(url, config, metrics, waiting, count)
+    if shared is None:
+        return opened
+    from lithify.clock import SystemClock
+    from lithify.service.shared import sharing
+
+    return sharing(opened, shared, SystemClock())
+
+
+def _open_dataset(
+    url: str,
+    config: Config,
+    metrics: Metrics | None,
+    waiting: Waiting | None,
+    count: Callable[[Verb, Answer], None] | None,
+) -> Dataset:
     from lithify.clock import SystemClock
     from lithify.datasets.waiting import command_waiting
     from lithify.ids import RandomIds

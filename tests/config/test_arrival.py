@@ -233,6 +233,7 @@ CASES |= {
     "kafka.keep_unkeyed": Case(True, True, lambda b: b.log().terms().keep_unkeyed),
     "kafka.segment_bytes": Case(7, 7, lambda b: b.log().terms().segment_bytes),
     "kafka.producer_id_expiration": Case("7s", 7000, lambda b: b.log().terms().producer_id_expiration_ms),
+    "kafka.quiet_period": Case("7s", 7000, lambda b: b.log().terms().quiet_ms),
     "kafka.group": Case("memory://groups/orders", "orders/marks", lambda b: b.log().member._files._marks),
     "kafka.member": Case("eu", "eu", lambda b: b.log().member.name),
     **under("kafka.garbage", collected("all", LOG)),

@@ -7,7 +7,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 from unittest import mock
 
 from lithify import events
@@ -37,6 +38,9 @@ from tests.fleet.worlds import World
 from tests.kinds.texts import TextDataset, TextSettings
 
 ALL = "texts:///data/*"
+
+
+PlayT = TypeVar("PlayT", bound="Play")
 
 
 def url_of(name: str) -> str:
@@ -146,7 +150,11 @@ class Play(World):
             opened.add(b"x" * size)
         return opened
 
-    def open(self, url: str, rule: Rule) -> TextDataset:
+    def find(self, rule: Rule) -> list[str]:
+        """What a pattern names."""
+        return [url_of(name) for name in self.names]
+
+    def open(self, url: str, rule: Rule) -> Any:
         """As a keeper or a worker does."""
         self.opened[url] += 1
         if url in self.broken:
@@ -198,7 +206,7 @@ class Play(World):
         ports = KeeperPorts(
             self.process(self.flaky),
             watch,
-            lambda rule: [url_of(name) for name in self.names],
+            self.find,
             lambda url, rule: self.collected.append(url),
             clock,
             "host",
@@ -266,10 +274,14 @@ class Play(World):
         return self.seen(events.Committed)
 
 
+def play(faults: float = 0.0) -> AbstractContextManager[Play]:
+    """Over folders of texts."""
+    return playing(Play(faults))
+
+
 @contextmanager
-def play(faults: float = 0.0) -> Iterator[Play]:
+def playing(made: PlayT) -> Iterator[PlayT]:
     """With a store that tasks find too, and all in one thread."""
-    made = Play(faults)
     known = {made.memory.url.removeprefix("memory://"): made.memory}
     with mock.patch.dict(urls._memory_stores, known), mock.patch.object(together, "beside", AtOnce()):
         yield made

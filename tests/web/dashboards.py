@@ -47,10 +47,12 @@ def shown(
     token: str = "",
     fleet: lithify.Fleet | None = None,
     open_dataset: Callable[[str], Dataset] = lithify.open,
+    acted_on: Callable[[str], Dataset] | None = None,
     clock: ManualClock | None = None,
 ) -> Iterator[TestClient]:
     """A dashboard of these, and a client of it that follows no redirects."""
-    dashboard = Dashboard(urls, open_dataset, fleet, clock if clock is not None else ManualClock(NOW_MS))
+    clock = clock if clock is not None else ManualClock(NOW_MS)
+    dashboard = Dashboard(urls, open_dataset, fleet, clock, acted_on=acted_on)
     client = TestClient(application(dashboard, token), base_url="http://localhost", follow_redirects=False)
     with client:
         yield client

@@ -1,12 +1,13 @@
 """A real browser: every page by keyboard, dark, narrow, live while a compaction runs; judged by axe.
 
-It needs Chromium or Chrome, of the machine; without one these tests are skipped. Pictures of the pages are
-kept in the folder that the variable `SCREENSHOTS` names.
+It needs Chromium or Chrome, of the machine; without one these tests are skipped. Pictures of all pages are
+kept in build/screenshots. Those of the documentation, in docs/pictures, are made by `make pictures`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +15,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from website.reference import ROOT
 
 import lithify
 from lithify.client import settled
+from lithify.clock import SystemClock
 from lithify.testing.engine import InlineEngine
 from lithify.web import serving
-from lithify.web.dashboard import TABS
+from lithify.web.app import application
+from lithify.web.dashboard import TABS, Dashboard
 from tests.web.dashboards import TOKEN, page_of, write_database
+from tests.web.poses import DATABASE, TABLE, Compacting, Posing, led
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+SCREENSHOTS = ROOT / "build" / "screenshots"
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 WAIT_MS = 20_000
 
@@ -64,7 +70,7 @@ def page(browser: Any, where: str) -> Iterator[Any]:
     yield from opened(browser, where)
 
 
-def opened(browser: Any, where: str, **options: Any) -> Iterator[Any]:
+def opened(browser: Any, where: str, *, token: str = TOKEN, **options: Any) -> Iterator[Any]:
     context = browser.new_context(**options)
     context.set_default_timeout(WAIT_MS)
     found = context.new_page()
@@ -83,8 +89,9 @@ def opened(browser: Any, where: str, **options: Any) -> Iterator[Any]:
     found.on("pageerror", lambda error: wrong.append(str(error)))
     found.on("request", see)
     found.goto(f"{where}/")
-    found.get_by_label("Token").fill(TOKEN)
-    found.get_by_role("button", name="Log in").click()
+    if token:
+        found.get_by_label("Token").fill(token)
+        found.get_by_role("button", name="Log in").click()
     found.wait_for_selector("h1:has-text('Datasets')")
     yield found
     assert wrong == []
@@ -92,10 +99,8 @@ def opened(browser: Any, where: str, **options: Any) -> Iterator[Any]:
 
 
 def keep(page: Any, name: str) -> None:
-    """A picture of a page, if somebody wants some."""
-    folder = os.environ.get("SCREENSHOTS")
-    if folder:
-        page.screenshot(path=Path(folder) / f"dashboard-{name}.png", full_page=True)
+    """A picture of a page."""
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 PAGES = ["/", *TABS]
@@ -160,6 +165,75 @@ def test_a_page_lives_while_things_change_and_actions_work(page: Any, where: str
     with lithify.open(database, engine=InlineEngine()) as other:
         other.compact(take_over=True)
     page.wait_for_selector("text=No compaction is under way.")
+
+
+def test_bars_move_while_a_compaction_runs(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its tasks report bytes, without anything done in the browser; the overview says so too."""
+    monkeypatch.setattr("lithify.web.streams.INTERVAL_S", 0.2)
+    url = write_database(tmp_path / "db")
+    running = Compacting(tmp_path / "db", ranges=4)
+    with serving.served([url], None, settled({"web.token": TOKEN, "web.port": 0})) as where:
+        pages = opened(browser, where.rstrip("/"))
+        page = next(pages)
+        page.wait_for_selector("text=compacting (1)")
+        page.goto(where.rstrip("/") + page_of(url, "running"))
+        page.wait_for_selector("#live:has-text('Live')")
+        page.evaluate("window.stays = true")
+        seen = [0.0]
+        for share in (0.24, 0.48, 0.96):
+            running.move({0: share, 1: share / 2})
+            page.wait_for_selector(f"p:has-text('({share * 1.5 / 4:.0%})')")
+            seen.append(page.evaluate("document.querySelector('figure rect.done').width.baseVal.value"))
+        assert seen == sorted(set(seen))
+        assert page.evaluate("window.stays"), "it was never loaded anew"
+        running.give_back()
+        page.wait_for_selector("text=a free worker to claim it")
+        assert next(pages, None) is None
+
+
+def test_pictures_of_the_documentation(browser: Any, tmp_path: Path) -> None:
+    """Made anew each time; `PICTURES` names the folder in which they are kept (`make pictures`)."""
+    folder = Path(os.environ.get("PICTURES", tmp_path))
+    posing = Posing(tmp_path)
+    running = Compacting(tmp_path / "db")
+    running.move(dict(enumerate((1.0, 1.0, 0.9, 0.7, 0.85, 0.4))))
+    dashboard = Dashboard(posing.urls, posing.open, None, SystemClock())
+    with led(tmp_path / "db"), serving.serving(lambda: application(dashboard)) as where:
+        pages = opened(browser, where.rstrip("/"), token="", viewport={"width": 1000, "height": 500})
+        page = next(pages)
+        for name, path in PICTURES.items():
+            page.goto(where.rstrip("/") + path)
+            page.wait_for_selector("#live:has-text('Live')")
+            page.wait_for_selector("main figure, main table, main canvas")
+            told = page.inner_text("main")
+            assert not re.search(re.escape(str(tmp_path)), told), "pictures tell nothing of this machine"
+            page.screenshot(path=folder / f"{name}.png", full_page=True)
+            shrink(folder / f"{name}.png")
+        assert next(pages, None) is None
+    assert {p.stem for p in DOCUMENTED.glob("*")} == PICTURES.keys(), "make pictures"
+    assert sum(p.stat().st_size for p in DOCUMENTED.glob("*")) < MAX_PICTURES_BYTES
+
+
+PICTURES = {
+    "datasets": "/",
+    "database": page_of(DATABASE),
+    "running": page_of(DATABASE, "running"),
+    "table": page_of(TABLE),
+    "history": page_of(DATABASE, "history"),
+}
+"""By name: what they show."""
+DOCUMENTED = ROOT / "docs" / "pictures"
+MAX_PICTURES_BYTES = 250_000
+
+
+def shrink(file: Path) -> None:
+    """A page has few colours."""
+    from PIL import Image
+
+    with Image.open(file) as picture:
+        picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
 def test_without_scripts_everything_is_there(browser: Any, where: str, database: str) -> None:

@@ -111,6 +111,10 @@ def test_a_table_is_drawn_over_time_with_its_zone(tmp_path: Path) -> None:
             told = read(html).text
             assert "chunks of one day (UTC)" in told
             assert "2025-01-01" in told
+            assert "files over time" in told
+            assert not re.search(r"\b0:(?!\d)", told), (
+                "what a group is called is of use only where there are several"
+            )
             assert re.search(r'<rect class="(awaiting|compacted|skipped)"', html)
         assert "<caption>Timeline: chunks of one day, UTC</caption>" in plan
         assert "of 1 datasets" in read(client.get("/").text).text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from lithify.cli.settings import settings
 
 if TYPE_CHECKING:
     from lithify.config.model import Config
+    from lithify.web.serving import Source
 
 
 @takes_kind_options("run")
@@ -66,8 +68,7 @@ def run(
             spark_conf=spark_conf,
         )
         given.check(*urls)
-        with served_beside(urls, None, effective):
-            _serve(urls, effective, take_over=take_over)
+        _serve(urls, effective, take_over=take_over)
 
 
 @takes_kind_options("coordinator")
@@ -140,13 +141,16 @@ def worker(
         _serve(urls, effective, coordinates=False, works=True)
 
 
-def served_beside(urls: list[str], fleet: str | None, config: Config) -> AbstractContextManager[Any]:
-    """The dashboard is served meanwhile, if the settings have a port for it."""
+def served_beside(
+    urls: Sequence[str], fleet: str | None, config: Config, source: Source | None = None
+) -> AbstractContextManager[Any]:
+    """The dashboard is served meanwhile, if the settings have a port for it; of what `source` reads anyway,
+    if there is one."""
     if config.web.port is None:
         return nullcontext()
     from lithify.web.serving import served
 
-    return served(urls, fleet, config)
+    return served(urls, fleet, config, source)
 
 
 def _serve(
@@ -162,10 +166,14 @@ def _serve(
     from lithify.observe.logs import EventLog
     from lithify.serving import Service
 
+    if config.web.port is not None:
+        from lithify.web.serving import check
+
+        check(config)
     log = EventLog(SystemClock())
     service = Service(
         urls, settings=config, on_event=log, take_over=take_over, coordinates=coordinates, works=works
     )
     stop = wiring.stop_on_signals()
-    with service:
+    with service, served_beside(urls, None, config, service):
         service.run(stop)

@@ -70,6 +70,8 @@ class CommitRecords:
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = join(folder, FOLDER)
+        self._known: dict[str, CommitRecord | None] = {}
+        """What objects contain that were read last; they are written once, so they are read once."""
 
     def add(self, record: CommitRecord) -> None:
         """Write it; the same again does no harm."""
@@ -91,8 +93,11 @@ class CommitRecords:
             compaction for _, compaction in (commits if most is None else commits[-most:] if most else [])
         }
         metas = [meta for found, meta in named if found[2] in wanted]
-        read = all_of((partial(self._read, meta) for meta in metas), _READS_AT_ONCE)
-        return merged(record for record in read if record is not None)
+        new = [meta for meta in metas if meta.key not in self._known]
+        read = all_of((partial(self._read, meta) for meta in new), _READS_AT_ONCE)
+        known = self._known | dict(zip((meta.key for meta in new), read, strict=True))
+        self._known = {meta.key: known[meta.key] for meta in metas}
+        return merged(record for record in self._known.values() if record is not None)
 
     def sweep(self, before_ms: int) -> int:
         """Delete what is older; how many."""

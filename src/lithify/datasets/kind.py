@@ -120,6 +120,11 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         of that is told and is no error."""
         return None
 
+    def beside(self) -> Any:
+        """What a shown plan tells and planning does not need, in the kind's own words and a few small
+        requests; `None` where there is no such thing."""
+        return None
+
     def unit(self, spec: SpecT) -> str:
         """The name of the unit a spec compacts (pure)."""
         ...

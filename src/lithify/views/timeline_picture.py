@@ -69,9 +69,11 @@ def save_picture(plan: TimelinePlan, calendar: Calendar, path: Path, words: Word
 def draw_timeline(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS) -> Picture:
     """The picture."""
     groups = _groups(plan)
+    # What a group is called is of use only where there are several.
+    named = len(groups) > 1
     drawn = [
         _draw_group(
-            group,
+            f"{words.group} {group}" if named else f"{words.files} over time",
             chunks[-MAX_CHUNKS:],
             [task for task in plan.tasks if task.group == group],
             calendar,
@@ -142,7 +144,7 @@ def _draw_group(
     spans = {p.chunk.key: p.chunk.interval for p in chunks if p.chunk.interval is not None}
     axis = _Axis(min(s.start_us for s in spans.values()), max(s.end_us for s in spans.values()))
     top = 18.0
-    shapes: list[Shape] = [Label(0, 12, group or f"{words.files} over time")]
+    shapes: list[Shape] = [Label(0, 12, group)]
     for planned in chunks:
         span = spans[planned.chunk.key]
         left, width = axis.span(span)

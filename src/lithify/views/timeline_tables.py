@@ -56,6 +56,8 @@ def _chunks(plan: TimelinePlan, calendar: Calendar, words: Words) -> Table:
         else:
             rows += [_row(planned, calendar) for planned in run]
     headings = columns(words.group, "chunk", f">{words.files}", ">bytes", "status", ">priority", "why")
+    if len({planned.chunk.key.group for planned in plan.chunks}) < 2:
+        headings, rows = headings[1:], [row[1:] for row in rows]
     title = f"Timeline: chunks of one {calendar.granularity.value}, {calendar.zone}"
     return Table(title, headings, rows, "chunks")
 

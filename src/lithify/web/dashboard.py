@@ -58,11 +58,19 @@ class Dashboard:
     """What it is about."""
 
     def __init__(
-        self, urls: Sequence[str], open_dataset: Callable[[str], Dataset], fleet: Fleet | None, clock: Clock
+        self,
+        urls: Sequence[str],
+        open_dataset: Callable[[str], Dataset],
+        fleet: Fleet | None,
+        clock: Clock,
+        *,
+        acted_on: Callable[[str], Dataset] | None = None,
     ) -> None:
+        """`acted_on` opens a dataset for actions, where the other one is only to look at."""
         self.clock = clock
         self.fleet = fleet
         self._open = open_dataset
+        self._acted_on = acted_on
         self._urls = {id_of(url): url for url in urls}
         self._of_fleet: tuple[Rules, dict[str, str]] = {}, {}
         """The datasets of the fleet, and their ids."""
@@ -74,7 +82,8 @@ class Dashboard:
 
     def source(self, url: str) -> Source:
         """The dataset at `url`, which is one of those that are known here."""
-        return self._readers.source(url, partial(self._open, url), Dataset.close)
+        open_to_act = None if self._acted_on is None else partial(self._acted_on, url)
+        return self._readers.source(url, partial(self._open, url), Dataset.close, open_to_act)
 
     @property
     def fleet_source(self) -> Source:

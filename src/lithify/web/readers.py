@@ -64,8 +64,16 @@ class Part:
 class Source:
     """What is at one URL: opened when it is read first."""
 
-    def __init__(self, open_source: Callable[[], Any], close: Callable[[Any], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        open_source: Callable[[], Any],
+        close: Callable[[Any], None],
+        clock: Clock,
+        open_to_act: Callable[[], Any] | None = None,
+    ) -> None:
+        """For actions it is opened each time with `open_to_act`, if there is that."""
         self._open = open_source
+        self._open_to_act = open_to_act
         self._close = close
         self._clock = clock
         self._opened: Any = None
@@ -126,6 +134,12 @@ class Source:
 
         def run() -> Any:
             with contained("an action of the dashboard"):
+                if self._open_to_act is not None:
+                    opened = self._open_to_act()
+                    try:
+                        return what(opened)
+                    finally:
+                        self._close(opened)
                 if self._opened is None:
                     self._opened = self._open()
                 return what(self._opened)
@@ -152,12 +166,16 @@ class Readers:
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
 
     def source(
-        self, key: str, open_source: Callable[[], Any], close: Callable[[Any], None] = lambda opened: None
+        self,
+        key: str,
+        open_source: Callable[[], Any],
+        close: Callable[[Any], None] = lambda opened: None,
+        open_to_act: Callable[[], Any] | None = None,
     ) -> Source:
         """The one of that key; when there is none, it is opened so when it is first read."""
         found = self._sources.pop(key, None)
         if found is None:
-            found = Source(open_source, close, self._clock)
+            found = Source(open_source, close, self._clock, open_to_act)
         self._sources[key] = found
         for old in [key for key, source in self._sources.items() if not source.is_busy]:
             if len(self._sources) <= self._most:

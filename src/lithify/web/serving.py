@@ -12,10 +12,10 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify import client
 from lithify.clock import SystemClock
@@ -65,23 +65,45 @@ def _least_token_chars() -> int:
     return LEAST_TOKEN_CHARS
 
 
+class Source(Protocol):
+    """A service in this process, which reads datasets anyway."""
+
+    def watched(self, url: str) -> client.Dataset:
+        """One of them, to look at."""
+        ...
+
+    def acted_on(self, url: str) -> client.Dataset:
+        """One of them, to do something with."""
+        ...
+
+
 @contextmanager
-def served(urls: Sequence[str], fleet: str | None, config: Config) -> Iterator[str]:
-    """Serve them until the end of the block; where."""
+def served(
+    urls: Sequence[str], fleet: str | None, config: Config, source: Source | None = None
+) -> Iterator[str]:
+    """Serve them until the end of the block; where. With a `source`, nothing is read but by that."""
     check(config)
-    listening = _listen(config.web.host, DEFAULT_PORT if config.web.port is None else config.web.port)
-    host = f"[{config.web.host}]" if ":" in config.web.host else config.web.host
-    where = f"http://{host}:{listening.getsockname()[1]}/"
-    server = _Server(partial(_application, urls, fleet, config), listening)
-    server.start()
-    _log.info("the dashboard is served", extra={FIELDS: {"url": where}})
-    try:
+    make = partial(_application, urls, fleet, config, source)
+    port = DEFAULT_PORT if config.web.port is None else config.web.port
+    with serving(make, config.web.host, port) as where:
+        _log.info("the dashboard is served", extra={FIELDS: {"url": where}})
         yield where
+
+
+@contextmanager
+def serving(make: Callable[[], Guard], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve what is made with the first request, on the thread that serves it; where."""
+    listening = _listen(host, port)
+    name = f"[{host}]" if ":" in host else host
+    server = _Server(make, listening)
+    server.start()
+    try:
+        yield f"http://{name}:{listening.getsockname()[1]}/"
     finally:
         server.stop()
 
 
-def _application(urls: Sequence[str], fleet: str | None, config: Config) -> Guard:
+def _application(urls: Sequence[str], fleet: str | None, config: Config, source: Source | None) -> Guard:
     from lithify.web.app import application
     from lithify.web.dashboard import Dashboard
 
@@ -96,7 +118,10 @@ def _application(urls: Sequence[str], fleet: str | None, config: Config) -> Guar
         with one_at_a_time:  # the other one is read meanwhile
             return opening.open(url)
 
-    dashboard = Dashboard(list(dict.fromkeys(urls)), open_dataset, of_fleet, SystemClock())
+    if source is not None:
+        open_dataset = source.watched
+    acted_on = None if source is None else source.acted_on
+    dashboard = Dashboard(list(dict.fromkeys(urls)), open_dataset, of_fleet, SystemClock(), acted_on=acted_on)
     return application(dashboard, config.web.token, [config.web.host, *config.web.names.split(",")])
 
 

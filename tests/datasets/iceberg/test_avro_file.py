@@ -149,7 +149,7 @@ def test_a_bomb_takes_no_more_memory_than_a_large_block(
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80", b"\x80" * 9, b"\xff" * 40], ids=len)
+@pytest.mark.parametrize("data", [b"", b"\x80", b"\x80" * 9, b"\x80" * 9 + b"\x02", b"\xff" * 40], ids=len)
 def test_numbers_that_are_none(data: bytes) -> None:
     with pytest.raises(ValueError, match="a number at 0"):
         BoundedDecoder(data).read_int()

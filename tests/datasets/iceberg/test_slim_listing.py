@@ -144,40 +144,6 @@ def test_damaged_manifests_do_no_harm(manifest: tuple[ManifestFile, bytes]) -> N
     assert errors > 100
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, 250])
-def test_passing_over_goes_as_far_as_reading(count: int) -> None:
-    rng = random.Random(count)
-    for _ in range(50):
-        data = bytes(rng.choice((rng.randrange(256), rng.randrange(128))) for _ in range(2 * count + 3))
-        reading, passing = BoundedDecoder(data), BoundedDecoder(data)
-        try:
-            reading.read_ints(count)
-        except ValueError as error:
-            if "has no end" in str(error):
-                with pytest.raises(ValueError, match="have no end"):
-                    passing.skip_ints(count)
-            continue
-        passing.skip_ints(count)
-        assert passing.tell() == reading.tell()
-
-
-def test_bytes_of_one_number_among_others() -> None:
-    rng = random.Random(1)
-    for _ in range(300):
-        data = bytes(rng.choice((2, 4, 6, 8, rng.randrange(256))) for _ in range(60))
-        count, key = rng.randrange(8), rng.choice((1, 2, 3, 4))
-        reading, looking = BoundedDecoder(data), BoundedDecoder(data)
-        known: dict[int, bytes] = {}
-        try:
-            reading.read_int_bytes_dict(count, known)
-        except ValueError:
-            with pytest.raises(ValueError, match=r"\w"):
-                looking.read_bytes_of(key, count)
-            continue
-        assert looking.read_bytes_of(key, count) == known.get(key)
-        assert looking.tell() == reading.tell()
-
-
 def test_what_is_the_same_byte_for_byte_is_decoded_once() -> None:
     class Pairs:
         """Records of a name and a number."""

@@ -55,7 +55,7 @@ def step(dataset: LogDataset) -> Done:
 
 def whole_round(dataset: LogDataset) -> dict[Step, int]:
     """What each step read."""
-    steps = [step(dataset) for _ in Step]
+    steps = [step(dataset) for _ in range(3)]
     return {done.step: done.bytes_read for done in steps}
 
 

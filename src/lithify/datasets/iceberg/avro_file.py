@@ -15,11 +15,9 @@ there; `lithify.datasets.iceberg.manifests` makes one of it.
 from __future__ import annotations
 
 import bz2
-import re
 import zlib
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import cramjam
 import zstandard
@@ -30,16 +28,9 @@ from pyiceberg.avro.resolver import construct_reader
 MAX_BLOCK_BYTES = 256 * 1024 * 1024
 """Unpacked. Writers begin a new block after tens of kilobytes."""
 _MAX_SHIFT = 63
-_MAX_SKIPPED = 100
-"""Numbers passed over at once."""
 _CHECKSUM_BYTES = 4
 _SCHEMA, _CODEC = "avro.schema", "avro.codec"
 _HEADER = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
-
-
-@lru_cache
-def _numbers(count: int) -> re.Pattern[bytes]:
-    return re.compile(rb"(?>[\x80-\xff]*+[\x00-\x7f]){%d}+" % count, re.DOTALL)
 
 
 class BoundedDecoder(BinaryDecoder):
@@ -102,6 +93,8 @@ class BoundedDecoder(BinaryDecoder):
                     raise ValueError(f"a number at {self._position} has more than 64 bits")
         except IndexError:
             raise ValueError(f"a number at {self._position} has no end") from None
+        if shift == _MAX_SHIFT and byte > 1:
+            raise ValueError(f"a number at {self._position} has more than 64 bits")
         result |= byte << shift
         self._position = position + 1
         return (result >> 1) ^ -(result & 1)
@@ -124,39 +117,20 @@ class BoundedDecoder(BinaryDecoder):
     def skip_int(self) -> None:
         self.read_int()
 
-    def skip_ints(self, n: int) -> None:
-        """Pass over so many numbers. Unlike when they are read, how many bits they have is not looked at."""
-        for start in range(0, n, _MAX_SKIPPED):
-            found = _numbers(min(_MAX_SKIPPED, n - start)).match(self._data, self._position)
-            if found is None:
-                raise ValueError(f"{n} numbers at {self._position} have no end")
-            self._position = found.end()
-
-    def read_bytes_of(self, key: int, n: int) -> bytes | None:
-        """Of so many pairs of a number and bytes the bytes of one number; `None` when none is its."""
-        data, position, found = self._data, self._position, None
-        for _ in range(n):
-            if position + 1 < len(data) and (data[position] | data[position + 1]) < 0x80:
-                number, length = data[position] >> 1, data[position + 1]
-                number, length = number ^ -(data[position] & 1), (length >> 1) ^ -(length & 1)
-                position += 2
-            else:
-                self._position = position
-                number, length = self.read_int(), self.read_int()
-                position = self._position
-            if length < 0 or position + length > len(data):
-                raise ValueError(f"{length} bytes at {position} of {len(data)}")
-            if number == key:
-                found = data[position : position + length]
-            position += length
-        self._position = position
-        return found
-
 
 class RecordReader(Protocol):
     """What reads records."""
 
     def read(self, decoder: BoundedDecoder, /) -> Any: ...
+
+
+@runtime_checkable
+class BlockReader(Protocol):
+    """What reads all records of a block."""
+
+    def read_block(self, data: bytes, count: int, /) -> Iterator[Any]:
+        """The so many records that fill it; `ValueError` where they do not."""
+        ...
 
 
 class RememberingReader:
@@ -179,7 +153,7 @@ class RememberingReader:
         return value
 
 
-def read_records(data: bytes, reader_of: Callable[[str], RecordReader]) -> Iterator[Any]:
+def read_records(data: bytes, reader_of: Callable[[str], RecordReader | BlockReader]) -> Iterator[Any]:
     """The records of a file. `reader_of` tells how those are read that were written with an Avro schema."""
     decoder = BoundedDecoder(data)
     header = _HEADER.read(decoder)
@@ -191,15 +165,23 @@ def read_records(data: bytes, reader_of: Callable[[str], RecordReader]) -> Itera
     unpack = _UNPACK[header.meta.get(_CODEC, "null")]
     while not decoder.is_at_end:
         count = decoder.read_int()
-        block = BoundedDecoder(unpack(decoder.read(decoder.read_int())))
-        for _ in range(count):
-            if block.is_at_end:
-                raise ValueError(f"a block ends before its {count} records do")
-            yield reader.read(block)
-        if count < 0 or not block.is_at_end:
-            raise ValueError(f"a block goes on behind its {count} records")
+        block = unpack(decoder.read(decoder.read_int()))
+        if isinstance(reader, BlockReader):
+            yield from reader.read_block(block, count)
+        else:
+            yield from _read_one_by_one(reader, block, count)
         if decoder.read(SYNC_SIZE) != header.sync:
             raise ValueError("the mark behind a block is another one")
+
+
+def _read_one_by_one(reader: RecordReader, data: bytes, count: int) -> Iterator[Any]:
+    block = BoundedDecoder(data)
+    for _ in range(count):
+        if block.is_at_end:
+            raise ValueError(f"a block ends before its {count} records do")
+        yield reader.read(block)
+    if count < 0 or not block.is_at_end:
+        raise ValueError(f"a block goes on behind its {count} records")
 
 
 def _inflated(data: bytes) -> bytes:

@@ -24,6 +24,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -88,6 +89,9 @@ from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.together import both
 from lithify.store.versions import Version, VersionedFiles
+
+if TYPE_CHECKING:
+    from lithify.datasets.iceberg.beside import Beside
 
 _SUFFIX = ".json"
 
@@ -324,6 +328,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def retained(self, snapshot: TableState, ledger: IcebergLedger, now_ms: int) -> Retained:
         metadata = _metadata_of(snapshot)
         return retained_of(metadata, ledger, self.store, self.own_folder, self._clock, self._ids, now_ms)
+
+    def beside(self) -> Beside:
+        from lithify.datasets.iceberg.beside import read_beside  # with those who are given a dataset
+
+        return read_beside(self, self._clock, self._ids)
 
     def standings(self, table: Table) -> tuple[Standing, ...]:
         """Where every registered reader stands."""

@@ -14,23 +14,22 @@ from lithify.compaction.status import Status
 from lithify.config.model import Config
 from lithify.datasets.collecting import PeriodicCollector
 from lithify.datasets.iceberg import garbage, view
+from lithify.datasets.iceberg.beside import UNREAD
 from lithify.datasets.iceberg.catalogs import open_catalog, parse_url, store_of
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.duties import duties
-from lithify.datasets.iceberg.expire import Expirer, Outlook
 from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
-from lithify.datasets.iceberg.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.plan import timeline_policy
 from lithify.datasets.iceberg.request import everything, request
 from lithify.datasets.iceberg.settings import IcebergSettings
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.options import Asked
 from lithify.datasets.waiting import command_waiting
-from lithify.errors import CorruptObject, LithifyError, Refused
+from lithify.errors import Refused
 from lithify.events import Observer
-from lithify.ids import Ids, RandomIds
+from lithify.ids import Ids
 from lithify.store.objects import ObjectStore
 from lithify.store.waiting import Waiting
 from lithify.views.blocks import Shown, Timeline
@@ -96,10 +95,8 @@ class IcebergKind:
         now_us = _now_us(clock)
         drawn = everything(snapshot, ledger, now_us) if asked.full else dataset.timeline(snapshot, ledger)
         timeline = Timeline(drawn, timeline_policy(snapshot.policy).calendar)
-        history = _outlook(dataset, clock)
-        orphans = OrphanRuns(dataset.store, dataset.own_folder).known()
         now_ms = clock.now_ms()
-        shown = view.show_plan(dataset.url, snapshot, plan, timeline, history, orphans, now_ms)
+        shown = view.show_plan(dataset.url, snapshot, plan, timeline, dataset.beside() or UNREAD, now_ms)
         return ShownPlan(shown, timeline)
 
     def look(self, snapshot: TableState) -> view.Facts:
@@ -160,14 +157,6 @@ class IcebergKind:
 
 
 KIND: Kind[IcebergDataset] = IcebergKind()
-
-
-def _outlook(dataset: IcebergDataset, clock: Clock) -> Outlook | LithifyError:
-    """What of its history could go. Where that is refused the rest of a plan is shown all the same."""
-    try:
-        return Expirer(dataset, clock, RandomIds()).outlook()
-    except (Refused, CorruptObject) as error:
-        return error
 
 
 def _now_us(clock: Clock) -> int:

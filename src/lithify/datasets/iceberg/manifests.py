@@ -49,7 +49,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from lithify.datasets.iceberg.avro_file import RecordReader, RememberingReader, read_records
+from lithify.datasets.iceberg.avro_file import BlockReader, RecordReader, RememberingReader, read_records
 from lithify.errors import CorruptObject, LithifyError
 
 ENTRY_VERSION: Final = 3
@@ -118,7 +118,7 @@ def entries_in(
     manifest: ManifestFile,
     data: bytes,
     spec: PartitionSpec | None = None,
-    reader_of: Callable[[str], RecordReader] | None = None,
+    reader_of: Callable[[str], RecordReader | BlockReader] | None = None,
 ) -> Iterator[ManifestEntry]:
     """The entries of a manifest with these bytes that are not deleted, one at a time. `spec`: that of the
     manifest, without which nobody should look at their partitions. `reader_of` says how those are read that
@@ -127,7 +127,7 @@ def entries_in(
     fields = tuple(field.field_id for field in spec.fields) if spec is not None else ()
     order: tuple[int, ...] | None = None
 
-    def read_by(schema: str) -> RecordReader:
+    def read_by(schema: str) -> RecordReader | BlockReader:
         nonlocal order
         order = _order_of(schema, fields)
         return entry_reader(schema) if reader_of is None else reader_of(schema)

@@ -9,13 +9,13 @@ from typing import Any
 from lithify.compaction.proposal import Plan, Total
 from lithify.compaction.retained import Retained
 from lithify.compaction.status import Status
+from lithify.datasets.iceberg.beside import Beside
 from lithify.datasets.iceberg.expire import Outlook
 from lithify.datasets.iceberg.garbage import Report
 from lithify.datasets.iceberg.history_view import needed_json, outlook_json, show_needed, show_outlook
 from lithify.datasets.iceberg.model import ChunkSpec, TableState
 from lithify.datasets.iceberg.orphan_runs import OrphanRun, orphans_json
 from lithify.datasets.kind import Run
-from lithify.errors import LithifyError
 from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, Timeline, columns, notes
 from lithify.views.timeline import timeline_json
@@ -44,13 +44,13 @@ def show_plan(
     state: TableState,
     plan: Plan,
     timeline: Timeline,
-    history: Outlook | LithifyError,
-    orphans: OrphanRun | None,
+    beside: Beside,
     now_ms: int,
 ) -> Shown:
     """The timeline, what would be started now, what of the history could go, or why nobody can tell, and what
     was found of orphan files when somebody looked for them."""
     blocks: tuple[Block, ...]
+    history, orphans = beside.history, beside.orphans
     if isinstance(history, Outlook):
         facts, blocks = outlook_json(history), show_outlook(history)
     else:

@@ -22,6 +22,14 @@ OPTIONS = CommandOptions(
             metavar="DURATION",
             setting="kafka.delete_retention",
         ),
+        KindOption(
+            "quiet_period",
+            frozenset({"compact", "run", "coordinator"}),
+            "Of a topic in a broker's bucket: how long the broker must have written nothing before the "
+            "topic is changed; default: 10s. 0s: whatever it writes.",
+            metavar="DURATION",
+            setting="kafka.quiet_period",
+        ),
     ),
     inspections=(
         Inspection(

@@ -12,6 +12,12 @@ when it is to be carried out, and again when it is to be published, if the listi
 one that was planned on. What a step has written is named by its id, which the ledger knew before; so whatever
 lies in a folder whose id neither ledger nor state know is a leftover.
 
+A topic in a broker's bucket is compacted in its place instead. Rewriting leaves what was merged in `work`,
+and a fourth step publishes it (`publishing.py`). A round whose rewriting is done is the intent to publish:
+from there on the folder changes by what Lithify writes, so it goes on whatever is listed, until all is done,
+or the topic turns out to be another one than was read; then the round is forgotten, and the next one looks
+anew.
+
 A log may belong to a group of copies, which then says what tombstones and markers may go (`members.py`).
 """
 
@@ -32,12 +38,16 @@ from lithify.config.durations import FOREVER, to_milliseconds
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.kafka.fenced import first_element
 from lithify.datasets.kafka.kept_indexes import index_key, index_of_object, is_facts
-from lithify.datasets.kafka.layouts.contract import Layout, PartitionFolder
+from lithify.datasets.kafka.layouts.contract import BrokerTopic, Layout, PartitionFolder
 from lithify.datasets.kafka.layouts.objects import ObjectTopic
 from lithify.datasets.kafka.layouts.segments import SegmentFolders, number_of
 from lithify.datasets.kafka.members import LogMember, lowest, waits
+from lithify.datasets.kafka.merging import MANIFEST_SUFFIX, MergeTask, merge_chunk
+from lithify.datasets.kafka.own_settings import OwnSettings
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
+from lithify.datasets.kafka.publishing import PublishTask, Report, Standstill, publish_merged
 from lithify.datasets.kafka.retention import NO_BOUND, Rules
+from lithify.datasets.kafka.round import Group as SegmentGroup
 from lithify.datasets.kafka.round import Indexed
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import STEPS, Round, State, Step
@@ -109,7 +119,9 @@ class LogSnapshot:
     def round(self, partition: str) -> Round | None:
         """The round of the partition as it is now."""
         found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
-        if found is None or folder is None or found.fingerprint != folder.fingerprint:
+        if found is None or folder is None or found.topic_id != folder.topic_id:
+            return None
+        if found.fingerprint != folder.fingerprint and found.next_step is not Step.PUBLISH:
             return None
         return found
 
@@ -279,9 +291,9 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
     def cost_bytes(self, spec: LogSpec, snapshot: LogSnapshot) -> int:
         found = snapshot.partitions.get(spec.partition)
-        if found is None or found.fingerprint != spec.fingerprint:
+        if found is None or (found.fingerprint != spec.fingerprint and spec.step is not Step.PUBLISH):
             return 0
-        return max(1, sum(segment.size_bytes for segment in found.segments))
+        return max(1, found.size_bytes)
 
     def priority(self, spec: LogSpec, snapshot: LogSnapshot) -> float:
         if not self.cost_bytes(spec, snapshot):
@@ -296,27 +308,41 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
     # Planning
 
-    def policy(self, *, full: bool = False) -> LogPolicy:
-        """When a partition is worth it, as the settings say; with `full` whenever it has changed."""
-        settings = self._settings
+    def policy(self, topic: BrokerTopic | None = None, *, full: bool = False) -> LogPolicy:
+        """When a partition is worth it, as its topic says, or else the settings; with `full` whenever it has
+        changed."""
+        settings, own = self._settings, OwnSettings.of(topic)
         lag = settings.max_compaction_lag
+        default_lag_ms = None if lag == FOREVER else to_milliseconds(lag)
+        ratio = settings.min_cleanable_dirty_ratio if own.dirty_ratio is None else own.dirty_ratio
         return LogPolicy(
-            min_cleanable_dirty_ratio=0.0 if full else settings.min_cleanable_dirty_ratio,
-            min_compaction_lag_ms=to_milliseconds(settings.min_compaction_lag),
-            max_compaction_lag_ms=None if lag == FOREVER else to_milliseconds(lag),
+            min_cleanable_dirty_ratio=0.0 if full else ratio,
+            min_compaction_lag_ms=self._min_lag_ms(own),
+            max_compaction_lag_ms=default_lag_ms if own.max_lag_ms is None else own.max_lag_ms,
             target_object_bytes=self._layout.target_bytes or settings.segment_bytes,
         )
 
-    def terms(self, marks: Marks | None = None) -> Terms:
+    def _min_lag_ms(self, own: OwnSettings) -> int:
+        return (
+            to_milliseconds(self._settings.min_compaction_lag) if own.min_lag_ms is None else own.min_lag_ms
+        )
+
+    def _delete_retention_ms(self, own: OwnSettings) -> int:
+        if own.delete_retention_ms is not None:
+            return own.delete_retention_ms
+        return to_milliseconds(self._settings.delete_retention)
+
+    def terms(self, topic: BrokerTopic | None = None, marks: Marks | None = None) -> Terms:
         """What a step is planned on now; `marks` say what may be removed, if there is a group."""
-        settings = self._settings
+        settings, own = self._settings, OwnSettings.of(topic)
         removed = {} if marks is None else {"tombstones_below": marks.clean, "markers_below": marks.resolved}
         return Terms(
-            min_compaction_lag_ms=to_milliseconds(settings.min_compaction_lag),
-            delete_retention_ms=to_milliseconds(settings.delete_retention),
+            min_compaction_lag_ms=self._min_lag_ms(own),
+            delete_retention_ms=self._delete_retention_ms(own),
             producer_id_expiration_ms=to_milliseconds(settings.producer_id_expiration),
             segment_bytes=int(settings.segment_bytes),
-            keep_unkeyed=settings.keep_unkeyed,
+            keep_unkeyed=settings.keep_unkeyed or topic is not None,
+            quiet_ms=to_milliseconds(settings.quiet_period),
             **removed,
         )
 
@@ -349,17 +375,17 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 notes.append(f"{name}: {held[name]}")
             elif name in busy:
                 notes.append(f"{name}: is being compacted")
-            elif (found := snapshot.round(name)) is None:
+            elif (found := snapshot.round(name)) is None or self._is_due_again(found, folder):
                 verdict = self._judge(snapshot, name, folder, full=full)
                 proposals += verdict if isinstance(verdict, list) else []
                 notes += [verdict] if isinstance(verdict, str) else []
             elif found.next_step is None:
                 notes.append(f"{name}: {_why_done(found)}")
             else:
-                terms = self.terms(self._bounds(snapshot, name))
-                spec = LogSpec(name, folder.fingerprint, found.done, terms)
+                terms = self.terms(folder.topic, self._bounds(snapshot, name))
+                spec = LogSpec(name, found.fingerprint, found.done, terms)
                 cost_bytes, step = self.cost_bytes(spec, snapshot), len(found.done) + 1
-                reason = f"{name}: step {step} of {len(STEPS)} ({found.next_step})"
+                reason = f"{name}: step {step} of {len(found.steps)} ({found.next_step})"
                 if found.next_step is Step.REWRITE:
                     reason = "; ".join((reason, *self._waits(snapshot, name)))
                 proposals.append(Proposal(spec, _LATER, cost_bytes, reason))
@@ -373,31 +399,38 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     ) -> list[Proposal[LogSpec]] | str:
         """Whether a partition is worth a round: a proposal, or why not."""
         segments, before = folder.segments, snapshot.state.rounds.get(name)
+        if before is not None and before.topic_id != folder.topic_id:
+            before = None
         ends = [*(segment.base_offset for segment in segments[1:]), segments[-1].base_offset + 1]
         objects = [
             LogObject(segment.base_offset, end, segment.size_bytes, -1, segment.modified_ms)
             for segment, end in zip(segments, ends, strict=True)
         ]
         clean_below = 0 if before is None or full else before.bound
-        known = [Partition(number_of(name), objects, clean_below, NO_BOUND)]
-        found = plan(known, self.policy(full=full), self._now_ms())
-        spec = LogSpec(name, folder.fingerprint, (), self.terms())
+        known = [Partition(number_of(name), objects, clean_below, folder.bound)]
+        found = plan(known, self.policy(folder.topic, full=full), self._now_ms())
+        spec = LogSpec(name, folder.fingerprint, (), self.terms(folder.topic))
         cost_bytes = self.cost_bytes(spec, snapshot)
         if found.rounds:
             (worth,) = found.rounds
             return [Proposal(spec, worth.priority, cost_bytes, worth.reason)]
-        due = self._tombstones_due(before)
+        due = self._tombstones_due(before, folder)
         if due:
             reason = f"{name}: {due:,} tombstones have stayed for delete.retention.ms"
             return [Proposal(spec, _SELDOM, cost_bytes, reason)]
         return found.notes[0]
 
-    def _tombstones_due(self, before: Round | None) -> int:
+    def _tombstones_due(self, before: Round | None, folder: PartitionFolder) -> int:
         """How many tombstones the last round met whose delete horizon has come since."""
-        if before is None or len(before.done) < len(STEPS):
+        if before is None or not before.is_whole:
             return 0
-        horizon_ms = ulid_ms(before.done[-1]) + to_milliseconds(self._settings.delete_retention)
+        horizon_ms = ulid_ms(before.done[-1]) + self._delete_retention_ms(OwnSettings.of(folder.topic))
         return before.tombstones if self._now_ms() >= horizon_ms else 0
+
+    def _is_due_again(self, found: Round, folder: PartitionFolder) -> bool:
+        """Whether tombstones may go of what has not changed since: only where it was compacted in its
+        place, since elsewhere the same folder would be read again."""
+        return folder.topic is not None and bool(self._tombstones_due(found, folder))
 
     def remember(self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool) -> None:
         """Nothing is worth keeping."""
@@ -407,9 +440,11 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         folder = snapshot.partitions.get(spec.partition)
         if folder is None:
             return f"{spec.partition} is gone"
+        if spec.step is Step.PUBLISH:
+            return None if snapshot.done(spec.partition) == spec.done else _why_not_published(spec)
         if folder.fingerprint != spec.fingerprint:
             return f"{spec.partition} has changed since it was planned: somebody writes into {folder.folder}"
-        if snapshot.done(spec.partition) != spec.done:
+        if snapshot.done(spec.partition) != spec.done and not self._begins_again(snapshot, spec, folder):
             return f"{spec.partition}: another compaction has done the step ({spec.step}) meanwhile"
         bounds = self._bounds(snapshot, spec.partition) if spec.step is Step.REWRITE else None
         if bounds is not None and not spec.terms.keeps_to(bounds.clean, bounds.resolved):
@@ -425,7 +460,12 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         if (reason := self.validate(compaction, snapshot, Ledger())) is not None:
             raise Refused(reason)
         folder = snapshot.partitions[compaction.spec.partition]
-        prepare = {Step.INDEX: self._to_index, Step.MATCH: self._to_match, Step.REWRITE: self._to_rewrite}
+        prepare = {
+            Step.INDEX: self._to_index,
+            Step.MATCH: self._to_match,
+            Step.REWRITE: self._to_merge if folder.topic else self._to_rewrite,
+            Step.PUBLISH: self._to_publish,
+        }
         works = prepare[compaction.spec.step](compaction, snapshot, folder)
         progress = () if compaction.progress is None else compaction.progress.ranges
         for part in progress:
@@ -440,8 +480,8 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     ) -> list[RangeWork[int]]:
         works, target = [], self.index_folder(compaction.spec.partition)
         kept = {index_of_object(meta.key) for meta in self.store.list(target) if is_facts(meta.key)}
-        ends = [*(segment.base_offset for segment in folder.segments[1:]), NO_BOUND]
-        for number, (segment, end) in enumerate(zip(folder.segments, ends, strict=True)):
+        ends = [*(part.base_offset for part in folder.parts[1:]), NO_BOUND]
+        for number, (segment, end) in enumerate(zip(folder.parts, ends, strict=True)):
             key = index_key(target, segment)
             task = IndexTask(self._work(compaction, number, key), segment, end)
             cost_bytes = 1 if key in kept else max(1, segment.size_bytes)
@@ -466,17 +506,9 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
     ) -> list[RangeWork[int]]:
         found, terms = self._round(snapshot, compaction.spec), compaction.spec.terms
-        now_ms = ulid_ms(compaction.id)  # the same for whoever takes it up
         indexed = self._indexed(compaction.spec, folder)
-        matched = self.work_folder(found.done[1])
-        rules = Rules(
-            now_ms,
-            terms.delete_retention_ms,
-            terms.keep_unkeyed,
-            found.bound,
-            terms.tombstones_below,
-            terms.markers_below,
-        )
+        matched, rules = self.work_folder(found.done[1]), _rules(compaction, found)
+        now_ms = rules.now_ms
         expiration_ms = terms.producer_id_expiration_ms
         works = []
         for number, group in enumerate(indexed.groups(found.settled, terms.segment_bytes)):
@@ -498,6 +530,61 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             size_bytes = sum(segment.size_bytes for segment in segments)
             works.append(RangeWork(number, rewrite_group, task, max(1, size_bytes)))
         return works
+
+    def _to_merge(
+        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
+    ) -> list[RangeWork[int]]:
+        found = self._round(snapshot, compaction.spec)
+        rules = _rules(compaction, found)
+        indexed = self._indexed(compaction.spec, folder)
+        works = []
+        for number, chunk in enumerate(folder.parts[: found.settled]):
+            plan_key = join(self.work_folder(compaction.id), f"group-{number:05d}.json")
+            group = indexed.group_plan(SegmentGroup(number, 1, is_settled=True), rules.now_ms, 0)
+            self.store.put(plan_key, group.encode())
+            rewrite = RewriteTask(
+                self._work(compaction, number, self._staged(compaction.id)),
+                chunk.base_offset,
+                (chunk,),
+                self.work_folder(found.done[1]),
+                indexed.slices,
+                number,
+                len(folder.parts),
+                plan_key,
+                rules,
+            )
+            task = MergeTask(rewrite, self._layout.target_bytes or compaction.spec.terms.segment_bytes)
+            works.append(RangeWork(number, merge_chunk, task, max(1, chunk.size_bytes)))
+        return works
+
+    def _to_publish(
+        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
+    ) -> list[RangeWork[int]]:
+        found, terms = self._round(snapshot, compaction.spec), compaction.spec.terms
+        staged = self._staged(found.done[-1])
+        names = sorted(meta.key for meta in self.store.list(staged))
+        task = PublishTask(
+            self._work(compaction, 0, self._report_key(compaction.id)),
+            self._root,
+            folder.folder,
+            found.topic_id,
+            Standstill(found.activity, ulid_ms(found.done[0]), terms.quiet_ms),
+            staged,
+            tuple(key for key in names if key.endswith(MANIFEST_SUFFIX)),
+        )
+        return [RangeWork(0, publish_merged, task, max(1, folder.size_bytes))]
+
+    def _staged(self, compaction_id: Ulid) -> str:
+        """Where what was merged of a partition waits to be published."""
+        return join(self.work_folder(compaction_id), "staged")
+
+    def _report_key(self, compaction_id: Ulid) -> str:
+        return join(self.work_folder(compaction_id), "published.json")
+
+    def _begins_again(self, snapshot: LogSnapshot, spec: LogSpec, folder: PartitionFolder) -> bool:
+        """Whether it is the first step of another round over what has not changed."""
+        found = snapshot.round(spec.partition)
+        return not spec.done and found is not None and self._is_due_again(found, folder)
 
     def _indexed(self, spec: LogSpec, folder: PartitionFolder) -> Indexed:
         return Indexed(self._source, self.store, self.index_folder(spec.partition), folder)
@@ -538,7 +625,10 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                     verdicts[compaction.id] = None
                     continue
                 snapshot = replace(listed, state=state)
-                verdict = verdicts[compaction.id] = self.validate(compaction, snapshot, Ledger())
+                verdict = self.validate(compaction, snapshot, Ledger())
+                if verdict is None and (changed := self._changed(compaction)):
+                    verdict, state = changed, state.without_round(compaction.spec.partition)
+                verdicts[compaction.id] = verdict
                 if verdict is None:
                     state = state.with_round(compaction.spec.partition, self._after(compaction, snapshot))
                     state = self._with_standing(state, compaction, snapshot)
@@ -549,6 +639,12 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         if self.member is not None and any(one.spec.step is not Step.INDEX for one in published):
             self.member.tell(self._source_url, self.state, self._update_state)
         return verdicts
+
+    def _changed(self, compaction: LogCompaction) -> str:
+        """What a publication has found to be another than was read; empty if it is done."""
+        if compaction.spec.step is not Step.PUBLISH:
+            return ""
+        return Report.read(self.store, self._report_key(compaction.id)).refused
 
     def _update_state(self, change: Callable[[State], State | None]) -> bool:
         """Whether the state was changed."""
@@ -571,20 +667,29 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             indexed = self._indexed(spec, folder)
             policy = LogPolicy(min_compaction_lag_ms=spec.terms.min_compaction_lag_ms)
             settled = indexed.settled(policy, ulid_ms(compaction.id))
-            size_bytes = sum(segment.size_bytes for segment in folder.segments)
             return Round(
                 spec.fingerprint,
                 done,
                 settled.bound,
                 len(settled.objects),
                 len(folder.segments),
-                size_bytes,
+                folder.size_bytes,
                 indexed.records,
                 sum(facts.tombstones for facts in indexed.facts[: len(settled.objects)]),
+                topic_id=folder.topic_id,
+                activity=folder.activity,
             )
         found = replace(self._round(snapshot, spec), done=done)
         if spec.step is Step.MATCH:
             return found
+        if spec.step is Step.PUBLISH:
+            report = Report.read(self.store, self._report_key(compaction.id))
+            return replace(
+                found,
+                fingerprint=report.fingerprint,
+                new_segments=report.objects,
+                new_bytes=report.size_bytes,
+            )
         sizes = [output.size_bytes for output in compaction.outputs]
         return replace(found, new_segments=len(sizes), new_bytes=sum(sizes))
 
@@ -596,7 +701,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         found, folder = self._round(snapshot, spec), snapshot.partitions[spec.partition]
         indexed = self._indexed(spec, folder)
         keys = slice_keys(self.work_folder(compaction.id), indexed.slices)
-        parts = len(folder.segments)
+        parts = len(folder.parts)
         firsts = [first_element(self.store, f"{key}.dead", OFFSETS, parts) for key in keys]
         dead = min((int(first) for first in firsts if first is not None), default=None)
         marks = Marks(lowest(dead, found.bound), lowest(indexed.first_in_transaction, indexed.end_offset))
@@ -605,6 +710,26 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
     def was_committed(self, compaction: LogCompaction) -> bool:
         return self.state().has(compaction.id)
+
+
+def _rules(compaction: LogCompaction, found: Round) -> Rules:
+    """How a round is rewritten."""
+    terms = compaction.spec.terms
+    return Rules(
+        ulid_ms(compaction.id),  # the same for whoever takes it up
+        terms.delete_retention_ms,
+        terms.keep_unkeyed,
+        found.bound,
+        terms.tombstones_below,
+        terms.markers_below,
+    )
+
+
+def _why_not_published(spec: LogSpec) -> str:
+    return (
+        f"{spec.partition}: what was merged is not published any more: another run has done so, or the topic "
+        "was deleted and made again"
+    )
 
 
 def _why_done(found: Round) -> str:

@@ -105,7 +105,7 @@ def _collect_indexes(dataset: LogDataset, report: Report, before_ms: int) -> Non
     needed = {
         index_key(dataset.index_folder(name), segment)
         for name, folder in partitions.items()
-        for segment in folder.segments
+        for segment in folder.parts
     }
     old = [
         meta

@@ -4,10 +4,12 @@
 |------------------------------|----------------------------------------------------------|
 | `kafka+file:///backup/o-0`   | a partition: a folder of segments, named after it        |
 | `kafka+s3://bucket/backup`   | the partitions of a topic: a folder of such folders      |
+| `…/clusters/C/topics/T`      | a topic in a broker's bucket, compacted in its place     |
 
-The output is a folder of Lithify's alone. Nobody names one: it lies beside the log, with `.compacted` behind
-its name. Neither may lie in the other: what is read is never changed, and a folder of Lithify's among
-partitions keeps a broker from starting.
+What Lithify keeps of a topic in a broker's bucket lies in `clusters/C/lithify/T`, and nowhere else, so that
+no two work on one topic without knowing of each other. Of the others, the output is a folder of Lithify's
+alone. Nobody names one: it lies beside the log, with `.compacted` behind its name. Neither may lie in the
+other: what is read is never changed, and a folder of Lithify's among partitions keeps a broker from starting.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lithify.config.model import Config
+from lithify.datasets.kafka.layouts.objects import ObjectTopic
 from lithify.errors import Refused
+from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store, split_scheme, with_wait
 from lithify.store.waiting import Waiting
@@ -50,6 +54,11 @@ def store_url(url: str) -> str:
 def open_places(url: str, output: str | None, config: Config, waiting: Waiting) -> tuple[Folder, Folder]:
     """The folder of a log, and that of what is written. `Refused` where they do not go together."""
     source = open_folder(url, config, waiting)
+    if ObjectTopic.is_at(source.store, source.root):
+        if output is not None:
+            raise Refused(f"{url}: is a topic in a broker's bucket, compacted in its place; it has no output")
+        cluster, _, topic = source.root.rpartition("/topics/")
+        return source, replace(source, root=join(cluster, "lithify", topic))
     if output is not None:
         target = open_folder(output, config, waiting)
     elif not source.root:

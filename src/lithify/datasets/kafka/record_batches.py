@@ -194,6 +194,16 @@ def merged(source: RecordBatches, keep: Flags, codec: Codec, new_horizon_ms: int
     return target[: output["position"]].data
 
 
+def between(source: RecordBatches, first: int, last: int) -> RecordBatches:
+    """The batches from number `first` up to, and without, `last`, in the same memory."""
+    batches = source.batches[first:last].copy()
+    start = int(batches[0]["first_record"])
+    records = source.records[start : start + int(batches["count"].sum())].copy()
+    records["batch"] -= first
+    batches["first_record"] -= start
+    return RecordBatches(source.name, source.memory, source.size, batches, records)
+
+
 def _room(source: RecordBatches) -> int:
     """The most bytes that its batches can have when they are written again, whatever of them is kept: deltas
     may grow, and what is compressed may be larger than before."""

@@ -45,10 +45,9 @@ class Indexed:
         Raises `CorruptObject` and `Refused`.
         """
         self.partition = partition
-        self._keys = [index_key(folder, segment) for segment in partition.segments]
+        self._keys = [index_key(folder, part) for part in partition.parts]
         indexes = [
-            index_of(source, own, segment, key)
-            for segment, key in zip(partition.segments, self._keys, strict=True)
+            index_of(source, own, part, key) for part, key in zip(partition.parts, self._keys, strict=True)
         ]
         self.facts: list[SegmentFacts] = [found.facts for found in indexes]
         self._passed: list[Passed] = []
@@ -60,7 +59,7 @@ class Indexed:
         """Each with its index."""
         return tuple(
             IndexedSegment(segment, key, tuple(run.entries for run in facts.runs))
-            for segment, key, facts in zip(self.partition.segments, self._keys, self.facts, strict=True)
+            for segment, key, facts in zip(self.partition.parts, self._keys, self.facts, strict=True)
         )
 
     @property
@@ -76,7 +75,7 @@ class Indexed:
     @property
     def fences(self) -> tuple[int, ...]:
         """Where each segment ends."""
-        bases = [segment.base_offset for segment in self.partition.segments]
+        bases = [part.base_offset for part in self.partition.parts]
         return (*bases[1:], NO_BOUND)
 
     @property
@@ -86,7 +85,7 @@ class Indexed:
 
     def settled(self, policy: LogPolicy, now_ms: int) -> Settled:
         """What may be compacted."""
-        stable_offset = self.transactions.stable_offset(self.end_offset)
+        stable_offset = min(self.transactions.stable_offset(self.end_offset), self.partition.bound)
         return settle(Partition(0, self._objects(), 0, stable_offset), policy, now_ms)
 
     @property

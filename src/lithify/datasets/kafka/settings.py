@@ -42,6 +42,11 @@ class KafkaSettings(OwnSection):
     producer_id_expiration: Duration = Field(
         default=timedelta(days=1), description="How long a silent producer is remembered"
     )
+    quiet_period: Duration = Field(
+        default=timedelta(seconds=10),
+        description="How long the broker of a topic in its bucket must have written nothing before the topic "
+        "is changed; 0s: never mind",
+    )
     group: str | None = Field(
         default=None, description="URL of the folder of the group of copies it belongs to; unset: to none"
     )

@@ -1,9 +1,10 @@
 """How far Lithify is with each partition, as a value in numbered files beside its ledger.
 
 A *round* takes a partition as its folder was listed (`fingerprint`) through three steps, each a compaction:
-index, match, rewrite. Each step is published by the next version of this value, which is created only if
-absent, and so is the new folder: it counts from the version on that names it, whatever lies in it before. A
-folder that was published once stays named for ever, since nobody knows who reads it.
+index, match, rewrite. A topic in a broker's bucket has a fourth one, publish. Each step is published by the
+next version of this value, which is created only if absent, and so is the new folder: it counts from the
+version on that names it, whatever lies in it before. A folder that was published once stays named for ever,
+since nobody knows who reads it.
 
 The first version says of which log all this is: what is made of another one goes elsewhere.
 """
@@ -23,6 +24,7 @@ from lithify.watermarks.groups import Marks, Standing
 
 VERSION = 1
 _MOST = (1 << 63) - 1
+_TEXTS = ("fingerprint", "topic_id", "activity")
 
 
 class Step(StrEnum):
@@ -31,6 +33,8 @@ class Step(StrEnum):
     INDEX = "index"
     MATCH = "match"
     REWRITE = "rewrite"
+    PUBLISH = "publish"
+    """Only of a topic that is compacted in its place."""
 
 
 STEPS = tuple(Step)
@@ -55,13 +59,25 @@ class Round:
     """Among what is settled."""
     new_segments: int = 0
     new_bytes: int = 0
+    topic_id: str = ""
+    """Of the broker's topic that is compacted in its place; empty where a new folder is written."""
+    activity: str = ""
+    """What that broker had written last when the first step was published."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All that such a round has."""
+        return STEPS if self.topic_id else STEPS[: STEPS.index(Step.PUBLISH)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all steps are done."""
+        return len(self.done) == len(self.steps)
 
     @property
     def next_step(self) -> Step | None:
         """What has to follow; `None` when nothing is left to do."""
-        if len(self.done) == len(STEPS) or not self.settled:
-            return None
-        return STEPS[len(self.done)]
+        return None if self.is_whole or not self.settled else STEPS[len(self.done)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +96,13 @@ class State:
     def with_round(self, partition: str, found: Round) -> State:
         """The state after a step of a partition."""
         published = self.published
-        if len(found.done) == len(STEPS):
+        if found.is_whole and not found.topic_id:
             published = (*published, found.done[-1])
         return replace(self, rounds={**self.rounds, partition: found}, published=published)
+
+    def without_round(self, partition: str) -> State:
+        """The state once a partition has to be looked at anew."""
+        return replace(self, rounds={name: one for name, one in self.rounds.items() if name != partition})
 
     def has(self, compaction_id: Ulid) -> bool:
         """Whether a compaction was published, as far as is known."""
@@ -132,15 +152,15 @@ class State:
 
 
 def _round(fields: Mapping[str, Any]) -> Round:
-    numbers = {
-        name: whole_number(value, most=_MOST)
+    found: dict[str, Any] = {
+        name: text(value) if name in _TEXTS else whole_number(value, most=_MOST)
         for name, value in fields.items()
-        if name not in ("fingerprint", "done")
+        if name != "done"
     }
     done = tuple(map(parse_ulid, fields["done"]))
     if not 1 <= len(done) <= len(STEPS):
         raise ValueError(f"{len(done)} steps are done")
-    return Round(text(fields["fingerprint"]), done, **numbers)
+    return Round(done=done, **found)
 
 
 def _standing(three: Any) -> Standing:

@@ -33,8 +33,9 @@ from lithify.datasets.kafka.fenced import get_parts, put_fenced
 from lithify.datasets.kafka.index import match, part, slices
 from lithify.datasets.kafka.kept_indexes import index_of, run_of
 from lithify.datasets.kafka.kernel.layout import Records
-from lithify.datasets.kafka.layouts.contract import Segment
-from lithify.datasets.kafka.layouts.segments import SegmentWriter, pieces
+from lithify.datasets.kafka.layouts.contract import Chunk, Segment
+from lithify.datasets.kafka.layouts.reading import pieces
+from lithify.datasets.kafka.layouts.segments import SegmentWriter
 from lithify.datasets.kafka.record_batches import filtered
 from lithify.datasets.kafka.retention import (
     NO_OFFSETS,
@@ -160,19 +161,35 @@ class IndexedSegment:
 
     def fields(self) -> list[object]:
         """As JSON values."""
-        one = self.segment
-        known = [one.key, one.base_offset, one.size_bytes, one.modified_ms, one.etag]
-        return [*known, self.key, *self.entries]
+        objects = self.segment.objects if isinstance(self.segment, Chunk) else ()
+        return [*_listed(self.segment), list(map(_listed, objects)), self.key, *self.entries]
 
     @classmethod
     def of(cls, found: Sequence[Any]) -> IndexedSegment:
         """What `fields` gave; `ValueError`, `TypeError` or `LookupError` for what is none."""
-        base_offset, size_bytes, *entries = (
-            whole_number(value, most=_MOST) for value in (found[1], found[2], *found[6:])
-        )
-        etag = None if found[4] is None else text(found[4])
-        segment = Segment(text(found[0]), base_offset, size_bytes, int(found[3]), etag)
-        return cls(segment, text(found[5]), tuple(entries))
+        entries = tuple(whole_number(value, most=_MOST) for value in found[7:])
+        segment = _segment(found[:5])
+        if found[5]:
+            objects = tuple(map(_segment, found[5]))
+            segment = Chunk(
+                segment.key,
+                segment.base_offset,
+                segment.size_bytes,
+                segment.modified_ms,
+                segment.etag,
+                objects,
+            )
+        return cls(segment, text(found[6]), entries)
+
+
+def _listed(one: Segment) -> list[object]:
+    return [one.key, one.base_offset, one.size_bytes, one.modified_ms, one.etag]
+
+
+def _segment(found: Sequence[Any]) -> Segment:
+    base_offset, size_bytes = (whole_number(value, most=_MOST) for value in found[1:3])
+    etag = None if found[4] is None else text(found[4])
+    return Segment(text(found[0]), base_offset, size_bytes, int(found[3]), etag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +270,7 @@ def recorded(result: TaskResult) -> TaskResult:
     return result
 
 
-class _Movements:
+class Movements:
     """Counts the bytes that move, and says so beside the ledger when it is time."""
 
     def __init__(self, work: Work, store: ObjectStore) -> None:
@@ -266,45 +283,49 @@ class _Movements:
             self._reporter = BackgroundReporter(movements, clock)
 
     def moved(self, read: int, written: int) -> None:
+        """So many bytes more."""
         self.bytes_read += read
         self.bytes_written += written
         if self._reporter is not None and self._reporter.is_due():
             self._reporter.report(self.bytes_read, self.bytes_written)
 
     def close(self) -> None:
+        """Nothing more will move."""
         if self._reporter is not None:
             self._reporter.close()
 
     def result(self, output: Output, rows: Mapping[str, int] = NO_ROWS) -> TaskResult:
+        """What travels back at the end."""
         cpu_s = time.process_time() - self._began_s
         return TaskResult(output, dict(rows), self.bytes_read, self.bytes_written, cpu_s)
 
 
 def index_segment(task: IndexTask) -> TaskResult:
     """Inside a Spark task: read a segment once, checking everything."""
-    return _reporting(task.work, lambda own, movements: _index(task, own, movements))
+    return reporting(task.work, lambda own, movements: _index(task, own, movements))
 
 
 def match_slice(task: MatchTask) -> TaskResult:
     """Inside a Spark task: find what is superseded in a slice of the hash space."""
-    return _reporting(task.work, lambda own, movements: _match(task, own, movements))
+    return reporting(task.work, lambda own, movements: _match(task, own, movements))
 
 
 def rewrite_group(task: RewriteTask) -> TaskResult:
     """Inside a Spark task: write a segment of what stays of a group."""
-    return _reporting(task.work, lambda own, movements: _rewrite(task, own, movements))
+    return reporting(task.work, lambda own, movements: _rewrite(task, own, movements))
 
 
-def _reporting(work: Work, run: Callable[[ObjectStore, _Movements], TaskResult]) -> TaskResult:
+def reporting(work: Work, run: Callable[[ObjectStore, Movements], TaskResult]) -> TaskResult:
+    """Run what a task does, with its own store and who says how far it is."""
     own = work.own.open()
-    movements = _Movements(work, own)
+    movements = Movements(work, own)
     try:
         return run(own, movements)
     finally:
         movements.close()
 
 
-def _index(task: IndexTask, own: ObjectStore, movements: _Movements) -> TaskResult:
+def _index(task: IndexTask, own: ObjectStore, movements: Movements) -> TaskResult:
     source, target, before = task.work.source.open(), task.work.target, movements.bytes_written
     facts = index_of(source, own, task.segment, target, movements.moved).facts
     if facts.end_offset > task.end_offset:
@@ -315,7 +336,7 @@ def _index(task: IndexTask, own: ObjectStore, movements: _Movements) -> TaskResu
     return movements.result(Output(target, movements.bytes_written - before))
 
 
-def _match(task: MatchTask, own: ObjectStore, movements: _Movements) -> TaskResult:
+def _match(task: MatchTask, own: ObjectStore, movements: Movements) -> TaskResult:
     plan, within = MatchPlan.get(own, task.plan), slices(task.slices)[task.slice]
     spans, runs, source = plan.aborted, [], task.work.source.open()
     for of, stored in ((one, run) for one in plan.segments for run in one.runs):
@@ -337,7 +358,7 @@ def _match(task: MatchTask, own: ObjectStore, movements: _Movements) -> TaskResu
     return movements.result(Output(task.work.target, written))
 
 
-def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> TaskResult:
+def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskResult:
     source = task.work.source.open()
     plan = GroupPlan.decode(own.get(task.plan), task.plan)
     passed, after, rows = plan.passed, task.base_offset - 1, Counter[str]()
@@ -345,7 +366,7 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> Task
         own.put(join(task.work.target, key.rpartition("/")[2]), source.get(key))
     dead = pinned = NO_OFFSETS
     if task.matched:
-        dead, pinned = (_offsets(own, task, suffix) for suffix in (".dead", ".pinned"))
+        dead, pinned = (matched_offsets(own, task, suffix) for suffix in (".dead", ".pinned"))
     writer = SegmentWriter(own, task.work.target, task.base_offset)
     try:
         for segment in task.segments:
@@ -370,7 +391,7 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: _Movements) -> Task
     return movements.result(Output(written.key, written.size_bytes), rows)
 
 
-def _offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets:
+def matched_offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets:
     """What all slices say of the group, in order."""
     first, last = task.part, task.part + len(task.segments)
     found: Sequence[Records] = [

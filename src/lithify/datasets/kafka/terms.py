@@ -27,6 +27,8 @@ class Terms:
     """Offset from which on tombstones stay, whatever their age: some copy may have what they delete."""
     markers_below: int = NO_BOUND
     """Offset from which on markers stay: some copy may have what they decide."""
+    quiet_ms: int = 0
+    """How long a broker has to have written nothing before its topic is changed; 0: it may write."""
 
     def keeps_to(self, tombstones_below: int, markers_below: int) -> bool:
         """Whether nothing is removed from these offsets on."""

@@ -27,11 +27,14 @@ class PartitionLook:
     segments: int
     size_bytes: int
     steps_done: int
+    steps: int
+    """That a round has."""
     is_compacted: bool
     new_segments: int
     new_bytes: int
     folder: str | None
-    """Of the compacted partition, in the output; `None` if there is none of it as it is now."""
+    """Of the compacted partition, in the output; `None` if there is none of it as it is now, or if it is
+    compacted in its place."""
 
 
 Look = tuple[PartitionLook, ...]
@@ -43,14 +46,17 @@ def look(snapshot: LogSnapshot) -> Look:
     for name, folder in snapshot.partitions.items():
         round_ = snapshot.round(name)
         steps = 0 if round_ is None else len(round_.done)
-        is_compacted = steps == len(STEPS)
-        published = f"{round_.done[-1]}/{name}" if round_ is not None and is_compacted else None
+        is_compacted = round_ is not None and round_.is_whole
+        published = None
+        if round_ is not None and is_compacted and not round_.topic_id:
+            published = f"{round_.done[-1]}/{name}"
         found.append(
             PartitionLook(
                 name,
                 len(folder.segments),
                 sum(segment.size_bytes for segment in folder.segments),
                 steps,
+                len(STEPS if folder.topic else STEPS[:-1]),
                 is_compacted,
                 0 if round_ is None else round_.new_segments,
                 0 if round_ is None else round_.new_bytes,
@@ -68,7 +74,7 @@ def partitions_json(found: Look) -> list[dict[str, Any]]:
 def _table(title: str, found: Look) -> Table:
     rows = []
     for one in found:
-        state = "compacted" if one.is_compacted else f"step {one.steps_done + 1} of {len(STEPS)}"
+        state = "compacted" if one.is_compacted else f"step {one.steps_done + 1} of {one.steps}"
         new = (f"{one.new_segments:,}", text.size(one.new_bytes)) if one.is_compacted else ("–", "–")
         size = text.size(one.size_bytes)
         state = state if one.steps_done else "as it came"

@@ -2,8 +2,9 @@
 
 Floors, from the ground up:
 
-- `lithify.kernel` what it shares with other kinds' kernels: compilation, memory, checksums, hashes.
-- `layout` the records and status codes shared with Python · `varint` numbers of variable length.
+- `lithify.kernel` what it shares with other kinds' kernels: compilation, memory, numbers of variable length
+  (`zigzag`), checksums, hashes.
+- `layout` the records and status codes shared with Python.
 - `headers` the headers of batches: reading, checking, writing · `records` reading records, everything
   checked · `rewrite` writing what a filter keeps · `keys` hashes of keys.
 - `ready` whether everything was compiled ahead of time.

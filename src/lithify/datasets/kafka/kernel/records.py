@@ -18,9 +18,9 @@ from lithify.datasets.kafka.kernel.layout import (
     Records,
     Status,
 )
-from lithify.datasets.kafka.kernel.varint import INVALID, read_varint, read_varlong
 from lithify.kernel.cache import called, entry, inlined
 from lithify.kernel.memory import load_u8
+from lithify.kernel.zigzag import INVALID, read_varint, read_varlong
 
 _MARKER_KEY_BYTES = 4
 _MARKER_TYPE_AT = 2

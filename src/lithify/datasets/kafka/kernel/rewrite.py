@@ -32,9 +32,9 @@ from lithify.datasets.kafka.kernel.layout import (
     Records,
     Status,
 )
-from lithify.datasets.kafka.kernel.varint import varlong_len, write_varlong
 from lithify.kernel.cache import called, entry, inlined
 from lithify.kernel.memory import copy_bytes, copy_row, store_u8
+from lithify.kernel.zigzag import varlong_len, write_varlong
 
 Flags = npt.NDArray[np.bool_]
 

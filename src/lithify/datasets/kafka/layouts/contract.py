@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 
@@ -24,6 +25,24 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Chunk(Segment):
+    """Neighbouring objects that a task reads as if they were one."""
+
+    objects: tuple[Segment, ...] = ()
+    """At least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTopic:
+    """What the broker says of a topic that is compacted in its place."""
+
+    id: str
+    """Another one, if the topic was deleted and made again."""
+    configs: Mapping[str, str]
+    """The topic's own, by Kafka's names."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionFolder:
     """A partition as its folder was listed."""
 
@@ -34,6 +53,29 @@ class PartitionFolder:
     """Keys of what is taken over as it is."""
     fingerprint: str
     """Another one, if a file of the folder has changed, come or gone."""
+    chunks: tuple[Chunk, ...] = ()
+    """What a task takes, where that is several objects; empty: each segment alone."""
+    bound: int = NO_BOUND
+    """Objects from here on have to stay as they are, by what the broker says."""
+    topic: BrokerTopic | None = None
+    """Of a partition that is compacted in its place; `None` where a new folder is written."""
+    activity: str = ""
+    """Another one, if the broker has written something of the topic."""
+
+    @property
+    def parts(self) -> tuple[Segment, ...]:
+        """What each task takes."""
+        return self.chunks or self.segments
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def topic_id(self) -> str:
+        """Of the broker's topic; empty where there is none."""
+        return "" if self.topic is None else self.topic.id
 
 
 class Layout(Protocol):
@@ -61,7 +103,7 @@ class Layout(Protocol):
         ...
 
 
-def fingerprint_of(listed: list[ObjectMeta]) -> str:
+def fingerprint_of(listed: Iterable[ObjectMeta], topic_id: str = "") -> str:
     """One for this listing, whose objects are in one folder."""
-    names = (f"{meta.key.rpartition('/')[2]} {meta.size} {meta.last_modified_ms}" for meta in listed)
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+    names = [f"{meta.key.rpartition('/')[2]} {meta.size} {meta.last_modified_ms}" for meta in listed]
+    return hashlib.sha256("\n".join([topic_id, *names] if topic_id else names).encode()).hexdigest()

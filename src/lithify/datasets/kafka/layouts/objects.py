@@ -1,41 +1,73 @@
 """Topics of a broker that has nothing but object storage (Nisshi, formerly Tansu): one batch an object.
 
+    clusters/C/meta.json                         (`cluster_metadata.py`)
     clusters/C/topics/orders/partitions/0000000003/records/00000000000000081240.batch
     clusters/C/topics/orders/partitions/0000000003/watermark.json
 
 The name is the base offset, and the field inside is 0. Such a broker lists the whole folder for every fetch,
-so what its readers suffer from is the number of objects. They would be merged up to `TARGET_BYTES`, since a
-fetch ends at 5 MiB.
+so what its readers suffer from is the number of objects. They are merged up to `TARGET_BYTES`, since a fetch
+ends at 5 MiB, and rewritten in their place (`publishing.py`).
 
-So far these topics are planned and shown, and nothing is written beside them: the broker is alive, finds the
-end of a partition by the newest object, and can be served only by rules of its own. Open transactions are
-not looked for: a plan may say more than could be done right now.
+1. What has to stay as it is: the newest object, since readers find the end of the log by it; and where a
+   transaction is open, everything from it on and the object before it, where the stable part ends.
+2. The rest is read in chunks of at most `CHUNK_BYTES` or `CHUNK_OBJECTS`, which begin and end between
+   objects, so a task has enough to merge.
+3. *Leftovers*: who merges objects puts the merged one first and deletes what it covers then. So a name inside
+   the span of an earlier object is what somebody left who died in between. The next run goes on with the
+   publication and knows those names. Of one that nobody knows of any more they are told by the span, which
+   stands in the header: such an object counts for nothing, and is removed first of all. Only if a chunk ends
+   among them, indexing refuses it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
-from lithify.datasets.kafka.layouts.contract import PartitionFolder, Segment, fingerprint_of
-from lithify.errors import DatasetNotFound
+from lithify.datasets.kafka.kernel.layout import BASE_OFFSET_BYTES, HEADER_BYTES, LAST_OFFSET_DELTA_AT
+from lithify.datasets.kafka.layouts.cluster_metadata import read_metadata
+from lithify.datasets.kafka.layouts.contract import Chunk, PartitionFolder, Segment, fingerprint_of
+from lithify.datasets.kafka.record_batches import rebased
+from lithify.datasets.kafka.retention import NO_BOUND
+from lithify.errors import CorruptObject, DatasetNotFound, Refused, Unsupported
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.together import each_of
 
 TARGET_BYTES = 900_000
+CHUNK_BYTES = 32 << 20
+CHUNK_OBJECTS = 4000
+PIECE_BYTES = 8 << 20
+"""How much of a chunk is in memory at once, as it lies in the store, unless an object is larger."""
+REQUESTS = 16
+"""How many objects are asked for at once."""
+RECORDS = "records"
+WATERMARK = "watermark.json"
 _TOPIC = re.compile(r"(?:.*/)?clusters/[^/]+/topics/([^/]+)")
-_PARTITION = re.compile(r"[0-9]{10}")
 _OBJECT = re.compile(r"([0-9]{20})\.batch")
+_NAME = re.compile(r"([0-9]{10})/(?:watermark\.json|records/[0-9]{20}\.batch)")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadObject:
+    """An object that was read."""
+
+    base_offset: int
+    etag: str
+    data: bytes
+    """Its batch, at its base offset."""
+    is_leftover: bool
+    """Whether all it has lies in an earlier object too."""
 
 
 class ObjectTopic:
     """A topic in a broker's bucket (`contract.Layout`)."""
 
     target_bytes = TARGET_BYTES
-    refusal = (
-        "is a topic in a broker's bucket, which is only looked at so far: plan, status and inspect work, and "
-        "nothing is written"
-    )
 
     def __init__(self, store: ObjectStore, root: str) -> None:
         self._store, self._root = store, root
@@ -45,30 +77,176 @@ class ObjectTopic:
         """Whether a folder is where such a broker keeps a topic. The store is asked only if it may be."""
         return _TOPIC.fullmatch(root) is not None and join(root, "partitions") in store.folder(root).folders
 
+    @property
+    def refusal(self) -> str | None:
+        policy = read_metadata(self._store, self._root).topic.configs.get("cleanup.policy", "delete")
+        if "compact" in [one.strip() for one in policy.split(",")]:
+            return None
+        return (
+            f"has the cleanup.policy {policy}, so its older records are no rubbish; it can be compacted once "
+            "that is compact"
+        )
+
     def partitions(self) -> Mapping[str, PartitionFolder]:
-        folders = self._store.folder(join(self._root, "partitions")).folders
-        numbers = sorted(name for folder in folders if _PARTITION.fullmatch(name := _name(folder)))
-        found = {f"{_name(self._root)}-{int(number)}": self._partition(number) for number in numbers}
-        there = {name: folder for name, folder in found.items() if folder is not None}
-        if not there:
+        records: dict[str, list[ObjectMeta]] = defaultdict(list)
+        watermarks: dict[str, ObjectMeta] = {}
+        folder = join(self._root, "partitions")
+        for meta in self._store.list(folder):
+            if (found := _NAME.fullmatch(meta.key.removeprefix(f"{folder}/"))) is None:
+                continue
+            if meta.key.endswith(WATERMARK):
+                watermarks[found[1]] = meta
+            else:
+                records[found[1]].append(meta)
+        if not records:
             raise DatasetNotFound(f"{self._root}: there are no partitions with objects (.batch)")
-        return there
+        known = read_metadata(self._store, self._root)  # after the objects, see there
+        topic = _name(self._root)
+        found_partitions = {}
+        for number, listed in sorted(records.items()):
+            listed.sort(key=lambda meta: meta.key)
+            segments = tuple(_object(meta) for meta in listed)
+            bound = bound_of(segments, known.open_from.get(int(number), NO_BOUND))
+            found_partitions[f"{topic}-{int(number)}"] = PartitionFolder(
+                join(folder, number, RECORDS),
+                segments,
+                (),
+                fingerprint_of(listed, known.topic.id),
+                tuple(chunks_of(segments, bound)),
+                bound,
+                known.topic,
+                activity_of(known.object, watermarks.get(number)),
+            )
+        return found_partitions
 
     def check_output(self, store: ObjectStore, folder: str) -> None:
-        """Nothing is written."""
-
-    def _partition(self, number: str) -> PartitionFolder | None:
-        folder = join(self._root, "partitions", number, "records")
-        listed = sorted(self._store.list(folder), key=lambda meta: meta.key)
-        objects = tuple(segment for meta in listed if (segment := _object(meta)) is not None)
-        return PartitionFolder(folder, objects, (), fingerprint_of(listed)) if objects else None
+        """It is known, and out of the broker's way (`places.py`)."""
 
 
-def _object(meta: ObjectMeta) -> Segment | None:
-    found = _OBJECT.fullmatch(_name(meta.key))
-    if found is None:
-        return None
-    return Segment(meta.key, int(found[1]), meta.size, meta.last_modified_ms, meta.etag)
+def chunks_of(segments: Iterable[Segment], bound: int) -> Iterator[Chunk]:
+    """Greedy from the first on, so those of what has not changed stay the same."""
+    found: list[Segment] = []
+    size_bytes = 0
+    for segment in segments:
+        is_full = size_bytes + segment.size_bytes > CHUNK_BYTES or len(found) >= CHUNK_OBJECTS
+        if found and (is_full or segment.base_offset >= bound > found[-1].base_offset):
+            yield _chunk(found)
+            found, size_bytes = [], 0
+        found.append(segment)
+        size_bytes += segment.size_bytes
+    yield _chunk(found)
+
+
+def bound_of(segments: tuple[Segment, ...], open_from: int) -> int:
+    """The base of the first object that has to stay as it is; `open_from` is where a transaction is open."""
+    below = [segment.base_offset for segment in segments if segment.base_offset < open_from]
+    return below[-1] if below else segments[0].base_offset
+
+
+def activity_of(metadata: ObjectMeta, watermark: ObjectMeta | None) -> str:
+    """Another one for whatever the broker has written since."""
+    found = [
+        "" if one is None else f"{one.key} {one.size} {one.last_modified_ms} {one.etag}"
+        for one in (metadata, watermark)
+    ]
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()
+
+
+def read_objects(store: ObjectStore, objects: Iterable[Segment]) -> Iterator[ReadObject]:
+    """Objects that follow each other, some at once, in their order.
+
+    Raises `CorruptObject` and `Unsupported`.
+    """
+    after = -1
+    wanted = list(objects)
+    answers = each_of((partial(store.get_with_meta, segment.key) for segment in wanted), REQUESTS)
+    for segment, (data, meta) in zip(wanted, answers, strict=True):
+        if any(data[:BASE_OFFSET_BYTES]):
+            raise Unsupported(f"{segment.key}: the offset in its batch should be 0, since the name has it")
+        if len(data) != segment.size_bytes or segment.etag not in (None, meta.etag):
+            raise Refused(f"{segment.key}: has changed while it was read; it is planned anew")
+        if meta.etag is None:
+            raise Refused(f"{segment.key}: the store gives no etag, without which nothing is replaced safely")
+        last = segment.base_offset + _last_delta(data, segment.key)
+        is_leftover = segment.base_offset <= after
+        if is_leftover and last > after:
+            raise CorruptObject(
+                segment.key, f"begins before, and ends behind {after}, where another one ends"
+            )
+        after = max(after, last)
+        yield ReadObject(segment.base_offset, meta.etag, rebased(data, segment.base_offset), is_leftover)
+
+
+def read_pieces(store: ObjectStore, chunk: Chunk) -> Iterator[list[ReadObject]]:
+    """The same, as many together as are to be in memory at once."""
+    piece: list[ReadObject] = []
+    size_bytes = 0
+    for found in read_objects(store, chunk.objects):
+        if piece and size_bytes + len(found.data) > PIECE_BYTES:
+            yield piece
+            piece, size_bytes = [], 0
+        piece.append(found)
+        size_bytes += len(found.data)
+    if piece:
+        yield piece
+
+
+def joined(folder_key: str, piece: list[ReadObject]) -> tuple[str, bytes]:
+    """What is read of a piece as batches behind each other, with a name for errors."""
+    found = [one for one in piece if not one.is_leftover]
+    first = f"{folder_key}/{object_name(piece[0].base_offset)}"
+    name = first if len(found) == 1 else f"{len(found)} objects from {first} on"
+    return name, b"".join(one.data for one in found)
+
+
+def chunk_pieces(store: ObjectStore, chunk: Chunk) -> Iterator[tuple[str, bytes]]:
+    """The chunk's batches, several at a time, each time with a name for errors."""
+    folder = chunk.key.rpartition("/")[0]
+    for piece in read_pieces(store, chunk):
+        name, data = joined(folder, piece)
+        if data:
+            yield name, data
+
+
+def listed_objects(store: ObjectStore, folder: str) -> list[ObjectMeta]:
+    """The objects of a partition, in their order."""
+    return sorted(
+        (meta for meta in store.list(folder) if _OBJECT.fullmatch(_name(meta.key))), key=lambda meta: meta.key
+    )
+
+
+def object_name(base_offset: int) -> str:
+    """The name of the object that begins with this offset."""
+    return f"{base_offset:020d}.batch"
+
+
+def base_of(key: str) -> int:
+    """The offset that is an object's name."""
+    found = _OBJECT.fullmatch(_name(key))
+    assert found is not None, key
+    return int(found[1])
+
+
+def _last_delta(data: bytes, key: str) -> int:
+    if len(data) < HEADER_BYTES:
+        raise CorruptObject(key, "is shorter than the header of a batch")
+    delta = int.from_bytes(data[LAST_OFFSET_DELTA_AT : LAST_OFFSET_DELTA_AT + 4], signed=True)
+    if delta < 0:
+        raise CorruptObject(key, "ends before it begins")
+    return delta
+
+
+def _chunk(objects: list[Segment]) -> Chunk:
+    first = objects[0]
+    size_bytes = sum(one.size_bytes for one in objects)
+    known = [f"{one.key} {one.size_bytes} {one.modified_ms} {one.etag}" for one in objects]
+    etag = hashlib.sha256("\n".join(known).encode()).hexdigest()
+    modified_ms = max(one.modified_ms for one in objects)
+    return Chunk(first.key, first.base_offset, size_bytes, modified_ms, etag, tuple(objects))
+
+
+def _object(meta: ObjectMeta) -> Segment:
+    return Segment(meta.key, base_of(meta.key), meta.size, meta.last_modified_ms, meta.etag)
 
 
 def _name(key: str) -> str:

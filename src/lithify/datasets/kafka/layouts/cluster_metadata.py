@@ -1,0 +1,78 @@
+"""What a broker without disks says of a topic, in `clusters/C/meta.json`: one object for the whole cluster.
+
+    {"topics": {"orders": {"id": "0190…", "topic":
+         {"configs": [{"name": "cleanup.policy", "value": "compact"}]}}},
+     "transactions": {"tx": {"producer": 2, "epochs": {"0": {"state": "Begin", "produces":
+         {"orders": {"0": {"offset_start": 3, "offset_end": 3}}}}}}}}
+
+The broker writes a transaction's range of offsets there before it writes the objects. So who lists objects
+first, and reads this after, knows of every transaction that had one of them and is not decided.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lithify.datasets.kafka.layouts.contract import BrokerTopic
+from lithify.errors import CorruptObject, DatasetNotFound, ObjectNotFound
+from lithify.jsonvalues import text, whole_number
+from lithify.store.objects import ObjectMeta, ObjectStore
+
+_DECIDED = ("Committed", "Aborted")
+_MOST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """What there is of one topic."""
+
+    topic: BrokerTopic
+    open_from: Mapping[int, int]
+    """By partition, the first offset of the transactions that are not decided."""
+    object: ObjectMeta
+    """Where all that stands."""
+
+
+def metadata_key(root: str) -> str:
+    """Where it lies, for the topic in this folder (`…/clusters/C/topics/T`)."""
+    return f"{root.rpartition('/topics/')[0]}/meta.json"
+
+
+def read_metadata(store: ObjectStore, root: str) -> TopicMetadata:
+    """That of the topic in this folder.
+
+    Raises `DatasetNotFound` where the broker knows no such topic, and `CorruptObject`.
+    """
+    key, name = metadata_key(root), root.rpartition("/")[2]
+    try:
+        data, meta = store.get_with_meta(key)
+    except ObjectNotFound as error:
+        raise DatasetNotFound(f"{root}: there is no {key} of a broker beside it") from error
+    try:
+        found = json.loads(data)
+        topics = found.get("topics", {})
+        if name not in topics:
+            raise DatasetNotFound(f"{root}: the broker knows no topic {name} ({key})")
+        configs = {
+            text(one["name"]): text(one["value"])
+            for one in topics[name]["topic"].get("configs") or ()
+            if one.get("value") is not None
+        }
+        open_from: dict[int, int] = {}
+        for partition, offset in _open(found.get("transactions") or {}, name):
+            open_from[partition] = min(offset, open_from.get(partition, offset))
+        return TopicMetadata(BrokerTopic(text(topics[name]["id"]), configs), open_from, meta)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise CorruptObject(key, f"does not decode: {error}") from error
+
+
+def _open(transactions: Mapping[str, Any], topic: str) -> Iterator[tuple[int, int]]:
+    """Partition and first offset of what is not decided."""
+    for one in transactions.values():
+        for epoch in one["epochs"].values():
+            if epoch["state"] not in _DECIDED:
+                for partition, span in epoch.get("produces", {}).get(topic, {}).items():
+                    yield int(partition), whole_number(span["offset_start"], most=_MOST)

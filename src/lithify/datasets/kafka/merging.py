@@ -1,0 +1,202 @@
+"""What a Spark task does to a chunk of a topic in a broker's bucket: merge its objects, beside the topic.
+
+For each piece of the chunk:
+
+1. What stays is what a pass over segments keeps (`retention.py`), but for markers. Data of a transaction that
+   was decided is written in none, so its marker decides nothing any more: it goes, unless a copy may still
+   hold the data.
+2. Neighbours are merged up to the target size, by what is left of them. A merged object has the name of the
+   first and reaches to the end of the last. Nothing is merged over a hole in the offsets: an object that
+   comes late may fill it. Markers that stay are alone, in their own bytes.
+3. What would be as it was stays as it is. Where nothing is left, no empty batch is written: readers would
+   wait at it for ever.
+
+Nothing of the topic is changed here. What is to become of each object stands in a manifest (`manifest.py`),
+beside what was merged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lithify.datasets.kafka.codecs import Codec
+from lithify.datasets.kafka.kernel.layout import (
+    ABORT,
+    CODEC_MASK,
+    COMMIT,
+    CONTROL,
+    DELETE_HORIZON,
+    MAX_OFFSET_DELTA,
+    TRANSACTIONAL,
+)
+from lithify.datasets.kafka.kernel.rewrite import Flags
+from lithify.datasets.kafka.layouts.contract import Chunk
+from lithify.datasets.kafka.layouts.objects import ReadObject, joined, object_name, read_pieces
+from lithify.datasets.kafka.manifest import Action, Manifest, Planned
+from lithify.datasets.kafka.record_batches import RecordBatches, between, decode, merged, rebased
+from lithify.datasets.kafka.retention import Rules, dropped, retention
+from lithify.datasets.kafka.tasks import (
+    GroupPlan,
+    Movements,
+    Output,
+    RewriteTask,
+    TaskResult,
+    matched_offsets,
+    reporting,
+)
+from lithify.datasets.kafka.transactions import fates
+from lithify.errors import CorruptObject
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+
+MANIFEST_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """A chunk to merge."""
+
+    rewrite: RewriteTask
+    """Its one segment is the chunk; the target is a folder beside the topic."""
+    target_bytes: int
+    """As large as a merged object should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Neighbouring objects, by their numbers in the piece, that become one."""
+
+    first: int
+    last: int
+    """Exclusive."""
+
+
+def manifest_key(folder: str, base_offset: int) -> str:
+    """Where the manifest of the chunk with this first offset is."""
+    return join(folder, f"{base_offset:020d}{MANIFEST_SUFFIX}")
+
+
+def merge_chunk(task: MergeTask) -> TaskResult:
+    """Inside a Spark task: write what the chunk's objects become."""
+    return reporting(task.rewrite.work, lambda own, movements: _merge(task, own, movements))
+
+
+def _merge(task: MergeTask, own: ObjectStore, movements: Movements) -> TaskResult:
+    rewrite = task.rewrite
+    source, target = rewrite.work.source.open(), rewrite.work.target
+    plan = GroupPlan.decode(own.get(rewrite.plan), rewrite.plan)
+    passed, after, rows = plan.passed, rewrite.base_offset - 1, Counter[str]()
+    dead, pinned = (matched_offsets(own, rewrite, suffix) for suffix in (".dead", ".pinned"))
+    planned: list[Planned] = []
+    new_bytes = 0
+    (chunk,) = rewrite.segments
+    assert isinstance(chunk, Chunk), chunk
+    for piece in read_pieces(source, chunk):
+        planned += [Planned(one.base_offset, one.etag, Action.LEFTOVER) for one in piece if one.is_leftover]
+        objects = [one for one in piece if not one.is_leftover]
+        name, data = joined(chunk.key.rpartition("/")[0], piece)
+        movements.moved(len(data), 0)
+        if not objects:
+            continue
+        found = decode(data, name, after=after)
+        if len(found.batches) != len(objects):
+            raise CorruptObject(name, f"{len(objects)} objects have {len(found.batches)} batches")
+        after = int(found.batches["last_offset"][-1])
+        what, passed = fates(found.batches, plan.aborted, passed)
+        nothing = np.zeros(len(found.batches), np.bool_)
+        stays = retention(found, what, rewrite.rules, nothing, dead, pinned)
+        keep = _with_markers(found, stays.keep, rewrite.rules)
+        rows.update(rows_in=len(found.records), rows_out=int(keep.sum()))
+        rows.update(dropped(found, what, keep, dead))
+        for group in cut(found, keep, task.target_bytes):
+            parts = objects[group.first : group.last]
+            batch = _as_one(found, keep, group, stays.new_horizon_ms)
+            action = Action.DELETE if batch is not None and not batch else Action.PUT
+            if batch is None:
+                action = Action.STAY
+                new_bytes += len(parts[0].data)
+            elif batch:
+                own.put(join(target, object_name(parts[0].base_offset)), rebased(batch, 0))
+                movements.moved(0, len(batch))
+                new_bytes += len(batch)
+            planned += _planned(parts, action, int(found.batches["last_offset"][group.last - 1]))
+    planned.sort(key=lambda one: one.base_offset)
+    key = manifest_key(target, rewrite.base_offset)
+    own.put(key, Manifest(tuple(planned)).encode())
+    return movements.result(Output(key, new_bytes), rows)
+
+
+def cut(found: RecordBatches, keep: Flags, target_bytes: int) -> list[Merged]:
+    """Which batches become one (pure)."""
+    batches, bytes_left, count = found.batches, _bytes_left(found, keep), _kept(found, keep)
+    alone = (batches["attributes"] & CONTROL != 0) & (count > 0)
+    groups: list[Merged] = []
+    first, size = 0, 0.0
+    for at in range(len(batches)):
+        is_hole = at > first and batches["base_offset"][at] != batches["last_offset"][at - 1] + 1
+        is_full = size > 0 and bytes_left[at] > 0 and size + bytes_left[at] > target_bytes
+        span = int(batches["last_offset"][at] - batches["base_offset"][first])
+        if at > first and (is_hole or is_full or span > MAX_OFFSET_DELTA or alone[at] or alone[at - 1]):
+            groups.append(Merged(first, at))
+            first, size = at, 0.0
+        size += bytes_left[at]
+    return [*groups, Merged(first, len(batches))]
+
+
+def _planned(parts: Sequence[ReadObject], action: Action, last_offset: int) -> list[Planned]:
+    first, *others = parts
+    return [
+        Planned(first.base_offset, first.etag, action, last_offset if action is Action.PUT else 0),
+        *(Planned(one.base_offset, one.etag, Action.DELETE) for one in others),
+    ]
+
+
+def _as_one(found: RecordBatches, keep: Flags, group: Merged, horizon_ms: int) -> bytes | None:
+    """What is kept of these as one batch; empty if that is nothing, `None` if it is what there is already."""
+    part = between(found, group.first, group.last)
+    start = int(found.batches["first_record"][group.first])
+    kept = keep[start : start + len(part.records)]
+    if not kept.any():
+        return b""
+    attributes = int(part.batches["attributes"][0])
+    if len(part.batches) == 1 and kept.all() and not _needs_rewriting(part, attributes):
+        return None
+    with_records = part.batches[_kept(part, kept) > 0]
+    codec = Codec(int(with_records["attributes"][0]) & CODEC_MASK)
+    return bytes(merged(part, kept, codec, horizon_ms))
+
+
+def _needs_rewriting(part: RecordBatches, attributes: int) -> bool:
+    """Of a batch that is kept whole."""
+    if attributes & CONTROL:
+        return False
+    has_tombstone = bool((part.records["value_len"] < 0).any())
+    return bool(attributes & TRANSACTIONAL) or (has_tombstone and not attributes & DELETE_HORIZON)
+
+
+def _with_markers(found: RecordBatches, keep: Flags, rules: Rules) -> Flags:
+    """What is kept, markers decided on as the second step above says."""
+    batches = found.batches
+    is_control = batches["attributes"] & CONTROL != 0
+    decides = np.isin(batches["marker"], (ABORT, COMMIT))
+    goes = decides & (batches["last_offset"] < min(rules.markers_below, rules.bound))
+    at = found.records["batch"]
+    return np.asarray(np.where(is_control[at], ~goes[at], keep), np.bool_)
+
+
+def _kept(found: RecordBatches, keep: Flags) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """How many records of each batch are kept."""
+    return np.bincount(found.records["batch"][keep], minlength=len(found.batches)).astype(np.int64)
+
+
+def _bytes_left(found: RecordBatches, keep: Flags) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What is left of each batch, about, as it lies in the store."""
+    records, count = found.records, len(found.batches)
+    sizes = (records["end"] - records["tail"]).astype(np.float64)
+    whole = np.bincount(records["batch"], sizes, minlength=count)
+    left = np.bincount(records["batch"][keep], sizes[keep], minlength=count)
+    return np.asarray(found.batches["size"] * left / np.maximum(whole, 1.0), np.float64)

@@ -1,0 +1,322 @@
+"""Publication of what was merged in a broker's bucket: one task that puts it in the place of the topic.
+
+The broker is stopped. What is to be done stands beside the topic (`manifest.py`), named by a version of the
+state that was created only if absent: that is the intent. Then, and after every death again:
+
+1. *Look*: the topic has the id it had. Nothing that the broker writes has moved for a while. Each object is
+   as it was read, by its etag, or as it is to be, by its bytes; and none has come in between. Otherwise
+   nothing more is put, and the next run looks at the topic anew; only what a merged object covers goes.
+2. *Leftovers* go, which an earlier publication left.
+3. *Put* what was merged, in the order of offsets, each if its etag is the one that was read. In this order no
+   marker is covered before the data that it decides was rewritten. Each put leaves a log that can be read.
+4. *Delete* what is covered and what is left empty. Stores have no conditional delete for all of us, so each
+   is looked at right before; names inside a span are never written again, unless the topic is another one.
+5. *Times*: such a broker takes the oldest object for the beginning of the log and the newest for its end. So
+   whatever is older than the first object is put again as it is, and last of all the last one, until it is
+   newer than all others by the times that the store lists, which may be whole seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from lithify.clock import Clock, SystemClock
+from lithify.datasets.kafka.layouts.cluster_metadata import metadata_key, read_metadata
+from lithify.datasets.kafka.layouts.contract import fingerprint_of
+from lithify.datasets.kafka.layouts.objects import (
+    REQUESTS,
+    WATERMARK,
+    activity_of,
+    base_of,
+    listed_objects,
+    object_name,
+)
+from lithify.datasets.kafka.manifest import Action, Manifest, Planned
+from lithify.datasets.kafka.tasks import Movements, Output, TaskResult, Work, reporting
+from lithify.errors import CorruptObject, DatasetNotFound, ObjectNotFound, PreconditionFailed, Refused
+from lithify.jsonvalues import text, whole_number
+from lithify.store.keys import join
+from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.together import all_of
+
+WRITES_BETWEEN_LOOKS = 64
+_PAUSES_S = (0.0, 0.01, 1.1, 1.1, 2.1, 2.1)
+"""Before each attempt to make the last object the newest. Most stores list whole seconds."""
+_MOST = (1 << 63) - 1
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """What the broker wrote last, and for how long that has to be so."""
+
+    activity: str
+    seen_ms: int
+    """When it was seen; wall-clock milliseconds."""
+    quiet_ms: int
+    """0: it may move."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTask:
+    """What was merged of a partition."""
+
+    work: Work
+    """Its target is the key of the report."""
+    root: str
+    """The topic's folder."""
+    records: str
+    """The folder of the partition's objects."""
+    topic_id: str
+    standstill: Standstill
+    staged: str
+    """The folder with what was merged."""
+    manifests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a publication."""
+
+    refused: str
+    """Why the topic has to be looked at anew; empty when all is done."""
+    fingerprint: str = ""
+    """Of the folder afterwards."""
+    objects: int = 0
+    size_bytes: int = 0
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, store: ObjectStore, key: str) -> Report:
+        """What `encode` made; `CorruptObject` for what is none."""
+        try:
+            found: Mapping[str, object] = json.loads(store.get(key))
+            return cls(
+                text(found["refused"]),
+                text(found["fingerprint"]),
+                whole_number(found["objects"], most=_MOST),
+                whole_number(found["size_bytes"], most=_MOST),
+            )
+        except (ValueError, TypeError, LookupError) as error:
+            raise CorruptObject(key, f"does not decode: {error}") from error
+
+
+class Changed(Exception):
+    """The topic is not what was planned on. The message says what is another, in words."""
+
+
+def publish_merged(task: PublishTask) -> TaskResult:
+    """Inside a Spark task: put what was merged in its place, or take that up again."""
+    return reporting(task.work, lambda own, movements: _publish(task, own, movements, SystemClock()))
+
+
+def _publish(task: PublishTask, own: ObjectStore, movements: Movements, clock: Clock) -> TaskResult:
+    store = task.work.source.open()
+    try:
+        listed = _Publication(task, store, own, movements, clock).carry_out()
+        size_bytes = sum(meta.size for meta in listed)
+        report = Report("", fingerprint_of(listed, task.topic_id), len(listed), size_bytes)
+    except Changed as changed:
+        report = Report(str(changed))
+    data = report.encode()
+    own.put(task.work.target, data)
+    return movements.result(Output(task.work.target, len(data)))
+
+
+class _Publication:
+    """One attempt."""
+
+    def __init__(
+        self, task: PublishTask, store: ObjectStore, own: ObjectStore, movements: Movements, clock: Clock
+    ) -> None:
+        self._task, self._store, self._own = task, store, own
+        self._movements, self._clock = movements, clock
+        self._etag: str | None = None
+        """Of the broker's metadata."""
+
+    def carry_out(self) -> list[ObjectMeta]:
+        """Do all that is left to do; the objects afterwards.
+
+        Raises `Changed` and `Refused`.
+        """
+        self._stand_still()
+        manifests = (Manifest.decode(self._own.get(key), key) for key in self._task.manifests)
+        planned = [one for manifest in manifests for one in manifest.objects]
+        listed = {base_of(meta.key): meta for meta in self._listed()}
+        to_do, changed = self._judge(planned, listed)
+        if changed:
+            self._delete(_covered(planned, to_do))
+            raise Changed(changed[0])
+        self._delete(one for one in to_do if one.action is Action.LEFTOVER)
+        for one in to_do:
+            if one.action is Action.PUT:
+                self._put(one)
+        self._delete(one for one in to_do if one.action is Action.DELETE)
+        return self._put_times_right()
+
+    # Looking
+
+    def _stand_still(self) -> None:
+        """Wait until it is known that the broker writes nothing."""
+        known = self._task.standstill
+        activity = self._look()
+        if not known.quiet_ms:
+            return
+        if activity == known.activity and self._clock.now_ms() - known.seen_ms >= known.quiet_ms:
+            return
+        self._clock.sleep_s(known.quiet_ms / 1000)
+        if self._look() != activity:
+            raise Refused(self._moves())
+
+    def _look(self) -> str:
+        """What the broker wrote last. `Changed` for another topic."""
+        task = self._task
+        try:
+            found = read_metadata(self._store, task.root)
+        except DatasetNotFound as error:
+            raise Changed(str(error)) from error
+        if found.topic.id != task.topic_id:
+            raise Changed(f"{task.root}: the topic was deleted and made again")
+        self._etag = found.object.etag
+        beside = self._store.folder(task.records.rpartition("/")[0]).objects
+        watermark = next((meta for meta in beside if meta.key.endswith(f"/{WATERMARK}")), None)
+        return activity_of(found.object, watermark)
+
+    def _look_again(self) -> None:
+        """Before something is written."""
+        etag, task = self._etag, self._task
+        key = metadata_key(task.root)
+        try:
+            if self._store.head(key).etag == etag:
+                return
+        except ObjectNotFound as error:
+            raise Changed(f"{key} is gone") from error
+        self._look()
+        if task.standstill.quiet_ms:
+            raise Refused(self._moves())
+
+    def _moves(self) -> str:
+        return (
+            f"{self._task.root}: the broker writes (meta.json or a watermark moves); stop it, and run again. "
+            "What was begun goes on then"
+        )
+
+    def _judge(
+        self, planned: Sequence[Planned], listed: Mapping[int, ObjectMeta]
+    ) -> tuple[list[Planned], list[str]]:
+        """What is left to do, and what is not as it was planned."""
+        if not planned:
+            return [], []
+        last, known = planned[-1].base_offset, {one.base_offset for one in planned}
+        changed = [
+            f"{listed[base].key} has come meanwhile"
+            for base in sorted(listed)
+            if base <= last and base not in known
+        ]
+        verdicts = all_of(
+            (partial(self._judge_one, one, listed.get(one.base_offset)) for one in planned), REQUESTS
+        )
+        changed += [found for found in verdicts if isinstance(found, str)]
+        return [one for one, found in zip(planned, verdicts, strict=True) if found is True], changed
+
+    def _judge_one(self, one: Planned, meta: ObjectMeta | None) -> bool | str:
+        """Whether it is to be done still; in words what is wrong with it."""
+        key = self._key(one)
+        if meta is None:
+            return False if one.action in (Action.DELETE, Action.LEFTOVER) else f"{key} is gone"
+        if one.action is Action.STAY:
+            return False
+        if (meta.etag or self._store.head(key).etag) == one.etag:
+            return True
+        if one.action is Action.PUT and self._store.get(key) == self._own.get(self._staged(one)):
+            return False
+        return f"{key} is another one than was read"
+
+    # Writing
+
+    def _put(self, one: Planned) -> None:
+        self._look_again()
+        data = self._own.get(self._staged(one))
+        try:
+            self._store.replace(self._key(one), data, one.etag)
+        except PreconditionFailed as error:
+            if self._store.get(self._key(one)) != data:
+                raise Changed(f"{self._key(one)} is another one than was read") from error
+        self._movements.moved(len(data), len(data))
+
+    def _delete(self, objects: Iterable[Planned]) -> None:
+        for some in _some(objects):
+            self._look_again()
+            all_of((partial(self._delete_one, one) for one in some), REQUESTS)
+            self._movements.moved(len(some), 0)  # it moves, though no bytes do
+
+    def _delete_one(self, one: Planned) -> None:
+        key = self._key(one)
+        try:
+            meta = self._store.head(key)
+        except ObjectNotFound:
+            return
+        if meta.etag != one.etag:
+            raise Changed(f"{key} is another one than was read")
+        self._store.delete(key)
+
+    def _put_times_right(self) -> list[ObjectMeta]:
+        for pause_s in _PAUSES_S:
+            listed = self._listed()
+            first, last, between = listed[0], listed[-1], listed[1:-1]
+            old = [meta for meta in between if meta.last_modified_ms < first.last_modified_ms]
+            newest_ms = max((meta.last_modified_ms for meta in listed[:-1]), default=-1)
+            if not old and last.last_modified_ms > newest_ms:
+                return listed
+            for some in _some(old):
+                self._look_again()
+                all_of((partial(self._touch, meta.key) for meta in some), REQUESTS)
+            self._clock.sleep_s(pause_s)
+            self._look_again()
+            self._touch(last.key)
+        raise Refused(
+            f"{self._task.records}: the last object does not become the newest, by which the broker finds "
+            "the end of the log; is somebody else writing into the folder? Run again"
+        )
+
+    def _touch(self, key: str) -> None:
+        """Put it again as it is."""
+        data, meta = self._store.get_with_meta(key)
+        assert meta.etag is not None, key
+        self._store.replace(key, data, meta.etag)
+        self._movements.moved(len(data), len(data))
+
+    def _listed(self) -> list[ObjectMeta]:
+        return listed_objects(self._store, self._task.records)
+
+    def _key(self, one: Planned) -> str:
+        return join(self._task.records, object_name(one.base_offset))
+
+    def _staged(self, one: Planned) -> str:
+        return join(self._task.staged, object_name(one.base_offset))
+
+
+def _covered(planned: Sequence[Planned], to_do: Sequence[Planned]) -> list[Planned]:
+    """What is to be deleted still, and lies in a merged object that is there."""
+    waiting, end, found = set(to_do), -1, []
+    for one in planned:
+        if one.action is Action.PUT and one not in waiting:
+            end = one.last_offset
+        elif one.action is Action.DELETE and one in waiting and one.base_offset <= end:
+            found.append(one)
+    return found
+
+
+def _some(items: Iterable[ItemT]) -> Iterator[list[ItemT]]:
+    """As many at a time as are written before it is looked whether the broker writes."""
+    left = iter(items)
+    while some := list(islice(left, WRITES_BETWEEN_LOOKS)):
+        yield some

@@ -1,0 +1,471 @@
+"""What a service has read and written of one dataset, for a dashboard beside it: watching costs no request.
+
+1. The service's own handles of the dataset pass through `sharing`: what they read and write is noted in one
+   `SharedReads`, and nothing is read for that.
+2. The dashboard's handle passes through `watching`: it answers by what was noted, and asks the dataset only
+   what takes no request (`Dataset`: pure). Before something was noted it is `StoreUnavailable`.
+3. What people want to see and no coordinator reads (who holds a table's history, what of it could go, earlier
+   commits) the service reads for itself (`read_beside`): once when it begins, and once in `BESIDE_S` at most
+   when something has changed. So that costs the same whether nobody looks or a hundred do.
+
+How far the tasks are is known as often as the worker here looks at them; of workers elsewhere, which ranges
+the ledger says are finished. All values are immutable; any thread may note and ask.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+from lithify.clock import Clock
+from lithify.compaction.attempts import Attempt, Failure, Journal, Movement
+from lithify.compaction.history import Arrival, History
+from lithify.compaction.lease import FoundLease, Lease, LeaseFile, judge_lease
+from lithify.compaction.model import Ledger, State
+from lithify.compaction.presence import CoordinatorStatus, Presence
+from lithify.compaction.retained import Retained
+from lithify.compaction.transitions import AnyCompaction, AnyLedger
+from lithify.coordination.commit_records import CommitRecord, CommitRecords, merged
+from lithify.datasets.kind import Dataset
+from lithify.errors import StoreUnavailable
+from lithify.ids import Ulid
+from lithify.store.versions import Counts
+
+BESIDE_S = 60.0
+MAX_COMMITS = 50
+"""As many as a page shows."""
+
+DatasetT = TypeVar("DatasetT", bound=Dataset)
+_Stay = tuple[Ulid, State, str | None]
+"""A compaction in a state, under a worker."""
+
+
+class SharedReads:
+    """What is known here of the dataset at `url`."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        self.url = url
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._ledger: AnyLedger | None = None
+        self._has_ledger = False
+        self._snapshot: Any = None
+        self._lease: FoundLease | None = None
+        self._arrivals: dict[_Stay, Arrival | None] = {}
+        self._first_progress: dict[_Stay, Arrival | None] = {}
+        """`None` for what was there before this process looked."""
+        self._movements: dict[Ulid, Mapping[str, Movement]] = {}
+        self._finished: dict[Ulid, frozenset[str]] = {}
+        self._attempts: dict[Ulid, tuple[Attempt, ...]] = {}
+        self._failures: dict[Ulid, Failure] = {}
+        self._retained: Retained | None = None
+        self._beside: Any = None
+        self._commits: tuple[CommitRecord, ...] = ()
+        self._has_changed = True
+        """Since what stands beside was read."""
+        self._beside_read_s: float | None = None
+        self._why_over = ""
+
+    # What the service notes
+
+    def saw_ledger(self, ledger: AnyLedger | None) -> None:
+        """It was read, or published."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if ledger is not self._ledger:
+                self._has_changed = True
+            active = () if ledger is None else ledger.active()
+            is_first, self._has_ledger, self._ledger = not self._has_ledger, True, ledger
+            stays = {_stay_of(c): c for c in active}
+            moving = {stay: c for stay, c in stays.items() if c.progress is not None}
+            self._arrivals = _followed(self._arrivals, stays, None if is_first else now_ms)
+            self._first_progress = _followed(self._first_progress, moving, None if is_first else now_ms)
+            for known in (self._movements, self._finished, self._attempts):
+                for gone in known.keys() - {c.id for c in active}:
+                    del known[gone]
+
+    def saw_snapshot(self, snapshot: Any) -> None:
+        """It was read."""
+        with self._lock:
+            if snapshot is not self._snapshot:
+                self._has_changed = True
+            self._snapshot = snapshot
+
+    def saw_lease(self, found: FoundLease | None) -> None:
+        """It was read, or written."""
+        with self._lock:
+            self._lease = found
+
+    def saw_movements(self, compaction_id: Ulid, movements: Mapping[str, Movement]) -> None:
+        """They were read."""
+        with self._lock:
+            self._movements[compaction_id] = movements
+
+    def saw_finished(self, compaction_id: Ulid, names: Iterable[str]) -> None:
+        """They were read, or some were noted."""
+        with self._lock:
+            self._finished[compaction_id] = self._finished.get(compaction_id, frozenset()) | frozenset(names)
+
+    def saw_attempts(self, attempts: Mapping[Ulid, tuple[Attempt, ...]]) -> None:
+        """They were read."""
+        with self._lock:
+            self._attempts = dict(attempts)
+
+    def added_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None:
+        """One was noted."""
+        with self._lock:
+            self._attempts[compaction_id] = (*self._attempts.get(compaction_id, ()), attempt)
+
+    def saw_failures(self, failures: Iterable[Failure]) -> None:
+        """They were read."""
+        with self._lock:
+            self._failures = {failure.compaction: failure for failure in failures}
+
+    def added_failure(self, failure: Failure) -> None:
+        """One was noted."""
+        with self._lock:
+            self._failures[failure.compaction] = failure
+
+    def forgave(self, compaction_id: Ulid) -> None:
+        """A failure was forgotten."""
+        with self._lock:
+            self._failures.pop(compaction_id, None)
+
+    def cleared(self, compaction_id: Ulid) -> None:
+        """What was noted of its tasks and attempts is gone."""
+        with self._lock:
+            for known in (self._movements, self._finished, self._attempts):
+                known.pop(compaction_id, None)
+
+    def committed(self, record: CommitRecord) -> None:
+        """A record was written."""
+        with self._lock:
+            self._commits = merged((*self._commits, record))[-MAX_COMMITS:]
+
+    def end(self, why: str) -> None:
+        """The service has no part in it any more."""
+        with self._lock:
+            self._why_over = why
+
+    def read_beside(self, dataset: Dataset, records: CommitRecords) -> None:
+        """Read what nobody reads here anyway, if it is time to; of a handle that is this thread's."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            last_s, is_seen = self._beside_read_s, self._has_ledger and self._snapshot is not None
+            is_due = last_s is None or (self._has_changed and now_s - last_s >= BESIDE_S)
+            if not (is_seen and is_due):
+                return
+            ledger, snapshot, self._has_changed, self._beside_read_s = (
+                self._ledger,
+                self._snapshot,
+                False,
+                now_s,
+            )
+        self.saw_failures(dataset.journal.failures())
+        commits = records.newest(MAX_COMMITS)
+        retained = dataset.retained(
+            snapshot, ledger if ledger is not None else Ledger(), self._clock.now_ms()
+        )
+        beside = dataset.beside()
+        with self._lock:
+            self._commits = merged((*commits, *self._commits))[-MAX_COMMITS:]
+            self._retained, self._beside = retained, beside
+
+    # What a dashboard asks
+
+    def both(self) -> tuple[AnyLedger | None, Any]:
+        """Ledger and snapshot."""
+        with self._lock:
+            if self._why_over:
+                raise StoreUnavailable(self._why_over)
+            if not self._has_ledger or self._snapshot is None:
+                raise StoreUnavailable(f"{self.url}: this process has not read it yet")
+            return self._ledger, self._snapshot
+
+    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+        """By the lease."""
+        with self._lock:
+            found = self._lease
+            epoch = 0 if self._ledger is None else self._ledger.epoch
+        if found is None or found.lease is None:
+            return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
+        taken = found.lease.taken
+        return judge_lease(epoch if taken is None else taken, found.lease, found.written_ms, now_ms)
+
+    def history(self) -> History:
+        """Since when what is under way is where it is, as far as that was seen here."""
+        with self._lock:
+            return _SeenHistory(dict(self._arrivals), dict(self._first_progress))
+
+    def journal(self) -> Journal:
+        """What was read and written of it here."""
+        with self._lock:
+            return cast(
+                Journal,
+                _SeenJournal(
+                    dict(self._movements),
+                    dict(self._finished),
+                    dict(self._attempts),
+                    tuple(sorted(self._failures.values(), key=lambda f: (f.at_ms, f.compaction))),
+                ),
+            )
+
+    def beside(self) -> tuple[Retained | None, Any]:
+        """What of its past is kept and for whom, and `Dataset.beside`; as last read."""
+        with self._lock:
+            return self._retained, self._beside
+
+    def newest(self, most: int | None = None, since_ms: int = 0) -> tuple[CommitRecord, ...]:
+        """The last commits, as `CommitRecords.newest`, but never more than `MAX_COMMITS`."""
+        with self._lock:
+            found = [record for record in self._commits if record.at_ms >= since_ms]
+        return tuple(found if most is None else found[-most:] if most else ())
+
+
+def sharing(dataset: DatasetT, shared: SharedReads, clock: Clock) -> DatasetT:
+    """`dataset`, so that `shared` has what is read and written of it."""
+    return cast(DatasetT, _Sharing(dataset, shared, clock))
+
+
+def watching(dataset: DatasetT, shared: SharedReads) -> DatasetT:
+    """`dataset`, as it was read elsewhere in this process last. Only for who looks."""
+    return cast(DatasetT, _Watching(dataset, shared))
+
+
+class SharingRecords(CommitRecords):
+    """The records of commits, so that `shared` has what is added to them."""
+
+    def __init__(self, records: CommitRecords, shared: SharedReads) -> None:
+        self._records = records
+        self._shared = shared
+
+    def add(self, record: CommitRecord) -> None:
+        self._records.add(record)
+        self._shared.committed(record)
+
+    def newest(self, most: int | None = None, since_ms: int = 0) -> tuple[CommitRecord, ...]:
+        return self._records.newest(most, since_ms)
+
+    def sweep(self, before_ms: int) -> int:
+        return self._records.sweep(before_ms)
+
+
+class _Sharing:
+    """Everything else is the dataset's own."""
+
+    def __init__(self, dataset: Dataset, shared: SharedReads, clock: Clock) -> None:
+        self._dataset = dataset
+        self._shared = shared
+        self.journal = _SharingJournal(dataset.journal, shared)
+        self.lease = _SharingLease(dataset.lease, shared, clock)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def ledger(self) -> AnyLedger | None:
+        ledger = self._dataset.ledger()
+        self._shared.saw_ledger(ledger)
+        return ledger
+
+    def snapshot(self) -> Any:
+        snapshot = self._dataset.snapshot()
+        self._shared.saw_snapshot(snapshot)
+        return snapshot
+
+    def glance(self) -> tuple[AnyLedger | None, Any]:
+        ledger, snapshot = self._dataset.glance()
+        self._shared.saw_ledger(ledger)
+        self._shared.saw_snapshot(snapshot)
+        return ledger, snapshot
+
+    def update_ledger(
+        self, change: Callable[[AnyLedger], AnyLedger], first: AnyLedger | None = None
+    ) -> AnyLedger:
+        ledger = self._dataset.update_ledger(change, first)
+        self._shared.saw_ledger(ledger)
+        return ledger
+
+    def write_ledger(
+        self, change: Callable[[AnyLedger], AnyLedger], first: AnyLedger | None = None
+    ) -> tuple[AnyLedger, Counts]:
+        ledger, counts = self._dataset.write_ledger(change, first)
+        self._shared.saw_ledger(ledger)
+        return ledger, counts
+
+
+class _SharingLease:
+    def __init__(self, lease: LeaseFile, shared: SharedReads, clock: Clock) -> None:
+        self._lease = lease
+        self._shared = shared
+        self._clock = clock
+
+    def read(self) -> FoundLease | None:
+        found = self._lease.read()
+        self._shared.saw_lease(found)
+        return found
+
+    def look(self) -> str | None:
+        return self._lease.look()
+
+    def write(self, lease: Lease, etag: str | None) -> str:
+        written = self._lease.write(lease, etag)
+        self._shared.saw_lease(FoundLease(lease, written, self._clock.now_ms()))
+        return written
+
+
+class _SharingJournal:
+    """Everything else is the journal's own."""
+
+    def __init__(self, journal: Journal, shared: SharedReads) -> None:
+        self._journal = journal
+        self._shared = shared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    def clear(self, compaction_id: Ulid) -> None:
+        self._journal.clear(compaction_id)
+        self._shared.cleared(compaction_id)
+
+    def movements(self, compaction_id: Ulid) -> Mapping[str, Movement]:
+        found = self._journal.movements(compaction_id)
+        self._shared.saw_movements(compaction_id, found)
+        return found
+
+    def finished(self, compaction_id: Ulid) -> frozenset[str]:
+        found = self._journal.finished(compaction_id)
+        self._shared.saw_finished(compaction_id, found)
+        return found
+
+    def note_finished(self, compaction_id: Ulid, worker: str, last_outputs: Iterable[str]) -> None:
+        names = tuple(last_outputs)
+        self._journal.note_finished(compaction_id, worker, names)
+        self._shared.saw_finished(compaction_id, names)
+
+    def attempts(self) -> Mapping[Ulid, tuple[Attempt, ...]]:
+        found = self._journal.attempts()
+        self._shared.saw_attempts(found)
+        return found
+
+    def add_attempt(self, compaction_id: Ulid, attempt: Attempt) -> None:
+        self._journal.add_attempt(compaction_id, attempt)
+        self._shared.added_attempt(compaction_id, attempt)
+
+    def failures(self) -> tuple[Failure, ...]:
+        found = self._journal.failures()
+        self._shared.saw_failures(found)
+        return found
+
+    def add_failure(self, failure: Failure) -> None:
+        self._journal.add_failure(failure)
+        self._shared.added_failure(failure)
+
+    def forgive(self, compaction_id: Ulid) -> None:
+        self._journal.forgive(compaction_id)
+        self._shared.forgave(compaction_id)
+
+
+class _Watching:
+    """What takes no request is the dataset's own."""
+
+    def __init__(self, dataset: Dataset, shared: SharedReads) -> None:
+        self._dataset = dataset
+        self._shared = shared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    @property
+    def journal(self) -> Journal:
+        return self._shared.journal()
+
+    def ledger(self) -> AnyLedger | None:
+        return self._shared.both()[0]
+
+    def snapshot(self) -> Any:
+        return self._shared.both()[1]
+
+    def glance(self) -> tuple[AnyLedger | None, Any]:
+        return self._shared.both()
+
+    known = glance
+
+    def coordinator(self, now_ms: int) -> CoordinatorStatus:
+        return self._shared.coordinator(now_ms)
+
+    def history(self) -> History:
+        return self._shared.history()
+
+    def retained(self, snapshot: Any, ledger: AnyLedger, now_ms: int) -> Retained | None:
+        found, _ = self._shared.beside()
+        past = self._dataset.past(snapshot)
+        return found if found is not None or past is None else Retained(past)
+
+    def beside(self) -> Any:
+        return self._shared.beside()[1]
+
+
+class _SeenJournal:
+    """What is known of a journal. Nothing is written through it."""
+
+    def __init__(
+        self,
+        movements: Mapping[Ulid, Mapping[str, Movement]],
+        finished: Mapping[Ulid, frozenset[str]],
+        attempts: Mapping[Ulid, tuple[Attempt, ...]],
+        failures: tuple[Failure, ...],
+    ) -> None:
+        self._movements = movements
+        self._finished = finished
+        self._attempts = attempts
+        self._failures = failures
+
+    def compactions(self) -> frozenset[Ulid]:
+        return frozenset({*self._movements, *self._finished, *self._attempts})
+
+    def movements(self, compaction_id: Ulid) -> Mapping[str, Movement]:
+        return self._movements.get(compaction_id, {})
+
+    def finished(self, compaction_id: Ulid) -> frozenset[str]:
+        return self._finished.get(compaction_id, frozenset())
+
+    def attempts(self) -> Mapping[Ulid, tuple[Attempt, ...]]:
+        return self._attempts
+
+    def failures(self) -> tuple[Failure, ...]:
+        return self._failures
+
+
+class _SeenHistory:
+    """A ledger's past as it was seen here."""
+
+    def __init__(
+        self, arrivals: Mapping[_Stay, Arrival | None], progress: Mapping[_Stay, Arrival | None]
+    ) -> None:
+        self._arrivals = arrivals
+        self._progress = progress
+
+    def arrival(self, compaction: AnyCompaction) -> Arrival | None:
+        return self._arrivals.get(_stay_of(compaction))
+
+    def first_progress(self, compaction: AnyCompaction) -> Arrival | None:
+        return self._progress.get(_stay_of(compaction))
+
+    def last_entry(self, compaction_id: Ulid) -> AnyCompaction | None:
+        return None
+
+
+def _stay_of(compaction: AnyCompaction) -> _Stay:
+    worker = compaction.worker if compaction.state is State.RUNNING else None
+    return compaction.id, compaction.state, None if worker is None else worker.id
+
+
+def _followed(
+    before: Mapping[_Stay, Arrival | None], stays: Mapping[_Stay, AnyCompaction], now_ms: int | None
+) -> dict[_Stay, Arrival | None]:
+    """What was known of these, and of new ones that they are new now."""
+    return {
+        stay: before[stay] if stay in before else None if now_ms is None else Arrival(now_ms, c)
+        for stay, c in stays.items()
+    }

@@ -1,0 +1,122 @@
+"""A topic in a broker's bucket, grown by hand as the broker does it, and what a reader finds there."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lithify.compaction.run_summary import RunSummary
+from lithify.coordination.leadership import Leadership
+from lithify.datasets.kafka.dataset import LogDataset
+from lithify.datasets.kafka.kernel.layout import CONTROL
+from lithify.datasets.kafka.record_batches import decode, rebased
+from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.errors import ObjectNotFound
+from lithify.ids import RandomIds
+from lithify.service import one_shot
+from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.urls import open_store
+from lithify.testing import ManualClock
+from lithify.testing.engine import InlineEngine
+from tests.datasets.kafka.folders import Row
+from tests.datasets.kafka.logs import Batch, encode
+
+NOW_MS = 1_800_000_000_000
+_numbers = itertools.count()
+
+
+@dataclass
+class Bucket:
+    """A cluster with the topic `orders`, which has one partition."""
+
+    store: ObjectStore
+    root: str
+    clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
+    configs: Mapping[str, str] = field(default_factory=lambda: {"cleanup.policy": "compact"})
+    id: str = "one"
+    transactions: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def topic(self) -> str:
+        return f"{self.root}/clusters/c/topics/orders"
+
+    @property
+    def partition(self) -> str:
+        return f"{self.topic}/partitions/{0:010d}"
+
+    def key(self, base_offset: int) -> str:
+        return f"{self.partition}/records/{base_offset:020d}.batch"
+
+    def produce(self, *batches: Batch) -> None:
+        """Each as an object."""
+        for batch in batches:
+            self.store.put(self.key(batch.first), rebased(encode(batch), 0))
+            watermark = {"low": None, "high": batch.last + 1, "timestamps": None}
+            self.store.put(f"{self.partition}/watermark.json", json.dumps(watermark).encode())
+
+    def put_metadata(self) -> None:
+        """What the broker says of its topics."""
+        configs = [{"name": name, "value": value} for name, value in self.configs.items()]
+        topics = {"orders": {"id": self.id, "topic": {"name": "orders", "configs": configs}}}
+        document = {"producers": {}, "topics": topics, "transactions": self.transactions}
+        self.store.put(f"{self.root}/clusters/c/meta.json", json.dumps(document).encode())
+
+    def opened(self, settings: KafkaSettings | None = None, store: ObjectStore | None = None) -> LogDataset:
+        through = store or self.store
+        places = (through, self.topic), (through, f"{self.root}/clusters/c/lithify/orders")
+        settings = settings or KafkaSettings.model_validate({"quiet_period": "0s"})
+        return LogDataset("kafka+memory://x", *places, self.clock, RandomIds(), settings)
+
+    def compact(self, dataset: LogDataset | None = None) -> RunSummary:
+        dataset = dataset or self.opened()
+        leadership = Leadership(dataset, self.clock, RandomIds())
+        return one_shot.run(dataset, InlineEngine(), self.clock, RandomIds(), leadership)
+
+    def listed(self) -> list[ObjectMeta]:
+        found = self.store.list(f"{self.partition}/records")
+        return sorted(found, key=lambda meta: meta.key)
+
+    def bases(self) -> list[int]:
+        return [int(meta.key.rpartition("/")[2].partition(".")[0]) for meta in self.listed()]
+
+    def contents(self) -> dict[str, bytes]:
+        return {meta.key: self.store.get(meta.key) for meta in self.store.list(self.topic)}
+
+    def rows(self, start: int = 0) -> list[Row]:
+        """What a reader gets from an offset on, who goes on behind the last one it was given. Markers are no
+        rows."""
+        found: list[Row] = []
+        for base in self.bases():
+            try:
+                data = self.store.get(self.key(base))
+            except ObjectNotFound:
+                continue
+            log = decode(rebased(data, base), str(base))
+            assert len(log.batches) == 1
+            assert len(log.records), "readers would wait at an empty batch for ever"
+            if log.batches[0]["attributes"] & CONTROL:
+                continue
+            for number, record in enumerate(log.records):
+                if record["offset"] >= max(start, found[-1][0] + 1 if found else 0):
+                    row = int(record["offset"]), int(record["timestamp"]), log.key(number), log.value(number)
+                    found.append(row)
+        return found
+
+    def earliest_and_latest(self) -> tuple[int, int]:
+        """As the broker finds them: names of the oldest and of the newest object."""
+        listed = self.listed()
+        oldest = min(listed, key=lambda meta: (meta.last_modified_ms, meta.key))
+        newest = min(listed, key=lambda meta: (-meta.last_modified_ms, meta.key))
+        names = [int(meta.key.rpartition("/")[2].partition(".")[0]) for meta in (oldest, newest)]
+        return names[0], names[1]
+
+
+def a_bucket(batches: Iterable[Batch], **fields: Any) -> Bucket:
+    store, root = open_store(f"memory://buckets-{next(_numbers)}/data")
+    bucket = Bucket(store, root, **fields)
+    bucket.put_metadata()
+    bucket.produce(*batches)
+    return bucket

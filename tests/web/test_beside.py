@@ -1,0 +1,358 @@
+"""The dashboard beside a service shows what the service reads anyway: who watches costs no request."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.utils.config import Config
+
+import lithify
+from lithify import wiring
+from lithify.client import Dataset, settled
+from lithify.clock import SystemClock
+from lithify.compaction import transitions
+from lithify.compaction.attempts import Movement
+from lithify.compaction.model import Progress, RangeProgress, State
+from lithify.datasets.slatedb.model import KeyRange
+from lithify.errors import StoreUnavailable
+from lithify.ids import Ulid
+from lithify.service.shared import BESIDE_S, SharedReads, sharing, watching
+from lithify.store.local import LocalStore
+from lithify.testing import ManualClock
+from lithify.testing.engine import InlineEngine
+from lithify.web import serving
+from lithify.web.dashboard import TABS
+from lithify.web.readers import Source
+from tests.compacting import dataset_at
+from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
+from tests.datasets.kafka.test_commands import make_log
+from tests.judge.official import Put, open_db
+from tests.web.dashboards import BEARER, NOW_MS, ORIGIN, TOKEN, page_of, shown, write_database
+
+LIMIT_S = 60.0
+REQUESTS = (
+    "get",
+    "get_with_meta",
+    "get_range",
+    "get_range_into",
+    "head",
+    "list",
+    "stream",
+    "folder",
+    "create",
+    "put",
+    "replace",
+    "delete",
+)
+TABLE = "iceberg://lake/db.events"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many requests each thread has made: of any store, and of catalogs."""
+    counted: Counter[str] = Counter()
+
+    def count(of: type[Any], name: str) -> None:
+        method = getattr(of, name)
+
+        def counting(self: Any, *given: Any, **named: Any) -> Any:
+            counted[threading.current_thread().name] += 1
+            return method(self, *given, **named)
+
+        monkeypatch.setattr(of, name, counting)
+
+    for name in REQUESTS:
+        count(LocalStore, name)
+    count(SqlCatalog, "load_table")
+    return counted
+
+
+@pytest.fixture
+def urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A database, a table and a log."""
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    append(new_table(new_catalog(tmp_path, name="lake")), make_rows(5))
+    log = f"kafka+file://{make_log(tmp_path / 'backup' / 'orders-0')}"
+    return [write_database(tmp_path / "db"), TABLE, log]
+
+
+@pytest.fixture
+def always_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks has it read and rendered anew."""
+    look = Source.look
+
+    def look_anew(source: Source, *given: Any) -> Any:
+        source._seen = {name: (-math.inf, 0.0, seen) for name, (_, _, seen) in source._seen.items()}
+        return look(source, *given)
+
+    monkeypatch.setattr(Source, "look", look_anew)
+
+
+def get(where: str, path: str) -> str:
+    request = urllib.request.Request(where.rstrip("/") + path, headers=BEARER)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        found: str = answer.read().decode()
+        return found
+
+
+@contextmanager
+def in_service(urls: list[str], **given: Any) -> Iterator[str]:
+    """A service of these with its dashboard, which rounds several times a second; where that is."""
+    settings = {
+        "service.poll_interval": "50ms",
+        "service.commit_compacted_interval": "50ms",
+        "service.worker.compactions_poll_interval": "50ms",
+        "web.port": 0,
+        "web.token": TOKEN,
+        **given,
+    }
+    stop, config = threading.Event(), settled(settings)
+    with lithify.Service(urls, settings=config, engine=InlineEngine(), take_over=True) as service:
+        thread = threading.Thread(target=service.run, args=(stop,), name="service")
+        with serving.served(urls, None, config, service) as where:
+            thread.start()
+            try:
+                yield where
+            finally:
+                stop.set()
+                thread.join(LIMIT_S)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def document(where: str, url: str, part: str) -> Any:
+    """What a command prints of it; an empty one before it was read."""
+    try:
+        return json.loads(get(where, f"/api{page_of(url, part)}"))
+    except urllib.error.HTTPError as error:
+        if error.code != 503:
+            raise
+        return {}
+
+
+def is_led(where: str, url: str) -> bool:
+    found: bool = document(where, url, "status").get("coordinator", {}).get("presence") == "alive"
+    return found
+
+
+def test_who_watches_a_service_makes_no_request_of_its_own(
+    urls: list[str], asked: Counter[str], always_due: None
+) -> None:
+    """Every page of a database, a table and a log, again and again, each time rendered anew: all requests are
+    those of the threads that are there without anybody who watches."""
+    with in_service(urls) as where:
+        for url in urls:
+            until(partial(is_led, where, url))
+        begun = asked.copy()
+        paths = ["/", *(page_of(url, tab) for url in urls for tab in TABS)]
+        paths += [f"/api{page_of(url, part)}" for url in urls for part in ("status", "plan", "history")]
+        for _ in range(3):
+            for path in paths:
+                html = get(where, path)
+                assert "cannot be read" not in html, path
+        until(lambda: (asked - begun).total() > 100)  # the service goes on all the while
+    assert not [thread for thread in asked if "AnyIO" in thread or thread.startswith("lithify-web")]
+
+
+def test_with_a_hundred_who_watch_it_costs_the_same(tmp_path: Path, asked: Counter[str]) -> None:
+    """The same rounds over equal databases, with nobody and with a hundred looks after each."""
+
+    def requests(folder: Path, looks: int) -> int:
+        clock, config, shared = ManualClock(NOW_MS), settled(None), SharedReads("db", ManualClock(NOW_MS))
+        url = write_database(folder / "db")
+        dataset = wiring.open_dataset(url, config, shared=shared)
+        leadership = wiring.leadership(dataset)
+        watched = Dataset(url, config, through=partial(watching, shared=shared), commits=shared.newest)
+        coordinator = wiring.coordinator(dataset, config, lambda event: None)
+        asked.clear()
+        with leadership.acquire(take_over=True) as term:
+            coordinator.start(term)
+            for _ in range(5):
+                coordinator.tick()
+                shared.read_beside(dataset, wiring.commit_records(dataset))
+                with shown([url], open_dataset=lambda url: watched, clock=clock) as client:
+                    for _ in range(looks):
+                        clock.advance_s(60)
+                        for tab in TABS:
+                            assert client.get(page_of(url, tab)).status_code == 200
+        return asked.total()
+
+    assert requests(tmp_path / "one", looks=0) == requests(tmp_path / "two", looks=20) > 0
+
+
+def test_what_it_shows_is_what_the_commands_print(urls: list[str], always_due: None) -> None:
+    """After a commit of its own: by the lease that it holds, with what was committed, and who holds what."""
+    settings = {"slatedb.scheduler_options.min_compaction_sources": 3}
+    with in_service(urls, **settings) as where:
+        until(lambda: len(document(where, urls[0], "history").get("commits", ())) == 1)
+        for url in urls:
+            with lithify.open(url, settings=settings) as opened:
+                printed = {
+                    "status": opened.show_status,
+                    "plan": lambda opened=opened: opened.plan().shown,
+                    "history": opened.show_history,
+                }
+                for part, of in printed.items():
+                    until(
+                        lambda url=url, part=part, of=of: (  # type: ignore[misc]
+                            lasting(document(where, url, part)) == lasting(of().document)
+                        )
+                    )
+            assert is_led(where, url)
+
+
+def lasting(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what depends on when it is asked."""
+    passing = ("at_ms", "stall_ms", "pressure", "remaining_ms", "heartbeat_age_ms", "lease_ends_ms")
+    found = json.loads(json.dumps(document), object_hook=lambda d: {k: d[k] for k in d if k not in passing})
+    assert isinstance(found, dict)
+    return found
+
+
+def test_what_is_done_there_shows_at_once(tmp_path: Path) -> None:
+    """A cancellation is in the list of failures before the next round."""
+    url = write_database(tmp_path / "db")
+    config, clock = settled(None), SystemClock()
+    shared = SharedReads(url, clock)
+    dataset = wiring.open_dataset(url, config, shared=shared)
+    dataset.glance()
+
+    def acted_on(wanted: str) -> Dataset:
+        return Dataset(wanted, config, through=partial(sharing, shared=shared, clock=clock))
+
+    def watched(wanted: str) -> Dataset:
+        return Dataset(wanted, config, through=partial(watching, shared=shared), commits=shared.newest)
+
+    with shown([url], token=TOKEN, open_dataset=watched, acted_on=acted_on) as client:
+        headers = {**BEARER, **ORIGIN}
+        api = f"/api{page_of(url, '')}".rstrip("/")
+        (submitted,) = client.post(f"{api}/submit", json={}, headers=headers).json()["submitted"]
+        found = client.get(f"{api}/status", headers=headers).json()
+        assert [c["id"] for c in found["compactions"]] == [submitted]
+        client.post(f"{api}/cancel", json={"compactions": [submitted]}, headers=headers)
+        found = client.get(f"{api}/status", headers=headers).json()
+        assert (found["compactions"], [f["compaction"] for f in found["failures"]]) == ([], [submitted])
+        client.post(f"{api}/retry", json={"compactions": [submitted]}, headers=headers)
+        found = client.get(f"{api}/status", headers=headers).json()
+        assert (len(found["compactions"]), found["failures"]) == (1, [])
+
+
+def test_a_running_compaction_is_as_far_as_its_worker_has_looked(tmp_path: Path) -> None:
+    """Bytes that tasks report, ranges that are finished, since when, at what pace."""
+    url, clock, config = write_database(tmp_path / "db"), ManualClock(NOW_MS), settled(None)
+    shared = SharedReads(url, clock)
+    dataset = sharing(dataset_at(tmp_path / "db"), shared, clock)
+    watched = Dataset(
+        url, config, clock=clock, through=partial(watching, shared=shared), commits=shared.newest
+    )
+    with lithify.open(url, clock=clock) as opened:
+        (compaction,) = opened.submit(full=True).ids
+    dataset.glance()
+    dataset.update_ledger(lambda latest: transitions.schedule(latest, Ulid(compaction)))
+    dataset.update_ledger(lambda latest: transitions.claim(latest, Ulid(compaction), "w", clock.now_ms()))
+    clock.advance_s(10)
+    (found,) = watched.status().compactions
+    assert (found.state, found.worker, found.done_bytes, found.since_ms) == (State.RUNNING, "w", 0, NOW_MS)
+    ranges = tuple(RangeProgress(KeyRange(low, high)) for low, high in ((None, b"k10"), (b"k10", None)))
+    progress = Progress(ranges, horizon=1)
+    dataset.update_ledger(
+        lambda latest: transitions.heartbeat(latest, Ulid(compaction), "w", clock.now_ms(), progress)
+    )
+    moved = Movement(0, "w", NOW_MS, found.cost_bytes // 4, 0, clock.now_ms())
+    key = f"{dataset.paths.own_folder}/progress/{compaction}/0-x.json"
+    dataset.store.put(key, json.dumps(asdict(moved)).encode())
+    clock.advance_s(10)
+    (found,) = watched.status().compactions
+    assert found.done_bytes == 0, "nobody has looked"
+    dataset.journal.movements(Ulid(compaction))
+    (found,) = watched.status().compactions
+    assert found.done_bytes == found.cost_bytes // 4
+    assert [round(share, 2) for share in found.range_shares] == [0.5, 0.0]
+    assert found.bytes_per_s == round(found.done_bytes / 10)
+    dataset.journal.clear(Ulid(compaction))
+    (found,) = watched.status().compactions
+    assert found.done_bytes == 0
+
+
+def test_before_it_was_read_and_after_it_is_another_processs_that_is_said(tmp_path: Path) -> None:
+    url, clock = write_database(tmp_path / "db"), ManualClock(NOW_MS)
+    shared = SharedReads(url, clock)
+    watched = Dataset(url, settled(None), through=partial(watching, shared=shared))
+    with pytest.raises(StoreUnavailable, match="has not read it yet"):
+        watched.status()
+    sharing(dataset_at(tmp_path / "db"), shared, clock).glance()
+    assert watched.status().url.endswith(url)
+    shared.end("it is coordinated elsewhere")
+    with pytest.raises(StoreUnavailable, match="elsewhere"):
+        watched.status()
+
+
+def test_what_stands_beside_is_read_seldom(tmp_path: Path, asked: Counter[str]) -> None:
+    url, clock = write_database(tmp_path / "db"), ManualClock(NOW_MS)
+    shared = SharedReads(url, clock)
+    dataset = sharing(dataset_at(tmp_path / "db"), shared, clock)
+    records = wiring.commit_records(dataset)
+
+    def reads() -> int:
+        asked.clear()
+        shared.read_beside(dataset, records)
+        return asked.total()
+
+    assert reads() == 0, "nothing is known of it"
+    dataset.glance()
+    assert (reads() > 0, reads()) == (True, 0)
+    clock.advance_s(2 * BESIDE_S)
+    assert reads() == 0, "nothing has changed"
+    with open_db(tmp_path / "db") as database:
+        database.write_batch([Put(b"k", b"v")])
+        database.flush()
+    dataset.glance()
+    assert (reads() > 0, reads()) == (True, 0)
+    with open_db(tmp_path / "db") as database:
+        database.write_batch([Put(b"k", b"w")])
+        database.flush()
+    dataset.glance()
+    assert reads() == 0, "a moment ago"
+    clock.advance_s(BESIDE_S)
+    assert reads() > 0
+
+
+def test_pages_that_are_read_for_the_dashboard_cost_one_read_however_many_watch(
+    tmp_path: Path, asked: Counter[str]
+) -> None:
+    """`lithify web`: by requests of the store."""
+    url = write_database(tmp_path / "db")
+
+    def requests(viewers: int) -> int:
+        clock = ManualClock(NOW_MS)
+        with shown([url], clock=clock) as client:
+            asked.clear()
+            for _ in range(3):
+                for _ in range(viewers):
+                    for path in ("/", *(page_of(url, tab) for tab in TABS)):
+                        assert client.get(path).status_code == 200
+                clock.advance_s(60)
+        return asked.total()
+
+    assert requests(1) == requests(20) > 0
+    assert any("AnyIO" in thread for thread in asked), "what no thread of a service may be called"
