@@ -6,6 +6,7 @@ INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
 KAFKA := build/kafka
+BROKER := build/broker
 
 # The tests start hundreds of Python processes: what one has compiled the others need not compile again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,7 +26,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED) ## Make a database and a table with their own clients, compact them on Spark, read them back
 	$(BIN)/python -m demo
 
-test: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed ## Run the whole test suite
+test: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(INSTALLED) ## Lint, types and layering
@@ -48,6 +49,10 @@ $(SPARK35)/.installed: tests/judge/spark35.txt
 
 $(KAFKA)/.installed: tests/judge/kafka.txt | $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(KAFKA) --requirement $<
+	touch $@
+
+$(BROKER)/.installed: tests/judge/broker.txt | $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(BROKER) --requirement $<
 	touch $@
 
 simulate: $(INSTALLED) ## Play 10,000 seeds of each world of the simulator; a failing one says how to replay it

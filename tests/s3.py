@@ -71,7 +71,7 @@ class S3:
 
 
 @contextmanager
-def serve_s3() -> Iterator[S3]:
+def serve_s3(*, whole_seconds: bool = False) -> Iterator[S3]:
     """A server on a free port of the loopback interface."""
-    with S3Server() as server:
+    with S3Server(whole_seconds=whole_seconds) as server:
         yield S3(server)

@@ -5,7 +5,15 @@ import java.io.EOFException;
 import java.io.File;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Collections;
 import java.util.Iterator;
+import java.util.List;
+import java.util.Properties;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.compress.*;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
@@ -63,7 +71,51 @@ public class KafkaJudge {
         if (operation.equals("seek")) {
             return seek(first, new String(second, StandardCharsets.UTF_8).split("\n"));
         }
+        if (operation.equals("consume")) {
+            String text = new String(first, StandardCharsets.UTF_8);
+            return consume(text.split("\n"), new String(second, StandardCharsets.UTF_8).split("\n"));
+        }
         throw new IllegalArgumentException(operation);
+    }
+
+    /**
+     * What a consumer gets from a broker. Lines of the question: servers, topic, isolation level, and the offset at
+     * which to stop; lines of starts: offsets. For each start a line: the first and the last offset the broker
+     * tells, where the consumer stands in the end, and the offsets it was given.
+     */
+    static byte[] consume(String[] question, String[] starts) {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", question[0]);
+        settings.put("isolation.level", question[2]);
+        settings.put("enable.auto.commit", "false");
+        settings.put("key.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer");
+        settings.put("value.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer");
+        long stop = Long.parseLong(question[3]);
+        TopicPartition partition = new TopicPartition(question[1], 0);
+        KafkaConsumer consumer = new KafkaConsumer(settings);
+        StringBuilder text = new StringBuilder();
+        try {
+            consumer.assign(Collections.singletonList(partition));
+            List partitions = Collections.singletonList(partition);
+            Object earliest = consumer.beginningOffsets(partitions).get(partition);
+            Object latest = consumer.endOffsets(partitions).get(partition);
+            for (int i = 0; i < starts.length; i++) {
+                consumer.seek(partition, Long.parseLong(starts[i]));
+                StringBuilder offsets = new StringBuilder();
+                long patience = System.currentTimeMillis() + 10000;
+                while (consumer.position(partition) < stop && System.currentTimeMillis() < patience) {
+                    Iterator records = ((ConsumerRecords) consumer.poll(Duration.ofMillis(200))).iterator();
+                    while (records.hasNext()) {
+                        offsets.append(' ').append(((ConsumerRecord) records.next()).offset());
+                    }
+                }
+                text.append(earliest).append(' ').append(latest).append(' ');
+                text.append(consumer.position(partition)).append(offsets).append('\n');
+            }
+        } finally {
+            consumer.close();
+        }
+        return text.toString().getBytes(StandardCharsets.UTF_8);
     }
 
     /**

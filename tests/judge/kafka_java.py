@@ -64,6 +64,12 @@ class KafkaJava:
         """Where a broker finds offsets and times in a segment; see `KafkaJudge.seek`."""
         return self._ask("seek", log, "\n".join(questions).encode()).decode().splitlines()
 
+    def consume(self, question: Iterable[str], starts: Iterable[int]) -> list[list[int]]:
+        """What a consumer gets from a broker; see `KafkaJudge.consume`."""
+        asked = "\n".join(question).encode(), "\n".join(map(str, starts)).encode()
+        lines = self._ask("consume", *asked).decode().splitlines()
+        return [[int(number) for number in line.split()] for line in lines]
+
     def close(self) -> None:
         """End the process, if there is one."""
         if self._process is not None:

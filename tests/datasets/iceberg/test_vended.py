@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.table import Table
 
 from lithify.datasets.iceberg.catalogs import open_catalog, open_place
-from lithify.datasets.iceberg.stored_files import StoredFile
+from lithify.datasets.iceberg.stored_files import Lent, StoredFile
 from lithify.datasets.iceberg.vended import (
     ASK_AGAIN_S,
     AZURE,
@@ -182,6 +182,51 @@ def test_a_token_for_google_that_is_given_is_shown() -> None:
         with pytest.raises(ObjectNotFound):
             store.head("root/x")
     assert shown == ["given"]
+
+
+OWN, OTHER = "own.dfs.core.windows.net", "other.dfs.core.windows.net"
+
+
+@pytest.mark.parametrize("names", [(OTHER, OWN), (OWN, OTHER), ("other", "own"), ("", "own")])
+def test_of_tokens_for_accounts_of_azure_that_for_the_own_is_shown(names: tuple[str, str]) -> None:
+    with tokens_of_requests() as (endpoint, shown):
+        properties = {
+            **{f"adls.sas-token.{name}".rstrip("."): f"sig={name.partition('.')[0]}" for name in names},
+            "adls.account-name": "own",
+            "adls.blob-storage-authority": urlsplit(endpoint).netloc,
+            "adls.blob-storage-scheme": "http",
+            "allow_http": "true",
+        }
+        store, _ = open_place(f"abfss://data@{OWN}/root", properties)
+        with pytest.raises(ObjectNotFound):
+            store.head("root/x")
+        lent = Lent()
+        lent.lend(store, properties)
+        file = lent.file(f"abfss://data@{OWN}/root/metadata/x.avro", properties)
+        assert file is not None, "PyArrow asks for another container"
+        assert not file.exists()
+        assert lent.file(f"abfss://data@{OTHER}/root/metadata/x.avro", properties) is None
+    assert shown == ["own", "own"]
+
+
+def test_a_token_for_the_own_account_is_asked_for_again() -> None:
+    clock, catalog = ManualClock(), FakeCatalog()
+    ends_ms = clock.now_ms() + 3_600_000
+    catalog.more = {f"adls.sas-token.{OTHER}": "sig=other", f"adls.sas-token.{OWN}": "sig=own"}
+    catalog.more[f"adls.sas-token-expires-at-ms.{OWN}"] = str(ends_ms)
+    credentials = VendedCredentials(
+        catalog,  # type: ignore[arg-type]
+        NAME,
+        catalog.properties(),
+        AZURE,
+        clock,
+        location=f"abfss://data@{OWN}/root",
+    )
+    for _ in range(2):
+        found = credentials()
+        assert found["sas_token"] == "sig=own"
+        assert ends_in_s(found, clock) == 3600
+    assert catalog.asked == 1
 
 
 @pytest.fixture

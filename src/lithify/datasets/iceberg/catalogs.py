@@ -24,6 +24,7 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.table import Table
 from pyiceberg.typedef import Properties
 
+from lithify.datasets.iceberg.azure_accounts import of_account
 from lithify.datasets.iceberg.catalog_requests import asked_catalog, catalog_url, opened
 from lithify.datasets.iceberg.errors import said
 from lithify.datasets.iceberg.fileio import forget_metadata, lend, let_wait, waiting_of
@@ -240,6 +241,7 @@ def store_options(location: str, properties: Properties) -> dict[str, str]:
     prefix = _PREFIXES.get(urlsplit(location).scheme)
     if prefix is None:
         return {}
+    properties = of_account(location, properties)
 
     def value(key: str) -> str | None:
         found = properties.get(key) or properties.get(_FALLBACKS.get(key, ""))

@@ -31,6 +31,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.io import InputFile, OutputFile
 
+from lithify.datasets.iceberg.azure_accounts import account_of
 from lithify.datasets.iceberg.streams import RandomReads, SequentialWrites
 from lithify.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
 from lithify.store.keys import check_key
@@ -52,7 +53,7 @@ _LASTING = (".json",)
 """What is worth remembering when it was read; of manifests the entries are kept (`listing`)."""
 _MAGIC = (b"PAR1", b"PARE")
 _SCHEMES = ("s3://", "s3a://", "s3n://")
-_CREDENTIALS = ("s3.", "client.")
+_CREDENTIALS = ("s3.", "client.", "adls.")
 _ROLES = ("s3.role-arn", "client.role-arn")
 
 
@@ -93,7 +94,9 @@ class Recent:
 
 
 class Lent:
-    """The stores on S3 in which files of tables are reached, by their root and by how they are reached."""
+    """The stores in which files of tables are reached, by their root and by how they are reached: those on
+    S3, and those on Azure that are named with their account, which PyArrow takes for a part of the container.
+    """
 
     def __init__(self) -> None:
         self._stores: OrderedDict[tuple[str, frozenset[tuple[str, Any]]], ObjectStore] = OrderedDict()
@@ -101,9 +104,10 @@ class Lent:
         self.recent = Recent()
 
     def lend(self, store: ObjectStore, properties: Mapping[str, Any]) -> None:
-        """Files that are reached with the same properties go there from now on. Other stores than S3 are
-        left alone, and so is where PyArrow takes another role."""
-        if store.url.startswith(_SCHEMES) and not any(name in properties for name in _ROLES):
+        """Files that are reached with the same properties go there from now on. Other stores are left alone,
+        and so is where PyArrow takes another role."""
+        is_meant = store.url.startswith(_SCHEMES) or account_of(store.url) is not None
+        if is_meant and not any(name in properties for name in _ROLES):
             key = store.url.rstrip("/"), _credentials(properties)
             with self._lock:
                 self._stores[key] = store

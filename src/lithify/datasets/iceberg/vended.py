@@ -10,7 +10,7 @@
 |--------|----------------------------------------------------------------|----------------------------------|
 | S3     | `s3.access-key-id`, `s3.secret-access-key`, `s3.session-token` | `s3.session-token-expires-at-ms` |
 | Google | `gcs.oauth2.token`                                             | `gcs.oauth2.token-expires-at`    |
-| Azure  | `adls.sas-token`                                               | `adls.sas-token-expires-at-ms`   |
+| Azure  | `adls.sas-token`, perhaps for an account (`azure_accounts`)    | `adls.sas-token-expires-at-ms`   |
 
 Only of REST catalogs, whose answer has the table's metadata in it: another would read them by the very store
 that waits for its credentials.
@@ -30,6 +30,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
 from lithify.clock import Clock, SystemClock
+from lithify.datasets.iceberg.azure_accounts import ENDS, TOKEN, of_account
 from lithify.datasets.iceberg.errors import said
 
 ASK_AGAIN_S = 15 * 60
@@ -58,7 +59,7 @@ S3 = Vending(
     "s3.session-token-expires-at-ms",
 )
 GOOGLE = Vending({"gcs.oauth2.token": "token"}, "gcs.oauth2.token-expires-at")
-AZURE = Vending({"adls.sas-token": "sas_token"}, "adls.sas-token-expires-at-ms")
+AZURE = Vending({TOKEN: "sas_token"}, ENDS)
 _BY_SCHEME = {
     **dict.fromkeys(("s3", "s3a", "s3n"), S3),
     "gs": GOOGLE,
@@ -78,14 +79,17 @@ class VendedCredentials:
         properties: Mapping[str, Any],
         vending: Vending = S3,
         clock: Clock | None = None,
+        *,
+        location: str = "",
     ) -> None:
-        """`properties` are those that the table was loaded with a moment ago."""
+        """`properties` are those that the table at this location was loaded with a moment ago."""
         self._catalog = catalog
         self._identifier = identifier
         self._vending = vending
         self._clock = clock if clock is not None else SystemClock()
         self._lock = threading.Lock()
-        self._properties = properties
+        self._location = location
+        self._properties = of_account(location, properties)
         self._is_fresh = True
 
     def __call__(self) -> Any:
@@ -94,7 +98,8 @@ class VendedCredentials:
             again_s = ASK_AGAIN_S
             if not self._is_fresh:
                 try:
-                    self._properties = self._catalog.load_table(self._identifier).io.properties
+                    given = self._catalog.load_table(self._identifier).io.properties
+                    self._properties = of_account(self._location, given)
                 except Exception as error:  # whatever a catalog may answer; those at hand may do for a while
                     again_s = RETRY_S
                     _log.warning(
@@ -106,13 +111,13 @@ class VendedCredentials:
             ends_ms = self._clock.now_ms() + again_s * 1000
             if again_s == ASK_AGAIN_S:
                 ends_ms = _ends_ms(self._properties, self._vending) or ends_ms
-            given = {field: str(self._properties.get(name)) for name, field in self._vending.names.items()}
-            return {**given, "expires_at": datetime.fromtimestamp(ends_ms / 1000, UTC)}
+            current = {field: str(self._properties.get(name)) for name, field in self._vending.names.items()}
+            return {**current, "expires_at": datetime.fromtimestamp(ends_ms / 1000, UTC)}
 
 
 def vended(table: Table) -> VendedCredentials | None:
     """The credentials of a table that was just loaded; `None` where they are not vended."""
-    given, own = table.io.properties, table.catalog.properties
+    given, own = of_account(table.location(), table.io.properties), table.catalog.properties
     vending = _BY_SCHEME.get(table.location().partition("://")[0])
     if vending is None or not isinstance(table.catalog, RestCatalog):
         return None
@@ -120,7 +125,7 @@ def vended(table: Table) -> VendedCredentials | None:
         return None
     if all(given.get(name) == own.get(name) for name in vending.names):
         return None
-    return VendedCredentials(table.catalog, table.name(), given, vending)
+    return VendedCredentials(table.catalog, table.name(), given, vending, location=table.location())
 
 
 def _ends_ms(properties: Mapping[str, Any], vending: Vending) -> int | None:

@@ -38,8 +38,9 @@ _DEFAULT_TYPE = "binary/octet-stream"
 class Operations:
     """Everything S3 can be asked, on `buckets`."""
 
-    def __init__(self, buckets: Buckets) -> None:
+    def __init__(self, buckets: Buckets, *, whole_seconds: bool = False) -> None:
         self._buckets = buckets
+        self._listed_ms = 1000 if whole_seconds else 1
         self._by_operation: dict[Operation, Callable[[Request], Answer]] = {
             Operation.GET: self._get,
             Operation.HEAD: self._head,
@@ -136,7 +137,8 @@ class Operations:
         if page.token is not None:
             parts += [f"<NextContinuationToken>{page.token}</NextContinuationToken>"]
         parts += [
-            f"<Contents><Key>{coded(key)}</Key><LastModified>{_iso(stored.modified_s)}</LastModified>"
+            f"<Contents><Key>{coded(key)}</Key>"
+            f"<LastModified>{_iso(stored.modified_s, self._listed_ms)}</LastModified>"
             f"<ETag>{escape(stored.etag)}</ETag><Size>{stored.size}</Size>"
             "<StorageClass>STANDARD</StorageClass></Contents>"
             for key, stored in page.objects
@@ -319,8 +321,8 @@ def _http_date(seconds: int) -> str:
     return formatdate(seconds, usegmt=True)
 
 
-def _iso(seconds: float) -> str:
-    milliseconds = int(seconds * 1000)
+def _iso(seconds: float, unit_ms: int = 1) -> str:
+    milliseconds = int(seconds * 1000) // unit_ms * unit_ms
     return (
         time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000)) + f".{milliseconds % 1000:03d}Z"
     )

@@ -25,14 +25,22 @@ ResultT = TypeVar("ResultT")
 
 class S3Server:
     """An S3 in memory, from `with` to its end. `seed` is that of the weather's chance.
+    With `whole_seconds` it lists times as AWS does, without milliseconds.
 
     `OSError` if `port` of `host` is taken; port 0 takes a free one.
     """
 
     def __init__(
-        self, weather: Weather | None = None, *, seed: int = 0, host: str = "127.0.0.1", port: int = 0
+        self,
+        weather: Weather | None = None,
+        *,
+        seed: int = 0,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        whole_seconds: bool = False,
     ) -> None:
-        self._site = Site(weather if weather is not None else Weather(), seed)
+        weather = weather if weather is not None else Weather()
+        self._site = Site(weather, seed, whole_seconds=whole_seconds)
         self._host, self._port = host, port
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="s3", daemon=True)

@@ -20,12 +20,14 @@ from lithify.testing.s3.weather import Weather
 
 class Site:
     """The state of a server. `seed` is that of its chance, and large bodies are kept in files of `folder` if
-    there is one."""
+    there is one. With `whole_seconds` it lists times as AWS does."""
 
-    def __init__(self, weather: Weather, seed: int, folder: Path | None = None) -> None:
+    def __init__(
+        self, weather: Weather, seed: int, folder: Path | None = None, *, whole_seconds: bool = False
+    ) -> None:
         self.bodies = Bodies(folder)
         self.buckets = Buckets()
-        self.operations = Operations(self.buckets)
+        self.operations = Operations(self.buckets, whole_seconds=whole_seconds)
         self.weather = weather
         self.rng = random.Random(seed)
         self.log: list[LoggedRequest] = []
