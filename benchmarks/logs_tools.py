@@ -19,9 +19,10 @@ import itertools
 import json
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -63,7 +64,7 @@ def _kept(found: RecordBatches, dead: Offsets) -> memoryview:
     return filtered(found, retention(found, what, rules, empty, here, NO_OFFSETS))
 
 
-def rewrite(folder: Path) -> dict[str, float]:
+def rewrite(folder: Path) -> dict[str, Any]:
     """Filter all that is dead out."""
     dead = np.fromfile(folder / DEAD, "<i8").astype(np.int64)
     crc = 0
@@ -77,7 +78,7 @@ def rewrite(folder: Path) -> dict[str, float]:
     return {"records": records, "wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "bytes": written, "crc": crc}
 
 
-def decode_all(folder: Path) -> dict[str, float]:
+def decode_all(folder: Path) -> dict[str, Any]:
     """Read every record, checksums included."""
     next(_decoded(folder))
     watch, records = Stopwatch(), 0
@@ -86,7 +87,7 @@ def decode_all(folder: Path) -> dict[str, float]:
     return {"records": records, "cpu_s": watch.read().cpu_s}
 
 
-def decode_aiokafka(folder: Path) -> dict[str, float]:
+def decode_aiokafka(folder: Path) -> dict[str, Any]:
     """The same with aiokafka, whose records are objects."""
     store, root = open_store(str(folder / PARTITION))
     segments = read_folder(store, root).segments
@@ -101,7 +102,7 @@ def decode_aiokafka(folder: Path) -> dict[str, float]:
     return {"records": records, "cpu_s": watch.read().cpu_s}
 
 
-def whole_round(folder: Path, out: Path) -> dict[str, object]:
+def whole_round(folder: Path, out: Path) -> dict[str, Any]:
     """Index, match, rewrite, and publish, as the tasks of a round do it; how much each step read."""
     next(_decoded(folder))
     source, target = (open_store(str(path)) for path in (folder / PARTITION, out))
@@ -110,7 +111,7 @@ def whole_round(folder: Path, out: Path) -> dict[str, object]:
     )
     log_bytes = sum(s.size_bytes for s in dataset.snapshot().partitions[PARTITION].segments)
     watch, read, seconds = Stopwatch(), {}, {}
-    for step in Step:
+    for step in (Step.INDEX, Step.MATCH, Step.REWRITE):
         began = watch.read()
         (proposal,) = dataset.propose(dataset.snapshot(), Ledger(), full=True).proposals
         assert proposal.spec.step is step
@@ -135,7 +136,7 @@ def whole_round(folder: Path, out: Path) -> dict[str, object]:
     }
 
 
-def plain(folder: Path, out: Path) -> dict[str, object]:
+def plain(folder: Path, out: Path) -> dict[str, Any]:
     """As one would write it: a dict from keys to offsets, then all is read again and what stays is written.
     The newest segment stays as it is, as everywhere."""
     store, root = open_store(str(folder / PARTITION))
@@ -170,7 +171,7 @@ def _plain_batch(base_offset: int, kept: list[object]) -> bytes:
     return bytes(data)
 
 
-JOBS = {
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     "rewrite": rewrite,
     "decode": decode_all,
     "decode-aiokafka": decode_aiokafka,

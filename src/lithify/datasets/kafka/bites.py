@@ -34,14 +34,14 @@ def decoded(
 
 
 def _end_of(data: memoryview, start: int, bite_bytes: int) -> int:
-    """Where the bite ends that begins here. What can be no batch is in it, for who decodes it to refuse."""
+    """Where the bite ends that begins here. What can be no batch is alone, for who decodes it to refuse."""
     end = start
     while end + UNCOUNTED_BYTES <= len(data):
         at = end + LENGTH_AT
         size = UNCOUNTED_BYTES + int.from_bytes(data[at : at + 4], signed=True)
         if size < HEADER_BYTES or end + size > len(data):
-            return len(data)
+            break
         if end > start and end + size - start > bite_bytes:
             return end
         end += size
-    return len(data)
+    return end if end > start else len(data)
