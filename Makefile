@@ -60,6 +60,7 @@ simulate: $(INSTALLED) ## Play 10,000 seeds of each world of the simulator; a fa
 	$(BIN)/python -m lithify.testing.simulation --world several --seeds 1..10000 --jobs 2
 	$(BIN)/python -m lithify.testing.simulation --world history --seeds 1..10000 --jobs 2
 	$(BIN)/python -m lithify.testing.simulation --world groups --seeds 1..10000 --jobs 2
+	$(BIN)/python -m lithify.testing.simulation --world fleet --seeds 1..10000 --jobs 2
 	$(BIN)/python -m tests.planning.fleet.playing --seeds 2000 --jobs 2
 	$(BIN)/python -m tests.testing.simulation.matrix
 

@@ -11,9 +11,10 @@
 5. Compactors of Iceberg tables beside each other, on disk (`benchmarks.iceberg`) and over S3
    (`benchmarks.iceberg_s3`).
 6. Expiry, manifests and planning of tables with a long history, at scale (`benchmarks.history`).
-7. Keyed logs in Kafka's format beside Kafka's own record filter, aiokafka and a plain compactor
+7. The first page of a large fleet's dashboard, and its memory (`benchmarks.dashboard`).
+8. Keyed logs in Kafka's format beside Kafka's own record filter, aiokafka and a plain compactor
    (`benchmarks.logs`).
-8. Report medians. The exit code is 0 even when a target is missed: the report says so.
+9. Report medians. The exit code is 0 even when a target is missed: the report says so.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from benchmarks import history, iceberg, iceberg_s3, logs, report, s3, service_report
+from benchmarks import dashboard, history, iceberg, iceberg_s3, logs, report, s3, service_report
 from benchmarks.cases import CASES, Case
 from benchmarks.child import Cost, cost_of_cp
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
@@ -95,7 +96,7 @@ def main() -> None:
         prog="python -m benchmarks", description="Lithify beside SlateDB's compactor."
     )
     parts = [*(case.name for case in CASES), SERVICE, *s3.NAMES, iceberg.NAME, iceberg_s3.NAME]
-    parts += [history.NAME, logs.NAME]
+    parts += [history.NAME, dashboard.NAME, logs.NAME]
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the data, to try things out")
     parser.add_argument("--only", action="append", choices=parts, metavar="PART")
@@ -134,6 +135,9 @@ def main() -> None:
     histories = None
     if arguments.only is None or history.NAME in arguments.only:
         histories = history.measure(arguments.cache.absolute(), arguments.scale, console)
+    shown = None
+    if arguments.only is None or dashboard.NAME in arguments.only:
+        shown = dashboard.measure(arguments.cache.absolute(), arguments.repetitions, console)
     keyed_logs = None
     if arguments.only is None or logs.NAME in arguments.only:
         keyed_logs = logs.measure(arguments.cache.absolute(), arguments.scale, console)
@@ -156,6 +160,9 @@ def main() -> None:
     if histories is not None:
         history.print_tables(console, histories)
         results[history.NAME] = histories.to_json()
+    if shown is not None:
+        dashboard.print_tables(console, shown)
+        results[dashboard.NAME] = shown.to_json()
     if keyed_logs is not None:
         logs.print_tables(console, keyed_logs)
         results[logs.NAME] = keyed_logs.to_json()

@@ -13,6 +13,7 @@ import pytest
 from lithify import events
 from lithify.errors import Refused, StoreError
 from lithify.fleet import catalog_changes as changes
+from lithify.fleet.catalog import QueueState
 from lithify.fleet.catalog_history import KEEP_MS, Ended
 from lithify.fleet.members import FORGOTTEN_AFTER_MS, Member, Role
 from lithify.testing import FaultyStore
@@ -66,6 +67,18 @@ def test_what_nobody_needs_goes_after_a_day(world: World) -> None:
     assert world.files.catalog.read().number == 5
     assert world.files.history.run().reason is Reason.NOTHING_TO_DO
     assert change(world) == 6
+
+
+def test_who_has_not_looked_for_long_changes_the_latest(world: World) -> None:
+    """Also where nothing would have to change in what it had seen, of which nobody can tell any more."""
+    sleeper = world.process()
+    queue_id = sleeper.catalog.read().catalog.queues[0].id
+    world.files.catalog.update(lambda catalog: changes.pause_queue(catalog, queue_id))
+    needs(world, "keeper-1", change(world, 3))
+    later(world)
+    world.files.history.run()
+    sleeper.catalog.update(lambda catalog: changes.resume_queue(catalog, queue_id))
+    assert world.files.catalog.read().catalog.queues[0].state is QueueState.ACTIVE
 
 
 def test_what_was_the_newest_within_a_day_stays(world: World) -> None:

@@ -14,7 +14,9 @@ from lithify.coordination.leadership import Leadership
 from lithify.errors import CorruptObject, DatasetNotFound, StoreError
 from lithify.fleet import catalog_changes as changes
 from lithify.fleet.catalog import Coordinates, Rule
+from lithify.fleet.members import FORGOTTEN_AFTER_MS
 from lithify.fleet.status import fleet_status
+from lithify.planning.fleet.hints import Hint
 from lithify.service.coordinator import Coordinator
 from tests.fleet.playing import ALL, Play, play, url_of
 
@@ -352,6 +354,23 @@ def test_the_fleets_own_hints_may_be_lost_at_any_time(world: Play) -> None:
     world.run(400, lose)
     assert set(world.texts().values()) == {1}
     assert world.committed() == {url_of(f"d{n}"): 1 for n in range(12)}
+
+
+def test_what_a_dead_keeper_left_goes_though_its_object_was_lost(world: Play) -> None:
+    world.dataset("a", 5)
+    first = world.keeper()
+    world.crew(slots=1, stepped=True).close()
+    world.run(90)
+    queue_id = world.files.catalog.read().catalog.queues[0].id
+    hint = Hint(url_of("a"), "01HF7YATZ8R1RWQ3926H4NHA1C", 0, 1.0, 1, 0)
+    world.files.boards.write(queue_id, first.name, [hint])
+    assert first.name in world.files.memory.members()
+    world.keepers.remove(first)
+    world.files.members.leave(first.name)
+    second = world.keeper()
+    world.run(FORGOTTEN_AFTER_MS // 1000 + 400)
+    assert world.files.boards.read(queue_id) == ()
+    assert world.files.memory.members() == (second.name,)
 
 
 def test_every_request_may_fail_or_only_seem_to() -> None:

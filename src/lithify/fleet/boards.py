@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -82,6 +82,12 @@ class BoardFiles:
         gone = set(members)
         for meta in self._store.list(self._folder):
             if _member_of(meta.key) in gone:
+                self._store.delete(meta.key)
+
+    def forget_strangers(self, known: Collection[str], before_ms: int) -> None:
+        """Delete boards of whoever is not known as a member, that were written before that time."""
+        for meta in self._store.list(self._folder):
+            if meta.last_modified_ms < before_ms and _member_of(meta.key) not in known:
                 self._store.delete(meta.key)
 
     def _key(self, queue_id: str, member: str) -> str:

@@ -79,6 +79,9 @@ class CatalogFiles:
             new = change(now)
             return encode(new) if new != now else None
 
+        # For who has not looked for so long that what it had seen is gone: else what it takes for the latest
+        # may have nothing to change.
+        self.versions.confirmed()
         return self._published(self.versions.update(apply, self._clock, self._rng))
 
     def _published(self, version: Version | None) -> Numbered:

@@ -14,7 +14,8 @@ Each `tick`:
    queue that is paused admits nothing; one that drains or is gone is nobody's, so its wants go to the next.
 5. What may be claimed stands on its boards, which are written when they have changed, and the bell is rung
    for those whom something new is for.
-6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog_history`).
+6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog_history`), and
+   what members left whose object was lost.
 7. Garbage of what it committed is collected `COLLECT_AFTER_S` after the last commit, or an hour after the
    first one where commits never end.
 
@@ -596,7 +597,16 @@ class Keeper:
             self._times.truncated_s = float("-inf")
         elif now_s - self._times.truncated_s >= RUN_EVERY_S:
             self._times.truncated_s = now_s
+            self._forget_strangers()
             self.truncation = self._files.history.run()
+
+    def _forget_strangers(self) -> None:
+        """Delete what members left whose own object was lost, so that nobody can tell when they died."""
+        listed = self._files.members.listed()
+        before_ms = max((seen.last_ms for seen in listed), default=0) - FORGOTTEN_AFTER_MS
+        known = {seen.name for seen in listed}
+        self._files.boards.forget_strangers(known, before_ms)
+        self._files.memory.forget_strangers(known, before_ms)
 
     def _known(self) -> dict[str, Known]:
         return {url: watched.known for url, watched in self._watched.items()}

@@ -7,7 +7,7 @@ found. Times are wall-clock milliseconds of the keeper; nothing but cadence depe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,13 @@ class MemoryFiles:
     def forget(self, member: str) -> None:
         """It is not needed any more."""
         self._store.delete(self._key(member))
+
+    def forget_strangers(self, known: Collection[str], before_ms: int) -> None:
+        """Delete memories of whoever is not known as a member, that were written before that time."""
+        for meta in self._store.list(self._folder):
+            name = meta.key.rpartition("/")[2].removesuffix(_SUFFIX)
+            if meta.last_modified_ms < before_ms and name not in known:
+                self._store.delete(meta.key)
 
     def _key(self, member: str) -> str:
         return join(self._folder, f"{member}{_SUFFIX}")

@@ -22,7 +22,9 @@ from lithify.web.readers import Part, Readers, Seen, Source
 PER_PAGE = 100
 MAX_QUERY_CHARS = 200
 FIRST_PATIENCE_S = 0.1
-"""How long a page of many waits for what was never read; it shows what is there and goes on by itself."""
+"""How long the list of a few waits for what was never read; it shows what is there and goes on by itself. One
+of more than `FEW` does not wait: what is read meanwhile would take the time that it is drawn in."""
+FEW = 8
 PATIENCE_S = 5.0
 TABS: Mapping[str, tuple[str, tuple[Part, ...]]] = {
     "": ("Dataset", (STATUS, PLAN)),
@@ -126,7 +128,8 @@ class Dashboard:
     def wanted_of_list(self, listed: Listed) -> Wanted:
         """For a page of the list."""
         sources = [self.source(url) for url in listed.urls]
-        return Wanted([(s, part) for part in (STATUS, LAST) for s in sources], FIRST_PATIENCE_S)
+        patience_s = FIRST_PATIENCE_S if len(sources) <= FEW else 0.0
+        return Wanted([(s, part) for part in (STATUS, LAST) for s in sources], patience_s)
 
     def wanted_of_dataset(self, url: str, tab: str) -> Wanted:
         """For a page of one dataset."""

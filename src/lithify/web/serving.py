@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify import client
@@ -83,6 +84,7 @@ def served(
 ) -> Iterator[str]:
     """Serve them until the end of the block; where. With a `source`, nothing is read but by that."""
     check(config)
+    import_module("lithify.web.app")  # else the first page would wait for that
     make = partial(_application, urls, fleet, config, source)
     port = DEFAULT_PORT if config.web.port is None else config.web.port
     with serving(make, config.web.host, port) as where:

@@ -124,7 +124,7 @@ def reader(address: str, isolation: str = "read_uncommitted") -> Iterator[ReadFr
     def read_from(start: int) -> tuple[list[Row], int]:
         consumer.assign([kafka.TopicPartition(TOPIC, 0, start)])
         rows: list[Row] = []
-        for _ in range(2000):
+        for _ in range(200_000):
             message = consumer.poll(20)
             assert message is not None, f"nothing more comes behind {rows[-1:]}"
             if message.error() is None:

@@ -16,12 +16,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from lithify.testing.simulation import groups, history, several, simulate
-from lithify.testing.simulation.__main__ import DATABASE, GROUPS, HISTORY, SEVERAL
+from lithify.testing.simulation import fleet, groups, history, several, simulate
+from lithify.testing.simulation.__main__ import DATABASE, FLEET, GROUPS, HISTORY, SEVERAL
 from lithify.testing.simulation.core.outcome import Outcome
-from tests.planning.fleet import mutants as fleet_mutants
-from tests.planning.fleet import playing as fleet
-from tests.testing.simulation import groups_mutants, history_mutants, mutants, several_mutants
+from tests.planning.fleet import mutants as rules_mutants
+from tests.planning.fleet import playing as fleet_rules
+from tests.testing.simulation import fleet_mutants, groups_mutants, history_mutants, mutants, several_mutants
 from tests.testing.simulation.mutants import FIRST_SEED, Mutant
 from tests.testing.simulation.playing import MUTANT_SEEDS
 
@@ -31,7 +31,8 @@ WORLDS: Mapping[str, tuple[Sequence[Mutant], Simulate, int]] = {
     SEVERAL: (several_mutants.MUTANTS, several.simulate, FIRST_SEED),
     HISTORY: (history_mutants.MUTANTS, history.simulate, FIRST_SEED),
     GROUPS: (groups_mutants.MUTANTS, groups.simulate, FIRST_SEED),
-    "fleet": (fleet_mutants.MUTANTS, fleet.simulate, fleet_mutants.FIRST_SEED),
+    FLEET: (fleet_mutants.MUTANTS, fleet.simulate, FIRST_SEED),
+    "fleet rules": (rules_mutants.MUTANTS, fleet_rules.simulate, rules_mutants.FIRST_SEED),
 }
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -150,16 +151,19 @@ class _Publication:
         self._stand_still()
         manifests = (Manifest.decode(self._own.get(key), key) for key in self._task.manifests)
         planned = [one for manifest in manifests for one in manifest.objects]
-        listed = {base_of(meta.key): meta for meta in self._listed()}
-        to_do, changed = self._judge(planned, listed)
-        if changed:
+        try:
+            to_do, changed = self._judge(planned)
+            if changed:
+                raise Changed(changed[0])
+            self._delete(one for one in to_do if one.action is Action.LEFTOVER)
+            for one in to_do:
+                if one.action is Action.PUT:
+                    self._put(one)
+            self._delete(one for one in to_do if one.action is Action.DELETE)
+        except Changed:
+            to_do, _ = self._judge(planned)
             self._delete(_covered(planned, to_do))
-            raise Changed(changed[0])
-        self._delete(one for one in to_do if one.action is Action.LEFTOVER)
-        for one in to_do:
-            if one.action is Action.PUT:
-                self._put(one)
-        self._delete(one for one in to_do if one.action is Action.DELETE)
+            raise
         return self._put_times_right()
 
     # Looking
@@ -209,10 +213,9 @@ class _Publication:
             "What was begun goes on then"
         )
 
-    def _judge(
-        self, planned: Sequence[Planned], listed: Mapping[int, ObjectMeta]
-    ) -> tuple[list[Planned], list[str]]:
+    def _judge(self, planned: Sequence[Planned]) -> tuple[list[Planned], list[str]]:
         """What is left to do, and what is not as it was planned."""
+        listed = {base_of(meta.key): meta for meta in self._listed()}
         if not planned:
             return [], []
         last, known = planned[-1].base_offset, {one.base_offset for one in planned}
@@ -291,7 +294,8 @@ class _Publication:
         """Put it again as it is."""
         data, meta = self._store.get_with_meta(key)
         assert meta.etag is not None, key
-        self._store.replace(key, data, meta.etag)
+        with suppress(PreconditionFailed):  # an answer was lost, or it is new already: times are listed again
+            self._store.replace(key, data, meta.etag)
         self._movements.moved(len(data), len(data))
 
     def _listed(self) -> list[ObjectMeta]:

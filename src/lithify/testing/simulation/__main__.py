@@ -5,6 +5,7 @@
     python -m lithify.testing.simulation --world several --seeds 1..10000 --jobs 2
     python -m lithify.testing.simulation --world history --seeds 1..10000 --jobs 2
     python -m lithify.testing.simulation --world groups --seeds 1..10000 --jobs 2
+    python -m lithify.testing.simulation --world fleet --seeds 1..10000 --jobs 2
 
 Exit code 0: no violation; 1: at least one, each with the command that replays it.
 """
@@ -24,8 +25,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lithify.testing.simulation import coverage, groups, history, several
+from lithify.testing.simulation import coverage, fleet, groups, history, several
 from lithify.testing.simulation.core.outcome import Outcome
+from lithify.testing.simulation.fleet import coverage as fleet_coverage
 from lithify.testing.simulation.groups import coverage as groups_coverage
 from lithify.testing.simulation.history import coverage as history_coverage
 from lithify.testing.simulation.several import coverage as several_coverage
@@ -45,12 +47,13 @@ class World:
     """What is expected to happen in many seeds and never did."""
 
 
-DATABASE, SEVERAL, HISTORY, GROUPS = "database", "several", "history", "groups"
+DATABASE, SEVERAL, HISTORY, GROUPS, FLEET = "database", "several", "history", "groups", "fleet"
 WORLDS = {
     DATABASE: World(simulate, coverage.missing),
     SEVERAL: World(several.simulate, several_coverage.missing),
     HISTORY: World(history.simulate, history_coverage.missing),
     GROUPS: World(groups.simulate, groups_coverage.missing),
+    FLEET: World(fleet.simulate, fleet_coverage.missing),
 }
 
 

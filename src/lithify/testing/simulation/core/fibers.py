@@ -37,6 +37,11 @@ class Scheduler:
         self._until_ms = EPOCH_MS
         self.now_ms = EPOCH_MS
 
+    @property
+    def is_in_fiber(self) -> bool:
+        """Whether a fiber asks, which may sleep."""
+        return greenlet.getcurrent() is not self._hub
+
     def spawn(self, body: Callable[[], None], delay_ms: int = 0) -> None:
         """Start a fiber after a delay. What it raises ends the simulation."""
         self._enqueue(self.now_ms + delay_ms, greenlet.greenlet(body, self._hub))

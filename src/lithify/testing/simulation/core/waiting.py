@@ -70,6 +70,42 @@ class AnyTime(Beside):
         return AtOnce().start(action) if self._rng.random() < 0.5 else action
 
 
+class InFibers(Beside):
+    """What is to be done beside the caller goes on in a fiber of its own; where no fiber calls, at once."""
+
+    _LOOK_MS = 5
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def start(self, action: Callable[[], ResultT]) -> Callable[[], ResultT]:
+        if not self._scheduler.is_in_fiber:
+            return AtOnce().start(action)
+        ended: list[Callable[[], ResultT]] = []
+        self._scheduler.spawn(lambda: ended.append(_outcome(action)))
+
+        def result() -> ResultT:
+            while not ended:
+                self._scheduler.sleep_ms(self._LOOK_MS)
+            return ended[0]()
+
+        return result
+
+
+def _outcome(action: Callable[[], ResultT]) -> Callable[[], ResultT]:
+    """Gives or raises what the action did."""
+    try:
+        found = action()
+    except BaseException as error:  # it is whose who waits for it
+        failure = error
+
+        def fail() -> ResultT:
+            raise failure
+
+        return fail
+    return lambda: found
+
+
 def told_at(now_ms: int, who: str, text: str) -> str:
     """A line of the trace."""
     return f"{(now_ms - EPOCH_MS) / 1000:8.3f} s  {who:<15} {text}"

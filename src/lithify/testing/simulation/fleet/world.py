@@ -1,0 +1,170 @@
+"""What the processes of one run share, and how each of them reaches the store.
+
+1. What goes wrong with a call stands in `core.processes`.
+2. There is one store for the fleet and all datasets. Its clock is right, those of processes are off.
+3. A process may be frozen for a time that is known; then its calls wait for the end of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from lithify import events
+from lithify.errors import StoreError
+from lithify.fleet.files import FleetFiles
+from lithify.ids import RandomIds
+from lithify.store.wrapped import Call, WrappedStore
+from lithify.testing.memory import MemoryStore
+from lithify.testing.simulation.core.fibers import FiberClock, Scheduler
+from lithify.testing.simulation.core.processes import (
+    CallFaults,
+    FaultyProcess,
+    ProcessStore,
+    SharedWorld,
+)
+from lithify.testing.simulation.fleet.scenario import Scenario, Trouble
+from lithify.testing.simulation.fleet.shelves import FOLDER, Place
+
+ResultT = TypeVar("ResultT")
+
+FLEET = "fleet"
+
+
+class Watcher(Protocol):
+    """Is told of all changes: of a write once it is done, of a deletion before."""
+
+    def wrote(self, process: Process | None, key: str, data: bytes) -> None: ...
+
+    def deletes(self, process: Process | None, key: str) -> None: ...
+
+    def failed(self, process: Process, place: Place) -> None:
+        """A look at a dataset fails, since something is wrong with it."""
+
+
+class World(SharedWorld):
+    """All that the processes of one run share."""
+
+    def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
+        super().__init__(trace)
+        self.seed = seed
+        self.rng = random.Random(f"fleet {seed}")
+        self.scenario = Scenario.draw(self.rng)
+        self.faults = self.scenario.faults
+        self.scheduler = Scheduler(self.rng)
+        self.clock = FiberClock(self.scheduler)
+        self.ids = RandomIds(self.rng)
+        self.objects = MemoryStore(self.clock, keeps_put_ids=self.rng.random() < 0.7)
+        self.watcher: Watcher | None = None
+        self.told_objects = _ToldStore(self)
+        self.files = self.fleet_files(self.objects, self.clock)
+        """The fleet for who makes no mistakes."""
+        self.places: dict[str, Place] = {}
+        self.by_url: dict[str, Place] = {}
+
+    def make_places(self) -> None:
+        """Make the datasets."""
+        self.places = {plan.name: Place(self, plan) for plan in self.scenario.shelves}
+        self.by_url = {place.url: place for place in self.places.values()}
+
+    def fleet_files(self, store: MemoryStore | ProcessStore, clock: FiberClock) -> FleetFiles:
+        return FleetFiles(f"memory://{FLEET}", store, FLEET, clock, self.ids, self.rng)
+
+    @property
+    def call_faults(self) -> CallFaults:
+        return self.faults
+
+    def wrote(self, process: FaultyProcess, key: str, data: bytes) -> None:
+        assert isinstance(process, Process)
+        if self.watcher is not None:
+            self.watcher.wrote(process, key, data)
+
+    def process_of(self, kind: str) -> Process:
+        """A new process with a name of its own."""
+        return Process(self, kind)
+
+    def observer(self, process: Process) -> events.Observer:
+        """Counts and traces what happens to a process."""
+
+        def observe(event: events.Event) -> None:
+            self.count(f"event: {type(event).__name__}")
+            if self.is_traced:
+                fields = [n for cls in type(event).__mro__ for n in getattr(cls, "__slots__", ())]
+                process.log(f"{type(event).__name__} {' '.join(f'{n}={getattr(event, n)}' for n in fields)}")
+
+        return observe
+
+    def calm(self) -> None:
+        """From now on nothing goes wrong any more; clocks stay as they are."""
+        self.faults = CallFaults()
+        self.is_calm = True
+        self.log("world", "from now on nothing goes wrong")
+
+
+class Process(FaultyProcess):
+    """One process: its view of store and time, and whether it lives."""
+
+    def __init__(self, world: World, kind: str) -> None:
+        super().__init__(world, world.objects, kind, world.faults.skew_ms)
+        self.world = world
+        self.store = _Store(world.objects, self)
+        self.files = world.fleet_files(self.store, self.clock)
+        self.member = ""
+        """Its name in the fleet."""
+        self.frozen_until_ms = 0
+        if world.is_traced:
+            self.log(f"starts, its clock is {self.clock.skew_ms:+d} ms off")
+
+    def begin(self, what: str) -> CallFaults:
+        if self.world.is_over and self.world.watcher is None:
+            raise StoreError("what a process had left open is closed when all is over")
+        faults = super().begin(what)
+        while self.now_ms < self.frozen_until_ms:
+            self.sleep_ms(self.frozen_until_ms - self.now_ms)
+            faults = super().begin(what)
+        return faults
+
+    def deletes(self, key: str) -> None:
+        if self.world.watcher is not None:
+            self.world.watcher.deletes(self, key)
+
+
+class _ToldStore(WrappedStore):
+    """The store for who makes no mistakes; what is created is told."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.objects)
+        self._world = world
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        return action()
+
+    def create(self, key: str, data: bytes, put_id: str | None = None) -> str | None:
+        etag = super().create(key, data, put_id)
+        if self._world.watcher is not None:
+            self._world.watcher.wrote(None, key, data)
+        return etag
+
+
+class _Store(ProcessStore):
+    """The store as one process reaches it; everything written or deleted is told."""
+
+    def __init__(self, inner: MemoryStore, process: Process) -> None:
+        super().__init__(inner, process)
+        self._of = process
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        name = call.key.split("/")[1] if call.key.startswith(f"{FOLDER}/") else ""
+        place = self._of.world.places.get(name)
+        if place is not None and place.trouble is Trouble.AWAY:
+            self._of.begin(f"{call.method} {call.key}")
+            raise StoreError(f"{call.method} {call.key}: the store is away")
+        return super().around(call, action)
+
+    def delete(self, key: str) -> None:
+        self.around(Call("delete", key), lambda: self._delete(key))
+
+    def _delete(self, key: str) -> None:
+        self._of.deletes(key)
+        self.inner.delete(key)
