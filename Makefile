@@ -11,7 +11,7 @@ BROKER := build/broker
 # The tests start hundreds of Python processes: what one has compiled the others need not compile again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check bench simulate fuzz chaos flaky databases garbage histories soak site pictures dist lock clean
+.PHONY: help install demo test check bench simulate fuzz chaos flaky databases garbage histories dynamic soak site pictures dist lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -82,6 +82,9 @@ garbage: $(INSTALLED) ## Collect the garbage of a thousand random tables, on loc
 
 histories: $(INSTALLED) $(SPARK35)/.installed ## Maintain 200 random tables; Java, PyIceberg and DuckDB read all that is left
 	$(BIN)/python -m tests.datasets.iceberg.history_random
+
+dynamic: $(INSTALLED) ## A fleet's worker on a cluster of this machine whose executors come and go
+	$(BIN)/python -m tests.fleet.dynamic
 
 soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dying
 	$(BIN)/python -m tests.soak

@@ -10,6 +10,7 @@ import pytest
 from lithify.engine.settings import (
     LocalMaster,
     driver_settings,
+    dynamic_slots,
     is_loopback,
     java_options,
     launch_environment,
@@ -156,3 +157,25 @@ def test_sockets_are_kept_in_the_sessions_folder_where_their_path_is_short_enoug
         "local", "test", cpus=1, folder=folder, java=[], python_path=[], preload=None, user={}
     )
     assert ("spark.python.unix.domain.socket.dir" in settings) is expected
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "expected"),
+    [
+        ("k8s://https://host", {"maxExecutors": "20", "cores": "4"}, 80),
+        ("yarn", {"maxExecutors": "20"}, 20),
+        ("spark://host:7077", {"maxExecutors": "2", "cores": "1"}, 2),
+        ("spark://host:7077", {"maxExecutors": "2"}, None),
+        ("yarn", {"maxExecutors": "20", "cores": "5", "cpus": "2"}, 40),
+        ("yarn", {"cores": "4"}, None),
+        ("yarn", {"maxExecutors": "many"}, None),
+        ("yarn", {"maxExecutors": "20", "enabled": "false"}, None),
+    ],
+)
+def test_executors_that_come_when_there_is_work_count_before_they_are_there(
+    master: str, conf: dict[str, str], expected: int | None
+) -> None:
+    names = {"cores": "spark.executor.cores", "cpus": "spark.task.cpus"}
+    given = {names.get(name, f"spark.dynamicAllocation.{name}"): value for name, value in conf.items()}
+    given |= {"spark.master": master, "spark.dynamicAllocation.enabled": conf.get("enabled", "true")}
+    assert dynamic_slots(given) == expected

@@ -47,9 +47,10 @@ class _GivenClassic:
         self._context = spark.sparkContext
         conf = dict(self._context.getConf().getAll())
         self.max_attempts = settings.max_attempts(conf["spark.master"], conf)
+        self._dynamic_slots = settings.dynamic_slots(conf)
 
     def slots(self) -> int:
-        return max(1, int(self._context.defaultParallelism))
+        return self._dynamic_slots or max(1, int(self._context.defaultParallelism))
 
     def run(self, request: bytes, *, tag: str, pool: str, description: str) -> bytes:
         return run_in_context(self._context, request, tag, pool, description)

@@ -90,8 +90,26 @@ def max_attempts(master: str, conf: Mapping[str, str], cpus: int = 1) -> int:
 
 def has_lasting_executors(conf: Mapping[str, str]) -> bool:
     """Whether a standalone cluster gives executors that stay until the application ends."""
-    is_dynamic = conf.get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true"
-    return conf["spark.master"].startswith("spark://") and not is_dynamic
+    return conf["spark.master"].startswith("spark://") and not _is_dynamic(conf)
+
+
+def dynamic_slots(conf: Mapping[str, str]) -> int | None:
+    """How many calls run at once when dynamic allocation has given all it may: Spark gives what it is asked
+    for, so no fewer may be asked. `None` where executors are not dynamic, or nothing says how many there
+    may be (`spark.dynamicAllocation.maxExecutors`), or how large one is."""
+    executors = conf.get("spark.dynamicAllocation.maxExecutors", "")
+    cores = conf.get(
+        "spark.executor.cores", "1" if not conf.get("spark.master", "").startswith("spark:") else ""
+    )
+    per_call = conf.get("spark.task.cpus", "1")
+    counts = [text.strip() for text in (executors, cores, per_call)]
+    if not _is_dynamic(conf) or not all(text.isdecimal() and int(text) for text in counts):
+        return None
+    return max(1, int(executors) * (int(cores) // int(per_call)))
+
+
+def _is_dynamic(conf: Mapping[str, str]) -> bool:
+    return conf.get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true"
 
 
 def usable_cpus() -> int:

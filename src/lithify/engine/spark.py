@@ -95,7 +95,7 @@ class SparkEngine:
     ) -> None:
         """Without `master`, and for what `conf` does not say, what has been decided for this program counts
         (`ambient`), and else `local[*]`. `slots` overrides how many calls run at once, for clusters whose
-        size Spark cannot know beforehand (dynamic allocation). `spark` is a `SparkSession` of somebody
+        size nothing says beforehand. `spark` is a `SparkSession` of somebody
         else's, which is used instead of one of our own and never stopped. `Refused` without a PySpark that
         Lithify runs on."""
         if spark is None:
@@ -105,14 +105,16 @@ class SparkEngine:
         self.master = master = decided if master is None else master
         if settings.is_connect(master):
             ambient = {}  # the server has decided
-        both = ambient | dict(conf or {})
+        both = ambient | dict(conf or {}) if spark is None else {}
         self._open: Callable[[], Session] = partial(open_session, master, app_name, both, preload)
         self._check: Callable[[], object] = partial(check_master, master)
         local = settings.parse_local(master, settings.usable_cpus())
         if spark is not None:
             self._open = self._check = partial(given_session, spark)
             local = None
-        self._slots = slots if slots is not None else local.cores if local else None
+        if slots is None:
+            slots = local.cores if local else settings.dynamic_slots({MASTER: master, **both})
+        self._slots = slots
         self._task_time_limit_s = task_time_limit_s
         self._tag_prefix = f"lithify-{uuid.uuid4().hex}"
         self._tag_numbers = itertools.count()

@@ -8,7 +8,8 @@
    snapshots are expired, with a grace period and without.
 2. What each snapshot has to show is known from what was done (`Life.rows`): maintenance changes no row.
 3. Java Iceberg, PyIceberg and DuckDB read every snapshot that is left, all its rows, and all metadata tables.
-   What is held is among them. (PyIceberg refuses snapshots with equality deletes.)
+   What is held is among them. (PyIceberg refuses snapshots with equality deletes, and DuckDB ends some of
+   these in an error of its own where partitions have changed.)
 4. Three hours later, when all grace periods are over, expiry and garbage collection run again. A program of
    its own (`reachability`) tells which files are needed: these are there, and no others.
 """
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
@@ -358,8 +360,17 @@ def judge_rows(life: Life, snapshot: Snapshot, needed: Needed) -> None:
     assert read_by_java(table, snapshot_id, reader="generic") == expected
     if any(ref.snapshot_id == snapshot_id for ref in fresh(table).metadata.refs.values()):
         assert read_by_java(table, snapshot_id, reader="spark") == expected
-    assert read_by_duckdb(table, snapshot_id) == expected
-    if EQUALITY in needed.contents[snapshot_id].values():
+    has_equality_deletes = EQUALITY in needed.contents[snapshot_id].values()
+    try:
+        assert read_by_duckdb(table, snapshot_id) == expected
+    except duckdb.InternalException as error:
+        # Seen where an equality delete and data are of different partition specs. Java has just read it.
+        may_be = has_equality_deletes and len(fresh(table).specs()) > 1
+        if not may_be or "Comparison on NULL values" not in str(error):
+            raise
+        life.counts["snapshots that DuckDB fails to read"] += 1
+        duckdb_with_iceberg.cache_clear()  # nor does it do anything any more
+    if has_equality_deletes:
         life.counts["snapshots with equality deletes"] += 1
     else:
         assert read(table, snapshot_id) == expected

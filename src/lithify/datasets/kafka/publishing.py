@@ -152,7 +152,7 @@ class _Publication:
         manifests = (Manifest.decode(self._own.get(key), key) for key in self._task.manifests)
         planned = [one for manifest in manifests for one in manifest.objects]
         try:
-            to_do, changed = self._judge(planned)
+            to_do, _, changed = self._judge(planned)
             if changed:
                 raise Changed(changed[0])
             self._delete(one for one in to_do if one.action is Action.LEFTOVER)
@@ -161,8 +161,8 @@ class _Publication:
                     self._put(one)
             self._delete(one for one in to_do if one.action is Action.DELETE)
         except Changed:
-            to_do, _ = self._judge(planned)
-            self._delete(_covered(planned, to_do))
+            to_do, done, _ = self._judge(planned)
+            self._delete(_covered(planned, to_do, done))
             raise
         return self._put_times_right()
 
@@ -213,11 +213,11 @@ class _Publication:
             "What was begun goes on then"
         )
 
-    def _judge(self, planned: Sequence[Planned]) -> tuple[list[Planned], list[str]]:
-        """What is left to do, and what is not as it was planned."""
+    def _judge(self, planned: Sequence[Planned]) -> tuple[list[Planned], list[Planned], list[str]]:
+        """What is left to do, what is as it is to be, and in words what is not as it was planned."""
         listed = {base_of(meta.key): meta for meta in self._listed()}
         if not planned:
-            return [], []
+            return [], [], []
         last, known = planned[-1].base_offset, {one.base_offset for one in planned}
         changed = [
             f"{listed[base].key} has come meanwhile"
@@ -228,7 +228,9 @@ class _Publication:
             (partial(self._judge_one, one, listed.get(one.base_offset)) for one in planned), REQUESTS
         )
         changed += [found for found in verdicts if isinstance(found, str)]
-        return [one for one, found in zip(planned, verdicts, strict=True) if found is True], changed
+        judged = list(zip(planned, verdicts, strict=True))
+        to_do = [one for one, found in judged if found is True]
+        return to_do, [one for one, found in judged if found is False], changed
 
     def _judge_one(self, one: Planned, meta: ObjectMeta | None) -> bool | str:
         """Whether it is to be done still; in words what is wrong with it."""
@@ -308,11 +310,12 @@ class _Publication:
         return join(self._task.staged, object_name(one.base_offset))
 
 
-def _covered(planned: Sequence[Planned], to_do: Sequence[Planned]) -> list[Planned]:
-    """What is to be deleted still, and lies in a merged object that is there."""
-    waiting, end, found = set(to_do), -1, []
+def _covered(planned: Sequence[Planned], to_do: Sequence[Planned], done: Sequence[Planned]) -> list[Planned]:
+    """What is to be deleted still, and lies in a merged object that is there for certain."""
+    waiting, there = set(to_do), {one for one in done if one.action is Action.PUT}
+    end, found = -1, []
     for one in planned:
-        if one.action is Action.PUT and one not in waiting:
+        if one in there:
             end = one.last_offset
         elif one.action is Action.DELETE and one in waiting and one.base_offset <= end:
             found.append(one)
