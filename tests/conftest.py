@@ -40,6 +40,7 @@ LONG = (
     "tests/service/test_away.py",
     "tests/benchmarks/test_service.py",
     "tests/planning/fleet/test_world.py",
+    "tests/fleet/test_official.py",
 )
 """Files that take most of a minute or more, the longest first: they are begun first, so that at the end no
 process is left alone with one (`make test` gives whole files to processes, in this order)."""

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,9 @@ from lithify.coordination.leadership import Leadership
 from lithify.doctor import setup
 from lithify.ids import RandomIds
 from tests.cli.invoking import COMMAND, invoke
-from tests.cli.test_golden import CHANGING, compare, make_database, make_table, steady
+from tests.cli.test_golden import CHANGING, GOLDEN, compare, make_database, make_table, steady
 from tests.compacting import dataset_at
+from tests.datasets.kafka.test_commands import make_log
 from tests.fuzz.running import run
 from tests.ledgers import take_epoch
 
@@ -81,6 +83,9 @@ def test_of_a_database(folder: Path, request: pytest.FixtureRequest) -> None:
     ]
     assert run(["compact", url]).exit_code == 0
     texts += [at_each_width("history", url), at_each_width("inspect", "compactions", url)]
+    largest = max((folder / "db" / "compacted").glob("*.sst"), key=lambda file: file.stat().st_size)
+    shown = at_each_width("inspect", "sst", str(largest))
+    texts.append(shown.replace(str(folder).strip("/"), "<folder>").replace(largest.stem, "<sst>"))
     compare(request, "widths-database", steady("\n".join(texts), folder))
 
 
@@ -127,10 +132,87 @@ def test_of_a_table(folder: Path, request: pytest.FixtureRequest) -> None:
     texts.append(uncounted(at_each_width("remove-orphans", *lake)))
     texts.append(at_width(80, "hold", "--name", "training", *lake))
     texts.append(at_each_width("hold", "--list", *lake))
+    reader = str(folder / "checkpoint")
+    texts.append(at_each_width("readers", "add", "--name", "stream", lake[0], reader, *lake[1:]))
+    texts.append(at_each_width("readers", "drop", lake[0], "stream", *lake[1:]))
+    texts.append(at_each_width("maintain", "--skip", "data", "--skip", "files", *lake))
     compare(request, "widths-table", steady("\n".join(texts), folder))
 
 
+def test_of_a_log(folder: Path, request: pytest.FixtureRequest) -> None:
+    url = f"kafka+file://{make_log(folder / 'backup' / 'orders-0')}"
+    texts = [
+        at_each_width(*command, url)
+        for command in (
+            ["plan"],
+            ["plan", "--full"],
+            ["status"],
+            ["inspect", "segments"],
+            ["gc"],
+            ["doctor", "--read-only"],
+        )
+    ]
+    group = str(folder / "group")
+    texts += [
+        at_width(80, "group", "init", group),
+        at_each_width("group", "show", group),
+        at_each_width("group", "join", "--at", "0=81240", "--at", "1=79113", group, "warehouse"),
+        at_each_width("group", "show", group),
+        at_each_width("group", "leave", group, "nobody"),
+        at_width(80, "group", "leave", group, "warehouse"),
+    ]
+    compare(request, "widths-log", steady("\n".join(texts), folder))
+
+
+def test_of_a_fleet(folder: Path, request: pytest.FixtureRequest) -> None:
+    databases = [str(make_database(folder / "tenants" / name / "db")) for name in ("green", "red")]
+    fleet = str(folder / "fleet")
+    texts = [
+        at_width(80, "fleet", "init", fleet),
+        at_each_width("fleet", "add", "--tenant", "*", fleet, f"{folder}/tenants/*/db"),
+        at_each_width("queue", "create", "--largest", "1GB", "--reserved-slots", "1", fleet, "small"),
+        at_width(80, "queue", "set", "--largest", "2GB", fleet, "small"),
+        at_each_width("fleet", "tenant", "set", "--weight", "2", "--most-running", "8", fleet, "red"),
+        *(
+            at_each_width(*command.split(), fleet)
+            for command in (
+                "fleet list",
+                "fleet status",
+                "fleet workers",
+                "fleet running",
+                "fleet doctor",
+                "fleet tenant list",
+                "queue list",
+            )
+        ),
+        at_each_width("queue", "info", fleet, "small"),
+        at_each_width("fleet", "wake", fleet, databases[0]),
+        *(at_width(80, "queue", does, fleet, "small") for does in ("pause", "resume", "drain")),
+        at_each_width("queue", "list", fleet),
+        at_width(80, "queue", "delete", fleet, "small"),
+        at_width(80, "fleet", "tenant", "remove", fleet, "red"),
+        at_each_width("fleet", "remove", fleet, f"{folder}/tenants/*/db"),
+    ]
+    compare(request, "widths-fleet", steady("\n".join(texts), folder))
+
+
+def test_every_command_is_there() -> None:
+    """If only its help."""
+    written = "".join(file.read_text() for file in GOLDEN.glob("widths-*.txt"))
+    for command in commands(COMMAND, "lithify"):
+        assert f"$ {command} " in written, command
+
+
+def commands(group: Any, path: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}"
+
+
 def test_help(request: pytest.FixtureRequest, folder: Path) -> None:
-    names = [[], *([name] for name in COMMAND.commands)]
-    texts = [at_width(80, *name, "--help") for name in names]
+    groups = [[], *([name] for name in COMMAND.commands)]
+    nested = [name for command in commands(COMMAND, "lithify") if len(name := command.split()[1:]) > 1]
+    texts = [at_width(80, *name, "--help") for name in (*groups, *nested)]
     compare(request, "widths-help", steady("\n".join(texts), folder))

@@ -377,7 +377,8 @@ def show_sst(key: str, facts: Mapping[str, Any]) -> Shown:
         for name, value in facts.items()
     ]
     document: Mapping[str, Any] = plain(dict(facts))
-    return Shown(document, (Table(key, columns("", ""), rows, of="facts"),))
+    # As a title it would be broken where the table ends.
+    return Shown(document, (Line(key), Table("", columns("", ""), rows, of="facts")))
 
 
 # Garbage

@@ -1,0 +1,235 @@
+"""What an idle fleet costs: requests by verb and the bill of a day, by real ticks on a manual clock.
+
+`DATABASES` databases, each a copy of one that the official client has made and that rests, are watched by
+`KEEPERS` keepers and served by `WORKERS` workers. All requests are counted for an hour in the middle of a
+silence; a day is 24 such hours. A listing counts once for each 1,000 keys, as S3 does.
+
+    python -m benchmarks.fleet [--scale 0.1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import math
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from rich.console import Console
+from rich.table import Table
+from tests.judge.official import open_db
+
+from benchmarks.costs import DOLLARS_A_READ, DOLLARS_A_WRITE
+from lithify.coordination.leadership import Leadership
+from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.fleet.catalog import Rule
+from lithify.fleet.catalog_changes import add_rules, first_catalog
+from lithify.fleet.crew import Crew, CrewPorts, NoSource
+from lithify.fleet.files import FleetFiles
+from lithify.fleet.keeper import Keeper, KeeperPorts
+from lithify.fleet.members import Role, new_member_name
+from lithify.fleet.watched import WatchPorts
+from lithify.ids import RandomIds
+from lithify.service.coordinator import Coordinator
+from lithify.service.loops import LoopOptions
+from lithify.service.room import Room
+from lithify.service.worker import Worker, WorkerOptions
+from lithify.service.worker_pool import WorkerPool
+from lithify.store import together
+from lithify.store.metered import Verb
+from lithify.testing.clock import ManualClock
+from lithify.testing.counting import CountingStore
+from lithify.testing.engine import InlineEngine
+from lithify.testing.memory import MemoryStore
+from lithify.testing.simulation.core.waiting import AtOnce
+
+NAME = "fleet"
+DATABASES, KEEPERS, WORKERS = 10_000, 4, 100
+MAX_DOLLARS_A_DAY = 8.0
+WARM_UP_S = 1_200.0
+"""Until workers ask as rarely as they ever do, and everything has been looked at."""
+COUNTED_S = 3_600.0
+PAGE = 1_000
+SEED = 1
+_PATTERN = "s3://bucket/tenants/*"
+_LEAST_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCost:
+    """What an idle fleet asks for."""
+
+    databases: int
+    keepers: int
+    workers: int
+    per_minute: dict[str, float]
+    """Requests by verb."""
+    written_to_databases: int
+    """Requests that change anything there, in the whole time."""
+
+    @property
+    def dollars_a_day(self) -> float:
+        """At S3's prices."""
+        reads = self.per_minute.get("GET", 0) + self.per_minute.get("HEAD", 0)
+        writes = self.per_minute.get("PUT", 0) + self.per_minute.get("LIST", 0)
+        return 24 * 60 * (reads * DOLLARS_A_READ + writes * DOLLARS_A_WRITE)
+
+    def print_table(self, console: Console) -> None:
+        """For people."""
+        table = Table(
+            title=f"An idle fleet: {self.databases:,} databases, {self.keepers} keepers, "
+            f"{self.workers} workers"
+        )
+        for column in (*self.per_minute, "$ a day", "target"):
+            table.add_column(column, justify="right")
+        counts = [f"{count:,.0f} a minute" for count in self.per_minute.values()]
+        table.add_row(*counts, f"{self.dollars_a_day:.2f}", f"at most {MAX_DOLLARS_A_DAY:.0f}")
+        console.print(table)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "databases": self.databases,
+            "keepers": self.keepers,
+            "workers": self.workers,
+            "requests_per_minute": self.per_minute,
+            "dollars_a_day": self.dollars_a_day,
+            "written_to_databases": self.written_to_databases,
+        }
+
+
+def measure(
+    scale: float = 1.0, workers: int = WORKERS, keepers: int = KEEPERS, counted_s: float = COUNTED_S
+) -> FleetCost:
+    """The cost of an idle fleet, with this part of the databases."""
+    count = max(1, round(DATABASES * scale))
+    with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
+        world = _World(_template(Path(folder)), count)
+    with mock.patch.object(together, "beside", AtOnce()):
+        actors = [world.keeper() for _ in range(keepers)] + [world.crew() for _ in range(workers)]
+        world.turn(actors, WARM_UP_S)
+        world.reset()
+        world.turn(actors, counted_s)
+    requests = world.requests()
+    # Every keeper lists the folders of the pattern every five minutes; a page more for each 1,000.
+    requests["LIST"] += (math.ceil(count / PAGE) - 1) * world.listings
+    per_minute = {verb: n / (counted_s / 60) for verb, n in sorted(requests.items())}
+    return FleetCost(count, keepers, workers, per_minute, world.written)
+
+
+def _template(folder: Path) -> dict[str, bytes]:
+    """The objects of a database at rest."""
+    path = folder / "db"
+    with open_db(path) as database:
+        database.put(b"k", b"v")
+        database.flush()
+    files = (found for found in path.rglob("*") if found.is_file())
+    return {str(found.relative_to(path)): found.read_bytes() for found in files}
+
+
+class _World:
+    """A fleet and its databases, each in a store of its own, so that listings look at nothing else."""
+
+    def __init__(self, template: dict[str, bytes], count: int) -> None:
+        self.clock = ManualClock(int(time.time() * 1000) + 24 * 3_600_000)  # a day after the last write
+        self.rng = random.Random(SEED)
+        self.ids = RandomIds(self.rng)
+        self.listings = 0
+        self._fleet = CountingStore(MemoryStore(self.clock))
+        self._databases: dict[str, CountingStore] = {}
+        for number in range(count):
+            store = MemoryStore(self.clock)
+            for key, data in template.items():
+                store.put(f"db/{key}", data)
+            self._databases[f"s3://bucket/tenants/{number:05}"] = CountingStore(store)
+        self._written_before = 0
+        catalog = add_rules(first_catalog(self.ids.ulid(self.clock.now_ms())), [Rule(_PATTERN)])
+        self._files().catalog.create(catalog)
+
+    def _files(self) -> FleetFiles:
+        return FleetFiles("memory://fleet", self._fleet, "fleet", self.clock, self.ids, self.rng)
+
+    def reset(self) -> None:
+        self._written_before = self.written
+        self.listings = 0
+        self._fleet.reset()
+        for store in self._databases.values():
+            store.reset()
+
+    @property
+    def written(self) -> int:
+        """Requests so far that have changed databases."""
+        now = sum(store.requests[Verb.PUT] for store in self._databases.values())
+        return self._written_before + now
+
+    def requests(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for store in (self._fleet, *self._databases.values()):
+            found.update({verb.value: count for verb, count in store.requests.items()})
+        found["LIST"] += self.listings
+        return found
+
+    def _open(self, url: str, rule: Rule) -> SlateDataset:
+        return SlateDataset(self._databases[url], "db", self.clock, RandomIds(self.rng), rng=self.rng)
+
+    def _find(self, rule: Rule) -> list[str]:
+        self.listings += 1
+        return list(self._databases)
+
+    def keeper(self) -> Callable[[], float]:
+        name = new_member_name(Role.KEEPER, self.ids.ulid(self.clock.now_ms()))
+        watch = WatchPorts(
+            self._open,
+            lambda dataset, rule, admit, counts: Coordinator(
+                dataset, self.clock, self.ids, admit=admit, counts=counts
+            ),
+            lambda dataset: Leadership(dataset, self.clock, self.ids, name),
+            self.clock,
+            LoopOptions(),
+        )
+        ports = KeeperPorts(
+            self._files(), watch, self._find, lambda url, rule: None, self.clock, "host", "0", looks_at_once=1
+        )
+        return Keeper(name, ports).tick
+
+    def crew(self) -> Callable[[], float]:
+        name = new_member_name(Role.WORKER, self.ids.ulid(self.clock.now_ms()))
+        engine = InlineEngine()
+        room = Room(engine, WorkerOptions())
+
+        def open_worker(url: str, room: Room) -> Worker:
+            return Worker(self._open(url, Rule(url)), engine, self.clock, name, room=room)
+
+        pool = WorkerPool(NoSource(), open_worker, room, self.clock)
+        crew = Crew(name, CrewPorts(self._files(), pool, self.clock, "host", "0"))
+        crew.start()
+
+        def tick() -> float:
+            crew.tick()
+            return crew.due_in_s()
+
+        return tick
+
+    def turn(self, actors: list[Callable[[], float]], duration_s: float) -> None:
+        """Let each act when it is due."""
+        clock, end_s, order = self.clock, self.clock.monotonic_s() + duration_s, itertools.count()
+        due = [(clock.monotonic_s() + self.rng.uniform(0, 5), next(order), actor) for actor in actors]
+        heapq.heapify(due)
+        while due[0][0] < end_s:
+            at_s, _, actor = heapq.heappop(due)
+            clock.advance_s(max(0.0, at_s - clock.monotonic_s()))
+            wait_s = max(_LEAST_PAUSE_S, actor())
+            heapq.heappush(due, (clock.monotonic_s() + wait_s, next(order), actor))
+        clock.advance_s(max(0.0, end_s - clock.monotonic_s()))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0)
+    measure(parser.parse_args().scale).print_table(Console())

@@ -1,0 +1,14 @@
+"""The bill of an idle fleet, small."""
+
+from __future__ import annotations
+
+from benchmarks.fleet import measure
+
+
+def test_an_idle_fleet_is_counted_and_writes_to_no_database() -> None:
+    found = measure(scale=0.002, workers=2, keepers=2, counted_s=600.0)
+    assert found.databases == 20
+    assert found.written_to_databases == 0
+    assert found.per_minute["GET"] >= 20 * 2 / 5, "at least two requests a look, every five minutes"
+    assert found.per_minute["PUT"] >= 4 * 6, "every member says that it lives every ten seconds"
+    assert found.dollars_a_day > 0
