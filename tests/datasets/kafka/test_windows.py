@@ -277,6 +277,25 @@ def replayed(history: list[Batch]) -> dict[bytes, tuple[int, int, bytes | None, 
     return latest(sorted(committed))
 
 
+def dying(monkeypatch: pytest.MonkeyPatch, bucket: Bucket, number: int, fault: Fault | None) -> list[Call]:
+    """Compact, and kill the one who publishes at its call of this number; the calls."""
+    calls: list[Call] = []
+    publish = publishing._Publication
+
+    def decide(_: int, call: Call) -> Fault | None:
+        calls.append(call)
+        return fault if len(calls) == number else None
+
+    def publication(task, store, own, movements, clock):  # type: ignore[no-untyped-def]
+        return publish(task, FaultyStore(store, decide), own, movements, clock)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publishing, "_Publication", publication)
+        with suppress(Crash):
+            bucket.compact(bucket.opened(soon(min_cleanable_dirty_ratio="0")))
+    return calls
+
+
 def test_killed_at_every_call_of_a_publication(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each put leaves a log that has the same latest map; the next run finishes, to the same objects. The
     tombstone that is dropped had its older value removed in the run before."""
@@ -290,27 +309,8 @@ def test_killed_at_every_call_of_a_publication(monkeypatch: pytest.MonkeyPatch) 
         bucket.produce(*some(44)[20:])
         return bucket
 
-    def dying(bucket: Bucket, number: int, fault: Fault | None) -> list[Call]:
-        """Kill the one who publishes at its call of this number."""
-        calls: list[Call] = []
-        publish = publishing._Publication
-
-        def decide(_: int, call: Call) -> Fault | None:
-            calls.append(call)
-            return fault if len(calls) == number else None
-
-        def publication(task, store, own, movements, clock):  # type: ignore[no-untyped-def]
-            through = FaultyStore(store, decide)
-            return publish(task, through, own, movements, clock)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(publishing, "_Publication", publication)
-            with suppress(Crash):
-                bucket.compact(bucket.opened(soon()))
-        return calls
-
     rehearsed = a_topic()
-    calls = dying(rehearsed, 0, None)
+    calls = dying(monkeypatch, rehearsed, 0, None)
     expected, bases = rehearsed.rows(), rehearsed.bases()
     assert b"a" not in [row[2] for row in expected]
     writes = [n for n, call in enumerate(calls, 1) if call.method in ("replace", "delete")]
@@ -318,12 +318,34 @@ def test_killed_at_every_call_of_a_publication(monkeypatch: pytest.MonkeyPatch) 
     some_reads = [n for n in range(1, len(calls) + 1) if n not in writes][::9]
     for number in sorted({*writes, *some_reads}):
         bucket = a_topic()
-        dying(bucket, number, Fault.CRASH_AFTER if number % 2 else Fault.CRASH_BEFORE)
+        dying(monkeypatch, bucket, number, Fault.CRASH_AFTER if number % 2 else Fault.CRASH_BEFORE)
         assert latest(bucket.rows()) == latest(expected), f"killed at call {number}"
         bucket.compact(bucket.opened(soon()))
         assert bucket.rows() == expected, f"killed at call {number}"
         assert bucket.bases() == bases
         assert bucket.earliest_and_latest() == (bases[0], bases[-1])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_killed_again_and_again_while_the_log_grows(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Between two runs the broker was up and has written more: holes, transactions, tombstones."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(objects, "PIECE_BYTES", rng.choice((1, 700, 1 << 20)))
+    monkeypatch.setattr(objects, "CHUNK_OBJECTS", rng.choice((3, 7, 20)))
+    monkeypatch.setattr(objects.ObjectTopic, "target_bytes", rng.choice((400, 900_000)))
+    history = [batch for batch in logs.random_history(rng) if batch.control or rng.random() < 0.95]
+    bucket, written = a_bucket(history[:30]), 30
+    while written < len(history):
+        fault = rng.choice((Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.FAIL_AFTER, None))
+        dying(monkeypatch, bucket, rng.randrange(1, 60), fault)
+        bucket.produce(*history[written : written + 5])
+        written += 5
+        bucket.clock.advance_s(2)
+    bucket.compact(bucket.opened(soon(min_cleanable_dirty_ratio="0")))
+    rows = bucket.rows()
+    assert latest(rows) == replayed(history)
+    assert [row[0] for row in rows] == sorted({row[0] for row in rows})
+    assert bucket.earliest_and_latest() == (bucket.bases()[0], history[-1].last)
 
 
 def test_killed_at_any_call_beside_the_topic() -> None:
