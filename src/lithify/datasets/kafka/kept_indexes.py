@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lithify.datasets.kafka.bites import decoded
 from lithify.datasets.kafka.facts import (
     FACTS_SUFFIX,
     HEADERS_SUFFIX,
@@ -36,12 +37,11 @@ from lithify.datasets.kafka.facts import (
     run_key,
 )
 from lithify.datasets.kafka.fenced import get_parts, put_fenced
-from lithify.datasets.kafka.index import Run, index, slices
+from lithify.datasets.kafka.index import Run, entries, ordered, slices
 from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.kernel.layout import BATCH, CONTROL, TRANSACTIONAL, Records
 from lithify.datasets.kafka.layouts.contract import Chunk, Segment
 from lithify.datasets.kafka.layouts.reading import pieces
-from lithify.datasets.kafka.record_batches import decode
 from lithify.datasets.kafka.retention import NO_BOUND, last_records
 from lithify.datasets.kafka.transactions import Fates
 from lithify.errors import CorruptObject, ObjectNotFound, Refused
@@ -129,24 +129,27 @@ def _make(source: ObjectStore, own: ObjectStore, segment: Segment, key: str, mov
     """Read a segment, checking everything, a piece at a time."""
     facts = replace(no_facts(segment.base_offset), size_bytes=segment.size_bytes)
     transactional = [np.empty(0, BATCH)]
-    for name, data in pieces(source, segment):
-        found = decode(data, name, after=facts.end_offset - 1)
-        batches, nothing = found.batches, np.zeros(len(found.batches), np.bool_)
-        run = index(found, Fates(nothing, nothing), NO_BOUND)
+    for piece in pieces(source, segment):
+        parts = [np.empty(0, ENTRY)]
+        for found, size in decoded([piece], after=facts.end_offset - 1):
+            batches, nothing = found.batches, np.zeros(len(found.batches), np.bool_)
+            parts.append(entries(found, Fates(nothing, nothing), NO_BOUND))
+            moved(size, 0)
+            transactional.append(batches[batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0])
+            facts = replace(
+                facts,
+                end_offset=int(batches["last_offset"][-1]) + 1,
+                max_timestamp_ms=max(facts.max_timestamp_ms, int(batches["max_timestamp"].max())),
+                records=facts.records + len(found.records),
+                tombstones=facts.tombstones + int((parts[-1]["flags"] != 0).sum()),
+                producers=last_records(batches, facts.producers),
+            )
+        run = ordered(np.concatenate(parts))
         stored = StoredRun(run_key(key, len(facts.runs)), len(run))
-        fences = np.array([found.end - 1 for found in slices(stored.parts)], np.uint64)
+        fences = np.array([one.end - 1 for one in slices(stored.parts)], np.uint64)
         ends = np.searchsorted(run["high"], fences, side="right")
-        moved(len(data), put_fenced(own, stored.key, run, ends))
-        transactional.append(batches[batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0])
-        facts = replace(
-            facts,
-            end_offset=int(batches["last_offset"][-1]) + 1,
-            max_timestamp_ms=max(facts.max_timestamp_ms, int(batches["max_timestamp"].max())),
-            records=facts.records + len(found.records),
-            tombstones=facts.tombstones + int((run["flags"] != 0).sum()),
-            runs=(*facts.runs, stored),
-            producers=last_records(batches, facts.producers),
-        )
+        moved(0, put_fenced(own, stored.key, run, ends))
+        facts = replace(facts, runs=(*facts.runs, stored))
     _check_same(source, segment)
     headers = np.concatenate(transactional)
     moved(0, put_facts(own, key, facts, headers))

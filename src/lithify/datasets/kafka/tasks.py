@@ -27,6 +27,7 @@ import numpy as np
 from lithify.clock import SystemClock
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter, Reporting
+from lithify.datasets.kafka.bites import decoded
 from lithify.datasets.kafka.facts import StoredRun, run_key
 from lithify.datasets.kafka.fenced import get_parts, put_fenced
 from lithify.datasets.kafka.index import match, part, slices
@@ -35,7 +36,7 @@ from lithify.datasets.kafka.kernel.layout import Records
 from lithify.datasets.kafka.layouts.contract import Chunk, Segment
 from lithify.datasets.kafka.layouts.reading import pieces
 from lithify.datasets.kafka.layouts.segments import SegmentWriter
-from lithify.datasets.kafka.record_batches import decode, filtered
+from lithify.datasets.kafka.record_batches import filtered
 from lithify.datasets.kafka.retention import (
     NO_OFFSETS,
     LastRecord,
@@ -369,12 +370,12 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskR
     writer = SegmentWriter(own, task.work.target, task.base_offset)
     try:
         for segment in task.segments:
-            for name, data in pieces(source, segment):
-                if not task.matched:
+            if not task.matched:
+                for _, data in pieces(source, segment):
                     writer.write(data, plan.aborted)
                     movements.moved(len(data), len(data))
-                    continue
-                found = decode(data, name, after=after)
+                continue
+            for found, size in decoded(pieces(source, segment), after=after):
                 after = int(found.batches["last_offset"][-1])
                 what, passed = fates(found.batches, plan.aborted, passed)
                 empty = empty_to_retain(found.batches, plan.producers, task.rules.bound)
@@ -383,7 +384,7 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskR
                 writer.write(kept, plan.aborted)
                 rows.update(rows_in=len(found.records), rows_out=int(stays.keep.sum()))
                 rows.update(dropped(found, what, stays.keep, dead))
-                movements.moved(len(data), len(kept))
+                movements.moved(size, len(kept))
         written = writer.close()
     finally:
         writer.abort()
