@@ -366,8 +366,11 @@ def run_in_context(context: Any, request: bytes, tag: str, pool: str, descriptio
     context.addJobTag(tag)
     try:
         outcomes: list[bytes] = _one_row(context, request).map(run_request).collect()
-    finally:
-        context.removeJobTag(tag)
+    except BaseException:
+        with contextlib.suppress(Exception):  # a context that is lost has no tags, and that is not the cause
+            context.removeJobTag(tag)
+        raise
+    context.removeJobTag(tag)
     return outcomes[0]
 
 
