@@ -93,7 +93,7 @@ class _Drawn:
             if file.id not in self.files and file.id not in self.repeated:
                 self.files[file.id] = file
             else:
-                self._repeat(self.files.pop(file.id, None) or self.repeated[file.id], file)
+                self._repeat(self.repeated.get(file.id) or self.files.pop(file.id), file)
         if has_deletes:
             self._repeat_deletes(listing)
 
