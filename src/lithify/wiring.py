@@ -138,11 +138,11 @@ def app_name(urls: Sequence[str]) -> str:
 def preload(urls: Iterable[str]) -> str:
     """What Python workers for these datasets begin with."""
     kinds = {registered_for(url) for url in urls}
-    return ",".join(kind.warm_up for kind in all_registered() if kind in kinds and kind.warm_up)
+    return ",".join(kind.preload for kind in all_registered() if kind in kinds and kind.preload)
 
 
 def warm_up(kind: Registered) -> None:
-    """Do in this process what the first Python worker for such datasets would do, and what lasts of it."""
+    """Compile, and keep on disk, all that is compiled for such datasets."""
     from importlib import import_module
 
     module, _, name = kind.warm_up.partition(":")

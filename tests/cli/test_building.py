@@ -13,7 +13,7 @@ from lithify.config.loading import load
 from lithify.datasets.registry import config_type
 
 DATABASE, TABLE = "s3://bucket/db", "iceberg://lake/db.events"
-KERNEL, REWRITING = "slatedb.kernel.warm_up", "iceberg.warm_up"
+KERNEL, REWRITING = "slatedb.kernel.warm_up:warm_up", "iceberg.preload:preload"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ KERNEL, REWRITING = "slatedb.kernel.warm_up", "iceberg.warm_up"
 )
 def test_workers_begin_with_what_their_datasets_need(urls: list[str], modules: list[str]) -> None:
     hooks = wiring.preload(urls).split(",")
-    assert hooks == [f"lithify.datasets.{module}:warm_up" for module in modules]
+    assert hooks == [f"lithify.datasets.{module}" for module in modules]
 
 
 def test_both_kinds_can_be_preloaded_before_a_fork() -> None:

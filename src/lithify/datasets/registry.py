@@ -39,13 +39,16 @@ class Registered:
     """Where what commands have for it alone is, as `module:name`; quick to import."""
     settings: str
     """Where its section of the settings is, as `module:name`; quick to import."""
-    warm_up: str = ""
+    preload: str = ""
     """What Python workers begin with that work on such datasets, as `module:name`; empty: nothing."""
+    warm_up: str = ""
+    """What compiles, ahead of time, all that any process compiles for such datasets, as `module:name`; empty:
+    nothing."""
     discovery: str = "lithify.datasets.discovery:folders"
     """What finds the datasets that a pattern names, as `module:name`."""
     is_warm: str = ""
-    """Tells from the environment variables whether nothing is left to compile here for such datasets, as
-    `module:name`; quick to import. Empty: nothing ever is."""
+    """Tells from the environment variables whether the first task for such datasets has nothing left to
+    compile here, as `module:name`; quick to import. Empty: it never has."""
     lies_in_stores: bool = False
     """Whether its URLs are its own scheme, a `+`, and the URL of a store."""
 
@@ -81,6 +84,7 @@ _OTHERS = Registered(
     "lithify.datasets.slatedb.command_options:OPTIONS",
     "lithify.datasets.slatedb.settings:SlatedbSettings",
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
+    "lithify.datasets.slatedb.kernel.warm_up:warm_up",
     is_warm="lithify.datasets.slatedb.kernel.ready:is_compiled",
 )
 """Whatever has a URL that no other kind claims."""
@@ -91,7 +95,8 @@ _BY_SCHEME: dict[str, Registered] = {
         "lithify.datasets.iceberg.kind:KIND",
         "lithify.datasets.iceberg.command_options:OPTIONS",
         "lithify.datasets.iceberg.settings:IcebergSettings",
-        "lithify.datasets.iceberg.warm_up:warm_up",
+        "lithify.datasets.iceberg.preload:preload",
+        "lithify.datasets.iceberg.kernel.warm_up:warm_up",
         "lithify.datasets.iceberg.discovery:tables",
     ),
     "kafka": Registered(
@@ -100,6 +105,7 @@ _BY_SCHEME: dict[str, Registered] = {
         "lithify.datasets.kafka.kind:KIND",
         "lithify.datasets.kafka.command_options:OPTIONS",
         "lithify.datasets.kafka.settings:KafkaSettings",
+        "lithify.datasets.kafka.warm_up:warm_up",
         "lithify.datasets.kafka.warm_up:warm_up",
         "lithify.datasets.kafka.discovery:logs",
         "lithify.datasets.kafka.kernel.ready:is_compiled",

@@ -71,7 +71,7 @@ def check_spark(engine: Engine, master: str, python: str | None = None) -> Findi
     """Spark starts and runs a task that has all it needs. `python` is this process's version."""
     here = python if python is not None else platform.python_version()
     try:
-        modules = tuple(kind.warm_up.partition(":")[0] for kind in all_registered())
+        modules = tuple(kind.preload.partition(":")[0] for kind in all_registered() if kind.preload)
         facts = engine.submit("doctor", look_around, modules).result(SPARK_TIMEOUT_S)
     except TimeoutError:
         return problem(

@@ -16,6 +16,7 @@ from lithify.datasets.iceberg import duties as duties_module
 from lithify.datasets.iceberg.duties import Duty, duties
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, Expirer
 from lithify.datasets.iceberg.garbage import Kind, collector_options
+from lithify.datasets.iceberg.orphans import remove_orphans
 from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.settings import TableGarbageSettings
@@ -127,6 +128,43 @@ def test_each_part_is_left_out_where_the_policy_says_so(
     dataset = dataset_of(table, clock=clock, options=options)
     duties(dataset, clock, RandomIds(), collector_options(TableGarbageSettings())).tick()
     assert done == set(PARTS) - {skipped}
+
+
+@pytest.mark.parametrize("in_settings", [False, True])
+def test_files_are_left_out_by_a_policy_of_which_something_else_is_wrong(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, in_settings: bool
+) -> None:
+    own = {} if in_settings else {"lithify.skip-parts": "files"}
+    table = new_table(catalog, properties={"lithify.granularity": "fortnight", **own})
+    append(table, make_rows(3))
+    collected: list[object] = []
+    monkeypatch.setattr(duties_module, "collect_due", lambda *_: collected.append(1))
+    clock = a_clock()
+    dataset = dataset_of(table, clock=clock, options={"skip-parts": "files"} if in_settings else {})
+    with pytest.raises(Refused, match="fortnight"):
+        duties(dataset, clock, RandomIds(), collector_options(TableGarbageSettings())).tick()
+    assert collected == []
+
+
+def test_an_expiry_that_fails_stops_no_removal_of_orphans(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table(catalog, properties={"lithify.expire-snapshots": "1", "lithify.remove-orphans": "1"})
+    append(table, make_rows(3))
+    looked: list[object] = []
+
+    def fail(*_: object) -> None:
+        raise StoreError("away")
+
+    def look(*arguments: Any) -> Any:
+        looked.append(arguments)
+        return remove_orphans(*arguments)
+
+    monkeypatch.setattr(Expirer, "run", fail)
+    monkeypatch.setattr(duties_module, "remove_orphans", look)
+    with pytest.raises(StoreError, match="away"):
+        ticked(table)
+    assert len(looked) == 1
 
 
 def test_nothing_is_compacted_unasked_where_the_policy_leaves_the_data_out(catalog: SqlCatalog) -> None:

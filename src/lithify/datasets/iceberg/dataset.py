@@ -65,7 +65,7 @@ from lithify.datasets.iceberg.neighbours import Neighbour, others_in
 from lithify.datasets.iceberg.ownership import OWN_FOLDER, data_prefix, mark_of
 from lithify.datasets.iceberg.past import past_of
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
-from lithify.datasets.iceberg.policy import TablePolicy, parse_policy
+from lithify.datasets.iceberg.policy import TablePolicy, left_out_of, parse_policy
 from lithify.datasets.iceberg.readers import Readers, Standing
 from lithify.datasets.iceberg.refusals import check_table
 from lithify.datasets.iceberg.repeating import repeating_columns
@@ -304,6 +304,10 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, TimeRange, NewFile]
     def policy(self, table: Table) -> TablePolicy:
         """How the table is to be looked after."""
         return parse_policy(table.metadata.properties, self.url, self._options)
+
+    def left_out(self, table: Table) -> frozenset[str]:
+        """The parts of maintenance that the policy leaves out, even if the rest of it is refused."""
+        return left_out_of(table.metadata.properties, self._options)
 
     def _branch(self, table: Table) -> str:
         return check_table(table.metadata, self.policy(table).branch, self.url)

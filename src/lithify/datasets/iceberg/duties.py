@@ -13,9 +13,9 @@
 
 What `lithify.skip-parts` names is left out of all that: files, deletes, manifests, expiry.
 
-Each comes though one before it was refused, or manifests could not be rewritten, which is said after all of
-them; the garbage is first, so that it is collected from a table which the others must not touch. A run that
-something stands in the way of says so in the log, and is tried again after the interval.
+Each comes though one before it was refused or has failed, which is said after all of them; the garbage is
+first, so that it is collected from a table which the others must not touch. A run that something stands in
+the way of says so in the log, and is tried again after the interval.
 """
 
 from __future__ import annotations
@@ -68,12 +68,15 @@ def duties(
         kinds = due.kinds - frozenset(Duty)
         done = GarbageCollected(dataset.url, due.dry_run, {}, {}, 0)
         failed: LithifyError | None = None
+        wanted: TablePolicy | None = None
+        left_out = frozenset[str]()
         try:
-            wanted = dataset.policy(dataset.load())
+            table = dataset.load()
+            left_out = dataset.left_out(table)
+            wanted = dataset.policy(table)
         except LithifyError as error:
             # Who only collects garbage needs no more of the policy.
-            wanted, failed = None, None if due.kinds == kinds else error
-        left_out = frozenset[str]() if wanted is None else wanted.left_out
+            failed = None if due.kinds == kinds else error
         if kinds and "files" not in left_out:
             try:
                 done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
@@ -93,7 +96,11 @@ def duties(
                         failed = failed or error
         is_expired = wanted is not None and wanted.expire_snapshots and "expiry" not in left_out
         if is_expired and Duty.SNAPSHOT in due.kinds:
-            done = _expire(dataset, clock, ids, due, done, observer)
+            try:
+                with contained(f"expiring snapshots of {dataset.url}"):
+                    done = _expire(dataset, clock, ids, due, done, observer)
+            except LithifyError as error:
+                failed = failed or error
         if wanted is not None and wanted.remove_orphans and Duty.ORPHAN in due.kinds:
             try:
                 with contained(f"removing orphan files of {dataset.url}"):

@@ -119,6 +119,8 @@ class EqualityDeletes:
 
     def burden(self, entry: ManifestEntry) -> Burden:
         """What those that apply to a data file come to."""
+        if self._is_empty:
+            return NO_BURDEN
         own = entry.sequence_number or 0
         return sum((stack.burden(own) for stack in self._stacks(entry)), NO_BURDEN)
 

@@ -51,6 +51,7 @@ DEFAULT_TARGET_BYTES = 512 * MIB
 MAX_SECONDS = 10**11
 """3,170 years: more than between any two times, and still a number of microseconds."""
 MAX_NUMBER = 1 << 60
+_SKIP = "skip-parts"
 _ICEBERG_TARGET = "write.target-file-size-bytes"
 
 
@@ -86,7 +87,7 @@ class TablePolicy:
     @property
     def left_out(self) -> frozenset[str]:
         """Those of `PARTS` that are skipped."""
-        return frozenset(filter(None, (part.strip() for part in self.skip_parts.split(","))))
+        return _parts(self.skip_parts)
 
 
 _TEXTS = ("granularity", "time_zone", "time_column", "skip_parts", "branch")
@@ -111,6 +112,16 @@ _AT_MOST = {
 }
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _NAMES = {PREFIX + name.replace("_", "-"): name for name in TablePolicy.__dataclass_fields__}
+
+
+def left_out_of(properties: Mapping[str, str], instead: Mapping[str, str] = _NOTHING) -> frozenset[str]:
+    """What of maintenance is skipped, whatever else is wrong with a policy."""
+    own = properties.get(f"{PREFIX}{_SKIP}", "")
+    return _parts(instead.get(_SKIP, own))
+
+
+def _parts(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (part.strip() for part in text.split(","))))
 
 
 def parse_policy(

@@ -11,7 +11,7 @@ are also several times as large. They are never to be written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any
@@ -71,7 +71,7 @@ _DATA_FILE = 4
 """The place of the file in an entry."""
 
 Noted = list[int]
-Values = Callable[[bytes, Noted, Noted], list[Any]]
+Values = Callable[[bytes, Noted, Noted], Sequence[Any]]
 """How values of a field are decoded, from a block and the first and second number that were noted of each."""
 Columns = dict[int, tuple[int, Values]]
 """By the place of a field its slot and how it is decoded."""
@@ -274,7 +274,9 @@ def _values(reader: Reader) -> Values:
     return partial(_wholes, reader)
 
 
-def _numbers(_: bytes, nulls: Noted, numbers: Noted) -> list[int | None]:
+def _numbers(_: bytes, nulls: Noted, numbers: Noted) -> Sequence[int | None]:
+    if not any(nulls):
+        return numbers
     return [None if null else number for null, number in zip(nulls, numbers, strict=True)]
 
 

@@ -90,11 +90,10 @@ class _Drawn:
         lanes, has_deletes = _Lanes(table), bool(listing.delete_file_count)
         for entry in listing.entries(DataFileContent.DATA):
             file = self._file(entry, listing, lanes, has_deletes=has_deletes)
-            before = self.files.pop(file.id, None) or self.repeated.get(file.id)
-            if before is not None:
-                self._repeat(before, file)
-            else:
+            if file.id not in self.files and file.id not in self.repeated:
                 self.files[file.id] = file
+            else:
+                self._repeat(self.repeated.get(file.id) or self.files.pop(file.id), file)
         if has_deletes:
             self._repeat_deletes(listing)
 
@@ -210,14 +209,24 @@ def times_of(file: DataFile, column: NestedField) -> Interval | Bucket:
 
 
 class _Lanes:
-    """Lanes by partition; naming one costs more than looking it up."""
+    """Lanes by partition; naming one costs more than looking it up, and that more than to see that a file has
+    the very partition of the one before, as most have that are listed together."""
 
     def __init__(self, table: Table) -> None:
         self._schema: Schema = table.metadata.schema()
         self._specs: Mapping[int, PartitionSpec] = table.metadata.specs()
         self._known: dict[Place, Lane] = {}
+        self._last: tuple[int, Record, Lane] | None = None
 
     def of(self, file: DataFile) -> Lane:
+        spec_id, partition, last = file.spec_id, file.partition, self._last
+        if last is not None and last[1] is partition and last[0] == spec_id:
+            return last[2]
+        lane = self._look_up(file)
+        self._last = spec_id, partition, lane
+        return lane
+
+    def _look_up(self, file: DataFile) -> Lane:
         key = place_of(file)
         lane = self._known.get(key)
         if lane is None:

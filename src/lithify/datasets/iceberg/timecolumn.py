@@ -6,14 +6,12 @@ or the last instant of the planner's calendar (`bounded`). Rows keep them as the
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import (
@@ -32,6 +30,8 @@ from lithify.planning.timeline.model import Interval
 MICROSECONDS_PER_DAY = 86_400_000_000
 NO_TIME = np.iinfo(np.int64).min
 """Stands for the time of a row that has none."""
+_DATE_BYTES, _TIMESTAMP_BYTES = 4, 8
+"""Of a bound (Iceberg format: binary single-value serialization)."""
 _MIN_DAY, _MAX_DAY = MIN_US // MICROSECONDS_PER_DAY, MAX_US // MICROSECONDS_PER_DAY
 Times = npt.NDArray[np.int64]
 TimeType = TimestampType | TimestamptzType | DateType
@@ -81,6 +81,8 @@ def _named(schema: Schema, wanted: str, url: str) -> NestedField:
 
 def bounded(start_us: int, end_us: int) -> Interval:
     """From the one up to and without the other, as far as the calendar reaches."""
+    if MIN_US <= start_us < end_us <= MAX_US:  # nearly always, and asked for every file
+        return Interval(start_us, end_us)
     start_us = min(max(start_us, MIN_US), MAX_US - 1)
     return Interval(start_us, min(max(end_us, start_us + 1), MAX_US))
 
@@ -88,13 +90,11 @@ def bounded(start_us: int, end_us: int) -> Interval:
 def bound_us(kind: Any, bound: bytes | None) -> int | None:
     """A bound of a file as microseconds; upper ones are inclusive. A date counts as its midnight. `None`
     where there is none, or it is none of the type."""
-    if bound is None:
+    is_date = isinstance(kind, DateType)
+    if bound is None or len(bound) != (_DATE_BYTES if is_date else _TIMESTAMP_BYTES):
         return None
-    try:
-        value = int(from_bytes(kind, bound))
-    except struct.error:
-        return None
-    return value * MICROSECONDS_PER_DAY if isinstance(kind, DateType) else value
+    value = int.from_bytes(bound, "little", signed=True)
+    return value * MICROSECONDS_PER_DAY if is_date else value
 
 
 def times_us(column: pa.Array) -> Times:

@@ -129,14 +129,17 @@ def _check(files: Sequence[TimelineFile]) -> None:
 
 def _bounds(files: Sequence[TimelineFile]) -> tuple[Integers, Integers]:
     """Starts and ends within the calendar; an empty interval for those without times."""
-    starts = np.zeros(len(files), np.int64)
-    ends = np.zeros(len(files), np.int64)
-    for index, file in enumerate(files):
+    starts, ends = [], []
+    for file in files:
+        start = end = 0
         if isinstance(file.times, Interval):
-            start = min(max(file.times.start_us, MIN_US), MAX_US - 1)
-            starts[index] = start
-            ends[index] = min(max(file.times.end_us, start + 1), MAX_US)
-    return starts, ends
+            start, end = file.times.start_us, file.times.end_us
+            if start < MIN_US or end > MAX_US:
+                start = min(max(start, MIN_US), MAX_US - 1)
+                end = min(max(end, start + 1), MAX_US)
+        starts.append(start)
+        ends.append(end)
+    return np.array(starts, np.int64), np.array(ends, np.int64)
 
 
 def _buckets(

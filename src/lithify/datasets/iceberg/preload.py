@@ -7,7 +7,7 @@ from importlib import import_module
 _MODULES = ("lithify.datasets.iceberg.execute", "pyiceberg.io.pyarrow")
 
 
-def warm_up() -> None:
+def preload() -> None:
     """Import it."""
     for module in _MODULES:
         import_module(module)

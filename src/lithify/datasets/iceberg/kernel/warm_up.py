@@ -1,0 +1,18 @@
+"""Compiling or loading all compiled code ahead of the first listing of a very large table, by going through a
+block of one number as through the entries of a manifest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lithify.datasets.iceberg.kernel.avro import locate
+from lithify.datasets.iceberg.kernel.layout import NUMBER
+
+_BLOCK = bytes([2])
+"""The number 1."""
+
+
+def warm_up() -> None:
+    """Compile the kernel, or load it from the cache; further calls in a process cost next to nothing."""
+    program, found = np.array([[NUMBER, 0, 0]], np.int64), np.empty((2, 1), np.int64)
+    locate(np.frombuffer(_BLOCK, np.uint8).ctypes.data, 0, len(_BLOCK), program, found)
