@@ -11,7 +11,7 @@ BROKER := build/broker
 # The tests start hundreds of Python processes: what one has compiled the others need not compile again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check bench simulate fuzz chaos flaky databases garbage histories dynamic soak site pictures dist lock clean
+.PHONY: help install demo test check bench simulate fuzz chaos flaky whole databases garbage histories dynamic soak site pictures dist lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -73,6 +73,9 @@ chaos: $(INSTALLED) ## Kill and freeze real processes, kill Spark and damage led
 flaky: $(INSTALLED) ## A hundred runs over a store that resets a tenth of all connections; what 503s and outages cost
 	$(BIN)/python -m tests.flaky
 	$(BIN)/python -m tests.processes.outages
+
+whole: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the rest of what the suite plays a part of
+	$(BIN)/python -m pytest --whole --numprocesses auto --maxprocesses 4 --dist loadfile
 
 databases: $(INSTALLED) ## Compact 200 random databases with both compactors; every row version must be equal
 	$(BIN)/python -m tests.oneshot.random_databases

@@ -46,8 +46,12 @@ LONG = (
 process is left alone with one (`make test` gives whole files to processes, in this order)."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bring the long files to the front."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make whole` plays, or else all that it does not; bring the long files to the
+    front."""
+    others = [item for item in items if (item.get_closest_marker("whole") is None) == config.option.whole]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in set(others)]
     places = {file: place for place, file in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))
 
@@ -113,3 +117,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-golden", action="store_true", help="Write the golden files anew; then read the diff."
     )
+    parser.addoption("--whole", action="store_true", help="Play what is marked as `whole`, and nothing else.")

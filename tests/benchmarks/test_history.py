@@ -81,6 +81,7 @@ def test_manifests_are_rewritten_and_one_day_is_planned(tmp_path: Path) -> None:
     assert 1 < ours.found["manifests"] < 20
 
 
+@pytest.mark.whole
 def test_a_large_table_is_planned_and_its_orphans_are_found(tmp_path: Path) -> None:
     large = made(tmp_path, "large", 5, 800, 8 << 20)
     assert at_scale_of(large, "orphans", 3000)["found"] == 2200

@@ -29,6 +29,7 @@ def test_the_log_is_what_it_should_be(tmp_path: Path, codec: str) -> None:
     assert {len(found.key(n) or b"") + len(found.value(n) or b"") for n in (0, 63, 64, 1229)} == {92}
 
 
+@pytest.mark.whole
 def test_everything_is_measured(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=200)
     results = measure(tmp_path, 0.0002, console)

@@ -84,6 +84,7 @@ def test_the_report_has_both_sides_and_their_ratios() -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.whole
 def test_both_sides_compact_the_same_database(tmp_path: Path) -> None:
     """That the rows are right is judged by the benchmark itself, which fails if they are not."""
     arguments = ["--only", "S3 2 MB", "--latency", "1", "--scale", "0.05"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from benchmarks.bare import bare_speed_up
 from benchmarks.data import database_of
 from benchmarks.idle import ClaimCost, IdleCost, measure_claims, measure_idle
@@ -13,6 +14,7 @@ from benchmarks.service_report import ServiceSamples
 from rich.console import Console
 
 
+@pytest.mark.whole
 def test_both_sides_drain_the_same_database(tmp_path: Path) -> None:
     drain = measure_drain(database_of(CASE, tmp_path, 0.001), tmp_path)
     assert drain.input_bytes > 100_000
@@ -20,6 +22,7 @@ def test_both_sides_drain_the_same_database(tmp_path: Path) -> None:
     assert not (tmp_path / "db").exists()
 
 
+@pytest.mark.whole
 def test_the_merge_alone_is_measured_in_one_process_and_in_two(tmp_path: Path) -> None:
     assert bare_speed_up(database_of(CASE, tmp_path, 0.001), tmp_path) > 0
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("bare")] == []

@@ -245,8 +245,8 @@ def maintain_again(lake: Lake, procedure: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "partitioned"),
     [
-        ("merge-on-read", ""),
-        ("merge-on-read", "device"),
+        pytest.param("merge-on-read", "", marks=pytest.mark.whole),
+        pytest.param("merge-on-read", "device", marks=pytest.mark.whole),
         ("merge-on-read", "days(event_time)"),
         ("merge-on-read", "bucket(2, id), truncate(1, device)"),
         ("copy-on-write", "device"),
@@ -455,7 +455,12 @@ def rewritten(table: Table, *, by_duckdb: bool = True) -> RewritingManifests:
 
 
 @pytest.mark.parametrize(
-    "partitioned", ["", "device, days(event_time)", "bucket(2, id), truncate(1, device)"]
+    "partitioned",
+    [
+        "",
+        pytest.param("device, days(event_time)", marks=pytest.mark.whole),
+        pytest.param("bucket(2, id), truncate(1, device)", marks=pytest.mark.whole),
+    ],
 )
 def test_manifests_that_java_wrote(lake: Lake, partitioned: str) -> None:
     """With deleted entries among others, as Java merges them, deletes by position and two specs."""
@@ -484,7 +489,9 @@ def test_manifests_that_java_wrote(lake: Lake, partitioned: str) -> None:
     }
 
 
-@pytest.mark.parametrize("partitioned", ["", "device, days(event_time)"])
+@pytest.mark.parametrize(
+    "partitioned", [pytest.param("", marks=pytest.mark.whole), "device, days(event_time)"]
+)
 def test_manifests_of_version_1(lake: Lake, partitioned: str) -> None:
     create(lake, version=1, partitioned=partitioned, mode="copy-on-write")
     for n in range(3):

@@ -16,7 +16,8 @@ from tests.testing.simulation.playing import assert_noticed, trace_of
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
-SEEDS = range(1, 201)
+SEEDS = (*range(1, 41), 54, 64, 72, 113, 198)
+"""With the last ones every fault is played; `make simulate` plays many more."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_every_invariant_has_a_mutant() -> None:
 
 
 def test_when_nothing_goes_wrong_no_work_is_done_twice() -> None:
-    scenarios = {seed: World(seed).scenario for seed in SEEDS}
+    scenarios = {seed: World(seed).scenario for seed in range(1, 201)}
     calm = [seed for seed, s in scenarios.items() if s.faults == Faults() and not s.meddling]
     assert len(calm) >= 8
     counts = Summary()
