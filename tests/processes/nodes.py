@@ -41,7 +41,7 @@ class Process:
         with log.open("wb") as output, self._errors.open("wb") as errors:
             self._popen = subprocess.Popen(
                 list(command),
-                env={**child_environment(), **environment},
+                env={**child_environment(), "PYTHONFAULTHANDLER": "1", **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -94,9 +94,14 @@ class Process:
         self._frozen = []
 
     def terminate(self) -> int:
-        """SIGTERM; its exit code."""
+        """SIGTERM; its exit code. Of one that does not end, what each of its threads stands at is told."""
         self._popen.terminate()
-        return self._popen.wait(STOP_LIMIT_S)
+        try:
+            return self._popen.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._popen.send_signal(signal.SIGABRT)
+            self._popen.wait(STOP_LIMIT_S)
+            raise AssertionError(f"it does not end when it is told to:\n{self.errors}") from None
 
     def wait(self, limit_s: float = STOP_LIMIT_S) -> int:
         """Its exit code when it ends by itself."""
@@ -106,7 +111,7 @@ class Process:
         """However it is: nothing of it stays behind."""
         self.thaw()
         if self.exit_code is None:
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(AssertionError):
                 self.terminate()
         if self.exit_code is None:
             self.kill()

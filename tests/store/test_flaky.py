@@ -62,7 +62,8 @@ def test_a_read_survives(s3: S3, verb: str, fault: Fault) -> None:
     open_store(f"s3://{bucket}", s3.options)[0].put("there", BODY)
     with flaky(s3, first(2, fault, method), asked) as options:
         assert read(open_store(f"s3://{bucket}", hasty(options))[0]) == expected
-    assert len(asked) in ((1, 3) if fault in WITHIN and method == "HEAD" else (3,))
+    least = 1 if fault in WITHIN and method == "HEAD" else 3
+    assert least <= len(asked) <= 4, "one more where an answer was so slow that the question was asked again"
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 from rich.markup import escape
 
+from lithify.cli.termination import Terminated, interrupted_by_sigterm
 from lithify.defects import unexpected
 from lithify.errors import LithifyError, Refused
 from lithify.observe.secrets import concealed
@@ -60,7 +59,7 @@ def errors(as_json: bool, *, stopped: str = "Stopped.") -> Iterator[None]:
     """Errors become one sentence on stderr (or a JSON document) and an exit code, unforeseen ones too. An
     interrupt says that it has `stopped`; SIGTERM is one."""
     try:
-        with _interrupted_by_sigterm():
+        with interrupted_by_sigterm():
             yield
     except LithifyError as error:
         _fail(error, as_json)
@@ -72,30 +71,7 @@ def errors(as_json: bool, *, stopped: str = "Stopped.") -> Iterator[None]:
         if as_json:
             print_json({"error": "Interrupted", "message": stopped})
         standard_error().print(stopped)
-        raise typer.Exit(TERMINATED if isinstance(interrupt, _Terminated) else INTERRUPTED) from None
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM has come."""
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does, so that it gives back what it holds. It counts once: whoever
-    cannot wait for the end of that sends SIGKILL."""
-    if threading.current_thread() is not threading.main_thread():  # only that one can be told
-        yield
-        return
-
-    def terminate(*_: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+        raise typer.Exit(TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED) from None
 
 
 def _fail(error: LithifyError, as_json: bool) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 import requests
@@ -14,11 +15,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from lithify import wiring
 from lithify.config.model import Config
 from lithify.datasets.iceberg import catalogs
+from lithify.datasets.iceberg.catalog_requests import catalog_url
 from lithify.errors import StoreUnavailable
 from lithify.fleet.catalog import Rule
 from lithify.store import together
+from lithify.store.urls import known_of
 from lithify.store.waiting import Waiting
 from tests.datasets.iceberg.tables import SCHEMA, new_catalog
+from tests.engine.waiting import wait_until
 
 TABLES = 20
 SHARED = Waiting(max_s=1.0, dataset="iceberg://lake", comes_back=True, is_shared=True)
@@ -84,9 +88,12 @@ def test_new_tables_are_found_and_dropped_ones_are_not(
 
 def test_a_catalog_that_is_away_is_found_out_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
+    is_back = Event()
 
-    def load(name: str, **properties: str) -> Catalog:
+    def load(name: str, **properties: str) -> object:
         asked.append(name)
+        if is_back.is_set():
+            return None
         raise requests.ConnectTimeout("no answer")
 
     monkeypatch.setattr(catalogs, "load_catalog", load)
@@ -101,3 +108,6 @@ def test_a_catalog_that_is_away_is_found_out_once(config: Config, monkeypatch: p
     for _ in range(200):
         fails()
     assert len(asked) < first + 100, "not by these; something else looks now and then whether it is back"
+    is_back.set()
+    known = known_of(catalog_url("away"), {"uri": "x"})
+    wait_until(lambda: not known.is_given_up)
