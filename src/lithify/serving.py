@@ -95,7 +95,9 @@ class Service:
         self._observe: Observer = each(*observers) if observers else ignore
         self._stop: threading.Event | None = None
         is_shown = self._config.web.port is not None
-        self._shared = {url: SharedReads(url, SystemClock()) for url in self._urls} if is_shown else {}
+        self._shared = {
+            url: SharedReads(url, SystemClock(), coordinates=coordinates) for url in self._urls if is_shown
+        }
         self._watched: dict[str, ClientDataset] = {}
         """Opened for a dashboard."""
         self._coordinated = {url: self._opened(url) for url in self._urls} if coordinates else {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -37,13 +38,14 @@ from lithify.testing.engine import InlineEngine
 from lithify.web import serving
 from lithify.web.dashboard import TABS
 from lithify.web.readers import Source
+from tests.cli.invoking import invoke
 from tests.compacting import dataset_at
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.datasets.kafka.test_commands import make_log
 from tests.judge.official import Put, open_db
 from tests.web.dashboards import BEARER, NOW_MS, ORIGIN, TOKEN, page_of, shown, write_database
 
-LIMIT_S = 60.0
+LIMIT_S = 110.0  # the first one on a machine compiles the kernel
 REQUESTS = (
     "get",
     "get_with_meta",
@@ -111,7 +113,9 @@ def get(where: str, path: str) -> str:
 
 
 @contextmanager
-def in_service(urls: list[str], **given: Any) -> Iterator[str]:
+def in_service(
+    urls: list[str], *, coordinates: bool = True, works: bool = True, **given: Any
+) -> Iterator[str]:
     """A service of these with its dashboard, which rounds several times a second; where that is."""
     settings = {
         "service.poll_interval": "50ms",
@@ -122,7 +126,14 @@ def in_service(urls: list[str], **given: Any) -> Iterator[str]:
         **given,
     }
     stop, config = threading.Event(), settled(settings)
-    with lithify.Service(urls, settings=config, engine=InlineEngine(), take_over=True) as service:
+    with lithify.Service(
+        urls,
+        settings=config,
+        engine=InlineEngine(),
+        take_over=coordinates,
+        coordinates=coordinates,
+        works=works,
+    ) as service:
         thread = threading.Thread(target=service.run, args=(stop,), name="service")
         with serving.served(urls, None, config, service) as where:
             thread.start()
@@ -202,7 +213,7 @@ def test_with_a_hundred_who_watch_it_costs_the_same(tmp_path: Path, asked: Count
 
 def test_what_it_shows_is_what_the_commands_print(urls: list[str], always_due: None) -> None:
     """After a commit of its own: by the lease that it holds, with what was committed, and who holds what."""
-    settings = {"slatedb.scheduler_options.min_compaction_sources": 3}
+    settings: dict[str, Any] = {"slatedb.scheduler_options.min_compaction_sources": 3}
     with in_service(urls, **settings) as where:
         until(lambda: len(document(where, urls[0], "history").get("commits", ())) == 1)
         for url in urls:
@@ -221,12 +232,60 @@ def test_what_it_shows_is_what_the_commands_print(urls: list[str], always_due: N
             assert is_led(where, url)
 
 
+def test_a_coordinator_and_a_worker_apart_show_the_same_and_reading_it_costs_nothing(
+    urls: list[str], asked: Counter[str], always_due: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker, which reads no snapshots and has no lease, says who coordinates all the same."""
+    monkeypatch.setattr("lithify.service.shared.BESIDE_S", 0.2)
+    settings: dict[str, Any] = {"slatedb.scheduler_options.min_compaction_sources": 3}
+    with (
+        in_service(urls, works=False, **settings) as one,
+        in_service(urls, coordinates=False, **settings) as other,
+    ):
+        for where in (one, other):
+            until(lambda where=where: len(document(where, urls[0], "history").get("commits", ())) == 1)  # type: ignore[misc]
+            for url in urls:
+                until(partial(is_led, where, url))
+                for part in ("status", "history"):
+                    with lithify.open(url, settings=settings) as opened:
+                        printed = opened.show_status if part == "status" else opened.show_history
+                        until(
+                            lambda where=where, url=url, part=part, printed=printed: (  # type: ignore[misc]
+                                lasting(document(where, url, part)) == lasting(printed().document)
+                            )
+                        )
+    assert not [thread for thread in asked if "AnyIO" in thread or thread.startswith("lithify-web")]
+
+
 def lasting(document: Mapping[str, Any]) -> dict[str, Any]:
     """Without what depends on when it is asked."""
     passing = ("at_ms", "stall_ms", "pressure", "remaining_ms", "heartbeat_age_ms", "lease_ends_ms")
     found = json.loads(json.dumps(document), object_hook=lambda d: {k: d[k] for k in d if k not in passing})
     assert isinstance(found, dict)
     return found
+
+
+@pytest.mark.parametrize("command", ["run", "coordinator", "worker"])
+def test_the_commands(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    stop, answers = threading.Event(), list[str]()
+    monkeypatch.setattr(wiring, "stop_on_signals", lambda: stop)
+    monkeypatch.setattr(wiring, "spark_engine", lambda *_: nullcontext(InlineEngine()))
+
+    def ask() -> None:
+        deadline_s = time.monotonic() + LIMIT_S
+        while not answers and time.monotonic() < deadline_s:
+            with suppress(OSError):
+                answers.append(get(f"http://127.0.0.1:{port}", "/healthz"))
+            time.sleep(0.05)
+        stop.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    result = invoke(command, "--web-port", str(port), write_database(tmp_path / "db"))
+    thread.join()
+    assert (result.exit_code, answers) == (0, ["ok\n"]), result.stderr
 
 
 def test_what_is_done_there_shows_at_once(tmp_path: Path) -> None:

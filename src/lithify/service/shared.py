@@ -6,7 +6,8 @@
    what takes no request (`Dataset`: pure). Before something was noted it is `StoreUnavailable`.
 3. What people want to see and no coordinator reads (who holds a table's history, what of it could go, earlier
    commits) the service reads for itself (`read_beside`): once when it begins, and once in `BESIDE_S` at most
-   when something has changed. So that costs the same whether nobody looks or a hundred do.
+   when something has changed. So that costs the same whether nobody looks or a hundred do. A service that
+   only works reads snapshots and who coordinates like that too, once in `BESIDE_S`.
 
 How far the tasks are is known as often as the worker here looks at them; of workers elsewhere, which ranges
 the ledger says are finished. All values are immutable; any thread may note and ask.
@@ -44,14 +45,18 @@ _Stay = tuple[Ulid, State, str | None]
 class SharedReads:
     """What is known here of the dataset at `url`."""
 
-    def __init__(self, url: str, clock: Clock) -> None:
+    def __init__(self, url: str, clock: Clock, *, coordinates: bool = True) -> None:
+        """`coordinates`: this process does, so it reads snapshots and has the lease."""
         self.url = url
         self._clock = clock
+        self._coordinates = coordinates
         self._lock = threading.Lock()
         self._ledger: AnyLedger | None = None
         self._has_ledger = False
         self._snapshot: Any = None
         self._lease: FoundLease | None = None
+        self._coordinator: CoordinatorStatus | None = None
+        """As it was read last, where this process does not coordinate."""
         self._arrivals: dict[_Stay, Arrival | None] = {}
         self._first_progress: dict[_Stay, Arrival | None] = {}
         """`None` for what was there before this process looked."""
@@ -65,6 +70,7 @@ class SharedReads:
         self._has_changed = True
         """Since what stands beside was read."""
         self._beside_read_s: float | None = None
+        self._glanced_s: float | None = None
         self._why_over = ""
 
     # What the service notes
@@ -149,8 +155,13 @@ class SharedReads:
             self._why_over = why
 
     def read_beside(self, dataset: Dataset, records: CommitRecords) -> None:
-        """Read what nobody reads here anyway, if it is time to; of a handle that is this thread's."""
+        """Read what nobody reads here anyway, if it is time to; of a handle that is this thread's, and that
+        `sharing` has."""
         now_s = self._clock.monotonic_s()
+        if not self._coordinates and (self._glanced_s is None or now_s - self._glanced_s >= BESIDE_S):
+            self._glanced_s = now_s
+            dataset.glance()
+            self._coordinator = dataset.coordinator(self._clock.now_ms())
         with self._lock:
             last_s, is_seen = self._beside_read_s, self._has_ledger and self._snapshot is not None
             is_due = last_s is None or (self._has_changed and now_s - last_s >= BESIDE_S)
@@ -186,6 +197,8 @@ class SharedReads:
     def coordinator(self, now_ms: int) -> CoordinatorStatus:
         """By the lease."""
         with self._lock:
+            if self._coordinator is not None:
+                return self._coordinator
             found = self._lease
             epoch = 0 if self._ledger is None else self._ledger.epoch
         if found is None or found.lease is None:
