@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 
 from lithify.config.durations import parse_duration
 from lithify.defects import contained
-from lithify.errors import CorruptObject, LithifyError, Unexpected
+from lithify.errors import CorruptObject, LithifyError, NoRoom, Unexpected
 
 
 class PanicException(BaseException):
@@ -32,6 +35,19 @@ def test_what_counts_as_a_defect(error: BaseException, defects: list[str]) -> No
     with pytest.raises(Unexpected, match=type(error).__name__), contained("a test"):
         raise error
     defects.clear()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_no_defect(number: int) -> None:
+    said = r"^a test ended because a disk is full .*'/tmp/x'\): make room"
+    with pytest.raises(NoRoom, match=said), contained("a test"):
+        raise OSError(number, "no", "/tmp/x")
+
+
+def test_a_full_temporary_folder_says_so() -> None:
+    """As the system tells of it."""
+    with pytest.raises(NoRoom, match="No space left on device"), contained("a test"):
+        Path("/dev/full").write_bytes(b"x")
 
 
 def test_a_long_cause_is_cut(defects: list[str]) -> None:

@@ -5,9 +5,10 @@ than what it happened in: one compaction, one round over one dataset, one comman
 that runs it inside `contained`, and treats what comes out like any other `LithifyError`.
 
 1. A `LithifyError` passes as it is.
-2. Any other `Exception`, a lack of memory among them, becomes `Unexpected`: it says what was being done, what
+2. That a disk is full becomes `NoRoom`: somebody can do something about it.
+3. Any other `Exception`, a lack of memory among them, becomes `Unexpected`: it says what was being done, what
    was raised, and where in Lithify. So does a panic of a library written in Rust, which is no `Exception`.
-3. Everything else passes: an interrupt and the end of the process are no defects.
+4. Everything else passes: an interrupt and the end of the process are no defects.
 
 The traceback is logged at DEBUG, and stays with the error as its cause. Nothing else in Lithify may catch
 `Exception` to go on, apart from the engine, whose tasks end in other processes.
@@ -15,15 +16,17 @@ The traceback is logged at DEBUG, and stays with the error as its cause. Nothing
 
 from __future__ import annotations
 
+import errno
 import logging
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
 
-from lithify.errors import LithifyError, Unexpected
+from lithify.errors import LithifyError, NoRoom, Unexpected
 
 _MAX_CAUSE_CHARS = 300
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PANIC = "PanicException"
 """What pyo3 raises for a panic; each library has a class of its own by that name."""
 
@@ -43,10 +46,15 @@ def contained(what: str) -> Iterator[None]:
         raise unexpected(what, error) from error
 
 
-def unexpected(what: str, error: BaseException) -> Unexpected:
-    """What was raised while `what` was done, as an error of ours; the traceback goes to the log."""
-    _log.debug("%s ended with a defect", what, exc_info=error)
+def unexpected(what: str, error: BaseException) -> NoRoom | Unexpected:
+    """What was raised while `what` was done, as an error of ours; of a defect the traceback is logged."""
     cause = " ".join(str(error).split())[:_MAX_CAUSE_CHARS]
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return NoRoom(
+            f"{what} ended because a disk is full ({cause}): make room there, or let TMPDIR name a folder "
+            "that has some if it is the one for temporary files"
+        )
+    _log.debug("%s ended with a defect", what, exc_info=error)
     return Unexpected(
         f"{what} ended with {type(error).__name__}{_place(error)}{f': {cause}' if cause else ''}. This is a "
         "defect of Lithify, or damage that it does not recognise: please report it with the traceback that "

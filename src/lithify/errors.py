@@ -11,6 +11,7 @@ act:
 - `HoldLapsed`: what was held may be gone; whoever relied on it must stop.
 - `EngineError`, `Cancelled`: the data engine could not finish.
 - `DeadlineExceeded`: waiting ended, the work goes on.
+- `NoRoom`: a disk of this machine is full.
 - `Unexpected`: what nobody foresaw, a defect of Lithify.
 
 No message shows a secret, whatever it was made of: it is masked when the error is made.
@@ -147,6 +148,10 @@ class DeadlineExceeded(LithifyError):
     """What was waited for did not happen in time; it may still."""
 
     exit_code = 9
+
+
+class NoRoom(LithifyError):
+    """A disk of this machine is full."""
 
 
 class Unexpected(LithifyError):
