@@ -73,6 +73,7 @@ def test_the_judge_misses_files_and_rows(place: Place) -> None:
     assert judged().wrong == ["rows of main"]
 
 
+@pytest.mark.whole
 def test_manifests_are_rewritten_and_one_day_is_planned(tmp_path: Path) -> None:
     before_s, (ours, peer) = rewritten_manifests(made(tmp_path, "manifests", 20, 1000, 16 << 10), IN_PYTHON)
     assert (ours.failure, ours.wrong, peer.wrong) == (None, [], [])

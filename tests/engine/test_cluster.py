@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cluster import cluster_conf, standalone_cluster
 from tests.engine.waiting import child_environment
 
@@ -26,6 +28,7 @@ with SparkEngine(sys.argv[1], conf={cluster_conf()!r}, preload="tests.engine.tas
 """
 
 
+@pytest.mark.whole
 def test_task_of_a_killed_executor_runs_again_elsewhere(tmp_path: Path) -> None:
     attempts = tmp_path / "attempts"
     attempts.mkdir()

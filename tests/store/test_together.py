@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Iterable
 
 import pytest
 
 from lithify.store.together import all_of, each_of
+from tests.store.interrupting import interrupting
 
 LIMIT_S = 20.0
 
@@ -94,17 +94,13 @@ def test_an_interrupt_is_not_held_up(
 ) -> None:
     is_over = threading.Event()
 
-    def interrupt() -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        assert is_over.wait(LIMIT_S)
-
     def wait() -> None:
         assert is_over.wait(LIMIT_S)
         ended.append("late")
 
     ended = list[str]()
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with interrupting() as interrupt, pytest.raises(KeyboardInterrupt):
             list(together([interrupt, wait], 2))
         assert not ended
     finally:

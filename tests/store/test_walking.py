@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -20,6 +19,7 @@ from lithify.store.walking import walk
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import MemoryStore
 from tests.s3 import S3
+from tests.store.interrupting import interrupting
 
 LIMIT_S = 20.0
 
@@ -162,15 +162,16 @@ def test_an_interrupt_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, "root", [f"{folder}/{n}" for folder in "ab" for n in range(3)])
     hanging = Hanging(store)
 
-    def interrupt() -> None:
+    def interrupt_when_both_hang() -> None:
         for _ in range(2):
             hanging.begun.get(timeout=LIMIT_S)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        interrupt()
 
-    threading.Thread(target=interrupt).start()
     try:
-        with pytest.raises(KeyboardInterrupt):
-            list(walk(hanging, "root", threads=2))
+        with interrupting() as interrupt:
+            threading.Thread(target=interrupt_when_both_hang).start()
+            with pytest.raises(KeyboardInterrupt):
+                list(walk(hanging, "root", threads=2))
         assert hanging.ended.empty()
     finally:
         hanging.may_go_on.set()

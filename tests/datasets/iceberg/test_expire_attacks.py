@@ -97,7 +97,18 @@ def run_and_append(table: Table, promised: Promised) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("attack", "every"), [(make_refs, 1), (take_holds, 5), (run_and_append, 5)])
+@pytest.mark.parametrize(
+    ("attack", "every"),
+    [
+        (make_refs, 3),
+        (take_holds, 5),
+        (run_and_append, 5),
+        *(
+            pytest.param(attack, 1, marks=pytest.mark.whole)
+            for attack in (make_refs, take_holds, run_and_append)
+        ),
+    ],
+)
 def test_whatever_happens_at_any_step(
     template: Template, attack: Callable[[Table, Promised], None], every: int
 ) -> None:

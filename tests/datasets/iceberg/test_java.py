@@ -247,7 +247,7 @@ def maintain_again(lake: Lake, procedure: str) -> None:
     [
         pytest.param("merge-on-read", "", marks=pytest.mark.whole),
         pytest.param("merge-on-read", "device", marks=pytest.mark.whole),
-        ("merge-on-read", "days(event_time)"),
+        pytest.param("merge-on-read", "days(event_time)", marks=pytest.mark.whole),
         ("merge-on-read", "bucket(2, id), truncate(1, device)"),
         ("copy-on-write", "device"),
     ],
@@ -275,7 +275,7 @@ def test_java_changes_rows(lake: Lake, mode: str, partitioned: str) -> None:
     assert {row[1] for row in agree(lake.table)} == set(rows) - {5} | set(range(200, 210))
 
 
-@pytest.mark.parametrize("partition", [None, "device=a"])
+@pytest.mark.parametrize("partition", [pytest.param(None, marks=pytest.mark.whole), "device=a"])
 def test_java_deletes_by_value(lake: Lake, partition: str | None) -> None:
     """The compaction applies such a delete, and what is written later stays."""
     create(lake, partitioned="device" if partition else "")
@@ -540,7 +540,7 @@ def test_java_reads_what_was_added_since_a_snapshot(lake: Lake) -> None:
 # Deletes
 
 
-@pytest.mark.parametrize("granularity", ["file", "partition"])
+@pytest.mark.parametrize("granularity", ["file", pytest.param("partition", marks=pytest.mark.whole)])
 def test_deletes_that_java_wrote(lake: Lake, granularity: str) -> None:
     """Also in files that say which data file they are for, of two specs."""
     create(lake, partitioned="device")

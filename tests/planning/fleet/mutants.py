@@ -137,20 +137,30 @@ def _mutant(
 
 
 MUTANTS = (
-    _mutant("urgent work is admitted for ever", [rules.STARVED], (admission, "FairTurns", _NeverFair)),
     _mutant(
-        "fair claims go to who has waited least", [rules.STARVED], (admission, "FairTurns", _NewestIsFair)
+        "urgent work is admitted for ever",
+        [rules.STARVED],
+        (admission, "FairTurns", _NeverFair),
+        first_seed=1_016,
+    ),
+    _mutant(
+        "fair claims go to who has waited least",
+        [rules.STARVED],
+        (admission, "FairTurns", _NewestIsFair),
+        first_seed=1_023,
     ),
     _mutant(
         "the oldest is admitted, however urgent others are",
         [rules.BAND],
         (QueueAdmission, "_choose", _choose_by_age),
+        first_seed=1_013,
     ),
     _mutant("a worker goes by priority alone", [rules.HINT_BAND], (hints, "_order", _by_priority)),
     _mutant(
         "a worker claims what is urgent for ever",
         [rules.HINT_STARVED, rules.DONE],
         (hints, "FairTurns", _NeverFair),
+        first_seed=1_028,
     ),
     _mutant("a member admits all it has", [rules.QUOTA, rules.RESERVE], (quotas, "quota", _no_limit)),
     _mutant("one dataset may have it all", [rules.SHARE], (admission._Load, "leaves_room", _without_share)),
@@ -163,19 +173,23 @@ MUTANTS = (
         "a dataset may be deferred altogether",
         [rules.STARVED, rules.BAND],
         (QueueAdmission, "_defer", _defer_the_last),
+        first_seed=1_003,
     ),
     _mutant(
         "what failed goes on at once", [rules.RESTS, rules.COUNTED], (Budget, "failed", _forgets_failures)
     ),
     _mutant("the work is always to blame", [rules.BLAME], (Faults, "is_suspect", _never)),
-    _mutant("a poison worker goes on", [rules.SICK], (Rest, "lasts", _never)),
+    _mutant("a poison worker goes on", [rules.SICK], (Rest, "lasts", _never), first_seed=1_015),
     _mutant("small work goes to the queue for large", [rules.ROUTED], (Routing, "route", _to_all)),
     _mutant("everybody watches everything", [rules.OWNER, rules.COUNTED], (Placement, "share", _everybodys)),
-    _mutant("what is silent is hardly looked at", [rules.SEEN], (cadence, "pause_ms", _rarely)),
+    _mutant(
+        "what is silent is hardly looked at", [rules.SEEN], (cadence, "pause_ms", _rarely), first_seed=1_001
+    ),
     _mutant(
         "boards are read when the bell rings only",
         [rules.IDLE, rules.LOST],
         (Asking, "reads_boards", _only_when_rung),
+        first_seed=1_004,
     ),
     _mutant("what is for another is never for all", [rules.IDLE, rules.DONE], (hints, "delay_ms", _for_ever)),
     _mutant("everybody claims at once", [rules.LOST], (hints, "delay_ms", _at_once)),

@@ -253,6 +253,7 @@ MUTANTS = (
         "a coordinator commits for its worker what another one owns",
         (rules.ONCE,),
         ((Worker, "finished", _finished_whosever_it_is),),
+        first_seed=5_057,
     ),
     Mutant(
         "a fenced coordinator goes on",
@@ -268,6 +269,7 @@ MUTANTS = (
         "outputs may be older than their compaction",
         (rules.EPOCHS,),
         ((prepare, "MergeTask", _old_outputs),),
+        first_seed=5_021,
     ),
     Mutant(
         "workers are taken for dead at once",
@@ -289,6 +291,7 @@ MUTANTS = (
         "who takes up a ledger does not look whether a newer coordinator has",
         (rules.EPOCHS,),
         ((transitions, "recover", _recover_whatever_is_newer),),
+        first_seed=5_023,
     ),
     Mutant(
         "no finished compaction is remembered",
@@ -299,6 +302,7 @@ MUTANTS = (
         "compactions are not compared with those under way",
         (rules.DISJOINT,),
         ((validate, "_conflicts", _nothing), (validate, "_parallel_l0", _nothing)),
+        first_seed=5_052,
     ),
     Mutant(
         "everything counts as committed",
@@ -355,6 +359,7 @@ MUTANTS = (
         "a lease is written over whatever is there",
         (rules.LEASES,),
         ((ObjectLease, "write", _written_over_anything),),
+        first_seed=5_037,
     ),
     Mutant(
         "a holder does not look at its lease",
