@@ -30,6 +30,8 @@ from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke_json, logging_as_before
 from tests.datasets.iceberg.tables import new_catalog, new_table
+from tests.datasets.kafka import logs
+from tests.datasets.kafka.buckets import a_bucket
 from tests.fuzz.running import run
 from tests.judge.official import Put, open_db
 
@@ -83,6 +85,10 @@ class Built:
 
     def log(self) -> Any:
         return self.dataset(LOG)
+
+    def copied_topic(self) -> Any:
+        bucket = a_bucket([logs.data(0, ("a", "1"))])
+        return self.dataset(f"kafka+{bucket.store.url}/{bucket.topic}")
 
     def policy(self) -> Any:
         return self.dataset(TABLE).snapshot().policy
@@ -234,6 +240,7 @@ CASES |= {
     "kafka.segment_bytes": Case(7, 7, lambda b: b.log().terms().segment_bytes),
     "kafka.producer_id_expiration": Case("7s", 7000, lambda b: b.log().terms().producer_id_expiration_ms),
     "kafka.quiet_period": Case("7s", 7000, lambda b: b.log().terms().quiet_ms),
+    "kafka.copy_to": Case("orders.v2", "orders.v2", lambda b: b.copied_topic().snapshot().name),
     "kafka.group": Case("memory://groups/orders", "orders/marks", lambda b: b.log().member._files._marks),
     "kafka.member": Case("eu", "eu", lambda b: b.log().member.name),
     **under("kafka.garbage", collected("all", LOG)),

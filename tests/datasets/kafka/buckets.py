@@ -30,7 +30,7 @@ _numbers = itertools.count()
 
 @dataclass
 class Bucket:
-    """A cluster with the topic `orders`, which has one partition."""
+    """A partition of a topic, in a cluster with the topic `orders`."""
 
     store: ObjectStore
     root: str
@@ -38,14 +38,17 @@ class Bucket:
     configs: Mapping[str, str] = field(default_factory=lambda: {"cleanup.policy": "compact"})
     id: str = "one"
     transactions: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "orders"
+    number: int = 0
+    partitions: int = 1
 
     @property
     def topic(self) -> str:
-        return f"{self.root}/clusters/c/topics/orders"
+        return f"{self.root}/clusters/c/topics/{self.name}"
 
     @property
     def partition(self) -> str:
-        return f"{self.topic}/partitions/{0:010d}"
+        return f"{self.topic}/partitions/{self.number:010d}"
 
     def key(self, base_offset: int) -> str:
         return f"{self.partition}/records/{base_offset:020d}.batch"
@@ -60,7 +63,8 @@ class Bucket:
     def put_metadata(self) -> None:
         """What the broker says of its topics."""
         configs = [{"name": name, "value": value} for name, value in self.configs.items()]
-        topics = {"orders": {"id": self.id, "topic": {"name": "orders", "configs": configs}}}
+        topic = {"name": "orders", "num_partitions": self.partitions, "configs": configs}
+        topics = {"orders": {"id": self.id, "topic": topic}}
         document = {"producers": {}, "topics": topics, "transactions": self.transactions}
         self.store.put(f"{self.root}/clusters/c/meta.json", json.dumps(document).encode())
 

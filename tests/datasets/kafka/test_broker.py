@@ -4,6 +4,7 @@ broker is stopped, the topic compacted, the broker started again."""
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka import publishing
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.datasets.kafka.topic_copy import TopicCopy
 from lithify.ids import RandomIds
 from lithify.service import one_shot
 from lithify.store.urls import open_store
@@ -80,10 +82,12 @@ def make_topic(address: str) -> None:
         made.result(20)
 
 
-def produce(one: Any, written: Written, rows: list[Keyed], *, counts: bool = True) -> None:
+def produce(
+    one: Any, written: Written, rows: list[Keyed], *, counts: bool = True, topic: str = TOPIC
+) -> None:
     """As one object."""
     for key, value in rows:
-        one.produce(TOPIC, key=key, value=value, partition=0)
+        one.produce(topic, key=key, value=value, partition=0)
         written.add(key, value, counts=counts)
     assert one.flush(20) == 0
 
@@ -107,7 +111,7 @@ def produce_all(address: str, written: Written, rng: random.Random) -> None:
 
 
 @contextmanager
-def reader(address: str, isolation: str = "read_uncommitted") -> Iterator[ReadFrom]:
+def reader(address: str, isolation: str = "read_uncommitted", topic: str = TOPIC) -> Iterator[ReadFrom]:
     """What gives all rows from an offset on, whatever repeats, and where the broker says that the end is."""
     kafka = librdkafka()
     consumer = kafka.Consumer(
@@ -122,7 +126,7 @@ def reader(address: str, isolation: str = "read_uncommitted") -> Iterator[ReadFr
     )
 
     def read_from(start: int) -> tuple[list[Row], int]:
-        consumer.assign([kafka.TopicPartition(TOPIC, 0, start)])
+        consumer.assign([kafka.TopicPartition(topic, 0, start)])
         rows: list[Row] = []
         for _ in range(200_000):
             message = consumer.poll(20)
@@ -139,21 +143,31 @@ def reader(address: str, isolation: str = "read_uncommitted") -> Iterator[ReadFr
         consumer.close()
 
 
-def read(address: str, isolation: str = "read_uncommitted") -> tuple[list[Row], int]:
+def read(address: str, isolation: str = "read_uncommitted", topic: str = TOPIC) -> tuple[list[Row], int]:
     """All rows."""
-    with reader(address, isolation) as read_from:
+    with reader(address, isolation, topic) as read_from:
         return read_from(0)
+
+
+def read_all(address: str, wanted: int, topic: str) -> list[Row]:
+    """All rows up to this end. A busy broker may tell an earlier one, as far as it got in one fetch."""
+    for _ in range(10):
+        rows, end = read(address, topic=topic)
+        if end >= wanted:
+            break
+    assert end == wanted
+    return rows
 
 
 def map_of(rows: list[Row]) -> Map:
     return {key: value for key, value in {row[1]: row[2] for row in rows}.items() if value is not None}
 
 
-def ends(address: str) -> tuple[int, int]:
+def ends(address: str, topic: str = TOPIC) -> tuple[int, int]:
     """Earliest and latest, as the broker tells them."""
     kafka = librdkafka()
     admin = kafka.admin.AdminClient({"bootstrap.servers": address})
-    partition = kafka.TopicPartition(TOPIC, 0)
+    partition = kafka.TopicPartition(topic, 0)
     found = []
     for spec in (kafka.admin.OffsetSpec.earliest(), kafka.admin.OffsetSpec.latest()):
         (answer,) = admin.list_offsets({partition: spec}).values()
@@ -168,13 +182,13 @@ def commit(address: str, group: str, offset: int) -> None:
     consumer.close()
 
 
-def resumed(address: str, group: str) -> int:
+def resumed(address: str, group: str, topic: str = TOPIC) -> int:
     """The first offset that a group gets which goes on."""
     kafka = librdkafka()
     consumer = kafka.Consumer(
         {"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "error", "log_level": 0}
     )
-    consumer.assign([kafka.TopicPartition(TOPIC, 0, kafka.OFFSET_STORED)])
+    consumer.assign([kafka.TopicPartition(topic, 0, kafka.OFFSET_STORED)])
     try:
         message = consumer.poll(30)
         assert message is not None
@@ -184,17 +198,20 @@ def resumed(address: str, group: str) -> int:
         consumer.close()
 
 
-def opened(s3: S3, bucket: str) -> LogDataset:
+def opened(s3: S3, bucket: str, copy_to: str | None = None) -> LogDataset:
     store, _ = open_store(f"s3://{bucket}", s3.options)
     places = (store, f"clusters/{CLUSTER}/topics/{TOPIC}"), (store, f"clusters/{CLUSTER}/lithify/{TOPIC}")
+    url, options = f"kafka+s3://{bucket}", (s3.options, s3.options)
+    if copy_to is not None:
+        settings = KafkaSettings.model_validate({"quiet_period": "1s", "copy_to": copy_to})
+        own = f"{places[1][1]}/copies/{copy_to}"
+        return TopicCopy(url, places[0], (store, own), SystemClock(), RandomIds(), settings, *options)
     settings = KafkaSettings.model_validate({"quiet_period": "200ms"})
-    return LogDataset(
-        f"kafka+s3://{bucket}", *places, SystemClock(), RandomIds(), settings, s3.options, s3.options
-    )
+    return LogDataset(url, *places, SystemClock(), RandomIds(), settings, *options)
 
 
-def compact(s3: S3, bucket: str) -> None:
-    clock, dataset = SystemClock(), opened(s3, bucket)
+def compact(s3: S3, bucket: str, copy_to: str | None = None) -> None:
+    clock, dataset = SystemClock(), opened(s3, bucket, copy_to)
     summary = one_shot.run(
         dataset, InlineEngine(), clock, RandomIds(), Leadership(dataset, clock, RandomIds())
     )
@@ -202,9 +219,9 @@ def compact(s3: S3, bucket: str) -> None:
     assert not summary.failures
 
 
-def objects(s3: S3, bucket: str) -> list[int]:
+def objects(s3: S3, bucket: str, topic: str = TOPIC) -> list[int]:
     store, _ = open_store(f"s3://{bucket}", s3.options)
-    folder = f"clusters/{CLUSTER}/topics/{TOPIC}/partitions/{0:010d}/records"
+    folder = f"clusters/{CLUSTER}/topics/{topic}/partitions/{0:010d}/records"
     return sorted(int(meta.key.rpartition("/")[2][:20]) for meta in store.list(folder))
 
 
@@ -270,6 +287,57 @@ def test_readers_and_producers_go_on_after_a_window(times: S3, java: KafkaJava, 
         rows, end = read(address, "read_committed")
         assert end == written.end
         assert map_of(rows) == written.map
+
+
+def test_a_copy_is_made_while_the_broker_runs_and_taken_over(
+    times: S3, java: KafkaJava, tmp_path: Path
+) -> None:
+    """The broker is never stopped: it shows the new topic at once, with the offsets, rows, ends and groups of
+    the old one, whose producer went on meanwhile."""
+    bucket, written, rng, new = times.bucket(), Written(), random.Random(8), "orders.v2"
+    with broker(times, bucket, tmp_path / "log") as address:
+        make_topic(address)
+        produce_all(address, written, rng)
+        commit(address, "readers", 100)
+        time.sleep(2.1)  # what is younger than quiet_period waits, and times may be whole seconds
+        compact(times, bucket, new)
+        first = objects(times, bucket, new)
+        assert len(first) == 2
+        rows, end = read(address, topic=new)
+        assert (end, map_of(rows)) == (written.end, written.map)
+        # The old topic goes on.
+        one = producer(address, **{"enable.idempotence": True})
+        for n in range(3):
+            produce(one, written, [(b"k1", b"late %d" % n), (b"more %d" % n, b"1")])
+        commit(address, "readers", written.end - 3)
+        time.sleep(2.1)
+        old, _ = read(address, "read_committed")
+        compact(times, bucket, new)
+        since = [base for base in objects(times, bucket) if base > first[-1]]
+        assert objects(times, bucket, new) == [*first, *since]
+        # Cut-over: every position, both clients, ends, groups, producers.
+        rows = read_all(address, written.end, new)
+        assert map_of(rows) == written.map
+        assert set(rows) <= set(old)
+        offsets = [row[0] for row in rows]
+        starts = sorted({0, *first, first[1] + 1, offsets[3] + 1, 100, end - 5, end - 1, end})
+        with reader(address, topic=new) as read_from:
+            for start in starts:
+                found, end = read_from(start)
+                assert [row[0] for row in found] == [offset for offset in offsets if offset >= start]
+                assert end == written.end
+        question = [address, new, "read_committed", str(written.end)]
+        for start, (earliest, latest, position, *got) in zip(
+            starts, java.consume(question, starts), strict=True
+        ):
+            assert got == [offset for offset in offsets if offset >= start], start
+            assert position == written.end
+            assert (earliest, latest) == ends(address, new) == (first[0], since[-1] + 1)
+        assert resumed(address, "readers", new) == written.end - 3
+        produce(producer(address, **{"enable.idempotence": True}), written, [(b"k1", b"new")], topic=new)
+        rows = read_all(address, written.end, new)
+        assert map_of(rows) == written.map
+        assert rows[-1][0] == written.end - 1
 
 
 @pytest.mark.parametrize("after_writes", [1, 30])

@@ -30,6 +30,14 @@ OPTIONS = CommandOptions(
             metavar="DURATION",
             setting="kafka.quiet_period",
         ),
+        KindOption(
+            "copy_to",
+            frozenset({"plan", "compact", "status", "gc"}),
+            "Of a topic in a broker's bucket: leave it as it is, and make a new topic of this name, "
+            "compacted, with the same offsets.",
+            metavar="TOPIC",
+            setting="kafka.copy_to",
+        ),
     ),
     inspections=(
         Inspection(

@@ -39,7 +39,7 @@ from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.kafka.fenced import first_element
 from lithify.datasets.kafka.kept_indexes import index_key, index_of_object, is_facts
 from lithify.datasets.kafka.layouts.contract import BrokerTopic, Layout, PartitionFolder
-from lithify.datasets.kafka.layouts.objects import ObjectTopic
+from lithify.datasets.kafka.layouts.objects import Cut, ObjectTopic
 from lithify.datasets.kafka.layouts.segments import SegmentFolders, number_of
 from lithify.datasets.kafka.members import LogMember, lowest, waits
 from lithify.datasets.kafka.merging import MANIFEST_SUFFIX, MergeTask, merge_chunk
@@ -96,6 +96,8 @@ class LogSpec:
     done: tuple[Ulid, ...]
     """The steps before."""
     terms: Terms
+    cut: Cut | None = None
+    """Of a topic that is copied: which of its objects this is about."""
 
     @property
     def step(self) -> Step:
@@ -134,7 +136,8 @@ def _read_spec(found: Mapping[str, object]) -> LogSpec:
     if not isinstance(terms, dict):
         raise ValueError(f"{terms!r} are no terms")
     steps = tuple(map(parse_ulid, done))
-    return LogSpec(text(found["partition"]), text(found["fingerprint"]), steps, Terms.of(terms))
+    cut = Cut.of(found.get("cut"))
+    return LogSpec(text(found["partition"]), text(found["fingerprint"]), steps, Terms.of(terms), cut)
 
 
 def _spec_fields(spec: LogSpec) -> dict[str, object]:
@@ -143,6 +146,7 @@ def _spec_fields(spec: LogSpec) -> dict[str, object]:
         "fingerprint": spec.fingerprint,
         "done": spec.done,
         "terms": spec.terms.fields(),
+        **({} if spec.cut is None else {"cut": [spec.cut.until_ms, spec.cut.below]}),
     }
 
 
@@ -212,10 +216,14 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
         def claim(version: Version | None) -> bytes | None:
             state = self._decoded(version)
-            return None if state.source else replace(state, source=self._source_url).encode()
+            return None if state.source else self._claimed(state).encode()
 
         self.states.update(claim, self._clock, self._rng)
         return super().take_epoch(permit)
+
+    def _claimed(self, state: State) -> State:
+        """The state of who begins."""
+        return replace(state, source=self._source_url)
 
     # Reading
 
@@ -459,14 +467,7 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     def prepare(self, compaction: LogCompaction, snapshot: LogSnapshot, slots: int = 0) -> Job[int]:
         if (reason := self.validate(compaction, snapshot, Ledger())) is not None:
             raise Refused(reason)
-        folder = snapshot.partitions[compaction.spec.partition]
-        prepare = {
-            Step.INDEX: self._to_index,
-            Step.MATCH: self._to_match,
-            Step.REWRITE: self._to_merge if folder.topic else self._to_rewrite,
-            Step.PUBLISH: self._to_publish,
-        }
-        works = prepare[compaction.spec.step](compaction, snapshot, folder)
+        works = self._to_do(compaction, snapshot)
         progress = () if compaction.progress is None else compaction.progress.ranges
         for part in progress:
             if part.outputs and part.range < len(works):
@@ -474,6 +475,16 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 result = TaskResult(output, {}, 0, 0, 0.0)
                 works[part.range] = RangeWork(part.range, recorded, result, 0)
         return Job(tuple(works))
+
+    def _to_do(self, compaction: LogCompaction, snapshot: LogSnapshot) -> list[RangeWork[int]]:
+        folder = snapshot.partitions[compaction.spec.partition]
+        prepare = {
+            Step.INDEX: self._to_index,
+            Step.MATCH: self._to_match,
+            Step.REWRITE: self._to_merge if folder.topic else self._to_rewrite,
+            Step.PUBLISH: self._to_publish,
+        }
+        return prepare[compaction.spec.step](compaction, snapshot, folder)
 
     def _to_index(
         self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder

@@ -16,11 +16,13 @@ from lithify.coordination.holds import checked_name
 from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.kafka import view
 from lithify.datasets.kafka.checks import check_log
+from lithify.datasets.kafka.copies import checked_topic
 from lithify.datasets.kafka.dataset import LogDataset, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.garbage import collect
 from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.places import open_folder, open_places
 from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.datasets.kafka.topic_copy import TopicCopy
 from lithify.datasets.kind import Kind, Run, ShownPlan
 from lithify.datasets.maintenance import Maintenance
 from lithify.datasets.options import Asked
@@ -46,8 +48,11 @@ class LogKind:
         waiting: Waiting,
     ) -> LogDataset:
         settings = config.of(KafkaSettings)
-        source, output = open_places(url, settings.output, config, waiting)
+        name = None if settings.copy_to is None else checked_topic(settings.copy_to)
+        source, output = open_places(url, settings.output, config, waiting, name)
         places = (wrap(source.store), source.root), (wrap(output.store), output.root)
+        if name is not None:
+            return TopicCopy(url, *places, clock, ids, settings, source.options, output.options)
         member = _member(url, settings, config, clock, ids, waiting)
         return LogDataset(url, *places, clock, ids, settings, source.options, output.options, member)
 

@@ -7,9 +7,10 @@
 | `…/clusters/C/topics/T`      | a topic in a broker's bucket, compacted in its place     |
 
 What Lithify keeps of a topic in a broker's bucket lies in `clusters/C/lithify/T`, and nowhere else, so that
-no two work on one topic without knowing of each other. Of the others, the output is a folder of Lithify's
-alone. Nobody names one: it lies beside the log, with `.compacted` behind its name. Neither may lie in the
-other: what is read is never changed, and a folder of Lithify's among partitions keeps a broker from starting.
+no two work on one topic without knowing of each other; of its copy to a new topic in `…/T/copies/NEW`. Of the
+others, the output is a folder of Lithify's alone. Nobody names one: it lies beside the log, with `.compacted`
+behind its name. Neither may lie in the other: what is read is never changed, and a folder of Lithify's among
+partitions keeps a broker from starting.
 """
 
 from __future__ import annotations
@@ -51,14 +52,22 @@ def store_url(url: str) -> str:
     return url[len(PREFIX) :] if scheme is not None and scheme.startswith(PREFIX) else url
 
 
-def open_places(url: str, output: str | None, config: Config, waiting: Waiting) -> tuple[Folder, Folder]:
-    """The folder of a log, and that of what is written. `Refused` where they do not go together."""
+def open_places(
+    url: str, output: str | None, config: Config, waiting: Waiting, copy_to: str | None = None
+) -> tuple[Folder, Folder]:
+    """The folder of a log, and that of what is written; `copy_to` is a new topic to make of it. `Refused`
+    where they do not go together."""
     source = open_folder(url, config, waiting)
     if ObjectTopic.is_at(source.store, source.root):
         if output is not None:
             raise Refused(f"{url}: is a topic in a broker's bucket, compacted in its place; it has no output")
         cluster, _, topic = source.root.rpartition("/topics/")
-        return source, replace(source, root=join(cluster, "lithify", topic))
+        if copy_to == topic:
+            raise Refused(f"{url}: {copy_to} is the topic itself; name a new one with --copy-to")
+        own = join(cluster, "lithify", topic)
+        return source, replace(source, root=own if copy_to is None else join(own, "copies", copy_to))
+    if copy_to is not None:
+        raise Refused(f"{url}: is no topic in a broker's bucket; only such a one is copied to a new topic")
     if output is not None:
         target = open_folder(output, config, waiting)
     elif not source.root:

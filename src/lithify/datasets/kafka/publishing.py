@@ -11,16 +11,13 @@ state that was created only if absent: that is the intent. Then, and after every
    marker is covered before the data that it decides was rewritten. Each put leaves a log that can be read.
 4. *Delete* what is covered and what is left empty. Stores have no conditional delete for all of us, so each
    is looked at right before; names inside a span are never written again, unless the topic is another one.
-5. *Times*: such a broker takes the oldest object for the beginning of the log and the newest for its end. So
-   whatever is older than the first object is put again as it is, and last of all the last one, until it is
-   newer than all others by the times that the store lists, which may be whole seconds.
+5. *Times* of objects are put right, by which such a broker finds the ends of the log (`object_times.py`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -38,6 +35,7 @@ from lithify.datasets.kafka.layouts.objects import (
     object_name,
 )
 from lithify.datasets.kafka.manifest import Action, Manifest, Planned
+from lithify.datasets.kafka.object_times import put_times_right
 from lithify.datasets.kafka.tasks import Movements, Output, TaskResult, Work, reporting
 from lithify.errors import CorruptObject, DatasetNotFound, ObjectNotFound, PreconditionFailed, Refused
 from lithify.jsonvalues import text, whole_number
@@ -46,8 +44,6 @@ from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.together import all_of
 
 WRITES_BETWEEN_LOOKS = 64
-_PAUSES_S = (0.0, 0.01, 1.1, 1.1, 2.1, 2.1)
-"""Before each attempt to make the last object the newest. Most stores list whole seconds."""
 _MOST = (1 << 63) - 1
 ItemT = TypeVar("ItemT")
 
@@ -164,7 +160,9 @@ class _Publication:
             to_do, done, _ = self._judge(planned)
             self._delete(_covered(planned, to_do, done))
             raise
-        return self._put_times_right()
+        return put_times_right(
+            self._store, self._task.records, self._clock, self._look_again, self._movements.moved
+        )
 
     # Looking
 
@@ -272,33 +270,6 @@ class _Publication:
         if meta.etag != one.etag:
             raise Changed(f"{key} is another one than was read")
         self._store.delete(key)
-
-    def _put_times_right(self) -> list[ObjectMeta]:
-        for pause_s in _PAUSES_S:
-            listed = self._listed()
-            first, last, between = listed[0], listed[-1], listed[1:-1]
-            old = [meta for meta in between if meta.last_modified_ms < first.last_modified_ms]
-            newest_ms = max((meta.last_modified_ms for meta in listed[:-1]), default=-1)
-            if not old and last.last_modified_ms > newest_ms:
-                return listed
-            for some in _some(old):
-                self._look_again()
-                all_of((partial(self._touch, meta.key) for meta in some), REQUESTS)
-            self._clock.sleep_s(pause_s)
-            self._look_again()
-            self._touch(last.key)
-        raise Refused(
-            f"{self._task.records}: the last object does not become the newest, by which the broker finds "
-            "the end of the log; is somebody else writing into the folder? Run again"
-        )
-
-    def _touch(self, key: str) -> None:
-        """Put it again as it is."""
-        data, meta = self._store.get_with_meta(key)
-        assert meta.etag is not None, key
-        with suppress(PreconditionFailed):  # an answer was lost, or it is new already: times are listed again
-            self._store.replace(key, data, meta.etag)
-        self._movements.moved(len(data), len(data))
 
     def _listed(self) -> list[ObjectMeta]:
         return listed_objects(self._store, self._task.records)

@@ -47,6 +47,11 @@ class KafkaSettings(OwnSection):
         description="How long the broker of a topic in its bucket must have written nothing before the topic "
         "is changed; 0s: never mind",
     )
+    copy_to: str | None = Field(
+        default=None,
+        description="Name of a new topic of the cluster, to which a topic in a broker's bucket is copied; "
+        "unset: it is compacted in its place",
+    )
     group: str | None = Field(
         default=None, description="URL of the folder of the group of copies it belongs to; unset: to none"
     )

@@ -63,6 +63,12 @@ class Round:
     """Of the broker's topic that is compacted in its place; empty where a new folder is written."""
     activity: str = ""
     """What that broker had written last when the first step was published."""
+    until_ms: int = 0
+    """Of a topic that is copied: which objects this is about (`Cut`); 0: it is not copied."""
+    below: int = 0
+    """Likewise."""
+    end: int = 0
+    """Likewise: the copy will reach up to this offset."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -77,7 +83,25 @@ class Round:
     @property
     def next_step(self) -> Step | None:
         """What has to follow; `None` when nothing is left to do."""
-        return None if self.is_whole or not self.settled else STEPS[len(self.done)]
+        return None if self.is_whole or not (self.settled or self.until_ms) else STEPS[len(self.done)]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy has of a partition: whatever was written last by `until_ms` and lies below `end`."""
+
+    topic_id: str
+    """Of the topic that is copied."""
+    until_ms: int
+    end: int
+    fingerprint: str
+    """Of those objects of the topic that is copied; empty for none."""
+    marks: str = ""
+    """Of the offsets that groups had committed when they were carried over."""
+    groups: tuple[str, ...] = ()
+    """Whose offsets were carried over."""
+    gone_on: tuple[str, ...] = ()
+    """Groups that have committed offsets in the copy themselves: those stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +116,12 @@ class State:
     """Of the log in its group; empty while it is in none."""
     standings: Mapping[int, Standing] = field(default_factory=dict)
     """By number of the partition, what was in it when it was read last (`members`)."""
+    copy_id: str = ""
+    """Of the new topic, if it is copied: nobody else makes one with this id."""
+    is_copy_visible: bool = False
+    """Whether the broker was told of the new topic."""
+    copied: Mapping[str, Copied] = field(default_factory=dict)
+    """By partition."""
 
     def with_round(self, partition: str, found: Round) -> State:
         """The state after a step of a partition."""
@@ -119,7 +149,7 @@ class State:
     def encode(self) -> bytes:
         """As JSON."""
         rounds = {name: asdict(found) for name, found in self.rounds.items()}
-        document = {
+        document: dict[str, Any] = {
             "version": VERSION,
             "source": self.source,
             "rounds": rounds,
@@ -130,6 +160,9 @@ class State:
                 for number, one in self.standings.items()
             },
         }
+        if self.copy_id:
+            copied = {name: asdict(found) for name, found in self.copied.items()}
+            document["copy"] = {"id": self.copy_id, "is_visible": self.is_copy_visible, "copied": copied}
         return json.dumps(document).encode()
 
     @classmethod
@@ -144,7 +177,11 @@ class State:
                 rounds = {text(name): _round(fields) for name, fields in found["rounds"].items()}
                 published = tuple(map(parse_ulid, found["published"]))
                 standings = {int(n): _standing(three) for n, three in found["standings"].items()}
-                return cls(rounds, published, text(found["source"]), text(found["incarnation"]), standings)
+                source, incarnation = text(found["source"]), text(found["incarnation"])
+                copy = found.get("copy") or {"id": "", "is_visible": False, "copied": {}}
+                copied = {text(name): _copied(fields) for name, fields in copy["copied"].items()}
+                of_copy = text(copy["id"]), copy["is_visible"] is True, copied
+                return cls(rounds, published, source, incarnation, standings, *of_copy)
             version = found["version"]
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CorruptObject(name, f"does not decode: {error}") from error
@@ -161,6 +198,18 @@ def _round(fields: Mapping[str, Any]) -> Round:
     if not 1 <= len(done) <= len(STEPS):
         raise ValueError(f"{len(done)} steps are done")
     return Round(done=done, **found)
+
+
+def _copied(fields: Mapping[str, Any]) -> Copied:
+    return Copied(
+        text(fields["topic_id"]),
+        whole_number(fields["until_ms"], most=_MOST),
+        whole_number(fields["end"], most=_MOST),
+        text(fields["fingerprint"]),
+        text(fields["marks"]),
+        tuple(map(text, fields["groups"])),
+        tuple(map(text, fields["gone_on"])),
+    )
 
 
 def _standing(three: Any) -> Standing:

@@ -11,12 +11,37 @@ from lithify.compaction.proposal import Plan
 from lithify.datasets.kafka.dataset import LogDataset, LogSnapshot, LogSpec
 from lithify.datasets.kafka.garbage import KINDS, Report
 from lithify.datasets.kafka.state import STEPS
+from lithify.datasets.kafka.topic_copy import CopySnapshot
 from lithify.datasets.kind import Run
 from lithify.store.keys import url_of
 from lithify.views import text
 from lithify.views.blocks import Block, Line, Lines, Shown, Table, columns, notes
 
+_CUT_OVER = (
+    "Stop the producers of the topic; let its consumers read to the end, and stop them.",
+    "Wait for quiet_period, and run this command again: it takes the rest, and the offsets of the groups. "
+    "Repeat it until nothing is left.",
+    "Start the consumers on the new topic, with their groups, then the producers.",
+    "When nothing needs the old topic any more, delete it through the broker.",
+)
 _HEADINGS = columns("partition", ">segments", ">bytes", ">new segments", ">new bytes", "state", "=folder")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCopy:
+    """What is worth telling of a partition's copy in a new topic."""
+
+    topic: str
+    is_visible: bool
+    """Whether the broker knows that topic."""
+    end_offset: int | None
+    """Up to which offset it was copied; `None`: not at all."""
+    objects_left: int
+    """That it does not have."""
+    groups: tuple[str, ...]
+    """Whose committed offsets were carried over."""
+    groups_gone_on: tuple[str, ...]
+    """Whose were not, since they have committed some in the copy themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +60,8 @@ class PartitionLook:
     folder: str | None
     """Of the compacted partition, in the output; `None` if there is none of it as it is now, or if it is
     compacted in its place."""
+    copy: PartitionCopy | None = None
+    """Of a topic that is copied."""
 
 
 Look = tuple[PartitionLook, ...]
@@ -61,14 +88,70 @@ def look(snapshot: LogSnapshot) -> Look:
                 0 if round_ is None else round_.new_segments,
                 0 if round_ is None else round_.new_bytes,
                 published,
+                _copy_of(snapshot, name),
             )
         )
     return tuple(found)
 
 
+def _copy_of(snapshot: LogSnapshot, partition: str) -> PartitionCopy | None:
+    if not isinstance(snapshot, CopySnapshot):
+        return None
+    copied = snapshot.state.copied.get(partition)
+    return PartitionCopy(
+        snapshot.name,
+        snapshot.state.is_copy_visible,
+        None if copied is None else copied.end,
+        snapshot.left(partition),
+        () if copied is None else copied.groups,
+        () if copied is None else copied.gone_on,
+    )
+
+
 def partitions_json(found: Look) -> list[dict[str, Any]]:
     """Partitions as a JSON value."""
-    return [{name: getattr(one, name) for name in PartitionLook.__slots__} for one in found]
+    names = [name for name in PartitionLook.__slots__ if name != "copy"]
+    return [{name: getattr(one, name) for name in names} for one in found]
+
+
+def copy_json(found: Look) -> dict[str, Any]:
+    """What there is of a topic's copy, as fields of a JSON value; none where nothing is copied."""
+    copies = {one.partition: one.copy for one in found if one.copy is not None}
+    if not copies:
+        return {}
+    topic, *_ = (one.topic for one in copies.values())
+    is_visible = any(one.is_visible for one in copies.values())
+    left = sum(one.objects_left for one in copies.values())
+    document = {
+        "topic": topic,
+        "is_visible": is_visible,
+        "is_complete": is_visible and not left,
+        "objects_left": left,
+        "groups": sorted({group for one in copies.values() for group in one.groups}),
+        "groups_gone_on": sorted({group for one in copies.values() for group in one.groups_gone_on}),
+        "end_offsets": {name: one.end_offset for name, one in copies.items()},
+        "cut_over": list(_CUT_OVER) if is_visible else [],
+    }
+    return {"copy": document}
+
+
+def _copy_blocks(found: Look) -> tuple[Block, ...]:
+    """The same for people."""
+    document = copy_json(found)
+    if not document:
+        return ()
+    copy = document["copy"]
+    topic, count = copy["topic"], copy["objects_left"]
+    left = f"{count:,} object{'' if count == 1 else 's'}"
+    said = f"{topic} has all that there is." if copy["is_complete"] else f"{topic} lacks {left}; run again."
+    if not copy["is_visible"]:
+        return (Line(f"{topic} is not finished, and the broker does not know it yet; run again."),)
+    if copy["groups"]:
+        said += f" Offsets were carried over of {', '.join(copy['groups'])}."
+    if copy["groups_gone_on"]:
+        said += f" These groups have gone on in it, and keep their own: {', '.join(copy['groups_gone_on'])}."
+    steps = [Line(step, f"{number}. ") for number, step in enumerate(copy["cut_over"], 1)]
+    return Line(said), Line("", "To cut over:"), Lines(steps, "steps")
 
 
 def _table(title: str, found: Look) -> Table:
@@ -132,6 +215,7 @@ def show_run(run: Run) -> Shown:
         "task_cpu_seconds": totals.cpu_s,
         "seconds": run.seconds,
         "notes": list(result.plan.notes),
+        **copy_json(after),
     }
     rows = Counter(totals.rows)
     dropped = {name: n for name, n in rows.items() if n and name not in ("rows_in", "rows_out")}
@@ -149,6 +233,7 @@ def show_run(run: Run) -> Shown:
             "that were refused or failed",
         ),
         notes(result.plan.notes),
+        *_copy_blocks(after),
     )
     return Shown(document, blocks)
 
@@ -156,7 +241,8 @@ def show_run(run: Run) -> Shown:
 def show_status(snapshot: LogSnapshot) -> Shown:
     """How far each partition is."""
     found = look(snapshot)
-    return Shown({"partitions": partitions_json(found)}, (_table("Partitions", found),))
+    document = {"partitions": partitions_json(found), **copy_json(found)}
+    return Shown(document, (_table("Partitions", found), *_copy_blocks(found)))
 
 
 def show_segments(dataset: LogDataset, snapshot: LogSnapshot) -> Shown:

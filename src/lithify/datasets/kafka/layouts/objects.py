@@ -25,7 +25,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from lithify.datasets.kafka.kernel.layout import BASE_OFFSET_BYTES, HEADER_BYTES, LAST_OFFSET_DELTA_AT
@@ -34,6 +34,7 @@ from lithify.datasets.kafka.layouts.contract import Chunk, PartitionFolder, Segm
 from lithify.datasets.kafka.record_batches import rebased
 from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.errors import CorruptObject, DatasetNotFound, Refused, Unsupported
+from lithify.jsonvalues import whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.together import each_of
@@ -62,6 +63,45 @@ class ReadObject:
     """Its batch, at its base offset."""
     is_leftover: bool
     """Whether all it has lies in an earlier object too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Which objects of a partition are meant, whatever comes later."""
+
+    until_ms: int
+    """Written last by then, by the store's clock."""
+    below: int
+    """With a base below this one."""
+
+    @classmethod
+    def of(cls, found: object) -> Cut | None:
+        """The one of these two numbers; any `ValueError` for what is none."""
+        if found is None:
+            return None
+        if not isinstance(found, list) or len(found) != 2:
+            raise ValueError(f"{found!r} is no cut")
+        return cls(*(whole_number(value, most=NO_BOUND) for value in found))
+
+    def chosen(self, segments: Iterable[Segment]) -> tuple[Segment, ...]:
+        """Those of these that are meant."""
+        return tuple(
+            one for one in segments if one.modified_ms <= self.until_ms and one.base_offset < self.below
+        )
+
+    def within(self, folder: PartitionFolder) -> PartitionFolder | None:
+        """A partition as if it had these only; `None` where it has none of them."""
+        segments = self.chosen(folder.segments)
+        if not segments:
+            return None
+        bound = segments[-1].base_offset
+        return replace(
+            folder,
+            segments=segments,
+            chunks=tuple(chunks_of(segments, bound)),
+            bound=bound,
+            fingerprint=fingerprint_of_segments(segments, folder.topic_id),
+        )
 
 
 class ObjectTopic:
@@ -105,7 +145,7 @@ class ObjectTopic:
         found_partitions = {}
         for number, listed in sorted(records.items()):
             listed.sort(key=lambda meta: meta.key)
-            segments = tuple(_object(meta) for meta in listed)
+            segments = tuple(as_segment(meta) for meta in listed)
             bound = bound_of(segments, known.open_from.get(int(number), NO_BOUND))
             found_partitions[f"{topic}-{int(number)}"] = PartitionFolder(
                 join(folder, number, RECORDS),
@@ -208,11 +248,23 @@ def chunk_pieces(store: ObjectStore, chunk: Chunk) -> Iterator[tuple[str, bytes]
             yield name, data
 
 
+def fingerprint_of_segments(segments: Iterable[Segment], topic_id: str) -> str:
+    """That of a folder which has just these."""
+    return fingerprint_of(
+        (ObjectMeta(one.key, one.size_bytes, one.modified_ms, None) for one in segments), topic_id
+    )
+
+
 def listed_objects(store: ObjectStore, folder: str) -> list[ObjectMeta]:
     """The objects of a partition, in their order."""
     return sorted(
         (meta for meta in store.list(folder) if _OBJECT.fullmatch(_name(meta.key))), key=lambda meta: meta.key
     )
+
+
+def as_segment(meta: ObjectMeta) -> Segment:
+    """An object as it was listed."""
+    return Segment(meta.key, base_of(meta.key), meta.size, meta.last_modified_ms, meta.etag)
 
 
 def object_name(base_offset: int) -> str:
@@ -243,10 +295,6 @@ def _chunk(objects: list[Segment]) -> Chunk:
     etag = hashlib.sha256("\n".join(known).encode()).hexdigest()
     modified_ms = max(one.modified_ms for one in objects)
     return Chunk(first.key, first.base_offset, size_bytes, modified_ms, etag, tuple(objects))
-
-
-def _object(meta: ObjectMeta) -> Segment:
-    return Segment(meta.key, base_of(meta.key), meta.size, meta.last_modified_ms, meta.etag)
 
 
 def _name(key: str) -> str:

@@ -1,0 +1,460 @@
+"""What is done to make a copy of a topic (`copies.py`): one task for each partition, and the announcement.
+
+A task, and again after every death:
+
+1. *Look*: the topic has the id it had, and nobody else has made one with the new name. What is copied is
+   listed as it was planned. Otherwise nothing is written, and the next run looks at the partition anew.
+2. The *watermark* of the new partition is put, if it is what it was. A copy that the broker knows gets more
+   at its end: so nobody else is given those offsets.
+3. *Objects*: what was merged, and as they are all others, in the order of offsets. Each is created; one that
+   is there already has to have the same bytes. The last one is always one of the source as it is, since
+   readers find the end of the log by how many records it has. Only in a partition that was not copied yet, of
+   a topic that no broker knows, what is there of an attempt on other terms is removed or replaced.
+4. *Times* are put right (`object_times.py`).
+5. *Offsets of groups* are carried over. What is to be written of them stands in an object of Lithify's own
+   before; so offsets that a group has committed in the new topic itself are told from carried ones, and stay.
+
+The announcement is one conditional write into the broker's `meta.json`, after all partitions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from lithify.clock import Clock, SystemClock
+from lithify.datasets.kafka.copies import (
+    CommittedOffset,
+    Found,
+    committed_offsets,
+    ending_at,
+    high_of,
+    marks_of,
+    partitions_of,
+    rest_of,
+    with_topic,
+)
+from lithify.datasets.kafka.layouts.cluster_metadata import metadata_key, read_metadata
+from lithify.datasets.kafka.layouts.contract import Segment
+from lithify.datasets.kafka.layouts.objects import (
+    RECORDS,
+    REQUESTS,
+    WATERMARK,
+    Cut,
+    as_segment,
+    base_of,
+    fingerprint_of_segments,
+    listed_objects,
+    object_name,
+    read_objects,
+)
+from lithify.datasets.kafka.manifest import Action, Manifest
+from lithify.datasets.kafka.object_times import put_times_right
+from lithify.datasets.kafka.publishing import Changed
+from lithify.datasets.kafka.record_batches import rebased
+from lithify.datasets.kafka.state import Copied
+from lithify.datasets.kafka.tasks import Movements, Output, TaskResult, Work, reporting
+from lithify.errors import (
+    CorruptObject,
+    DatasetNotFound,
+    ObjectExists,
+    ObjectNotFound,
+    PreconditionFailed,
+    Refused,
+)
+from lithify.jsonvalues import text, whole_number
+from lithify.store.keys import join
+from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.together import all_of, each_of
+
+ItemT = TypeVar("ItemT")
+_MAX_CONFLICTS = 20
+_MOST = (1 << 63) - 1
+_KEPT_HASHES = 8
+"""Of what was carried to one place: the newest were written, or were going to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """A partition."""
+
+    work: Work
+    """Its target is the key of the report."""
+    root: str
+    """The folder of the topic that is copied."""
+    target: str
+    """The folder of the new one."""
+    topic_id: str
+    target_id: str
+    number: int
+    cut: Cut
+    fingerprint: str
+    """Of what is to be copied of the source."""
+    end: int
+    """The copy reaches up to this offset."""
+    merged_below: int
+    """Objects from here on are copied as they are."""
+    manifests: tuple[str, ...]
+    """Of what was merged; that lies beside them."""
+    copied: Copied | None
+    """What the copy has already; `None`: it is made anew."""
+    carried: str
+    """Key of what was carried over before."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """What became of a partition."""
+
+    refused: str
+    """Why it has to be looked at anew; empty when all is done."""
+    fingerprint: str = ""
+    """Of what was copied of the source, as it was listed before."""
+    objects: int = 0
+    """That the copy has."""
+    size_bytes: int = 0
+    marks: str = ""
+    groups: tuple[str, ...] = ()
+    gone_on: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, store: ObjectStore, key: str) -> CopyReport:
+        """What `encode` made; `CorruptObject` for what is none."""
+        try:
+            found = json.loads(store.get(key))
+            return cls(
+                text(found["refused"]),
+                text(found["fingerprint"]),
+                whole_number(found["objects"], most=_MOST),
+                whole_number(found["size_bytes"], most=_MOST),
+                text(found["marks"]),
+                tuple(map(text, found["groups"])),
+                tuple(map(text, found["gone_on"])),
+            )
+        except (ValueError, TypeError, LookupError) as error:
+            raise CorruptObject(key, f"does not decode: {error}") from error
+
+
+def copy_partition(task: CopyTask) -> TaskResult:
+    """Inside a Spark task: copy a partition, or take that up again."""
+    return reporting(task.work, lambda own, movements: _copy(task, own, movements, SystemClock()))
+
+
+def _copy(task: CopyTask, own: ObjectStore, movements: Movements, clock: Clock) -> TaskResult:
+    try:
+        report = _Copying(task, task.work.source.open(), own, movements, clock).carry_out()
+    except Changed as changed:
+        report = CopyReport(str(changed))
+    data = report.encode()
+    own.put(task.work.target, data)
+    return movements.result(Output(task.work.target, len(data)))
+
+
+class _Copying:
+    """One attempt."""
+
+    def __init__(
+        self, task: CopyTask, store: ObjectStore, own: ObjectStore, movements: Movements, clock: Clock
+    ) -> None:
+        self._task, self._store, self._own = task, store, own
+        self._movements, self._clock = movements, clock
+        self._etag: str | None = None
+        """Of the broker's metadata."""
+        self._is_shown = task.copied is not None
+        """Whether the broker may know of the partition: then nothing is removed or replaced there."""
+        self._name = task.target.rpartition("/")[2]
+        self._folder = partition_folder(task.target, task.number)
+        self._records = join(self._folder, RECORDS)
+
+    def carry_out(self) -> CopyReport:
+        """Do all that is left to do.
+
+        Raises `Changed` and `Refused`.
+        """
+        task = self._task
+        self._look()
+        listed = listed_objects(self._store, join(partition_folder(task.root, task.number), RECORDS))
+        segments = task.cut.chosen(map(as_segment, listed))
+        if fingerprint_of_segments(segments, task.topic_id) != task.fingerprint:
+            raise Changed(f"{task.root}: what is copied of partition {task.number} has changed meanwhile")
+        staged, as_they_are = self._planned(segments)
+        self._make_room({*staged, *(one.base_offset for one in as_they_are)})
+        self._put_watermark()
+        self._put_objects(staged, as_they_are)
+        there = self._listed()
+        if there:
+            there = put_times_right(
+                self._store, self._records, self._clock, self._look_again, self._movements.moved
+            )
+        marks, groups, gone_on = self._carry_offsets()
+        kept = Cut(task.cut.until_ms, task.end).chosen(segments)
+        fingerprint = fingerprint_of_segments(kept, task.topic_id) if kept else ""
+        size_bytes = sum(meta.size for meta in there)
+        return CopyReport("", fingerprint, len(there), size_bytes, marks, groups, gone_on)
+
+    # Looking
+
+    def _look(self) -> None:
+        task = self._task
+        try:
+            found = read_metadata(self._store, task.root)
+        except DatasetNotFound as error:
+            raise Changed(str(error)) from error
+        if found.topic.id != task.topic_id:
+            raise Changed(f"{task.root}: the topic was deleted and made again")
+        new = find_topic(self._store, task.target)
+        if new.id not in (None, task.target_id):
+            raise Refused(
+                f"there is a topic {self._name} already, which was made meanwhile; choose another name"
+            )
+        self._is_shown = self._is_shown or new.id is not None
+        self._etag = found.object.etag
+
+    def _look_again(self) -> None:
+        """Before something is written."""
+        if self._store.head(metadata_key(self._task.root)).etag != self._etag:
+            self._look()
+
+    def _planned(self, segments: tuple[Segment, ...]) -> tuple[dict[int, str], list[Segment]]:
+        """Keys of what was merged by their base, and what is copied as it is, in order."""
+        task = self._task
+        below = [one for one in segments if one.base_offset < task.end]
+        if task.copied is not None:
+            return {}, list(rest_of(below, task.copied))
+        staged: dict[int, str] = {}
+        stay = set()
+        for key in task.manifests:
+            for one in Manifest.decode(self._own.get(key), key).objects:
+                if one.action is Action.PUT:
+                    staged[one.base_offset] = join(key.rpartition("/")[0], object_name(one.base_offset))
+                elif one.action is Action.STAY:
+                    stay.add(one.base_offset)
+        return staged, [
+            one for one in below if one.base_offset >= task.merged_below or one.base_offset in stay
+        ]
+
+    # Writing
+
+    def _make_room(self, wanted: set[int]) -> None:
+        """Nothing may be there that is not wanted."""
+        copied = self._task.copied
+        begin = 0 if copied is None else copied.end
+        others = [
+            meta for meta in self._listed() if base_of(meta.key) >= begin and base_of(meta.key) not in wanted
+        ]
+        if others and self._is_shown:
+            raise Refused(self._written(others[0].key))
+        for some in _some(iter(others), REQUESTS):
+            self._look_again()
+            all_of((partial(self._store.delete, meta.key) for meta in some), REQUESTS)
+
+    def _put_watermark(self) -> None:
+        task = self._task
+        key, known = (
+            join(partition_folder(root, task.number), WATERMARK) for root in (task.target, task.root)
+        )
+        data = ending_at(_get(self._store, known), known, task.end)
+        self._look_again()
+        try:
+            before, meta = self._store.get_with_meta(key)
+        except ObjectNotFound:
+            self._create(key, data)
+            return
+        high, begin = high_of(before, key), task.end if task.copied is None else task.copied.end
+        if self._is_shown and not begin <= high <= task.end:
+            raise Refused(self._written(key))
+        if before == data or (self._is_shown and high == task.end):
+            return
+        assert meta.etag is not None, key
+        try:
+            self._store.replace(key, data, meta.etag)
+        except PreconditionFailed as error:
+            if self._store.get(key) != data:
+                raise Refused(self._written(key)) from error
+
+    def _put_objects(self, staged: Mapping[int, str], as_they_are: list[Segment]) -> None:
+        merged = (
+            (base, data)
+            for base, data in zip(
+                sorted(staged),
+                each_of((partial(self._own.get, staged[base]) for base in sorted(staged)), REQUESTS),
+                strict=True,
+            )
+        )
+        verbatim = (
+            (one.base_offset, rebased(one.data, 0))
+            for one in read_objects(self._store, as_they_are)
+            if not one.is_leftover
+        )
+        items = heapq.merge(merged, verbatim, key=lambda item: item[0])
+        # Readers of a copy that the broker knows must not see a later one first.
+        at_once = 1 if self._is_shown else REQUESTS
+        for some in _some(items, at_once):
+            self._look_again()
+            first, *others = some
+            self._put(*first)
+            all_of((partial(self._put, *one) for one in others), REQUESTS)
+
+    def _put(self, base: int, data: bytes) -> None:
+        self._create(join(self._records, object_name(base)), data)
+        self._movements.moved(len(data), len(data))
+
+    def _create(self, key: str, data: bytes) -> None:
+        """Write it, unless it is there. In a partition that the broker knows nothing else may be there."""
+        try:
+            self._store.create(key, data)
+        except ObjectExists as error:
+            before, meta = self._store.get_with_meta(key)
+            if before == data:
+                return
+            if self._is_shown:
+                raise Refused(self._written(key)) from error
+            assert meta.etag is not None, key
+            self._store.replace(key, data, meta.etag)
+
+    def _carry_offsets(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """Marks of what groups had committed, those whose offsets are there now, and those who went on there
+        themselves."""
+        offsets = listed_offsets(self._store, self._task.root, self._name).get(self._task.number, [])
+        documents = all_of((partial(self._store.get, one.object.key) for one in offsets), REQUESTS)
+        carried = _Carried.read(self._own, self._task.carried)
+        carried.add({one.target: data for one, data in zip(offsets, documents, strict=True)})
+        if offsets:
+            self._look_again()
+            self._own.put(self._task.carried, carried.encode())
+        groups: list[str] = []
+        gone_on: list[str] = []
+        for one, data in zip(offsets, documents, strict=True):
+            (groups if self._carry(one, data, carried) else gone_on).append(one.group)
+        return marks_of(offsets), tuple(groups), tuple(gone_on)
+
+    def _carry(self, one: CommittedOffset, data: bytes, carried: _Carried) -> bool:
+        try:
+            self._store.create(one.target, data)
+            return True
+        except ObjectExists:
+            before, meta = self._store.get_with_meta(one.target)
+        if before == data:
+            return True
+        if not carried.has(one.target, before):
+            return False
+        assert meta.etag is not None, one.target
+        try:
+            self._store.replace(one.target, data, meta.etag)
+        except PreconditionFailed:
+            return self._store.get(one.target) == data
+        return True
+
+    def _listed(self) -> list[ObjectMeta]:
+        return listed_objects(self._store, self._records)
+
+    def _written(self, key: str) -> str:
+        return (
+            f"{key} was not written here: somebody produces into {self._name} already, so it cannot be "
+            "given what came since. Where that was too early, make another copy"
+        )
+
+
+class _Carried:
+    """Hashes of what was carried to which place, or was going to be."""
+
+    def __init__(self, hashes: dict[str, list[str]]) -> None:
+        self._hashes = hashes
+
+    @classmethod
+    def read(cls, store: ObjectStore, key: str) -> _Carried:
+        data = _get(store, key)
+        try:
+            found = {} if data is None else json.loads(data)
+            return cls({text(place): list(map(text, known)) for place, known in found.items()})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CorruptObject(key, f"does not decode: {error}") from error
+
+    def encode(self) -> bytes:
+        return json.dumps(self._hashes).encode()
+
+    def add(self, documents: Mapping[str, bytes]) -> None:
+        for place, data in documents.items():
+            known = [one for one in self._hashes.get(place, []) if one != _hash(data)]
+            self._hashes[place] = [*known, _hash(data)][-_KEPT_HASHES:]
+
+    def has(self, place: str, data: bytes) -> bool:
+        return _hash(data) in self._hashes.get(place, [])
+
+
+def find_topic(store: ObjectStore, root: str) -> Found:
+    """What there is of the topic with this folder."""
+    try:
+        id: str | None = read_metadata(store, root).topic.id
+    except DatasetNotFound:
+        id = None
+    found = store.folder(root)
+    return Found(id, bool(found.folders or found.objects))
+
+
+def listed_offsets(store: ObjectStore, root: str, name: str) -> Mapping[int, list[CommittedOffset]]:
+    """By partition, what groups have committed for the topic in this folder, and where it goes for the topic
+    `name`."""
+    cluster, _, topic = root.rpartition("/topics/")
+    groups = join(cluster, "groups", "consumers")
+    return committed_offsets(store.list(groups), groups, topic, name)
+
+
+def announce(store: ObjectStore, root: str, target: str, id: str) -> None:
+    """Tell the broker of the new topic, unless it knows. `Refused` where another one has that name."""
+    key, topic, name = metadata_key(root), root.rpartition("/")[2], target.rpartition("/")[2]
+    for _ in range(_MAX_CONFLICTS):
+        before, meta = store.get_with_meta(key)
+        after = with_topic(before, key, topic, name, id)
+        if after is None:
+            return
+        for number in range(partitions_of(before, key, topic)):
+            _put_empty(store, root, target, number)
+        assert meta.etag is not None, key
+        try:
+            store.replace(key, after, meta.etag)
+        except PreconditionFailed:
+            continue  # the broker has written it, or an answer was lost
+        return
+    raise Refused(f"the broker writes {key} all the time; run again")
+
+
+def _put_empty(store: ObjectStore, root: str, target: str, number: int) -> None:
+    """A partition without objects has a watermark too."""
+    known, key = (join(partition_folder(of, number), WATERMARK) for of in (root, target))
+    found = _get(store, known)
+    try:
+        store.create(key, ending_at(found, known, 0 if found is None else high_of(found, known)))
+    except ObjectExists:
+        return
+
+
+def partition_folder(root: str, number: int) -> str:
+    """That of a partition of the topic in this folder."""
+    return join(root, "partitions", f"{number:010d}")
+
+
+def _get(store: ObjectStore, key: str) -> bytes | None:
+    try:
+        return store.get(key)
+    except ObjectNotFound:
+        return None
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _some(items: Iterator[ItemT], most: int) -> Iterator[list[ItemT]]:
+    while some := list(islice(items, most)):
+        yield some

@@ -1,0 +1,338 @@
+"""A topic in a broker's bucket, and its copy to a new topic (`copies.py`), as a dataset.
+
+A round takes a partition through the same steps as one in its place; only the last one publishes into the new
+topic, and the source is never changed. What differs:
+
+1. Producers may go on. So a round is about the objects that were there when this process first looked
+   (`Cut`), young ones apart, which others may still precede. What comes later is for the next run.
+2. A partition is compacted when it is copied first. After that a round has two steps, index and publish:
+   what came since is put behind the copy as it is. Indexing tells how far transactions are decided; nothing
+   is copied from the first open one on, since the broker would show it to readers of committed rows.
+3. When all partitions are copied, and before that is published in the state, the broker is told of the new
+   topic. Who dies in between does so again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from lithify.clock import Clock
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
+from lithify.compaction.work import RangeWork
+from lithify.config.durations import to_milliseconds
+from lithify.datasets.kafka.copies import marks_of, rest_of, why_moved, why_not
+from lithify.datasets.kafka.copying import (
+    CopyReport,
+    CopyTask,
+    announce,
+    copy_partition,
+    find_topic,
+    listed_offsets,
+)
+from lithify.datasets.kafka.dataset import LogCompaction, LogDataset, LogLedger, LogSnapshot, LogSpec
+from lithify.datasets.kafka.layouts.contract import PartitionFolder
+from lithify.datasets.kafka.layouts.objects import Cut
+from lithify.datasets.kafka.layouts.segments import number_of
+from lithify.datasets.kafka.merging import MANIFEST_SUFFIX
+from lithify.datasets.kafka.planner import LogPolicy
+from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.datasets.kafka.state import Copied, Round, State, Step
+from lithify.errors import Refused
+from lithify.ids import Ids, ulid_ms
+from lithify.store.keys import join
+from lithify.store.objects import ObjectStore
+
+_PRIORITY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CopySnapshot(LogSnapshot):
+    """All partitions as they are listed, and how far the copy is with each."""
+
+    name: str = ""
+    """Of the new topic."""
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
+    """By partition, what this process is about."""
+    marks: Mapping[int, str] = field(default_factory=dict)
+    """By number of the partition, of the offsets that groups have committed."""
+
+    def round(self, partition: str) -> Round | None:
+        found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
+        if found is None or folder is None or found.topic_id != folder.topic_id:
+            return None
+        meant = _cut_of(found).within(folder)
+        return found if meant is not None and meant.fingerprint == found.fingerprint else None
+
+    def as_of(self, spec: LogSpec) -> CopySnapshot:
+        """With those objects of its partition only that a step is about."""
+        folder, partitions = self.partitions.get(spec.partition), dict(self.partitions)
+        meant = None if folder is None or spec.cut is None else spec.cut.within(folder)
+        if meant is None:
+            partitions.pop(spec.partition, None)
+        else:
+            partitions[spec.partition] = meant
+        return replace(self, partitions=partitions)
+
+    def copied(self, partition: str) -> Copied | None:
+        """What the copy has of a partition; `None` if it is to be compacted in it."""
+        found = self.state.copied.get(partition)
+        if found is None and self.state.is_copy_visible and partition in self.partitions:
+            return Copied(self.partitions[partition].topic_id, 0, 0, "")
+        return found
+
+    def left(self, partition: str) -> int:
+        """How many objects of a partition the copy does not have."""
+        return len(rest_of(self.partitions[partition].segments, self.copied(partition)))
+
+
+class TopicCopy(LogDataset):
+    """A topic that is copied to a new one."""
+
+    def __init__(
+        self,
+        url: str,
+        source: tuple[ObjectStore, str],
+        output: tuple[ObjectStore, str],
+        clock: Clock,
+        ids: Ids,
+        settings: KafkaSettings,
+        source_options: Mapping[str, str] | None = None,
+        output_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """As a `LogDataset`, with the name of the new topic in the settings."""
+        assert settings.copy_to is not None
+        if settings.group is not None:
+            raise Refused(
+                f"{url}: belongs to a group of copies, in which {settings.copy_to} would be another one; "
+                "unset kafka.group, and let the new topic join"
+            )
+        super().__init__(url, source, output, clock, ids, settings, source_options, output_options)
+        self._name = settings.copy_to
+        self._target = join(self._root.rpartition("/")[0], self._name)
+        quiet_ms = to_milliseconds(settings.quiet_period)
+        self._young_ms = clock.now_ms() - quiet_ms if quiet_ms else None
+        self._cuts: dict[str, Cut] = {}
+        self._done: set[str] = set()
+        """Partitions that were copied by this process."""
+
+    def _claimed(self, state: State) -> State:
+        return replace(super()._claimed(state), copy_id=str(self._ids.uuid()))
+
+    # Reading
+
+    def snapshot(self) -> CopySnapshot:
+        partitions, state = self.partitions(), self.state()
+        reasons = [why_not(self._name, find_topic(self._source, self._target), state)]
+        reasons += [why_moved(name, partitions.get(name), copied) for name, copied in state.copied.items()]
+        for reason in filter(None, reasons):
+            raise Refused(f"{self.url}: {reason}")
+        for name, folder in partitions.items():
+            if name not in self._cuts:
+                self._cuts[name] = self._cut(folder, state.copied.get(name))
+        offsets = listed_offsets(self._source, self._root, self._name)
+        marks = {number: marks_of(found) for number, found in offsets.items()}
+        return CopySnapshot(partitions, state, None, self._name, dict(self._cuts), marks)
+
+    def _cut(self, folder: PartitionFolder, copied: Copied | None) -> Cut:
+        until_ms = max(one.modified_ms for one in folder.segments)
+        if self._young_ms is not None:
+            until_ms = min(until_ms, self._young_ms)
+        if copied is not None:
+            until_ms = max(until_ms, copied.until_ms)
+        return Cut(max(0, until_ms), folder.bound + 1)
+
+    def cost_bytes(self, spec: LogSpec, snapshot: LogSnapshot) -> int:
+        assert isinstance(snapshot, CopySnapshot)
+        return super().cost_bytes(spec, snapshot.as_of(spec))
+
+    # Planning
+
+    def propose(
+        self,
+        snapshot: LogSnapshot,
+        ledger: LogLedger,
+        held: Held = NOTHING_HELD,
+        full: bool = False,
+    ) -> Plan[LogSpec]:
+        """The next step of each round that has begun, and the first of those that have more to copy."""
+        assert isinstance(snapshot, CopySnapshot)
+        busy = {compaction.spec.partition for compaction in ledger.active()}
+        proposals: list[Proposal[LogSpec]] = []
+        notes = []
+        for name in snapshot.partitions:
+            if name in held:
+                notes.append(f"{name}: {held[name]}")
+            elif name in busy:
+                notes.append(f"{name}: is being copied")
+            elif isinstance(found := self._next(snapshot, name), str):
+                notes.append(f"{name}: {found}")
+            else:
+                proposals.append(found)
+        if self.refusal is not None:
+            notes.append(f"{self.url}: {self.refusal}")
+        return Plan(tuple(sorted(proposals, key=lambda proposal: -proposal.priority)), tuple(notes))
+
+    def _next(self, snapshot: CopySnapshot, name: str) -> Proposal[LogSpec] | str:
+        """What is to be done with a partition, or why nothing is."""
+        folder, copied, known = snapshot.partitions[name], snapshot.copied(name), snapshot.round(name)
+        if known is not None and known.next_step is not None:
+            step = f"step {len(known.done) + 1} of {len(known.steps)} ({known.next_step})"
+            return self._proposal(snapshot, name, folder, known, f"{name}: {step}")
+        meant = snapshot.cuts[name].within(folder)
+        if meant is None:
+            return "all its objects are younger than quiet_period; run again"
+        if known is None or known.fingerprint != meant.fingerprint:
+            spec = LogSpec(name, meant.fingerprint, (), self.terms(folder.topic), snapshot.cuts[name])
+            size_bytes, count = meant.size_bytes, len(rest_of(meant.segments, copied))
+            how = "compacted" if copied is None else "as they are"
+            reason = f"{name}: {count:,} objects go to {self._name}, {how}"
+            return Proposal(spec, _PRIORITY, max(1, size_bytes), reason)
+        if (
+            copied is not None
+            and copied.marks != snapshot.marks.get(number_of(name), "")
+            and name not in self._done
+        ):
+            begun = replace(known, done=known.done[:-1])
+            return self._proposal(
+                snapshot, name, folder, begun, f"{name}: groups have committed other offsets since"
+            )
+        left = snapshot.left(name)
+        rest = f"; {left:,} objects of it are young or in an open transaction, or came since" if left else ""
+        return f"is in {self._name} up to offset {known.end:,}{rest}"
+
+    def _proposal(
+        self, snapshot: CopySnapshot, name: str, folder: PartitionFolder, known: Round, reason: str
+    ) -> Proposal[LogSpec]:
+        spec = LogSpec(name, known.fingerprint, known.done, self.terms(folder.topic), _cut_of(known))
+        return Proposal(spec, _PRIORITY, self.cost_bytes(spec, snapshot), reason)
+
+    def validate(self, compaction: LogCompaction, snapshot: LogSnapshot, ledger: LogLedger) -> str | None:
+        assert isinstance(snapshot, CopySnapshot)
+        spec = compaction.spec
+        if spec.step is Step.INDEX:
+            folder = snapshot.as_of(spec).partitions.get(spec.partition)
+            is_there = folder is not None and folder.fingerprint == spec.fingerprint
+            known = snapshot.round(spec.partition)
+            if is_there and (known is None or known.is_whole):
+                return None
+        elif (known := snapshot.round(spec.partition)) is not None and known.fingerprint == spec.fingerprint:
+            if known.done == spec.done or (known.is_whole and known.done[:-1] == spec.done):
+                return None
+            return f"{spec.partition}: another compaction has done the step ({spec.step}) meanwhile"
+        return f"{spec.partition}: what is copied of it has changed since it was planned"
+
+    # Executing
+
+    def _to_do(self, compaction: LogCompaction, snapshot: LogSnapshot) -> list[RangeWork[int]]:
+        assert isinstance(snapshot, CopySnapshot)
+        return super()._to_do(compaction, snapshot.as_of(compaction.spec))
+
+    def _to_publish(
+        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
+    ) -> list[RangeWork[int]]:
+        assert isinstance(snapshot, CopySnapshot)
+        found, spec = self._round(snapshot, compaction.spec), compaction.spec
+        manifests: tuple[str, ...] = ()
+        if found.settled:
+            names = sorted(meta.key for meta in self.store.list(self._staged(found.done[2])))
+            manifests = tuple(key for key in names if key.endswith(MANIFEST_SUFFIX))
+        parts = folder.parts
+        merged_below = parts[found.settled].base_offset if found.settled < len(parts) else found.end
+        assert spec.cut is not None
+        task = CopyTask(
+            self._work(compaction, 0, self._report_key(compaction.id)),
+            self._root,
+            self._target,
+            found.topic_id,
+            snapshot.state.copy_id,
+            number_of(spec.partition),
+            spec.cut,
+            found.fingerprint,
+            found.end,
+            merged_below,
+            manifests,
+            snapshot.copied(spec.partition),
+            join(self.own_folder, "carried", f"{spec.partition}.json"),
+        )
+        return [RangeWork(0, copy_partition, task, max(1, folder.size_bytes))]
+
+    # Publishing
+
+    def _changed(self, compaction: LogCompaction) -> str:
+        if compaction.spec.step is not Step.PUBLISH:
+            return ""
+        return CopyReport.read(self.store, self._report_key(compaction.id)).refused
+
+    def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> Round:
+        assert isinstance(snapshot, CopySnapshot)
+        spec = compaction.spec
+        meant = snapshot.as_of(spec)
+        if spec.step is Step.PUBLISH:
+            report = CopyReport.read(self.store, self._report_key(compaction.id))
+            found = self._round(meant, spec)
+            done = (*spec.done, compaction.id)
+            return replace(found, done=done, new_segments=report.objects, new_bytes=report.size_bytes)
+        if spec.step is not Step.INDEX:
+            return super()._after(compaction, meant)
+        return self._begun(compaction, meant.partitions[spec.partition], snapshot.copied(spec.partition))
+
+    def _begun(self, compaction: LogCompaction, folder: PartitionFolder, copied: Copied | None) -> Round:
+        """The round of a partition once it is indexed."""
+        spec = compaction.spec
+        indexed = self._indexed(spec, folder)
+        stable = indexed.transactions.stable_offset(indexed.end_offset)
+        below = [one.base_offset for one in folder.segments if one.base_offset < stable]
+        settled, bound = 0, 0
+        if copied is None and below:
+            # The last one that is copied is copied as it is.
+            indexed.partition = replace(folder, bound=below[-1])
+            policy = LogPolicy(min_compaction_lag_ms=spec.terms.min_compaction_lag_ms)
+            judged = indexed.settled(policy, ulid_ms(compaction.id))
+            settled, bound = len(judged.objects), judged.bound
+        assert spec.cut is not None
+        end = min(stable, indexed.end_offset) if below else 0
+        return Round(
+            spec.fingerprint,
+            (compaction.id,) * (1 if settled else 3),  # nothing to merge: those steps are done
+            bound,
+            settled,
+            len(folder.segments),
+            folder.size_bytes,
+            indexed.records,
+            topic_id=folder.topic_id,
+            activity=folder.activity,
+            until_ms=spec.cut.until_ms,
+            below=spec.cut.below,
+            end=end if copied is None else max(end, copied.end),
+        )
+
+    def _with_standing(self, state: State, compaction: LogCompaction, snapshot: LogSnapshot) -> State:
+        """The state with what was copied. The broker is told of the new topic before that is said of the last
+        partition."""
+        assert isinstance(snapshot, CopySnapshot)
+        spec = compaction.spec
+        if spec.step is not Step.PUBLISH:
+            return state
+        report = CopyReport.read(self.store, self._report_key(compaction.id))
+        found = state.rounds[spec.partition]
+        said = report.fingerprint, report.marks, report.groups, report.gone_on
+        copied = Copied(found.topic_id, found.until_ms, found.end, *said)
+        state = replace(state, copied={**state.copied, spec.partition: copied})
+        self._done.add(spec.partition)
+        if not state.is_copy_visible and not self._missing(snapshot, state):
+            announce(self._source, self._root, self._target, state.copy_id)
+            state = replace(state, is_copy_visible=True)
+        return state
+
+    def _missing(self, snapshot: CopySnapshot, state: State) -> list[str]:
+        """Partitions that are to be copied before the broker is told."""
+        return [
+            name
+            for name, folder in snapshot.partitions.items()
+            if name not in state.copied and snapshot.cuts[name].within(folder) is not None
+        ]
+
+
+def _cut_of(found: Round) -> Cut:
+    return Cut(found.until_ms, found.below)
