@@ -144,9 +144,10 @@ def test_the_commands(command: str, fleet: lithify.Fleet, monkeypatch: pytest.Mo
 
     thread = threading.Thread(target=watch)
     thread.start()
-    result = invoke("fleet", command, fleet.url)
+    result = invoke("fleet", command, "--web-port", "0", fleet.url)
     thread.join()
     assert result.exit_code == 0, result.stderr
+    assert "the dashboard is served" in result.stderr
     assert seen <= {"run": set(Role), "keeper": {Role.KEEPER}, "worker": {Role.WORKER}}[command]
     assert seen
 

@@ -383,6 +383,7 @@ def run_both(
 def keeper(
     fleet: FleetUrl,
     metrics_port: MetricsPort = None,
+    web_port: WebPort = None,
     log_format: LogFormat = None,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -400,6 +401,7 @@ def keeper(
         sets,
         log_format=log_format,
         metrics_port=metrics_port,
+        web_port=web_port,
         store_option=store_option,
         works=False,
     )
@@ -412,6 +414,7 @@ def worker(
     exit_when_idle: ExitWhenIdle = None,
     master: Master = None,
     metrics_port: MetricsPort = None,
+    web_port: WebPort = None,
     log_format: LogFormat = None,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -432,6 +435,7 @@ def worker(
         sets,
         log_format=log_format,
         metrics_port=metrics_port,
+        web_port=web_port,
         store_option=store_option,
         master=master,
         spark_conf=spark_conf,
