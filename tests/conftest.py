@@ -105,6 +105,21 @@ def defects(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     assert not found, "\n".join(found)
 
 
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """A test leaves the handlers of signals as they were: a later one in this process may need Ctrl-C."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        now = signal.getsignal(number)
+        # PySpark's own raises KeyboardInterrupt too, and stays.
+        if getattr(now, "__module__", "").startswith("pyspark."):
+            continue
+        signal.signal(number, handler)
+        assert now == handler, f"{signal.Signals(number).name} is left to {now}"
+
+
 @pytest.fixture(scope="session")
 def java() -> Iterator[IcebergJava]:
     """Java Iceberg, in a process of its own that starts with the first request."""

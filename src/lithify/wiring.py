@@ -408,9 +408,15 @@ def find_datasets(rule: Rule, config: Config, waiting: Waiting | None = None) ->
     return registered_for(rule.pattern).find(rule.pattern, config, waiting)
 
 
-def stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set."""
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set while this lasts. For the main thread."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+    before = {
+        number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

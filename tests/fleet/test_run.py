@@ -132,7 +132,7 @@ def test_workers_of_a_deleted_queue_end(fleet: lithify.Fleet, monkeypatch: pytes
 @pytest.mark.parametrize("command", ["run", "keeper", "worker"])
 def test_the_commands(command: str, fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
-    monkeypatch.setattr(wiring, "stop_on_signals", lambda: stop)
+    monkeypatch.setattr(wiring, "stop_on_signals", lambda: nullcontext(stop))
     monkeypatch.setattr(wiring, "spark_engine", lambda *_: nullcontext(InlineEngine()))
     seen: set[Role] = set()
 
@@ -153,7 +153,7 @@ def test_the_commands(command: str, fleet: lithify.Fleet, monkeypatch: pytest.Mo
 
 
 def test_a_command_that_ends_when_idle(fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring, "stop_on_signals", threading.Event)
+    monkeypatch.setattr(wiring, "stop_on_signals", lambda: nullcontext(threading.Event()))
     monkeypatch.setattr(wiring, "spark_engine", lambda *_: nullcontext(InlineEngine()))
     assert invoke("fleet", "worker", "--exit-when-idle", "100ms", fleet.url).exit_code == 0
     assert invoke("fleet", "worker", "--queue", "none", fleet.url).exit_code == 2

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -86,6 +86,10 @@ class Engine(InlineEngine):
         self.close()
 
 
+def _stopping() -> nullcontext[StopSoon]:
+    return nullcontext(StopSoon())
+
+
 def _engine(*_: Any) -> Engine:
     return Engine()
 
@@ -98,7 +102,7 @@ def without_waiting() -> Iterator[None]:
         # The methods, not the name: a module that is imported in here would keep another class for ever.
         mock.patch.multiple(SystemClock, now_ms=_now_ms, monotonic_s=_monotonic_s, sleep_s=_sleep_s),
         mock.patch("lithify.wiring.spark_engine", _engine),
-        mock.patch("lithify.wiring.stop_on_signals", StopSoon),
+        mock.patch("lithify.wiring.stop_on_signals", _stopping),
         logging_as_before(),
     ):
         yield

@@ -270,7 +270,7 @@ def test_the_commands(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     stop, answers = threading.Event(), list[str]()
-    monkeypatch.setattr(wiring, "stop_on_signals", lambda: stop)
+    monkeypatch.setattr(wiring, "stop_on_signals", lambda: nullcontext(stop))
     monkeypatch.setattr(wiring, "spark_engine", lambda *_: nullcontext(InlineEngine()))
 
     def ask() -> None:

@@ -465,9 +465,9 @@ def _serve(
 
         opened = Fleet(fleet, settings=effective)
         log = EventLog(SystemClock())
-        with served_beside([], fleet, effective):
+        with wiring.stop_on_signals() as stop, served_beside([], fleet, effective):
             opened.run(
-                wiring.stop_on_signals(),
+                stop,
                 queues=queues or (),
                 keeps=keeps,
                 works=works,

@@ -178,6 +178,5 @@ def _serve(
     service = Service(
         urls, settings=config, on_event=log, take_over=take_over, coordinates=coordinates, works=works
     )
-    stop = wiring.stop_on_signals()
-    with service, served_beside(urls, None, config, service):
+    with wiring.stop_on_signals() as stop, service, served_beside(urls, None, config, service):
         service.run(stop)

@@ -62,5 +62,5 @@ def web(
         from lithify import wiring
         from lithify.web.serving import served
 
-        with served(urls or [], fleet, effective):
-            wiring.stop_on_signals().wait()
+        with wiring.stop_on_signals() as stop, served(urls or [], fleet, effective):
+            stop.wait()
