@@ -48,8 +48,7 @@ def needs(world: World, name: str, number: int) -> None:
 def later(world: World, milliseconds: int = KEEP_MS) -> None:
     """And all members have written since."""
     world.clock.advance_s(milliseconds / 1000)
-    says = world.files.members.read(seen.name for seen in world.files.members.listed())
-    for member in says.values():
+    for member in said(world):
         world.files.members.beat(member)
 
 
@@ -215,5 +214,4 @@ def test_who_was_away_for_too_long_works_with_the_newest() -> None:
 
 
 def said(world: World) -> list[Member]:
-    listed = world.files.members.listed()
-    return list(world.files.members.read(seen.name for seen in listed).values())
+    return [seen.says for seen in world.files.members.listed() if seen.says is not None]

@@ -17,7 +17,7 @@ from lithify.fleet.catalog import Catalog, Queue, Rule
 from lithify.fleet.catalog_files import FollowedCatalog, Numbered
 from lithify.fleet.discovery import LOOK_EVERY_S, Discovery
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.members import Amounts, Load, Member, Role, Running
+from lithify.fleet.members import IDLE_BEAT_EVERY_MS, Amounts, Load, Member, Role, Running
 from lithify.fleet.memory import Known
 from lithify.ids import RandomIds
 from lithify.planning.fleet.hints import Hint
@@ -171,7 +171,46 @@ def test_who_is_30_s_older_than_the_newest_is_dead(world: World) -> None:
     members.beat(member("keeper-2"))
     alive = {seen.name: seen.is_alive for seen in members.listed()}
     assert alive == {"keeper-1": False, "keeper-2": True, "worker-1": True}
-    assert members.read(alive)["worker-1"] == worker
+    assert [seen.says for seen in members.listed() if seen.name == "worker-1"] == [worker]
+
+
+def test_who_beats_more_rarely_is_dead_later(world: World) -> None:
+    members = world.files.members
+    members.beat(member("worker-1", beats_ms=IDLE_BEAT_EVERY_MS))
+    world.clock.advance_s(179.9)
+    members.beat(member("keeper-1"))
+    assert [seen.is_alive for seen in members.listed()] == [True, True]
+    world.clock.advance_s(0.1)
+    members.beat(member("keeper-1"))
+    assert [seen.is_alive for seen in members.listed()] == [True, False]
+
+
+def test_nobody_is_alive_for_ever_by_what_it_says(world: World) -> None:
+    members = world.files.members
+    members.beat(member("worker-1", beats_ms=IDLE_BEAT_EVERY_MS + 1))
+    members.beat(member("worker-2"))
+    world.clock.advance_s(30)
+    members.beat(member("keeper-1"))
+    assert [(seen.name, seen.is_alive) for seen in members.listed()] == [
+        ("keeper-1", True),
+        ("worker-1", False),
+        ("worker-2", False),
+    ]
+
+
+def test_only_who_has_written_since_is_read_again(world: World) -> None:
+    members = world.files.members
+    for number in range(3):
+        members.beat(member(f"worker-{number}"))
+    world.requests()
+    before = members.listed()
+    assert world.requests() == {"LIST": 1, "GET": 3}
+    members.beat(member("worker-1", quarantined=1))
+    members.leave("worker-2")
+    world.requests()
+    after = members.listed()
+    assert world.requests() == {"LIST": 1, "GET": 1}
+    assert [seen.says for seen in after] == [before[0].says, member("worker-1", quarantined=1)]
 
 
 def test_no_clock_but_the_stores_counts(world: World) -> None:
@@ -182,7 +221,7 @@ def test_no_clock_but_the_stores_counts(world: World) -> None:
     world.requests()
     (seen,) = members.listed()
     assert seen.is_alive
-    assert world.requests() == {"LIST": 1}
+    assert world.requests() == {"LIST": 1, "GET": 1}
 
 
 def test_who_leaves_is_gone_and_strangers_do_not_count(world: World) -> None:
@@ -190,8 +229,10 @@ def test_who_leaves_is_gone_and_strangers_do_not_count(world: World) -> None:
     members.beat(member("keeper-1"))
     world.store.put("fleet/members/readme.txt", b"x")
     world.store.put("fleet/members/worker-2.json", b"junk")
-    assert [seen.name for seen in members.listed()] == ["keeper-1", "worker-2"]
-    assert members.read(["worker-2", "worker-3"]) == {}
+    assert [(seen.name, seen.says) for seen in members.listed()] == [
+        ("keeper-1", member("keeper-1")),
+        ("worker-2", None),
+    ]
     members.leave("keeper-1")
     assert [seen.name for seen in members.listed()] == ["worker-2"]
 

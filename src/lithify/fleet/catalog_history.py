@@ -158,8 +158,7 @@ class CatalogHistory:
     def _collected(self) -> Collected:
         """What members and holders need. What a member that was listed has not said, nobody knows."""
         listed = self._members.listed()
-        says = self._members.read(seen.name for seen in listed)
-        marks = [Mark(Member(name), member.needs or None) for name, member in says.items()]
+        marks = [Mark(Member(seen.name), seen.says.needs or None) for seen in listed if seen.says is not None]
         holds = [placed.hold for placed in self.holds.list()]
         return collect({Member(seen.name) for seen in listed}, marks, holds, self._now_ms())
 

@@ -2,13 +2,14 @@
 
 Each `tick`:
 
-1. Every `BEAT_EVERY_MS` it says that it lives and how much of its room is free, and looks at the catalog. A
-   queue that is paused is not claimed from; one that was deleted is not served any more. When all the queues
-   are gone that it was started for, it is over.
+1. Every `BEAT_EVERY_MS` it looks at the catalog, and says that it lives and how much of its room is free; who
+   has been idle for long says so more rarely. A queue that is paused is not claimed from; one that was
+   deleted is not served any more. When all the queues are gone that it was started for, it is over.
 2. The compactions that run here go on (`lithify.service.worker_pool`).
 3. While there is room it asks the bells of its queues (`lithify.planning.fleet.asking`). It reads the board
    that was rung for, if the ring is for it (`lithify.planning.fleet.rings`), and all boards after something
-   ended here, or when nothing was heard for long.
+   ended here, or when nothing was heard for long. Who asks more rarely lists more rarely which boards there
+   are.
 4. Of what the boards hint at it claims one after the other, in the order of `lithify.planning.fleet.hints`,
    each in the ledger of its dataset: that alone decides. What others were faster with is left alone.
 5. A compaction is worked on with the settings of the catalog that it was admitted under, whatever the newest
@@ -32,7 +33,8 @@ from lithify.fleet.catalog_files import FollowedCatalog, Numbered
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import (
     BEAT_EVERY_MS,
-    DEAD_AFTER_MS,
+    IDLE_BEAT_EVERY_MS,
+    MISSED_BEATS,
     Amounts,
     Load,
     Member,
@@ -51,7 +53,8 @@ from lithify.planning.fleet.rings import Ring
 from lithify.planning.fleet.slots import Slots, Usage, reserved_of
 from lithify.service.worker_pool import WorkerPool
 
-LIST_BOARDS_EVERY_MS = 30_000
+LIST_BOARDS_EVERY = 30
+"""In so many questions to the bells."""
 MAX_OLDER = 8
 """Catalogs that are kept besides the newest."""
 
@@ -137,7 +140,11 @@ class Crew:
         self._paces: dict[str, Pace] = {}
         """By queue id, how fast what runs here goes."""
         self._named = Named()
-        self._beat_s = float("-inf")
+        self._said: Member | None = None
+        """The last thing it said."""
+        self._said_s = float("-inf")
+        self._looked_s = float("-inf")
+        """When it looked at the catalog."""
         self._asked_s = float("-inf")
         self._follow()
 
@@ -208,30 +215,52 @@ class Crew:
     # Catalog and members
 
     def _follow(self) -> None:
+        """Serve the queues of the catalog."""
         catalog: Catalog = self._catalog.now.catalog
         queues = [queue for queue in catalog.queues if self._only is None or queue.id in self._only]
         before, self._served = self._served, {}
         for queue in queues:
             served = before.get(queue.id) or _Served(queue, Ear(self._files.bells, queue.id))
-            served.queue, served.reserved = queue, self._reserved(queue)
+            served.queue = queue
             self._served[queue.id] = served
 
     def _reserved(self, queue: Queue) -> int:
         """Only who serves a queue with a reserve has to know who else does."""
         if not queue.reserved_slots:
             return 0
-        alive = [seen.name for seen in self._files.members.listed() if seen.is_alive]
-        names = [name for name in alive if name.startswith(f"{Role.WORKER.value}-")]
-        says = self._files.members.read(names)
-        slots = {name: m.load[queue.id].slots for name, m in says.items() if queue.id in m.load}
+        alive = [seen.says for seen in self._files.members.listed() if seen.is_alive]
+        workers = [says for says in alive if says is not None and says.role is Role.WORKER]
+        slots = {says.name: says.load[queue.id].slots for says in workers if queue.id in says.load}
         return reserved_of(self.name, {**slots, self.name: self._slots}, queue.reserved_slots)
 
     def _beat(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if (now_s - self._beat_s) * 1000 < BEAT_EVERY_MS:
+        now_s, said = self._clock.monotonic_s(), self._said
+        silent_ms = (now_s - self._said_s) * 1000
+        if (now_s - self._looked_s) * 1000 >= BEAT_EVERY_MS:
+            self._catalog.refresh(was_away=said is None or silent_ms > MISSED_BEATS * said.beats_ms)
+            self._looked_s = now_s
+            self._follow()
+        is_idle = self.idle_s * 1000 >= IDLE_BEAT_EVERY_MS
+        beats_ms = IDLE_BEAT_EVERY_MS if is_idle else BEAT_EVERY_MS
+        number = self._catalog.now.number
+        if (
+            said is not None
+            and said.catalog == number
+            and said.beats_ms <= beats_ms
+            and silent_ms < said.beats_ms
+        ):
             return
-        self._catalog.refresh(was_away=(now_s - self._beat_s) * 1000 > DEAD_AFTER_MS)
-        self._follow()
+        member = self._member(beats_ms)
+        self._ports.says(member, self._catalog.now.catalog)
+        self._files.members.beat(member)
+        if member.needs < number and not self._files.history.allows(member.needs):
+            self._claimed = {key: replace(one, catalog=number) for key, one in self._claimed.items()}
+        self._said, self._said_s = member, now_s
+
+    def _member(self, beats_ms: int) -> Member:
+        """What is to be said now."""
+        for served in self._served.values():
+            served.reserved = self._reserved(served.queue)
         special = {tenant.name for tenant in self._catalog.now.catalog.tenants}
         self._named.see((one.hint.tenant for one in self._claimed.values()), special, self._now_ms())
         load = {queue_id: self._load(served) for queue_id, served in self._served.items()}
@@ -246,17 +275,13 @@ class Crew:
             )
             for (url, compaction), one in self._claimed.items()
         )
-        member = Member(
+        return Member(
             *(self.name, Role.WORKER, host, version, number, 0, load),
             running=running,
             at_ms=at_ms,
             needs=min((number, *(one.catalog for one in running))),
+            beats_ms=beats_ms,
         )
-        self._ports.says(member, self._catalog.now.catalog)
-        self._files.members.beat(member)
-        if member.needs < number and not self._files.history.allows(member.needs):
-            self._claimed = {key: replace(one, catalog=number) for key, one in self._claimed.items()}
-        self._beat_s = now_s
 
     def _load(self, served: _Served) -> Load:
         queue = served.queue
@@ -321,7 +346,8 @@ class Crew:
     def _all_hints(self, queue_id: str) -> Sequence[Hint]:
         """Of all boards. Which there are is listed now and then: a ring names a new one."""
         served, now_ms = self._served[queue_id], self._now_ms()
-        if served.listed_ms is None or now_ms - served.listed_ms >= LIST_BOARDS_EVERY_MS:
+        pause_ms = LIST_BOARDS_EVERY * self._asking.bell_pause_ms(now_ms)
+        if served.listed_ms is None or now_ms - served.listed_ms >= pause_ms:
             served.boards, served.listed_ms = set(self._files.boards.members(queue_id)), now_ms
         return self._files.boards.read_of(queue_id, served.boards)
 

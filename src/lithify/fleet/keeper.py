@@ -243,7 +243,8 @@ class Keeper:
             self._catalog_of = dict.fromkeys(self._catalog_of, member.catalog)
         listed = self._files.members.listed()
         alive = {seen.name for seen in listed if seen.is_alive} | {self.name}
-        says = self._files.members.read(alive - {self.name})
+        says = {seen.name: seen.says for seen in listed if seen.is_alive and seen.says is not None}
+        says.pop(self.name, None)
         self._peers.alive = frozenset(name for name in alive if name.startswith(f"{Role.KEEPER.value}-"))
         self._peers.dead = frozenset(seen.name for seen in listed if seen.name not in alive)
         self._peers.workers = frozenset(name for name in alive if name.startswith(f"{Role.WORKER.value}-"))

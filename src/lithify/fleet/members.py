@@ -1,9 +1,12 @@
 """Members: the processes of a fleet, each with one object `members/<role>-<ulid>.json`, written by it alone.
 
-*Liveness* is by one clock, the store's: of one listing, a member whose object is `DEAD_AFTER_MS` older than
-the newest is dead. No member compares its own clock with anything, and one that writes nothing for so long,
-because it is suspended or cut off, counts as dead until it writes again. That does no harm: what a member may
-do is decided by ledgers and epochs, never by who is alive.
+*Liveness* is by one clock, the store's: a member says how soon it will write again, and is dead once its
+object is `MISSED_BEATS` times as old, compared with the newest of the same listing. No member compares its
+own clock with anything, and one that writes nothing for so long, because it is suspended or cut off, counts
+as dead until it writes again. That does no harm: what a member may do is decided by ledgers and epochs, never
+by who is alive.
+
+Who looks again and again reads those anew that have changed, as the listing shows.
 
 Where all are silent nobody is newer, so the last ones to have written count as alive: there is nobody who
 could take anything over from them. Who asks from outside is told the age as well.
@@ -26,11 +29,15 @@ from lithify.planning.fleet.waits import NO_WAITS, Waits
 from lithify.planning.fleet.waits import together as together_waited
 from lithify.store import together
 from lithify.store.keys import join
-from lithify.store.objects import ObjectStore
+from lithify.store.objects import ObjectMeta, ObjectStore
 
 BEAT_EVERY_MS = 10_000
 """So often a member writes its object."""
-DEAD_AFTER_MS = 30_000
+IDLE_BEAT_EVERY_MS = 60_000
+"""So often a worker does that has been idle for so long."""
+MISSED_BEATS = 3
+DEAD_AFTER_MS = MISSED_BEATS * BEAT_EVERY_MS
+"""Of those that are not idle, and of those that nobody can read."""
 FORGOTTEN_AFTER_MS = 3_600_000
 """What a dead member left is deleted then."""
 READS_AT_ONCE = 16
@@ -151,6 +158,8 @@ class Member:
     """When it said this, by its own clock."""
     needs: int = 0
     """The oldest catalog that it, or what it admitted or runs, works with; 0 when it has not said so."""
+    beats_ms: int = BEAT_EVERY_MS
+    """In how long it will say the next thing, or sooner."""
 
 
 Says = Callable[[Member, Catalog], None]
@@ -171,10 +180,13 @@ class Seen:
     """When it last wrote, by the store's clock."""
     silent_ms: int
     """For how long it has written nothing when the newest member wrote."""
+    says: Member | None
+    """`None` when nobody can read it."""
 
     @property
     def is_alive(self) -> bool:
-        return self.silent_ms < DEAD_AFTER_MS
+        beats_ms = self.says.beats_ms if self.says is not None else BEAT_EVERY_MS
+        return self.silent_ms < MISSED_BEATS * beats_ms
 
 
 def new_member_name(role: Role, ulid: str) -> str:
@@ -188,6 +200,8 @@ class MemberFiles:
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = join(folder, "members")
+        self._known: dict[ObjectMeta, Member | None] = {}
+        """What they said, as the last listing showed their objects."""
 
     def beat(self, member: Member) -> None:
         """Say that this one lives."""
@@ -195,6 +209,7 @@ class MemberFiles:
             name: getattr(member, name)
             for name in ("name", "host", "version", "catalog", "datasets", "quarantined", "at_ms", "needs")
         }
+        data["beats_ms"] = member.beats_ms
         data["role"] = member.role.value
         data["troubled"] = dict(list(member.troubled.items())[:MAX_TROUBLED])
         data["running"] = [asdict(one) for one in member.running[:MAX_RUNNING]]
@@ -206,20 +221,24 @@ class MemberFiles:
         self._store.delete(self._key(name))
 
     def listed(self) -> tuple[Seen, ...]:
-        """All there are, dead ones too, by name; one listing."""
-        found = []
+        """All there are, dead ones too, by name; one listing, and a request for each that has changed."""
+        found: dict[ObjectMeta, tuple[str, Role]] = {}
         for meta in self._store.list(self._folder):
             name = meta.key.rpartition("/")[2].removesuffix(_SUFFIX)
             role = _role_of(name)
             if role is not None and meta.key == self._key(name):
-                found.append((name, role, meta.last_modified_ms))
-        newest_ms = max((last_ms for _, _, last_ms in found), default=0)
-        return tuple(Seen(name, role, last_ms, newest_ms - last_ms) for name, role, last_ms in found)
-
-    def read(self, names: Iterable[str]) -> dict[str, Member]:
-        """What these say of themselves; without those that are gone, or that nobody can read."""
-        read = together.all_of((partial(self._read, name) for name in names), READS_AT_ONCE)
-        return {member.name: member for member in read if member is not None}
+                found[meta] = name, role
+        new = [meta for meta in found if meta not in self._known]
+        says = together.all_of((partial(self._read, found[meta][0]) for meta in new), READS_AT_ONCE)
+        self._known = {meta: self._known.get(meta) for meta in found} | dict(zip(new, says, strict=True))
+        newest_ms = max((meta.last_modified_ms for meta in found), default=0)
+        return tuple(
+            Seen(
+                *(name, role, meta.last_modified_ms, newest_ms - meta.last_modified_ms),
+                says=self._known[meta],
+            )
+            for meta, (name, role) in found.items()
+        )
 
     def _read(self, name: str) -> Member | None:
         try:
@@ -251,6 +270,7 @@ def _decode(data: bytes, name: str) -> Member | None:
             running=tuple(map(_running, fields["running"])),
             at_ms=_number(fields["at_ms"]),
             needs=_number(fields["needs"]),
+            beats_ms=whole_number(fields["beats_ms"], most=IDLE_BEAT_EVERY_MS),
             load={
                 text(queue_id): Load(
                     **{name: _number(load[name]) for name in _OF_QUEUE},

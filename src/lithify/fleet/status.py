@@ -24,7 +24,7 @@ class MemberStatus:
 
     seen: Seen
     says: Member | None
-    """`None` when it went, or cannot be read."""
+    """`None` when nobody can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,9 @@ def fleet_status(files: FleetFiles, now_ms: int) -> FleetStatus:
     """How the fleet is now."""
     catalog = files.catalog.read()
     listed = files.members.listed()
-    says = files.members.read(seen.name for seen in listed)
-    alive = [says[seen.name] for seen in listed if seen.is_alive and seen.name in says]
+    alive = [seen.says for seen in listed if seen.is_alive and seen.says is not None]
     queues = tuple(_queue_status(files, queue, alive) for queue in catalog.catalog.queues)
-    members = tuple(MemberStatus(seen, says.get(seen.name)) for seen in listed)
+    members = tuple(MemberStatus(seen, seen.says) for seen in listed)
     return FleetStatus(files.url, now_ms, catalog, members, queues, len(files.wakes.listed()))
 
 
