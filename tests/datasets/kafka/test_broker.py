@@ -71,7 +71,8 @@ class Written:
 
 
 def producer(address: str, **settings: Any) -> Any:
-    return librdkafka().Producer({"bootstrap.servers": address, "linger.ms": 0, "log_level": 0, **settings})
+    """It lingers, so what is produced together is one object; who flushes does not wait for that."""
+    return librdkafka().Producer({"bootstrap.servers": address, "linger.ms": 999, "log_level": 0, **settings})
 
 
 def make_topic(address: str) -> None:
