@@ -65,7 +65,7 @@ class BoardFiles:
     def read_of(self, queue_id: str, members: Iterable[str]) -> tuple[Hint, ...]:
         """What these hint at; one GET for each."""
         found: dict[tuple[str, str], Hint] = {}
-        for member in members:
+        for member in sorted(members):  # so that what is played again is played the same
             for hint in self._read(self._key(queue_id, member), member):
                 found.setdefault((hint.url, hint.compaction), hint)
         return tuple(sorted(found.values(), key=order))

@@ -12,8 +12,7 @@ Each `tick`:
    (`lithify.planning.fleet.admission`). That admits as much as the queue's workers have slots for, by this
    keeper's part of what is wanted by all; what was admitted is looked at again at once, which starts it. A
    queue that is paused admits nothing; one that drains or is gone is nobody's, so its wants go to the next.
-5. What may be claimed stands on its boards, which are written when they have changed, and the bell is rung
-   for those whom something new is for.
+5. What may be claimed stands on its boards (`lithify.fleet.own_boards`).
 6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog_history`), and
    what members left whose object was lost.
 7. Garbage of what it committed is collected `COLLECT_AFTER_S` after the last commit, or an hour after the
@@ -26,14 +25,12 @@ they have seen different members, only get in each other's way: the ledger and t
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 from lithify.clock import Clock
 from lithify.errors import LithifyError
-from lithify.fleet.boards import WRITE_AGAIN_MS, WRITE_EVERY_MS, order
 from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
 from lithify.fleet.catalog_files import FollowedCatalog
 from lithify.fleet.catalog_history import RUN_EVERY_S, Ended
@@ -53,18 +50,20 @@ from lithify.fleet.members import (
     unheard,
 )
 from lithify.fleet.memory import Known
+from lithify.fleet.others import Others
+from lithify.fleet.own_boards import Claimable, IdleWorkers, OwnBoards
 from lithify.fleet.wakes import MAX_AGE_MS, Wake
 from lithify.fleet.watched import Peers, Watched, WatchPorts
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits
 from lithify.planning.fleet.admission import Tenant as TenantTreatment
 from lithify.planning.fleet.bands import Band, rank
-from lithify.planning.fleet.hints import Hint, meant_for
+from lithify.planning.fleet.hints import Hint
 from lithify.planning.fleet.named import Named
-from lithify.planning.fleet.pace import backlog_ms, mean_pace
+from lithify.planning.fleet.pace import backlog_ms
 from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.quarantine import Entry, Quarantine
-from lithify.planning.fleet.quotas import Demand, quota, tenant_cap
+from lithify.planning.fleet.quotas import quota, tenant_cap
 from lithify.planning.fleet.routing import Route, Routing
 from lithify.planning.fleet.waits import NO_WAITS, Waits
 from lithify.planning.fleet.wants import Want
@@ -83,14 +82,6 @@ Collect = Callable[[str, Rule], None]
 
 def _always(rule: Rule) -> bool:
     return True
-
-
-@dataclass(slots=True)
-class _Board:
-    """The board of one queue, as this keeper wrote it last."""
-
-    hints: tuple[Hint, ...] = ()
-    written_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +111,6 @@ class _Times:
     truncated_s: float = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class _Others:
-    """What the other members say."""
-
-    slots: Mapping[str, int] = field(default_factory=dict)
-    """Of live workers, by queue id."""
-    free: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of these, those that nothing runs in, by queue id and name."""
-    demands: Mapping[str, Mapping[str, Demand]] = field(default_factory=dict)
-    """Of live keepers, by queue id and name."""
-    tenant_demands: Mapping[str, Mapping[str, Mapping[str | None, int]]] = field(default_factory=dict)
-    """Of live keepers, by queue id, name and tenant."""
-    paces: Mapping[str, int] = field(default_factory=dict)
-    """Of live workers that know theirs, by queue id, in bytes a second and slot."""
-
-
 class Keeper:
     """One keeper of a fleet, under a name of its own."""
 
@@ -148,7 +123,7 @@ class Keeper:
         self._catalog = FollowedCatalog(ports.files.catalog)
         self._discovery = Discovery(ports.find, ports.clock)
         self._peers = Peers(name)
-        self._others = _Others()
+        self._others = Others()
         self._quarantine = Quarantine()
         self._watched: dict[str, Watched] = {}
         self._admissions: dict[str, QueueAdmission] = {}
@@ -157,16 +132,7 @@ class Keeper:
         """Where what was admitted has gone, by queue id."""
         self._catalog_of: dict[WorkKey, int] = {}
         """The version of the catalog under which what is admitted or under way was admitted."""
-        self._boards: dict[str, _Board] = {}
-        """By queue id."""
-        self._given: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """By queue id, how many hints were meant for a worker since it said how many slots are free."""
-        self._said_ms: dict[str, int] = {}
-        """When members said what is known of them, by their own clocks."""
-        self._hinted: dict[WorkKey, WorkKey] = {}
-        """What the hints on the boards are for, by the hint's key."""
-        self._write_due_s = float("inf")
-        """When a board may be written that has changed."""
+        self._boards = OwnBoards(name, ports.files)
         self._committed_since_ms: dict[str, int] = {}
         """By URL, when it was first committed to since garbage was last collected."""
         self._memories: dict[str, dict[str, Known]] = {}
@@ -225,8 +191,7 @@ class Keeper:
         """Give everything back, and leave. What is under way goes on."""
         for watched in self._watched.values():
             watched.leave()
-        for queue_id in self._boards:
-            self._files.boards.write(queue_id, self.name, ())
+        self._boards.clear()
         self._files.memory.write(self.name, self._known())
         self._files.members.leave(self.name)
 
@@ -248,8 +213,8 @@ class Keeper:
         self._peers.alive = frozenset(name for name in alive if name.startswith(f"{Role.KEEPER.value}-"))
         self._peers.dead = frozenset(seen.name for seen in listed if seen.name not in alive)
         self._peers.workers = frozenset(name for name in alive if name.startswith(f"{Role.WORKER.value}-"))
-        self._others = _others(says.values())
-        self._forget_given(says)
+        self._others = Others.of(says.values())
+        self._boards.heard(says)
         self._paces |= self._others.paces
         self._forget(seen.name for seen in listed if seen.silent_ms >= FORGOTTEN_AFTER_MS)
         self._own(self._discovery.datasets(self._catalog.now.catalog))
@@ -274,14 +239,6 @@ class Keeper:
             self._watched[url] = Watched(
                 url, mine[url], self._ports.watch, self._peers, self._quarantine, known
             )
-
-    def _forget_given(self, says: Mapping[str, Member]) -> None:
-        """Who has said anew how much room it has knows of what it was given before."""
-        said = {name: member.at_ms for name, member in says.items()}
-        for given in self._given.values():
-            for name in [name for name in given if said.get(name) != self._said_ms.get(name)]:
-                del given[name]
-        self._said_ms = said
 
     def _read_memories(self) -> None:
         """Those of members that were alive when they were read go on changing; they are a hint only."""
@@ -343,7 +300,7 @@ class Keeper:
                     else max(0, now_ms - of.youngest_since_ms),
                 )
             )
-        for hint in self._boards.get(queue.id, _Board()).hints:
+        for hint in self._boards.hints(queue.id):
             age_ms = max(0, now_ms - hint.since_ms)
             of_hint = Amounts(
                 queued=1,
@@ -496,75 +453,24 @@ class Keeper:
     # Boards
 
     def _write_boards(self) -> None:
-        catalog, now_s = self._catalog.now.catalog, self._now_s()
-        self._write_due_s = float("inf")
-        found = self._hints(catalog)
-        for queue_id in {*self._boards, *found}:
-            board = self._boards.setdefault(queue_id, _Board())
-            hints = tuple(found.get(queue_id, ()))
-            is_old = bool(hints) and (now_s - board.written_s) * 1000 >= WRITE_AGAIN_MS
-            if hints == board.hints and not is_old:
-                continue
-            if (now_s - board.written_s) * 1000 < WRITE_EVERY_MS:
-                self._write_due_s = min(self._write_due_s, board.written_s + WRITE_EVERY_MS / 1000)
-                continue
-            self._files.boards.write(queue_id, self.name, hints)
-            known = {_id_of(hint) for hint in board.hints}
-            self._boards[queue_id] = _Board(hints, now_s)
-            new = [hint for hint in hints if _id_of(hint) not in known]
-            self._given[queue_id].update(hint.worker for hint in new if hint.worker is not None)
-            if new:
-                self._files.bells.ring(queue_id, self.name, new)
-        for queue_id in [q for q, b in self._boards.items() if catalog.with_id(q) is None and not b.hints]:
-            del self._boards[queue_id]
+        catalog, faults = self._catalog.now.catalog, self._peers.faults
+        workers = IdleWorkers(self._others.free, faults.is_suspect, faults.failed_with)
+        queue_ids = {queue.id for queue in catalog.queues}
+        self._boards.write(self._claimable(catalog), queue_ids, workers, self._now_s())
 
-    def _hints(self, catalog: Catalog) -> dict[str, list[Hint]]:
-        """What may be claimed, by queue id. What stood on a board stays as it is, for whom it is included."""
+    def _claimable(self, catalog: Catalog) -> Iterator[Claimable]:
         routing = Routing(catalog.queues)
-        known = {_id_of(hint): hint for b in self._boards.values() for hint in b.hints}
-        found: dict[str, list[Hint]] = {}
-        self._hinted = {}
         for watched in self._watched.values():
             tenant = watched.rule.tenant_of(watched.url) if watched.free else None
             for free in watched.free:
                 want = Want(free.key, free.band, free.priority, free.bytes, free.since_ms, tenant)
-                queue_id = self._queue_id(want, watched.rule, routing, catalog)
                 hint = Hint(
                     *(watched.url, free.compaction, free.band, free.priority, free.bytes, free.since_ms),
                     attempts=free.attempts,
                     tenant=tenant,
                     catalog=self._catalog_of.get(free.key, self._catalog.now.number),
                 )
-                self._hinted[hint.key] = free.key
-                before = known.get(_id_of(hint))
-                if before is not None:
-                    hint = replace(hint, worker=before.worker, idle_workers=before.idle_workers)
-                found.setdefault(queue_id, []).append(hint)
-        return {
-            queue_id: self._addressed(queue_id, sorted(hints, key=order), known)
-            for queue_id, hints in found.items()
-        }
-
-    def _addressed(
-        self, queue_id: str, hints: list[Hint], known: Mapping[tuple[str, str, int], Hint]
-    ) -> list[Hint]:
-        """Each new hint for a worker that is idle and has not failed with it, as long as there are some."""
-        faults, given = self._peers.faults, self._given[queue_id]
-        new = {_id_of(hint) for hint in hints} - known.keys()
-        free = {
-            name: slots - given[name]
-            for name, slots in self._others.free.get(queue_id, {}).items()
-            if slots > given[name] and not faults.is_suspect(name)
-        }
-        whom = meant_for(
-            (hint.key for hint in hints if _id_of(hint) in new),
-            free,
-            lambda key: faults.failed_with(self._hinted[key]),
-        )
-        return [
-            replace(hint, worker=whom.get(hint.key), idle_workers=len(free)) if _id_of(hint) in new else hint
-            for hint in hints
-        ]
+                yield Claimable(self._queue_id(want, watched.rule, routing, catalog), free.key, hint)
 
     # Garbage and memory
 
@@ -618,7 +524,7 @@ class Keeper:
         """Seconds until something is due, at most until the next sign of life."""
         now_s = self._now_s()
         due_s = [
-            self._write_due_s,
+            self._boards.due_s,
             self._times.beat_s + BEAT_EVERY_MS / 1000,
             self._times.wakes_s + WAKES_EVERY_S,
         ]
@@ -631,32 +537,6 @@ class Keeper:
 
 _AFTER_MS = round(COLLECT_AFTER_S * 1000)
 _AT_LEAST_MS = round(COLLECT_AT_LEAST_S * 1000)
-
-
-def _id_of(hint: Hint) -> tuple[str, str, int]:
-    """What was tried and is free again is another hint."""
-    return hint.url, hint.compaction, hint.attempts
-
-
-def _others(members: Iterable[Member]) -> _Others:
-    slots: Counter[str] = Counter()
-    free: dict[str, dict[str, int]] = {}
-    demands: dict[str, dict[str, Demand]] = {}
-    tenant_demands: dict[str, dict[str, dict[str | None, int]]] = {}
-    paces: dict[str, list[int]] = {}
-    for member in members:
-        for queue_id, load in member.load.items():
-            if member.role is Role.WORKER:
-                slots[queue_id] += load.slots
-                free.setdefault(queue_id, {})[member.name] = load.slots - load.total.running
-                paces.setdefault(queue_id, []).append(load.bytes_per_s)
-            else:
-                demand = {band: load.demand.get(band, 0) for band in Band}
-                demands.setdefault(queue_id, {})[member.name] = demand
-                by_tenant = {tenant: amounts.demand for tenant, amounts in load.tenants.items()}
-                tenant_demands.setdefault(queue_id, {})[member.name] = by_tenant
-    known = {queue_id: pace for queue_id, of in paces.items() if (pace := mean_pace(of))}
-    return _Others(slots, free, demands, tenant_demands, known)
 
 
 def _with_backlog(amounts: Amounts, bytes_per_s: int) -> Amounts:

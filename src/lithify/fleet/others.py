@@ -1,0 +1,50 @@
+"""What the live members of a fleet say, taken together as a keeper needs it: slots and demands by queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lithify.fleet.members import Member, Role
+from lithify.planning.fleet.bands import Band
+from lithify.planning.fleet.pace import mean_pace
+from lithify.planning.fleet.quotas import Demand
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What the other members say."""
+
+    slots: Mapping[str, int] = field(default_factory=dict)
+    """Of live workers, by queue id."""
+    free: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of these, those that nothing runs in, by queue id and name."""
+    demands: Mapping[str, Mapping[str, Demand]] = field(default_factory=dict)
+    """Of live keepers, by queue id and name."""
+    tenant_demands: Mapping[str, Mapping[str, Mapping[str | None, int]]] = field(default_factory=dict)
+    """Of live keepers, by queue id, name and tenant."""
+    paces: Mapping[str, int] = field(default_factory=dict)
+    """Of live workers that know theirs, by queue id, in bytes a second and slot."""
+
+    @classmethod
+    def of(cls, members: Iterable[Member]) -> Others:
+        """What these say."""
+        slots: Counter[str] = Counter()
+        free: dict[str, dict[str, int]] = {}
+        demands: dict[str, dict[str, Demand]] = {}
+        tenant_demands: dict[str, dict[str, dict[str | None, int]]] = {}
+        paces: dict[str, list[int]] = {}
+        for member in members:
+            for queue_id, load in member.load.items():
+                if member.role is Role.WORKER:
+                    slots[queue_id] += load.slots
+                    free.setdefault(queue_id, {})[member.name] = load.slots - load.total.running
+                    paces.setdefault(queue_id, []).append(load.bytes_per_s)
+                else:
+                    demand = {band: load.demand.get(band, 0) for band in Band}
+                    demands.setdefault(queue_id, {})[member.name] = demand
+                    by_tenant = {tenant: amounts.demand for tenant, amounts in load.tenants.items()}
+                    tenant_demands.setdefault(queue_id, {})[member.name] = by_tenant
+        known = {queue_id: pace for queue_id, of in paces.items() if (pace := mean_pace(of))}
+        return cls(slots, free, demands, tenant_demands, known)
