@@ -268,6 +268,12 @@ class Dataset:
         """Whether a coordinator is alive; `None` when that cannot be seen."""
         return self._dataset.coordinator(self._clock.now_ms()).is_alive
 
+    def is_of_fleet(self) -> bool:
+        """Whether the last one to coordinate it was a fleet, which does so again when there is work."""
+        from lithify.fleet.members import is_keeper
+
+        return is_keeper(self._dataset.coordinator(self._clock.now_ms()).holder)
+
     def collect_garbage(
         self, *, delete: bool = False, min_age_s: float | None = None, **options: Any
     ) -> Shown:

@@ -8,6 +8,7 @@ import pytest
 
 from lithify.clock import SystemClock
 from lithify.coordination.leadership import Leadership
+from lithify.fleet.members import Role, new_member_name
 from lithify.ids import RandomIds
 from tests.cli.invoking import invoke, invoke_json
 from tests.cli.test_main import files
@@ -31,6 +32,16 @@ def path(tmp_path: Path) -> Path:
 def coordinated_by_invoke(path: Path) -> None:
     with Leadership(dataset_at(path), SystemClock(), RandomIds()).acquire(take_over=True):
         pass
+
+
+def test_who_submits_to_a_fleet_is_told_of_its_keepers(path: Path) -> None:
+    name = new_member_name(Role.KEEPER, RandomIds().ulid(0))
+    with Leadership(dataset_at(path), SystemClock(), RandomIds(), name).acquire(take_over=True):
+        pass
+    submitted = invoke("submit", "--full", path)
+    assert submitted.exit_code == 0
+    assert "lithify run" not in submitted.stderr
+    assert f"lithify fleet wake FLEET {path.as_uri()}" in " ".join(submitted.stderr.split())
 
 
 def test_the_life_of_a_submitted_compaction(path: Path) -> None:

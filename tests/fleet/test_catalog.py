@@ -149,16 +149,18 @@ def test_rules_are_added_once_replaced_and_removed() -> None:
     assert changes.remove_rules(other, ["s3://b/x/", "s3://b/none"]).rules == once.rules[1:]
 
 
-def test_the_rule_of_this_very_dataset_counts_then_the_first() -> None:
+def test_the_most_specific_rule_counts_and_of_equal_ones_the_first() -> None:
     catalog = changes.add_rules(FIRST, [Rule("s3://b/*/db"), Rule("s3://b/a*/db"), Rule("s3://b/ab/db")])
     assert [rule.pattern for rule in catalog.rules_for("s3://b/ab/db")] == [
         "s3://b/ab/db",
-        "s3://b/*/db",
         "s3://b/a*/db",
+        "s3://b/*/db",
     ]
     found = catalog.rule_for("s3://b/ac/db")
     assert found is not None
-    assert found.pattern == "s3://b/*/db"
+    assert found.pattern == "s3://b/a*/db"
+    alike = changes.add_rules(FIRST, [Rule("s3://b/a*/x"), Rule("s3://b/ab/*")])
+    assert [rule.pattern for rule in alike.rules_for("s3://b/ab/x")] == ["s3://b/a*/x", "s3://b/ab/*"]
     assert catalog.rule_for("s3://b/x/y/db") is None
 
 

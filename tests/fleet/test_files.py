@@ -379,5 +379,5 @@ def test_a_pattern_that_cannot_be_looked_up_keeps_what_it_had(world: World) -> N
 def test_of_several_rules_one_counts(world: World) -> None:
     discovery = Discovery(lambda rule: ["s3://b/a/db"], world.clock)
     first, second, own = Rule("s3://b/*/db"), Rule("s3://b/a*/db"), Rule("s3://b/a/db", tenant="t")
-    assert discovery.datasets(catalog_of(first, second)) == {"s3://b/a/db": first}
+    assert discovery.datasets(catalog_of(first, second)) == {"s3://b/a/db": second}
     assert discovery.datasets(catalog_of(first, second, own)) == {"s3://b/a/db": own}

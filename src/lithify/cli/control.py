@@ -227,8 +227,11 @@ def _report(job: Job, as_json: bool) -> None:
         print(compaction_id)
     for note in job.notes:
         _say(note)
-    if is_alive is False:
-        _say(f"No coordinator is running: this waits until one is started (lithify run {job.dataset.url}).")
+    url = job.dataset.url
+    if is_alive is False and job.dataset.is_of_fleet():
+        _say(f"Its fleet looks at it within five minutes, or now: lithify fleet wake FLEET {url}")
+    elif is_alive is False:
+        _say(f"No coordinator is running: this waits until one is started (lithify run {url}).")
 
 
 def _say(sentence: str) -> None:

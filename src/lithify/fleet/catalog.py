@@ -14,7 +14,8 @@ Invariants of every catalog (`checked`):
 3. The patterns of rules are unique, and a rule names only a queue that is there.
 4. The names of tenants are unique. A rule may name one that is not here: it has weight 1 and no cap.
 
-Of several rules that match a URL the one that is this very URL counts, else the one that was added first.
+Of several rules that match a URL the most specific one counts (`patterns.breadth`), of two that are alike the
+one that was added first.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from lithify.errors import Refused
-from lithify.fleet.patterns import is_pattern, match, normal
+from lithify.fleet.patterns import breadth, match, normal
 from lithify.planning.fleet.routing import Routing
 from lithify.redaction import is_secret
 
@@ -152,11 +153,16 @@ class Catalog:
     def rules_for(self, url: str) -> tuple[Rule, ...]:
         """All rules that match, the one that counts first."""
         found = [rule for rule in self.rules if match(rule.pattern, url) is not None]
-        return tuple(sorted(found, key=lambda rule: is_pattern(rule.pattern)))
+        return by_breadth(found)
 
     def rule_for(self, url: str) -> Rule | None:
         """The rule that counts for the dataset at `url`; `None` when it is not the fleet's."""
         return next(iter(self.rules_for(url)), None)
+
+
+def by_breadth(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """The most specific one first; those that are alike stay in order."""
+    return tuple(sorted(rules, key=lambda rule: breadth(rule.pattern)))
 
 
 def checked(

@@ -95,7 +95,7 @@ def _check_rules(
             do = "see that the pattern is right; fewer levels, or another rule that comes first?"
             yield warning("rule", f"{rule.pattern} names nothing of its own", do)
     for (first, other), url in shared.items():
-        says = f"{first} and {other} both name {url}; the first counts"
+        says = f"{first} and {other} both name {url}; the first is more specific and counts"
         yield warning("rule", says, "make one of them narrower")
     if not (problems or shared):
         yield ok("rule", f"{len(catalog.rules)} rules name {len(datasets)} datasets")

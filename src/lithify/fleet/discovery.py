@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from lithify.clock import Clock
 from lithify.defects import contained
 from lithify.errors import LithifyError
-from lithify.fleet.catalog import Catalog, Rule
+from lithify.fleet.catalog import Catalog, Rule, by_breadth
 from lithify.fleet.patterns import canonical, is_pattern, normal
 
 LOOK_EVERY_S = 300.0
@@ -48,9 +48,8 @@ class Discovery:
         """All datasets of the fleet by URL, with the rule that counts. Looks up what is due."""
         patterns = [rule for rule in catalog.rules if is_pattern(rule.pattern)]
         self._looked = {r.pattern: self._looked[r.pattern] for r in patterns if r.pattern in self._looked}
-        # A single dataset's own rule counts before every pattern, and of patterns the first.
         found = {normal(rule.pattern): rule for rule in catalog.rules if not is_pattern(rule.pattern)}
-        for rule in patterns:
+        for rule in by_breadth(patterns):
             for url in self._urls(rule):
                 found.setdefault(canonical(url), rule)
         return found

@@ -194,6 +194,11 @@ def new_member_name(role: Role, ulid: str) -> str:
     return f"{role.value}-{ulid}"
 
 
+def is_keeper(name: str | None) -> bool:
+    """Whether a process of this name is a keeper: no other name that Lithify gives begins so."""
+    return name is not None and name.startswith(f"{Role.KEEPER.value}-")
+
+
 class MemberFiles:
     """The members of the fleet that lies below `folder` of `store`."""
 

@@ -13,6 +13,8 @@
 3. A pattern and a URL are compared in one form, whoever wrote them (`canonical`): a `file:` URL is the path
    it names, of a path dots and double slashes are gone, and in all other URLs stands quoted what cannot stand
    in one as it is. Slashes at the end do not count.
+4. Of two patterns that match a URL the one that has more characters besides `*` is the more specific: where
+   one matches only what the other does too, it is that one.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ _PLAIN = re.compile(rf"[A-Za-z0-9_./*?#{re.escape(_AS_IT_IS)}-]*")
 def is_pattern(text: str) -> bool:
     """Whether it may name several datasets."""
     return "*" in text
+
+
+def breadth(pattern: str) -> tuple[bool, int]:
+    """Is less for the more specific of two that match the same URL. A URL is before all patterns."""
+    return is_pattern(pattern), pattern.count("*") - len(pattern)
 
 
 def canonical(url: str) -> str:
