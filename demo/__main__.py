@@ -1,4 +1,6 @@
-"""`make demo`: a database and a table, from nothing to compacted, judged by programs we did not write."""
+"""`make demo`: a database, a table and a fleet, from nothing to compacted, judged by programs we did not
+write.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from demo import database, table
+from demo import database, fleet, table
 from demo.shell import say
 
 
@@ -27,6 +29,8 @@ def _demonstrate(folder: Path) -> int:
     is_right = database.demonstrate(folder / "db")
     say("\n\nAn Iceberg table\n")
     is_right = table.demonstrate(folder / "lake") and is_right
+    say("\n\nA fleet of databases and tables\n")
+    is_right = fleet.demonstrate(folder / "fleet") and is_right
     return 0 if is_right else 1
 
 

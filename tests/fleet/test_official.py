@@ -30,7 +30,14 @@ from lithify.service import control
 from lithify.store.waiting import Waiting
 from tests.cli.invoking import invoke_json
 from tests.fleet.playing import ALL, Play, playing
-from tests.judge.official import Admin, Put, compactor_settings, copy_database, open_db
+from tests.judge.official import (
+    Admin,
+    Put,
+    compact_officially,
+    compactor_settings,
+    copy_database,
+    open_db,
+)
 from tests.judge.rows import read_database, visible_rows
 
 KEYS = 20
@@ -210,6 +217,21 @@ def test_twenty_that_run_when_their_keeper_is_killed_commit_once_within_a_minute
     fleet.run(60)
     assert [fleet.times(events.Committed, path) for path in paths] == [1] * 20
     assert all(rows(path) == rows(busy) for path in paths)
+
+
+def test_wants_vanish_when_somebody_else_has_done_the_work(fleet: Fleet, busy: Path) -> None:
+    (path,) = fleet.put(busy, "a")
+    keeper = fleet.keeper()
+    fleet.run(30)
+    assert len(keeper.watched[str(path)].wants) == 1
+    compact_officially(path)
+    fleet.files.wakes.wake(str(path))
+    fleet.run(10)
+    assert keeper.watched[str(path)].wants == ()
+    fleet.crew()
+    fleet.run(60)
+    assert fleet.times(events.Claimed, path) == 0
+    assert rows(path) == rows(busy)
 
 
 def test_flushes_between_want_and_admission_are_compacted_with_it(fleet: Fleet, busy: Path) -> None:

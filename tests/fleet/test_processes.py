@@ -1,0 +1,149 @@
+"""The processes of a fleet, with Spark, over databases of the official client: killed, frozen, left alone.
+
+Work is slow (`tests.fleet.slowly`), so that what is done to a process happens while it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lithify
+from lithify.compaction.model import State
+from tests.engine.waiting import wait_until
+from tests.fleet.slowly import FILTER
+from tests.judge.official import Admin, Put, copy_database, open_db
+from tests.judge.rows import read_database, visible_rows
+from tests.processes.history import latest
+from tests.processes.nodes import Nodes, Process, nodes_in
+
+KEYS = 20
+FLUSHES = 5
+COMMIT_LIMIT_S = 60.0
+"""After a keeper was killed."""
+AFTER_THAW_S = 25.0
+"""Two signs of life of a keeper, and some time."""
+COMMON = {
+    "LITHIFY_SERVICE__WORKER_HEARTBEAT_TIMEOUT": "8s",
+    "LITHIFY_SERVICE__WORKER__HEARTBEAT_INTERVAL": "1s",
+    "LITHIFY_SERVICE__WORKER__HEARTBEAT_BYTES": "0",  # work this slow moves no bytes
+    "LITHIFY_LOG__FORMAT": "json",
+    "PYTHONPATH": os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH")))),
+}
+
+
+class World:
+    """A fleet and its processes."""
+
+    def __init__(self, folder: Path, nodes: Nodes) -> None:
+        self.folder = folder
+        self.fleet = lithify.Fleet(str(folder / "fleet"))
+        self.fleet.init()
+        self.fleet.add(str(folder / "data" / "*"), settings={"slatedb.compaction_filter": FILTER})
+        self._nodes = nodes
+
+    def databases(self, count: int, keys: int = KEYS) -> list[Path]:
+        """Each with work of some seconds."""
+        template = self.folder / "template"
+        for n in range(FLUSHES):
+            with open_db(template) as database:
+                database.write_batch([Put(b"%03d" % key, b"%d" % n) for key in range(keys)])
+                database.flush()
+        return [copy_database(template, self.folder / "data" / f"d{n:02}") for n in range(count)]
+
+    def rows(self) -> dict[bytes, bytes]:
+        return visible_rows(read_database(self.folder / "template"))
+
+    def keeper(self) -> Process:
+        return self._nodes.command("fleet", "keeper", self.fleet.url, environment=COMMON)
+
+    def worker(self, *options: str, cores: int = 2) -> Process:
+        given = {
+            **COMMON,
+            "LITHIFY_SPARK__MASTER": f"local[{cores}]",
+            "LITHIFY_SERVICE__WORKER__MAX_CONCURRENT_COMPACTIONS": str(cores),
+        }
+        return self._nodes.command("fleet", "worker", *options, self.fleet.url, environment=given)
+
+    def states(self, paths: list[Path]) -> Counter[State]:
+        """Of all that their ledgers have."""
+        ledgers = [ledger for path in paths if (ledger := latest(path)) is not None]
+        return Counter(compaction.state for ledger in ledgers for compaction in ledger.compactions)
+
+    def check(self, paths: list[Path]) -> None:
+        """Each was compacted once, and shows what it did before."""
+        assert self.states(paths) == {State.COMPLETED: len(paths)}
+        for path in paths:
+            (tree,) = Admin(path).trees()
+            assert (len(tree.l0), len(tree.runs)) == (0, 1)
+            assert visible_rows(read_database(path)) == self.rows()
+        for process in self._nodes.all:
+            assert "Traceback" not in process.errors
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with nodes_in(tmp_path / "logs") as nodes:
+        yield World(tmp_path, nodes)
+
+
+def test_twenty_that_run_when_their_keeper_is_killed_commit_once_within_a_minute(world: World) -> None:
+    paths = world.databases(20, keys=200)
+    world.worker(cores=20)
+    keeper = world.keeper()
+    wait_until(lambda: world.states(paths)[State.RUNNING] == len(paths))
+    keeper.kill()
+    killed_s = time.monotonic()
+    world.keeper()
+    wait_until(lambda: world.states(paths)[State.COMPLETED] == len(paths))
+    assert time.monotonic() - killed_s <= COMMIT_LIMIT_S
+    world.check(paths)
+
+
+def test_what_a_killed_worker_had_is_resumed(world: World) -> None:
+    (path,) = world.databases(1, keys=60)
+    first = world.worker()
+    world.keeper()
+    wait_until(lambda: first.events("Claimed"))
+    second = world.worker()
+    wait_until(lambda: len(world.fleet.status().members) == 3)
+    first.kill()
+    wait_until(lambda: world.states([path])[State.COMPLETED] == 1)
+    assert len(second.events("Claimed")) == 1
+    world.check([path])
+
+
+def test_workers_of_a_deleted_queue_end_with_0_and_their_work_goes_on(world: World) -> None:
+    paths = world.databases(2, keys=60)
+    world.fleet.create_queue("small", largest_bytes=1 << 30)
+    small, other = world.worker("--queue", "small"), world.worker("--queue", "default")
+    world.keeper()
+    wait_until(lambda: len(small.events("Claimed")) == 2)
+    wait_until(lambda: len(world.fleet.status().members) == 3)
+    world.fleet.delete_queue("small")
+    assert small.wait() == 0
+    wait_until(lambda: world.states(paths)[State.COMPLETED] == 2)
+    assert len(other.events("Claimed")) >= 1
+    world.check(paths)
+
+
+def test_a_keeper_that_was_frozen_takes_nothing_back_when_it_thaws(world: World) -> None:
+    paths = world.databases(8)
+    world.worker()
+    keepers = [world.keeper(), world.keeper()]
+    wait_until(lambda: all(keeper.events("EpochTaken") for keeper in keepers))
+    keepers[0].freeze()
+    wait_until(lambda: world.states(paths)[State.COMPLETED] == len(paths))
+    taken = [len(keeper.events("EpochTaken")) for keeper in keepers]
+    keepers[0].thaw()
+    time.sleep(AFTER_THAW_S)
+    assert [len(keeper.events("EpochTaken")) for keeper in keepers] == taken
+    assert all(keeper.exit_code is None for keeper in keepers)
+    epochs = Counter(event["dataset"] for keeper in keepers for event in keeper.events("EpochTaken"))
+    assert max(epochs.values()) <= 2, "no ping-pong"
+    world.check(paths)
