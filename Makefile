@@ -23,7 +23,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,site]'
 	touch $@
 
-demo: $(INSTALLED) ## Make a database and a table with their own clients, compact them on Spark, read them back
+demo: $(INSTALLED) ## Make a database, a table and a fleet of them with their own clients, compact them on Spark, read them back
 	$(BIN)/python -m demo
 
 test: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the whole test suite
@@ -89,8 +89,9 @@ histories: $(INSTALLED) $(SPARK35)/.installed ## Maintain 200 random tables; Jav
 dynamic: $(INSTALLED) ## A fleet's worker on a cluster of this machine whose executors come and go
 	$(BIN)/python -m tests.fleet.dynamic
 
-soak: $(INSTALLED) ## Ten minutes of a real client beside workers that keep dying
+soak: $(INSTALLED) ## Ten minutes of a real client, and thirty of a fleet's, beside members and workers that keep dying
 	$(BIN)/python -m tests.soak
+	$(BIN)/python -m tests.fleet.soak
 
 site: $(INSTALLED) ## Build the documentation site in build/site; any link that leads nowhere is an error
 	PYTHONPATH=. $(BIN)/python -m mkdocs build --clean

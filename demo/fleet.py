@@ -37,7 +37,6 @@ KEYS = 500
 VALUE_BYTES = 100
 FILES = 6
 ROWS = 1_000
-SLOTS = 8
 HEAD_START = 10
 """Datasets of the hot tenant that are compacted before the others write."""
 LIMIT_S = 300.0
@@ -60,7 +59,7 @@ def demonstrate(folder: Path) -> bool:
     say("\n2. A fleet of them")
     fleet = str(folder / "fleet")
     lithify("fleet", "init", fleet, quietly=True)
-    lithify("queue", "create", "--largest", "64MiB", "--weight", "2", fleet, "small")
+    lithify("queue", "create", "--largest", "1MB", "--per-slot", "16", fleet, "small")
 
     def add(tenant: str) -> None:
         patterns = str(folder / "tenants" / tenant / "*"), f"iceberg://demo/{tenant}.*"
@@ -166,8 +165,7 @@ class _Service:
     """`lithify fleet run`, and what it says."""
 
     def __init__(self, fleet: str, log: Path, environment: Mapping[str, str]) -> None:
-        options = ["--log-format", "json", "--set", f"spark.master=local[{SLOTS}]"]
-        options += ["--set", f"service.worker.max_concurrent_compactions={SLOTS}"]
+        options = ["--log-format", "json", "--set", "spark.master=local[2]"]
         say(f"$ lithify fleet run {' '.join(options)} {fleet} &")
         command = [sys.executable, "-m", "lithify.cli.main", "fleet", "run", *options, fleet]
         self._log = log

@@ -119,7 +119,7 @@ def test_what_a_killed_worker_had_is_resumed(world: World) -> None:
 
 
 def test_workers_of_a_deleted_queue_end_with_0_and_their_work_goes_on(world: World) -> None:
-    paths = world.databases(2, keys=60)
+    paths = world.databases(2, keys=250)
     world.fleet.create_queue("small", largest_bytes=1 << 30)
     small, other = world.worker("--queue", "small"), world.worker("--queue", "default")
     world.keeper()

@@ -43,6 +43,12 @@ Share = Annotated[
         metavar="SHARE", help="Part of its slots that one dataset may use, up to 1.", show_default=False
     ),
 ]
+PerSlot = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="So many of its compactions share a slot, for very small ones.", show_default=False
+    ),
+]
 
 
 @queue_app.command("create")
@@ -57,6 +63,7 @@ def create(
     reserved_slots: Reserved = None,
     longest_backlog: Backlog = None,
     largest_share: Share = None,
+    per_slot: PerSlot = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -70,7 +77,7 @@ def create(
     """
 
     def ask(opened: Fleet) -> Shown:
-        given = _given(weight, reserved_slots, longest_backlog, largest_share)
+        given = _given(weight, reserved_slots, longest_backlog, largest_share, per_slot)
         return _changed(opened.create_queue(name, largest_bytes=_size(largest), **given))
 
     run(fleet, as_json, config, sets, store_option, ask)
@@ -88,6 +95,7 @@ def change(
     reserved_slots: Reserved = None,
     longest_backlog: Backlog = None,
     largest_share: Share = None,
+    per_slot: PerSlot = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -96,7 +104,7 @@ def change(
     """Change a queue: what is not given stays. What was admitted before stays where it is."""
 
     def ask(opened: Fleet) -> Shown:
-        given = _given(weight, reserved_slots, longest_backlog, largest_share)
+        given = _given(weight, reserved_slots, longest_backlog, largest_share, per_slot)
         if largest is not None:
             given["largest_bytes"] = _size(largest)
         if not given:
@@ -223,13 +231,18 @@ def _changed(queue: Queue) -> Shown:
 
 
 def _given(
-    weight: int | None, reserved_slots: int | None, longest_backlog: int | None, largest_share: float | None
+    weight: int | None,
+    reserved_slots: int | None,
+    longest_backlog: int | None,
+    largest_share: float | None,
+    per_slot: int | None,
 ) -> dict[str, Any]:
     given = {
         "weight": weight,
         "reserved_slots": reserved_slots,
         "longest_backlog": longest_backlog,
         "largest_share": largest_share,
+        "per_slot": per_slot,
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -39,6 +39,7 @@ MAX_BYTES = 1 << 62
 MAX_SLOTS = 1_000_000
 MAX_WEIGHT = 1_000
 MAX_BACKLOG = 10_000_000
+MAX_PER_SLOT = 1_000
 DEFAULT_BACKLOG = 10_000
 MAX_TEXT_CHARS = 4_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -80,6 +81,9 @@ class Queue:
     """So much waits; beyond it the lowest is deferred."""
     largest_share: float = 1.0
     """The part of its slots that one dataset may use, above 0 and at most 1."""
+    per_slot: int = 1
+    """So many of its compactions share a slot of the engine: for what is so small that a slot would mostly
+    wait for what is around it."""
     state: QueueState = QueueState.ACTIVE
 
     @property
@@ -216,6 +220,7 @@ def _check_queue(queue: Queue) -> None:
         ("weight", queue.weight, 1, MAX_WEIGHT),
         ("number of reserved slots", queue.reserved_slots, 0, MAX_SLOTS),
         ("longest backlog", queue.longest_backlog, 1, MAX_BACKLOG),
+        ("number of compactions that share a slot", queue.per_slot, 1, MAX_PER_SLOT),
     ):
         if value is not None and not least <= value <= most:
             raise Refused(f"queue {name}: its {what} is {value}; it must be from {least} to {most}")

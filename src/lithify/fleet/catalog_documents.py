@@ -14,6 +14,7 @@ from lithify.errors import CorruptObject, Refused, Unsupported
 from lithify.fleet.catalog import (
     MAX_BACKLOG,
     MAX_BYTES,
+    MAX_PER_SLOT,
     MAX_SLOTS,
     MAX_WEIGHT,
     Catalog,
@@ -33,7 +34,7 @@ EnumT = TypeVar("EnumT", bound=Enum)
 _TOP = ("format", "queues", "default_queue", "rules", "tenants")
 _QUEUE = (
     *("name", "id", "largest_bytes", "weight", "reserved_slots", "longest_backlog", "largest_share"),
-    "state",
+    *("per_slot", "state"),
 )
 _TENANT = ("name", "weight", "most_running")
 _RULE = ("pattern", "coordinates", "queue", "tenant", "settings")
@@ -106,6 +107,7 @@ def _queue(fields: Any, key: str) -> Queue:
         reserved_slots=whole_number(fields["reserved_slots"], most=MAX_SLOTS),
         longest_backlog=whole_number(fields["longest_backlog"], least=1, most=MAX_BACKLOG),
         largest_share=float(share),
+        per_slot=whole_number(fields.get("per_slot", 1), least=1, most=MAX_PER_SLOT),
         state=_member(QueueState, fields["state"]),
     )
 

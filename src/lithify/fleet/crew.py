@@ -11,7 +11,8 @@ Each `tick`:
    ended here, or when nothing was heard for long. Who asks more rarely lists more rarely which boards there
    are.
 4. Of what the boards hint at it claims one after the other, in the order of `lithify.planning.fleet.hints`,
-   each in the ledger of its dataset: that alone decides. What others were faster with is left alone.
+   each in the ledger of its dataset: that alone decides. What others were faster with is left alone. A slot
+   is shared by several compactions of a queue that says so (`Queue.per_slot`).
 5. A compaction is worked on with the settings of the catalog that it was admitted under, whatever the newest
    one says. A dataset is open once: what was admitted with other settings than what runs of it here waits,
    or is somebody else's. So does what was admitted under a catalog that cannot be read here.
@@ -22,8 +23,9 @@ What it knows may be lost: what it holds is in the ledgers, and is taken back wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from lithify.clock import Clock
 from lithify.errors import CorruptObject, LithifyError, Refused, Unsupported
@@ -50,7 +52,7 @@ from lithify.planning.fleet.hints import Hint, HintChoice
 from lithify.planning.fleet.named import Named
 from lithify.planning.fleet.pace import Pace
 from lithify.planning.fleet.rings import Ring
-from lithify.planning.fleet.slots import Slots, Usage, reserved_of
+from lithify.planning.fleet.slots import Slots, Usage, left_for, reserved_of
 from lithify.service.worker_pool import WorkerPool
 
 LIST_BOARDS_EVERY = 30
@@ -111,6 +113,8 @@ class _Claimed:
     """By the monotonic clock."""
     catalog: int
     """The version of the catalog that it was admitted under."""
+    share: Fraction
+    """Of a slot that it takes."""
 
 
 class Crew:
@@ -231,7 +235,7 @@ class Crew:
         alive = [seen.says for seen in self._files.members.listed() if seen.is_alive]
         workers = [says for says in alive if says is not None and says.role is Role.WORKER]
         slots = {says.name: says.load[queue.id].slots for says in workers if queue.id in says.load}
-        return reserved_of(self.name, {**slots, self.name: self._slots}, queue.reserved_slots)
+        return reserved_of(self.name, {**slots, self.name: self._slots_of(queue)}, queue.reserved_slots)
 
     def _beat(self) -> None:
         now_s, said = self._clock.monotonic_s(), self._said
@@ -289,32 +293,51 @@ class Crew:
             self._named.name(one.hint.tenant) for one in self._claimed.values() if one.queue_id == queue.id
         )
         return Load(
-            slots=self._slots if queue.state is not QueueState.PAUSED else 0,
+            slots=self._slots_of(queue) if queue.state is not QueueState.PAUSED else 0,
             bytes_per_s=self._paces[queue.id].bytes_per_s if queue.id in self._paces else 0,
             tenants={tenant: Amounts(running=count) for tenant, count in running.items()},
         )
 
     # Claims
 
-    @property
-    def _slots(self) -> int:
-        return self._pool.held + self._pool.idle_slots
+    def _slots_of(self, queue: Queue) -> int:
+        """All there are here, in compactions of this queue."""
+        return self._pool.slots * queue.per_slot
 
-    def _room(self) -> tuple[dict[str, Slots], Usage, dict[str, int]]:
-        """By queue id the slots, how many are used, and by queue id its weight."""
-        total = self._slots
-        slots = {
-            queue_id: Slots(total, total - served.reserved)
-            for queue_id, served in self._served.items()
-            if served.queue.state is not QueueState.PAUSED
+    def _used(self) -> tuple[Fraction, Fraction]:
+        """How much is used of the slots, and of that by ordinary work. What is given back and cannot be told
+        so yet takes room as well."""
+        ordinary = sum(
+            (one.share for one in self._claimed.values() if not one.hint.may_use_reserve), Fraction()
+        )
+        claimed = sum((one.share for one in self._claimed.values()), Fraction())
+        return claimed + max(0, self._pool.held - len(self._claimed)), ordinary
+
+    def _left(self) -> dict[str, int]:
+        """How many more of each queue have room, by its id."""
+        used, _ = self._used()
+        queues = [served.queue for served in self._served.values()]
+        return {
+            queue.id: left_for(self._pool.slots, used, queue.per_slot)
+            for queue in queues
+            if queue.state is not QueueState.PAUSED
         }
+
+    def _room(self, left: Mapping[str, int]) -> tuple[dict[str, Slots], Usage, dict[str, int]]:
+        """By queue id the slots, how many are used, and by queue id its weight. Every queue has room for one:
+        else those whose compactions share slots would have all turns."""
+        _, used_by_ordinary = self._used()
         ordinary = sum(not one.hint.may_use_reserve for one in self._claimed.values())
-        # What is given back and cannot be told so yet takes room as well.
         usage = Usage(max(self._pool.held, len(self._claimed)), ordinary)
+        slots = {}
+        for queue_id, more in left.items():
+            served = self._served[queue_id]
+            left_open = left_for(self._pool.slots, used_by_ordinary, served.queue.per_slot, served.reserved)
+            slots[queue_id] = Slots(usage.total + max(1, more), usage.ordinary + left_open)
         return slots, usage, {queue_id: served.queue.weight for queue_id, served in self._served.items()}
 
     def _has_room(self) -> bool:
-        return self._pool.idle_slots > 0
+        return any(self._left().values())
 
     def _ask(self) -> None:
         now_ms = self._now_ms()
@@ -354,19 +377,23 @@ class Crew:
     def _claim(self) -> bool:
         """Claim until there is no room, or nothing to claim."""
         has_claimed = False
-        while self._has_room():
-            slots, usage, weights = self._room()
+        while any((left := self._left()).values()):
+            slots, usage, weights = self._room(left)
             now_ms = self._now_ms()
             found = self._choice.next(slots, usage, weights, now_ms)
             if found is None:
                 break
             queue_id, hint = found
+            if not left[queue_id]:
+                break  # it is its turn, and it needs more than is left of a slot: nothing is taken before it
+            per_slot = self._served[queue_id].queue.per_slot
             admitted_under = self._catalog_of(hint)
             if admitted_under is None or not self._can_treat(hint.url, admitted_under.catalog):
                 self._choice.leave(hint, now_ms)
-            elif self._pool.claim(hint.url, Ulid(hint.compaction)):
+            elif self._pool.claim(hint.url, Ulid(hint.compaction), is_sharing=per_slot > 1):
                 self._choice.claimed(hint, slots, usage, weights, now_ms)
-                claimed = _Claimed(queue_id, hint, now_ms, admitted_under.number)
+                share = Fraction(1, per_slot)
+                claimed = _Claimed(queue_id, hint, now_ms, admitted_under.number, share)
                 self._claimed[hint.url, Ulid(hint.compaction)] = claimed
                 self._asking = self._asking.claimed(now_ms)
                 has_claimed = True

@@ -3,7 +3,8 @@
 1. *Slots*: of all workers together at most `max_concurrent_compactions` run. What has ended takes no slot,
    even while its dataset cannot be told so, because its store is away for example. A compaction beyond what
    the engine runs at once is *spare*: it is left to other processes for `spare_claim_delay_ms`, and taken
-   when none came. So a small compaction need not wait for the end of a large one.
+   when none came. So a small compaction need not wait for the end of a large one. Who says that several
+   share a slot (`lithify.fleet.crew`) counts them itself.
 2. *Rest*: what fails again and again is left alone in between (`lithify.planning.rest`).
 3. *Executor*: where preparations run, so that heartbeats go on meanwhile. None: in the tick that claims.
 
@@ -52,9 +53,14 @@ class Room:
         return not is_spare or free_ms >= options.spare_claim_delay_ms
 
     @property
+    def slots(self) -> int:
+        """How many compactions run at once that are no spare ones and share no slot."""
+        return min(self.options.max_concurrent_compactions, max(1, self._engine.slots))
+
+    @property
     def idle_slots(self) -> int:
-        """How many compactions can be taken that are no spare ones."""
-        return max(0, min(self.options.max_concurrent_compactions, max(1, self._engine.slots)) - self.held)
+        """How many of these can be taken now."""
+        return max(0, self.slots - self.held)
 
     def check_engine(self) -> None:
         """Raises when nothing will ever run here again."""

@@ -223,9 +223,9 @@ class Worker:
             return False  # time has passed since the offer, and may have passed backwards
         return self._take(self._turns.order(self._ranks(candidates))[0], candidates)
 
-    def claim_only(self, compaction_id: Ulid) -> bool:
-        """The same for this very compaction."""
-        candidates = self._candidates()
+    def claim_only(self, compaction_id: Ulid, *, is_sharing: bool = False) -> bool:
+        """The same for this very compaction. One that shares a slot with others needs none of its own."""
+        candidates = self._candidates(is_sharing=is_sharing)
         return compaction_id in candidates and self._take(compaction_id, candidates)
 
     def _take(self, compaction_id: Ulid, candidates: tuple[Ulid, ...]) -> bool:
@@ -481,12 +481,16 @@ class Worker:
         self._free = _Free({c.id: c for c in free}, seen)
         self._turns.keep(self._free_since_ms.keys())
 
-    def _candidates(self) -> tuple[Ulid, ...]:
+    def _candidates(self, *, is_sharing: bool = False) -> tuple[Ulid, ...]:
         """What may be claimed now, oldest first."""
         now_ms = self._clock.now_ms()
         if not self._free.compactions or self._room.rests(self.url, now_ms):
             return ()
-        found = [i for i in self._free.compactions if self._room.has_slot(now_ms - self._free_since_ms[i])]
+        found = [
+            i
+            for i in self._free.compactions
+            if is_sharing or self._room.has_slot(now_ms - self._free_since_ms[i])
+        ]
         if not found:
             return ()
         if self._free.attempts is None:

@@ -186,9 +186,9 @@ class WorkerPool:
         return self._room.held
 
     @property
-    def idle_slots(self) -> int:
-        """How many can be taken that need not wait for others."""
-        return self._room.idle_slots
+    def slots(self) -> int:
+        """How many run at once that need not wait for others and share no slot."""
+        return self._room.slots
 
     def holding(self) -> frozenset[tuple[str, Ulid]]:
         """The compactions that are running here, each with the URL of its dataset as the source or `claim`
@@ -204,16 +204,16 @@ class WorkerPool:
         self._failures.clear()
         return failures
 
-    def claim(self, url: str, compaction_id: Ulid) -> bool:
+    def claim(self, url: str, compaction_id: Ulid, *, is_sharing: bool = False) -> bool:
         """Claim this very compaction, if there is room; whether it runs here now. For who knows from
         elsewhere what may be claimed: the source need not name the dataset, and forgets it when nothing of it
-        runs."""
+        runs. Whether there is room for what shares a slot (`is_sharing`), the caller knows."""
         member = self._members.get(url)
         if member is None:
             member = self._members[url] = _Member(url, is_named=False)
             self._order.append(member)
         self._look(member)
-        return member.is_well and self._claim_one(member, compaction_id)
+        return member.is_well and self._claim_one(member, compaction_id, is_sharing=is_sharing)
 
     def forget(self, url: str) -> bool:
         """Open this dataset anew with the next claim, unless something of it runs here; whether nothing
@@ -330,11 +330,13 @@ class WorkerPool:
                 offers[member.url] = offer
         return offers
 
-    def _claim_one(self, member: _Member, wanted: Ulid | None = None) -> bool:
+    def _claim_one(self, member: _Member, wanted: Ulid | None = None, *, is_sharing: bool = False) -> bool:
         assert member.worker is not None
         try:
             with contained(f"a round over {member.url}"):
-                return member.worker.claim() if wanted is None else member.worker.claim_only(wanted)
+                if wanted is None:
+                    return member.worker.claim()
+                return member.worker.claim_only(wanted, is_sharing=is_sharing)
         except LithifyError as error:
             self._quarantine(member, error)
             return False

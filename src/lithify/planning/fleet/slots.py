@@ -7,12 +7,16 @@ never makes these wait for its end.
 A queue's reserve is a number of its slots over all workers. Each worker works out its part by itself: the
 workers that have served longest hold it, by the order of their names (ULIDs), and one slot of the queue is
 always open. So a worker that comes changes nothing for those before it.
+
+Of a queue whose compactions are very small several *share* a slot: each takes a part of it. A queue's slots
+are counted in its own compactions, so the same room is more slots for such a queue than for another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +55,9 @@ def reserved_of(worker: str, slots: Mapping[str, int], reserved: int) -> int:
             return part
         left -= part
     return 0
+
+
+def left_for(total: int, used: Fraction, per_slot: int, reserved: int = 0) -> int:
+    """How many more compactions have room of which `per_slot` share a slot, when of `total` slots these are
+    used, and room for so many of them is not to be taken."""
+    return max(0, int((total - used) * per_slot) - reserved)
