@@ -95,11 +95,12 @@ class Dataset:
         clock: Clock | None = None,
         ids: Ids | None = None,
         engine: Engine | None = None,
+        opened: kinds.Dataset | None = None,
         through: Callable[[kinds.Dataset], kinds.Dataset] = lambda dataset: dataset,
         commits: Callable[[int | None, int], tuple[CommitRecord, ...]] | None = None,
     ) -> None:
-        """See `open`. What it does goes `through` that, and commits are found by the other, if it is given:
-        for who shows what a service has read (`lithify.service.shared`)."""
+        """See `open`. It may be `opened` already. What it does goes `through` that, and commits are found by
+        the other, if it is given: for who shows what a service has read (`lithify.service.shared`)."""
         self._kind: kinds.Kind[Any] = registered_for(url).load()
         self._config = config
         self._clock = clock if clock is not None else SystemClock()
@@ -110,8 +111,10 @@ class Dataset:
         self._listener: Observer = log_waiting
         self._requests: Callable[[Verb, Answer], None] | None = None
         """What is told of requests to its store, while somebody counts them."""
-        waiting = command_waiting(url, config, lambda event: self._listener(event))
-        self._dataset = through(wiring.open_dataset(url, config, waiting=waiting, count=self._count))
+        if opened is None:
+            waiting = command_waiting(url, config, lambda event: self._listener(event))
+            opened = wiring.open_dataset(url, config, waiting=waiting, count=self._count)
+        self._dataset = through(opened)
         self._commits = commits if commits is not None else wiring.commit_records(self._dataset).newest
 
     @property

@@ -8,7 +8,9 @@
 4. Garbage is collected in one more thread, one dataset after the other: no commit waits for that.
 5. Each commit leaves a record, and so does the work for it, which nobody waits for
    (`lithify.service.recording`).
-6. At the end the crew gives back what is unfinished, and the keeper its leaderships.
+6. For a dashboard beside it (`lithify.fleet.shared`) what its keeper reads and writes is noted, and what that
+   does not read is read in one more thread.
+7. At the end the crew gives back what is unfinished, and the keeper its leaderships.
 """
 
 from __future__ import annotations
@@ -37,13 +39,17 @@ from lithify.fleet.crew import Crew, CrewPorts, NoSource
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.keeper import Keeper, KeeperPorts
 from lithify.fleet.members import Role, Says, new_member_name, unheard
+from lithify.fleet.status import fleet_status
 from lithify.fleet.watched import WatchPorts
+from lithify.service.shared import SharingRecords, shared_of
 from lithify.service.trouble import Trouble
 
 if TYPE_CHECKING:
+    from lithify.fleet.shared import SharedFleet
     from lithify.service.coordinator import Coordinator, CountAttempts
     from lithify.service.recording import Recorder
     from lithify.service.room import Room
+    from lithify.service.shared import SharedReads
     from lithify.service.worker import Worker
     from lithify.store.metered import Answer, Verb
     from lithify.store.waiting import Waiting
@@ -57,6 +63,8 @@ MAX_OPENED = 256
 """Datasets that a crew keeps opened although nothing of them runs here."""
 MAX_CONFIGS = 1_000
 JOIN_S = 10.0
+BESIDE_LOOK_S = 1.0
+"""Between two looks whether something is to be read for a dashboard."""
 
 _log = logging.getLogger("lithify")
 
@@ -76,7 +84,9 @@ class FleetProcess:
         spark: Any = None,
         engine: Engine | None = None,
         on_event: Observer = ignore,
+        shared: SharedFleet | None = None,
     ) -> None:
+        """What the keeper reads is noted in `shared`."""
         from lithify.clock import SystemClock
         from lithify.ids import RandomIds
 
@@ -104,6 +114,7 @@ class FleetProcess:
         self._due: SimpleQueue[tuple[str, Rule] | None] = SimpleQueue()
         """Whose garbage is to be collected; `None` at the end."""
         self._crew: Crew | None = None
+        self._shared = shared if keeps else None
         self._keeper = self._new_keeper() if keeps else None
         self._works = works
 
@@ -123,7 +134,7 @@ class FleetProcess:
 
     def _run(self, stop: threading.Event) -> None:
         if not self._works:
-            with _Threads(stop, self._keep, self._collect, self._end):
+            with _Threads(stop, self._loops(), self._end):
                 stop.wait()
             return
         engine = self._engine
@@ -138,7 +149,7 @@ class FleetProcess:
     def _run_with(self, engine: Engine, stop: threading.Event) -> None:
         crew = self._crew = self._new_crew(engine)
         crew.start()
-        with _Threads(stop, self._keep, self._collect, self._end):
+        with _Threads(stop, self._loops(), self._end):
             try:
                 self._work(crew, stop)
             finally:
@@ -146,6 +157,11 @@ class FleetProcess:
                 self._close("the workers", crew.close)
 
     # Loops
+
+    def _loops(self) -> dict[str, Callable[[], None]]:
+        """What goes on beside the crew, by the names of its threads."""
+        loops = {"lithify-keeper": self._keep, "lithify-gc": self._collect}
+        return loops if self._shared is None else loops | {"lithify-beside": self._read_beside}
 
     def _work(self, crew: Crew, stop: threading.Event) -> None:
         options = wiring.loop_options(self._config)
@@ -181,6 +197,9 @@ class FleetProcess:
             try:
                 with contained("a round of the keeper"):
                     pause_s = max(LEAST_PAUSE_S, keeper.tick())
+                if self._shared is not None:
+                    self._shared.keep(keeper.watched)
+                    self._shared.saw_datasets(keeper.datasets, keeper.not_found)
                 _finished(trouble, keeper.problem)
                 self._finished_round(Role.KEEPER)
             except LithifyError as error:
@@ -212,6 +231,26 @@ class FleetProcess:
                         collector.tick()
             except LithifyError as error:
                 _log.error("garbage of %s was not collected: %s", url, error)
+
+    def _read_beside(self) -> None:
+        """For a dashboard."""
+        assert self._shared is not None
+        assert self._keeper is not None, "it is beside one"
+        files, trouble = self._files(), Trouble("what only the dashboard of the fleet shows cannot be read")
+        while not self._stop.wait(BESIDE_LOOK_S):
+            try:
+                with contained("reading for the dashboard"):
+                    if self._shared.is_status_due():
+                        self._shared.saw_status(fleet_status(files, self._clock.now_ms()))
+                    for shared in self._shared.due():
+                        rule = self._keeper.datasets.get(shared.url)
+                        if rule is not None:
+                            dataset = self._open(shared.url, rule, shared=shared)
+                            self._shared.read_beside(shared, dataset, wiring.commit_records(dataset))
+            except LithifyError as error:
+                trouble.say(error)
+            else:
+                trouble.is_over()
 
     def _end(self) -> None:
         """Nothing is collected any more."""
@@ -260,7 +299,7 @@ class FleetProcess:
             )
 
         watch = WatchPorts(
-            lambda url, rule: self._open(url, rule, self._commits),
+            self._open_watched,
             coordinator,
             lambda dataset: wiring.leadership(dataset, name),
             self._clock,
@@ -318,19 +357,30 @@ class FleetProcess:
             self._opened.popitem(last=False)
         return dataset
 
-    def _open(self, url: str, rule: Rule, recorder: Recorder | None = None) -> Dataset:
-        """A dataset belongs to one thread, so each opens its own. `recorder` is told of its requests."""
+    def _open_watched(self, url: str, rule: Rule) -> Dataset:
+        """A dataset of the keeper."""
+        shared = None if self._shared is None else self._shared.of(url)
+        return self._open(url, rule, self._commits, shared)
+
+    def _open(
+        self, url: str, rule: Rule, recorder: Recorder | None = None, shared: SharedReads | None = None
+    ) -> Dataset:
+        """A dataset belongs to one thread, so each opens its own. `recorder` is told of its requests,
+        `shared` of what is read and written."""
         config = self._config_of(rule)
         count = self._count_request
         if recorder is not None and wiring.keep_history_ms(config):
             count = _both(count, recorder.counting(url))
-        return wiring.open_dataset(url, config, waiting=self._waiting(url, config), count=count)
+        waiting = self._waiting(url, config)
+        return wiring.open_dataset(url, config, waiting=waiting, count=count, shared=shared)
 
     def _follow(self, recorder: Recorder, dataset: Dataset, rule: Rule, *, coordinates: bool) -> None:
         """Record its commits, or what is done for them, unless the settings say that nothing does."""
         keep_ms = wiring.keep_history_ms(self._config_of(rule))
         if keep_ms:
             records = wiring.commit_records(dataset)
+            if (shared := shared_of(dataset)) is not None:
+                records = SharingRecords(records, shared)
             recorder.follow(dataset.url, records, coordinates=coordinates, keep_ms=keep_ms)
 
     @property
@@ -354,29 +404,30 @@ class FleetProcess:
 
 
 class _Threads:
-    """Loops beside the caller: they end when `stop` is set, and are waited for then."""
+    """Loops beside the caller, the keeper's first: they end when `stop` is set, and are waited for then."""
 
     def __init__(
         self,
         stop: threading.Event,
-        keep: Callable[[], None],
-        collect: Callable[[], None],
+        loops: dict[str, Callable[[], None]],
         end: Callable[[], None],
     ) -> None:
         self._stop = stop
         self._end = end
-        self._keeping = threading.Thread(target=keep, name="lithify-keeper", daemon=True)
-        self._collecting = threading.Thread(target=collect, name="lithify-gc", daemon=True)
+        self._keeping, *self._others = (
+            threading.Thread(target=loop, name=name, daemon=True) for name, loop in loops.items()
+        )
 
     def __enter__(self) -> None:
-        self._keeping.start()
-        self._collecting.start()
+        for thread in (self._keeping, *self._others):
+            thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._keeping.join()
         self._end()
-        self._collecting.join(JOIN_S)
+        for thread in self._others:
+            thread.join(JOIN_S)
 
 
 def _recorder() -> Recorder:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lithify import wiring
-from lithify.client import Dataset, Settings, settled
+from lithify.client import CommitRecord, Dataset, Settings, settled
 from lithify.client import open as open_dataset
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
@@ -39,6 +39,7 @@ from lithify.fleet.catalog_files import Numbered
 from lithify.fleet.checks import check_fleet
 from lithify.fleet.discovery import Discovery
 from lithify.fleet.patterns import normal
+from lithify.fleet.shared import SharedFleet, watched_here
 from lithify.fleet.status import (
     FleetStatus,
     QueueStatus,
@@ -49,6 +50,7 @@ from lithify.fleet.status import (
 )
 from lithify.fleet_serving import FleetProcess
 from lithify.ids import Ids, RandomIds
+from lithify.service.shared import sharing
 from lithify.store import together
 from lithify.store.urls import split_scheme
 
@@ -138,11 +140,13 @@ class Fleet:
         spark: Any = None,
         engine: Engine | None = None,
         on_event: Observer | None = None,
+        shared: SharedFleet | None = None,
     ) -> None:
         """Serve it until `stop` is set: watch and coordinate its datasets (`keeps`), and work on what its
         queues have (`works`), or on what these `queues` have, until all of them were deleted. Any number of
         processes may, each doing one or both. `exit_when_idle_s` ends it when there was nothing to work on
-        for so long. Without a session (`spark`) it starts Spark itself; `engine` is for tests."""
+        for so long. Without a session (`spark`) it starts Spark itself; `engine` is for tests. What the
+        keeper reads is noted in `shared`, for a dashboard (`WatchedFleet`)."""
         process = FleetProcess(
             self.url,
             self._config,
@@ -153,6 +157,7 @@ class Fleet:
             spark=spark,
             engine=engine,
             on_event=on_event if on_event is not None else ignore,
+            shared=shared,
         )
         process.run(stop)
 
@@ -281,6 +286,51 @@ class Fleet:
 
     def _found(self, rule: Rule) -> Iterable[str]:
         return wiring.find_datasets(rule, self._config)
+
+
+class WatchedFleet(Fleet):
+    """The fleet as a keeper in this process reads it anyway, for a dashboard: to look at it takes no request,
+    but of datasets that another keeper watches."""
+
+    def __init__(self, url: str, shared: SharedFleet, *, settings: Settings | None = None) -> None:
+        super().__init__(url, settings=settings)
+        self.shared = shared
+
+    def datasets(self) -> tuple[Mapping[str, Rule], Mapping[str, LithifyError]]:
+        return self.shared.datasets()
+
+    def status(self) -> FleetStatus:
+        return self.shared.status()
+
+    def catalog(self) -> Numbered:
+        return self.status().catalog
+
+    def watched(self, url: str) -> Dataset:
+        """One of its datasets, to look at."""
+        shared, config = self.shared, self._config_of(url)
+        dataset = shared.opened(url)
+        if dataset is None:
+            dataset = wiring.open_dataset(url, config)
+        records = wiring.commit_records(dataset)
+
+        def commits(most: int | None, since_ms: int) -> tuple[CommitRecord, ...]:
+            return (shared.of(url) if shared.has(url) else records).newest(most, since_ms)
+
+        here = watched_here(dataset, url, shared)
+        return Dataset(url, config, opened=here, commits=commits)
+
+    def acted_on(self, url: str) -> Dataset:
+        """The same, to do something with. What that changes is known to who watches at once."""
+        if not self.shared.has(url):
+            return Dataset(url, self._config_of(url))
+        noted = partial(sharing, shared=self.shared.of(url), clock=self._clock)
+        return Dataset(url, self._config_of(url), through=noted)
+
+    def _config_of(self, url: str) -> Config:
+        rule = self.shared.datasets()[0].get(url)
+        if rule is None:
+            raise Refused(f"{url}: is no dataset of this fleet (any more)")
+        return wiring.config_of(rule, self._config)
 
 
 def _added(catalog: Catalog, rules: Iterable[Rule]) -> Catalog:

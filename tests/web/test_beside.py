@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import socket
 import threading
 import time
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.utils.config import Config
 
 import lithify
@@ -32,12 +30,10 @@ from lithify.datasets.slatedb.model import KeyRange
 from lithify.errors import StoreUnavailable
 from lithify.ids import Ulid
 from lithify.service.shared import BESIDE_S, SharedReads, sharing, watching
-from lithify.store.local import LocalStore
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.web import serving
 from lithify.web.dashboard import TABS
-from lithify.web.readers import Source
 from tests.cli.invoking import invoke
 from tests.compacting import dataset_at
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
@@ -46,41 +42,7 @@ from tests.judge.official import Put, open_db
 from tests.web.dashboards import BEARER, NOW_MS, ORIGIN, TOKEN, page_of, shown, write_database
 
 LIMIT_S = 110.0  # the first one on a machine compiles the kernel
-REQUESTS = (
-    "get",
-    "get_with_meta",
-    "get_range",
-    "get_range_into",
-    "head",
-    "list",
-    "stream",
-    "folder",
-    "create",
-    "put",
-    "replace",
-    "delete",
-)
 TABLE = "iceberg://lake/db.events"
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many requests each thread has made: of any store, and of catalogs."""
-    counted: Counter[str] = Counter()
-
-    def count(of: type[Any], name: str) -> None:
-        method = getattr(of, name)
-
-        def counting(self: Any, *given: Any, **named: Any) -> Any:
-            counted[threading.current_thread().name] += 1
-            return method(self, *given, **named)
-
-        monkeypatch.setattr(of, name, counting)
-
-    for name in REQUESTS:
-        count(LocalStore, name)
-    count(SqlCatalog, "load_table")
-    return counted
 
 
 @pytest.fixture
@@ -91,18 +53,6 @@ def urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     append(new_table(new_catalog(tmp_path, name="lake")), make_rows(5))
     log = f"kafka+file://{make_log(tmp_path / 'backup' / 'orders-0')}"
     return [write_database(tmp_path / "db"), TABLE, log]
-
-
-@pytest.fixture
-def always_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks has it read and rendered anew."""
-    look = Source.look
-
-    def look_anew(source: Source, *given: Any) -> Any:
-        source._seen = {name: (-math.inf, 0.0, seen) for name, (_, _, seen) in source._seen.items()}
-        return look(source, *given)
-
-    monkeypatch.setattr(Source, "look", look_anew)
 
 
 def get(where: str, path: str) -> str:

@@ -21,7 +21,7 @@ from lithify.cli.options import (
     WebPort,
 )
 from lithify.cli.running import errors, pairs, print_json, print_shown
-from lithify.cli.serving import served_beside
+from lithify.cli.serving import served_beside, watched_beside
 from lithify.cli.settings import settings
 from lithify.cli.values import seconds_of
 from lithify.errors import Refused
@@ -465,7 +465,8 @@ def _serve(
 
         opened = Fleet(fleet, settings=effective)
         log = EventLog(SystemClock())
-        with wiring.stop_on_signals() as stop, served_beside([], fleet, effective):
+        watched = watched_beside(fleet, effective) if keeps else None
+        with wiring.stop_on_signals() as stop, served_beside([], watched or fleet, effective, watched):
             opened.run(
                 stop,
                 queues=queues or (),
@@ -473,6 +474,7 @@ def _serve(
                 works=works,
                 exit_when_idle_s=idle_s,
                 on_event=log,
+                shared=None if watched is None else watched.shared,
             )
 
 

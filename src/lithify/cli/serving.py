@@ -24,6 +24,7 @@ from lithify.cli.settings import settings
 
 if TYPE_CHECKING:
     from lithify.config.model import Config
+    from lithify.fleets import Fleet, WatchedFleet
     from lithify.web.serving import Source
 
 
@@ -146,7 +147,7 @@ def worker(
 
 
 def served_beside(
-    urls: Sequence[str], fleet: str | None, config: Config, source: Source | None = None
+    urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: Source | None = None
 ) -> AbstractContextManager[Any]:
     """The dashboard is served meanwhile, if the settings have a port for it; of what `source` reads anyway,
     if there is one."""
@@ -155,6 +156,18 @@ def served_beside(
     from lithify.web.serving import served
 
     return served(urls, fleet, config, source)
+
+
+def watched_beside(fleet: str, config: Config) -> WatchedFleet | None:
+    """The fleet at this URL as its keeper in this process reads it, for a dashboard if there is to be one."""
+    if config.web.port is None:
+        return None
+    from lithify.clock import SystemClock
+    from lithify.fleet.shared import SharedFleet
+    from lithify.fleets import WatchedFleet
+    from lithify.web.serving import patient
+
+    return WatchedFleet(fleet, SharedFleet(SystemClock()), settings=patient(config))
 
 
 def _serve(

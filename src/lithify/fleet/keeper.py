@@ -125,6 +125,7 @@ class Keeper:
         self._peers = Peers(name)
         self._others = Others()
         self._quarantine = Quarantine()
+        self._datasets: Mapping[str, Rule] = {}
         self._watched: dict[str, Watched] = {}
         self._admissions: dict[str, QueueAdmission] = {}
         """By queue id."""
@@ -150,6 +151,16 @@ class Keeper:
     def watched(self) -> Mapping[str, Watched]:
         """Its own datasets, by URL."""
         return self._watched
+
+    @property
+    def datasets(self) -> Mapping[str, Rule]:
+        """All that the fleet has, by URL, as of the last sign of life."""
+        return self._datasets
+
+    @property
+    def not_found(self) -> Mapping[str, LithifyError]:
+        """What could not be looked up, by pattern."""
+        return self._discovery.problems
 
     @property
     def quarantined(self) -> Mapping[str, Entry]:
@@ -222,6 +233,7 @@ class Keeper:
 
     def _own(self, datasets: Mapping[str, Rule]) -> None:
         """Watch those that are this keeper's."""
+        self._datasets = datasets
         placement = Placement(self._peers.alive)
         mine = {url: rule for url, rule in datasets.items() if placement.owner(url) == self.name}
         for url in [url for url, watched in self._watched.items() if mine.get(url) != watched.rule]:

@@ -15,6 +15,7 @@ the ledger says are finished. All values are immutable; any thread may note and 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
@@ -45,11 +46,22 @@ _Stay = tuple[Ulid, State, str | None]
 class SharedReads:
     """What is known here of the dataset at `url`."""
 
-    def __init__(self, url: str, clock: Clock, *, coordinates: bool = True) -> None:
-        """`coordinates`: this process does, so it reads snapshots and has the lease."""
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        coordinates: bool = True,
+        asks_coordinator: bool = False,
+        most_commits: int = MAX_COMMITS,
+    ) -> None:
+        """`coordinates`: this process does, so it reads snapshots and has the lease. One that only does so
+        now and then `asks_coordinator` beside, who else does. At most so many commits are kept."""
         self.url = url
         self._clock = clock
         self._coordinates = coordinates
+        self._asks_coordinator = asks_coordinator
+        self._most_commits = most_commits
         self._lock = threading.Lock()
         self._ledger: AnyLedger | None = None
         self._has_ledger = False
@@ -101,7 +113,7 @@ class SharedReads:
     def saw_lease(self, found: FoundLease | None) -> None:
         """It was read, or written."""
         with self._lock:
-            self._lease = found
+            self._lease, self._coordinator = found, None
 
     def saw_movements(self, compaction_id: Ulid, movements: Mapping[str, Movement]) -> None:
         """They were read."""
@@ -147,7 +159,7 @@ class SharedReads:
     def committed(self, record: CommitRecord) -> None:
         """A record was written."""
         with self._lock:
-            self._commits = merged((*self._commits, record))[-MAX_COMMITS:]
+            self._commits = merged((*self._commits, record))[-self._most_commits :]
 
     def end(self, why: str) -> None:
         """The service has no part in it any more."""
@@ -162,26 +174,40 @@ class SharedReads:
             self._glanced_s = now_s
             dataset.glance()
             self._coordinator = dataset.coordinator(self._clock.now_ms())
+        if not self.is_beside_due():
+            return
         with self._lock:
-            last_s, is_seen = self._beside_read_s, self._has_ledger and self._snapshot is not None
-            is_due = last_s is None or (self._has_changed and now_s - last_s >= BESIDE_S)
-            if not (is_seen and is_due):
-                return
-            ledger, snapshot, self._has_changed, self._beside_read_s = (
-                self._ledger,
-                self._snapshot,
-                False,
-                now_s,
-            )
+            ledger, snapshot = self._ledger, self._snapshot
+            self._has_changed, self._beside_read_s = False, now_s
+        if self._asks_coordinator:
+            self._coordinator = dataset.coordinator(self._clock.now_ms())
         self.saw_failures(dataset.journal.failures())
-        commits = records.newest(MAX_COMMITS)
+        commits = records.newest(self._most_commits)
         retained = dataset.retained(
             snapshot, ledger if ledger is not None else Ledger(), self._clock.now_ms()
         )
         beside = dataset.beside()
         with self._lock:
-            self._commits = merged((*commits, *self._commits))[-MAX_COMMITS:]
+            self._commits = merged((*commits, *self._commits))[-self._most_commits :]
             self._retained, self._beside = retained, beside
+
+    @property
+    def beside_read_s(self) -> float:
+        """When what stands beside was read last, by the monotonic clock; minus infinity for never."""
+        with self._lock:
+            return -math.inf if self._beside_read_s is None else self._beside_read_s
+
+    @property
+    def was_read_beside(self) -> bool:
+        """Whether what stands beside was read once."""
+        return self.beside_read_s > -math.inf
+
+    def is_beside_due(self) -> bool:
+        """Whether `read_beside` would read something of what no coordinator reads."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            last_s, is_seen = self._beside_read_s, self._has_ledger and self._snapshot is not None
+            return is_seen and (last_s is None or (self._has_changed and now_s - last_s >= BESIDE_S))
 
     # What a dashboard asks
 
@@ -230,7 +256,7 @@ class SharedReads:
             return self._retained, self._beside
 
     def newest(self, most: int | None = None, since_ms: int = 0) -> tuple[CommitRecord, ...]:
-        """The last commits, as `CommitRecords.newest`, but never more than `MAX_COMMITS`."""
+        """The last commits, as `CommitRecords.newest`, but never more than are kept."""
         with self._lock:
             found = [record for record in self._commits if record.at_ms >= since_ms]
         return tuple(found if most is None else found[-most:] if most else ())
@@ -244,6 +270,11 @@ def sharing(dataset: DatasetT, shared: SharedReads, clock: Clock) -> DatasetT:
 def watching(dataset: DatasetT, shared: SharedReads) -> DatasetT:
     """`dataset`, as it was read elsewhere in this process last. Only for who looks."""
     return cast(DatasetT, _Watching(dataset, shared))
+
+
+def shared_of(dataset: Dataset) -> SharedReads | None:
+    """Where what is read of it is noted, if it is."""
+    return dataset._shared if isinstance(dataset, _Sharing) else None
 
 
 class SharingRecords(CommitRecords):

@@ -7,7 +7,7 @@
    together, each is read less often, so that there are at most `LOOKS_PER_S` in all; and so is what takes
    long, so that it takes no more than a `SHARE` of the time.
 3. Reading also renders: what pages and JSON show of a part is made once, in the thread that has read it.
-4. What cannot be read keeps what was known last, and says why it is old.
+4. What cannot be read keeps what was known last, and says why it is old; it is tried again soon.
 5. Of so many datasets something is kept; those that were looked at longest ago are forgotten.
 
 It all runs on one event loop, so nothing is locked but a dataset.
@@ -32,6 +32,8 @@ from lithify.observe.secrets import concealed
 LOOKS_PER_S = 10.0
 MOST_AT_ONCE = 8
 SHARE = 0.1
+AGAIN_S = 3.0
+"""How soon what could not be read is tried again, if that did not take long."""
 MAX_KEPT = 300
 """Somewhat more than what is on the largest page."""
 
@@ -98,8 +100,9 @@ class Source:
         if reading is not None:
             return reading
         if (found := self._seen.get(part.name)) is not None:
-            read_s, took_s, _ = found
-            if self._clock.monotonic_s() - read_s < max(age_s, part.age_s, took_s / SHARE):
+            read_s, took_s, seen = found
+            young_s = min(part.age_s, AGAIN_S) if seen.error else part.age_s
+            if self._clock.monotonic_s() - read_s < max(age_s, young_s, took_s / SHARE):
                 return None
         task = asyncio.create_task(self._read(part, slots))
         self._reading[part.name] = task

@@ -80,9 +80,9 @@ class Source(Protocol):
 
 @contextmanager
 def served(
-    urls: Sequence[str], fleet: str | None, config: Config, source: Source | None = None
+    urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: Source | None = None
 ) -> Iterator[str]:
-    """Serve them until the end of the block; where. With a `source`, nothing is read but by that."""
+    """Serve them until the end of the block; where. With a `source`, no dataset is read but by that."""
     check(config)
     import_module("lithify.web.app")  # else the first page would wait for that
     make = partial(_application, urls, fleet, config, source)
@@ -105,18 +105,25 @@ def serving(make: Callable[[], Guard], host: str = "127.0.0.1", port: int = 0) -
         server.stop()
 
 
-def _application(urls: Sequence[str], fleet: str | None, config: Config, source: Source | None) -> Guard:
+def patient(config: Config) -> Config:
+    """The settings with which a dashboard reads."""
+    return overlaid(config, {"service.store_wait": ("the dashboard", STORE_WAIT)})
+
+
+def _application(
+    urls: Sequence[str], fleet: str | Fleet | None, config: Config, source: Source | None
+) -> Guard:
     from lithify.web.app import application
     from lithify.web.dashboard import Dashboard
 
-    patient = overlaid(config, {"service.store_wait": ("the dashboard", STORE_WAIT)})
-    of_fleet = None if fleet is None else Fleet(fleet, settings=patient)
+    settings = patient(config)
+    of_fleet = Fleet(fleet, settings=settings) if isinstance(fleet, str) else fleet
 
-    opening, one_at_a_time = of_fleet and Fleet(of_fleet.url, settings=patient), threading.Lock()
+    opening, one_at_a_time = of_fleet and Fleet(of_fleet.url, settings=settings), threading.Lock()
 
     def open_dataset(url: str) -> client.Dataset:
         if opening is None or url in urls:
-            return client.open(url, settings=patient)
+            return client.open(url, settings=settings)
         with one_at_a_time:  # the other one is read meanwhile
             return opening.open(url)
 

@@ -1,0 +1,140 @@
+"""The dashboard beside a keeper of a fleet shows what that reads anyway: who watches costs no request."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.utils.config import Config
+
+import lithify
+from lithify.client import settled
+from lithify.clock import SystemClock
+from lithify.errors import StoreUnavailable
+from lithify.fleet.shared import SharedFleet
+from lithify.fleets import WatchedFleet
+from lithify.testing.engine import InlineEngine
+from lithify.web import serving
+from lithify.web.dashboard import TABS
+from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
+from tests.web.dashboards import TOKEN, page_of, write_database
+from tests.web.test_beside import TABLE, document, get, lasting, until
+
+SETTINGS: dict[str, Any] = {
+    "service.poll_interval": "50ms",
+    "service.commit_compacted_interval": "50ms",
+    "slatedb.scheduler_options.min_compaction_sources": 3,
+    "web.port": 0,
+    "web.token": TOKEN,
+}
+
+
+@pytest.fixture
+def urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two databases and a table."""
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    append(new_table(new_catalog(tmp_path, name="lake")), make_rows(5))
+    return [*(write_database(tmp_path / "tenants" / name / "db") for name in ("red", "green")), TABLE]
+
+
+@contextmanager
+def kept(folder: Path, *, works: bool = True) -> Iterator[tuple[WatchedFleet, str]]:
+    """A fleet of these with its dashboard, in one process; where that is."""
+    fleet = lithify.Fleet(str(folder / "fleet"), settings=SETTINGS)
+    fleet.init()
+    fleet.add(str(folder / "tenants" / "*" / "db"), tenant="*")
+    fleet.add("iceberg://lake/db.*")
+    shared, stop = SharedFleet(SystemClock()), threading.Event()
+    watched, config = WatchedFleet(fleet.url, shared, settings=SETTINGS), settled(SETTINGS)
+
+    def serve() -> None:
+        fleet.run(stop, works=works, engine=InlineEngine(), shared=shared)
+
+    thread = threading.Thread(target=serve, name="service")
+    with serving.served([], watched, config, watched) as where:
+        thread.start()
+        try:
+            yield watched, where
+        finally:
+            stop.set()
+            thread.join()
+
+
+def is_committed(where: str, url: str) -> bool:
+    return bool(document(where, url, "history").get("commits"))
+
+
+def test_who_watches_a_fleet_makes_no_request_of_its_own(
+    urls: list[str], tmp_path: Path, asked: Counter[str], always_due: None
+) -> None:
+    """Every page of the fleet and its datasets, again and again, each time rendered anew: all requests are
+    those of the threads that are there without anybody who watches."""
+    paths = ["/", "/fleet", "/queues/default", "/api/fleet", "/api/fleet/datasets"]
+    paths += [page_of(url, tab) for url in urls for tab in TABS]
+    with kept(tmp_path) as (_, where):
+        until(lambda: urls[0] in get(where, "/"))
+        for url in urls[:2]:
+            until(partial(is_committed, where, url))
+        until(lambda: "keeper" in get(where, "/fleet"))
+        for _ in range(3):
+            for path in paths:
+                assert "cannot be read" not in get(where, path), path
+    assert asked.total() > 0
+    assert not [thread for thread in asked if "AnyIO" in thread or thread.startswith("lithify-web")]
+
+
+def test_what_it_shows_is_what_the_commands_print(
+    urls: list[str], tmp_path: Path, always_due: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lithify.service.shared.BESIDE_S", 0.2)
+    with kept(tmp_path) as (_, where):
+        until(lambda: urls[0] in get(where, "/"))
+        for url in urls[:2]:
+            until(partial(is_committed, where, url))
+        for url in urls:
+            with lithify.open(url, settings=SETTINGS) as opened:
+                for part, of in (("status", opened.show_status), ("history", opened.show_history)):
+                    until(
+                        lambda url=url, part=part, of=of: (  # type: ignore[misc]
+                            lasting(document(where, url, part)) == lasting(of().document)
+                        )
+                    )
+
+
+def test_what_is_done_there_shows_at_once(urls: list[str], tmp_path: Path) -> None:
+    with kept(tmp_path, works=False) as (watched, where):
+        until(lambda: urls[0] in get(where, "/"))
+        until(lambda: watched.shared.of(urls[0]).was_read_beside)
+        with watched.acted_on(urls[0]) as acting, watched.watched(urls[0]) as looking:
+            (submitted,) = acting.submit(full=True).ids
+            assert submitted in {c.id for c in looking.status().compactions}
+
+
+def test_what_another_keeper_watches_is_read_for_who_looks(tmp_path: Path, asked: Counter[str]) -> None:
+    """As soon as it is this one's it is not any more, and shows nothing before that has read it."""
+    fleet = lithify.Fleet(str(tmp_path / "fleet"))
+    fleet.init()
+    fleet.add(str(tmp_path / "db"))
+    url, shared = write_database(tmp_path / "db"), SharedFleet(SystemClock())
+    shared.saw_datasets(*fleet.datasets())
+    watched = WatchedFleet(fleet.url, shared)
+    with watched.watched(url) as looking:
+        asked.clear()
+        assert looking.status().url.endswith(url)
+        assert (looking.history(), asked.total() > 0) == ((), True)
+        shared.keep([url])
+        asked.clear()
+        with pytest.raises(StoreUnavailable, match="not read it yet"):
+            looking.status()
+        assert asked.total() == 0
+    with pytest.raises(StoreUnavailable, match="not read it yet"):
+        watched.watched(url)
+    with pytest.raises(lithify.Refused, match="no dataset of this fleet"):
+        watched.watched(str(tmp_path / "none"))
