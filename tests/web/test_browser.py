@@ -123,6 +123,8 @@ def test_everybody_can_use_a_page(browser: Any, where: str, database: str, tab: 
     assert found.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
         "no sideways scrolling"
     )
+    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
+    assert found.evaluate(cut) == 0, "nor of a table"
     keep(found, f"{tab.strip('/') or ('overview' if tab else 'dataset')}-{scheme}")
     assert next(pages, None) is None
 
@@ -231,6 +233,24 @@ def shrink(file: Path) -> None:
 
     with Image.open(file) as picture:
         picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
+
+
+def test_labels_of_charts_differ(page: Any, where: str, database: str) -> None:
+    """Commits of a few bytes, seconds apart: no two labels of an axis are the same."""
+    page.add_init_script(
+        """window.written = {};
+        const draw = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+          const charts = [...document.querySelectorAll("#charts canvas")];
+          (window.written[charts.indexOf(this.canvas)] ??= []).push(text);
+          return draw.call(this, text, ...place);
+        };"""
+    )
+    page.goto(where + page_of(database, "history"))
+    page.wait_for_function("document.querySelectorAll('#charts canvas').length === 3")
+    page.wait_for_function("Object.values(window.written).flat().length > 6")
+    for labels in page.evaluate("Object.values(window.written)"):
+        assert len(labels) == len(set(labels)), labels
 
 
 def test_without_scripts_everything_is_there(browser: Any, where: str, database: str) -> None:

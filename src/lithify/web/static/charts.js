@@ -3,7 +3,22 @@
 (() => {
   const ink = () => getComputedStyle(document.body).color;
 
-  const moment = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ");
+  // Both with as many digits as tell two neighbours apart.
+  const moment = (seconds, step) => {
+    const chars = step < 1 ? 23 : step < 60 ? 19 : 16;
+    return new Date(seconds * 1000).toISOString().slice(0, chars).replace("T", " ");
+  };
+  const number = (value, step) => value.toFixed(Math.min(12, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9))));
+  const labels = (write) => (_, values) =>
+    values.map((value) => write(value, values.length > 1 ? values[1] - values[0] : 1));
+
+  // Bytes in the unit in which the largest has at most four digits.
+  function sized(values, after) {
+    const most = Math.max(0, ...values);
+    const found = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]].find(([size]) => most >= size);
+    const [size, name] = found ?? [1, "B"];
+    return [values.map((value) => (value === null ? null : value / size)), name + after];
+  }
 
   function chart(place, title, times, values, unit, width) {
     const axis = { stroke: ink, grid: { stroke: "#8888", width: 0.5 }, ticks: { stroke: "#8888" } };
@@ -13,10 +28,10 @@
       height: 200,
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), "UTC"),
       series: [
-        { label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}" },
+        { label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
         { label: unit, stroke: "#4b8bd4", fill: "#4b8bd433", points: { show: true, size: 5 } },
       ],
-      axes: [{ ...axis, space: 130, values: (_, times) => times.map(moment) }, { ...axis, size: 64 }],
+      axes: [{ ...axis, space: 150, values: labels(moment) }, { ...axis, size: 64, values: labels(number) }],
     };
     new uPlot(options, [times, values], place);
   }
@@ -31,9 +46,9 @@
     const times = commits.map((c) => c.at_ms / 1000);
     const room = place.parentElement.clientWidth - 32; // without its padding
     const width = room < 900 ? Math.min(room, 560) : Math.floor(room / 3) - 12;
-    const mb = 1e6;
-    chart(place, "Read by each commit", times, commits.map((c) => c.bytes_read / mb), "MB", width);
-    chart(place, "Throughput", times, commits.map((c) => (c.seconds ? c.bytes_read / mb / c.seconds : null)), "MB/s", width);
+    const rates = commits.map((c) => (c.seconds ? c.bytes_read / c.seconds : null));
+    chart(place, "Read by each commit", times, ...sized(commits.map((c) => c.bytes_read), ""), width);
+    chart(place, "Throughput", times, ...sized(rates, "/s"), width);
     chart(place, "Written for each byte read", times, commits.map((c) => (c.bytes_read ? c.bytes_written / c.bytes_read : null)), "ratio", width);
   }
 
