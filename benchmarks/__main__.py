@@ -12,7 +12,8 @@
    (`benchmarks.iceberg_s3`).
 6. Expiry, manifests and planning of tables with a long history, at scale (`benchmarks.history`).
 7. The first page of a large fleet's dashboard, and its memory (`benchmarks.dashboard`).
-8. What an idle fleet costs (`benchmarks.fleet`).
+8. What a fleet costs, idle and busy (`benchmarks.fleet`), and how fast it compacts many small databases
+   (`benchmarks.fleet_small`).
 9. Keyed logs in Kafka's format beside Kafka's own record filter, aiokafka and a plain compactor
    (`benchmarks.logs`).
 10. Report medians. The exit code is 0 even when a target is missed: the report says so.
@@ -30,7 +31,18 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from benchmarks import dashboard, fleet, history, iceberg, iceberg_s3, logs, report, s3, service_report
+from benchmarks import (
+    dashboard,
+    fleet,
+    fleet_small,
+    history,
+    iceberg,
+    iceberg_s3,
+    logs,
+    report,
+    s3,
+    service_report,
+)
 from benchmarks.cases import CASES, Case
 from benchmarks.child import Cost, cost_of_cp
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
@@ -139,9 +151,10 @@ def main() -> None:
     shown = None
     if arguments.only is None or dashboard.NAME in arguments.only:
         shown = dashboard.measure(arguments.cache.absolute(), arguments.repetitions, console)
-    fleet_cost = None
+    fleet_costs = small_databases = None
     if arguments.only is None or fleet.NAME in arguments.only:
-        fleet_cost = fleet.measure(arguments.scale)
+        fleet_costs = fleet.measure_both(arguments.scale)
+        small_databases = fleet_small.measure(arguments.scale)
     keyed_logs = None
     if arguments.only is None or logs.NAME in arguments.only:
         keyed_logs = logs.measure(arguments.cache.absolute(), arguments.scale, console)
@@ -167,9 +180,15 @@ def main() -> None:
     if shown is not None:
         dashboard.print_tables(console, shown)
         results[dashboard.NAME] = shown.to_json()
-    if fleet_cost is not None:
-        fleet_cost.print_table(console)
-        results[fleet.NAME] = fleet_cost.to_json()
+    if fleet_costs is not None and small_databases is not None:
+        idle, busy = fleet_costs
+        for part in (idle, busy, small_databases):
+            part.print_table(console)
+        results[fleet.NAME] = {
+            "idle": idle.to_json(),
+            "busy": busy.to_json(),
+            "small": small_databases.to_json(),
+        }
     if keyed_logs is not None:
         logs.print_tables(console, keyed_logs)
         results[logs.NAME] = keyed_logs.to_json()

@@ -1,8 +1,13 @@
-"""What an idle fleet costs: requests by verb and the bill of a day, by real ticks on a manual clock.
+"""What a fleet costs, idle and busy: requests by verb and the bill of a day, by real ticks on a manual clock.
 
 `DATABASES` databases, each a copy of one that the official client has made and that rests, are watched by
 `KEEPERS` keepers and served by `WORKERS` workers. All requests are counted for an hour in the middle of a
 silence; a day is 24 such hours. A listing counts once for each 1,000 keys, as S3 does.
+
+Busy is the same while `PER_MINUTE` times a minute one of `HOT` of them has had enough flushes for a
+compaction, which is carried out by the real kernel, with tasks that run at once; now and then what came of
+these is compacted too. What its writer asks for is not counted; nor are collections of garbage (one for each
+hot database in an hour) and records of commits.
 
     python -m benchmarks.fleet [--scale 0.1]
 """
@@ -18,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
@@ -29,6 +34,9 @@ from tests.judge.official import open_db
 from benchmarks.costs import DOLLARS_A_READ, DOLLARS_A_WRITE
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.slatedb.dataset import SlateDataset
+from lithify.datasets.slatedb.manifest import encode_manifest
+from lithify.datasets.slatedb.model import View
+from lithify.events import Committed, Event
 from lithify.fleet.catalog import Rule
 from lithify.fleet.catalog_changes import add_rules, first_catalog
 from lithify.fleet.crew import Crew, CrewPorts, NoSource
@@ -42,7 +50,7 @@ from lithify.service.loops import LoopOptions
 from lithify.service.room import Room
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.service.worker_pool import WorkerPool
-from lithify.store import together
+from lithify.store import together, urls
 from lithify.store.metered import Verb
 from lithify.testing.clock import ManualClock
 from lithify.testing.counting import CountingStore
@@ -52,10 +60,12 @@ from lithify.testing.simulation.core.waiting import AtOnce
 
 NAME = "fleet"
 DATABASES, KEEPERS, WORKERS = 10_000, 4, 100
-MAX_DOLLARS_A_DAY = 8.0
+HOT, PER_MINUTE = 100, 60
+FLUSHES = 4
+MAX_DOLLARS_A_DAY, MAX_BUSY_DOLLARS_A_DAY = 8.0, 20.0
 WARM_UP_S = 1_200.0
 """Until workers ask as rarely as they ever do, and everything has been looked at."""
-COUNTED_S = 3_600.0
+COUNTED_S, BUSY_COUNTED_S = 3_600.0, 1_200.0
 PAGE = 1_000
 SEED = 1
 _PATTERN = "s3://bucket/tenants/*"
@@ -64,7 +74,7 @@ _LEAST_PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class FleetCost:
-    """What an idle fleet asks for."""
+    """What a fleet asks for."""
 
     databases: int
     keepers: int
@@ -72,7 +82,8 @@ class FleetCost:
     per_minute: dict[str, float]
     """Requests by verb."""
     written_to_databases: int
-    """Requests that change anything there, in the whole time."""
+    """Requests that change anything of what is idle, in the whole time."""
+    compactions_per_minute: float = 0.0
 
     @property
     def dollars_a_day(self) -> float:
@@ -84,13 +95,14 @@ class FleetCost:
     def print_table(self, console: Console) -> None:
         """For people."""
         table = Table(
-            title=f"An idle fleet: {self.databases:,} databases, {self.keepers} keepers, "
-            f"{self.workers} workers"
+            title=f"{self.databases:,} databases, {self.keepers} keepers, {self.workers} workers, "
+            f"{self.compactions_per_minute:.0f} compactions a minute"
         )
         for column in (*self.per_minute, "$ a day", "target"):
             table.add_column(column, justify="right")
+        most = MAX_BUSY_DOLLARS_A_DAY if self.compactions_per_minute else MAX_DOLLARS_A_DAY
         counts = [f"{count:,.0f} a minute" for count in self.per_minute.values()]
-        table.add_row(*counts, f"{self.dollars_a_day:.2f}", f"at most {MAX_DOLLARS_A_DAY:.0f}")
+        table.add_row(*counts, f"{self.dollars_a_day:.2f}", f"at most {most:.0f}")
         console.print(table)
 
     def to_json(self) -> dict[str, object]:
@@ -101,26 +113,43 @@ class FleetCost:
             "requests_per_minute": self.per_minute,
             "dollars_a_day": self.dollars_a_day,
             "written_to_databases": self.written_to_databases,
+            "compactions_per_minute": self.compactions_per_minute,
         }
 
 
 def measure(
-    scale: float = 1.0, workers: int = WORKERS, keepers: int = KEEPERS, counted_s: float = COUNTED_S
+    scale: float = 1.0,
+    workers: int = WORKERS,
+    keepers: int = KEEPERS,
+    counted_s: float | None = None,
+    hot: int = 0,
+    per_minute: float = PER_MINUTE,
+    warm_up_s: float = WARM_UP_S,
 ) -> FleetCost:
-    """The cost of an idle fleet, with this part of the databases."""
+    """The cost of a fleet with this part of the databases; idle, or with so many of them hot."""
     count = max(1, round(DATABASES * scale))
+    if counted_s is None:
+        counted_s = BUSY_COUNTED_S if hot else COUNTED_S
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
-        world = _World(_template(Path(folder)), count)
-    with mock.patch.object(together, "beside", AtOnce()):
+        world = _World(_template(Path(folder)), count, hot)
+    stores = {world.hot.url.removeprefix("memory://"): world.hot}
+    with mock.patch.object(together, "beside", AtOnce()), mock.patch.dict(urls._memory_stores, stores):
         actors = [world.keeper() for _ in range(keepers)] + [world.crew() for _ in range(workers)]
-        world.turn(actors, WARM_UP_S)
+        actors += [world.writer(60 / per_minute)] if hot else []
+        world.turn(actors, warm_up_s)
         world.reset()
         world.turn(actors, counted_s)
     requests = world.requests()
     # Every keeper lists the folders of the pattern every five minutes; a page more for each 1,000.
     requests["LIST"] += (math.ceil(count / PAGE) - 1) * world.listings
-    per_minute = {verb: n / (counted_s / 60) for verb, n in sorted(requests.items())}
-    return FleetCost(count, keepers, workers, per_minute, world.written)
+    minutes = counted_s / 60
+    asked = {verb: n / minutes for verb, n in sorted(requests.items())}
+    return FleetCost(count, keepers, workers, asked, world.written, world.committed / minutes)
+
+
+def measure_both(scale: float) -> tuple[FleetCost, FleetCost]:
+    """Idle and busy."""
+    return measure(scale), measure(scale, hot=max(1, round(HOT * scale)))
 
 
 def _template(folder: Path) -> dict[str, bytes]:
@@ -134,20 +163,25 @@ def _template(folder: Path) -> dict[str, bytes]:
 
 
 class _World:
-    """A fleet and its databases, each in a store of its own, so that listings look at nothing else."""
+    """A fleet and its databases. Those that are idle have a store each, so that listings look at nothing
+    else; the hot ones have one in which tasks find them."""
 
-    def __init__(self, template: dict[str, bytes], count: int) -> None:
+    def __init__(self, template: dict[str, bytes], count: int, hot: int) -> None:
         self.clock = ManualClock(int(time.time() * 1000) + 24 * 3_600_000)  # a day after the last write
         self.rng = random.Random(SEED)
         self.ids = RandomIds(self.rng)
         self.listings = 0
         self._fleet = CountingStore(MemoryStore(self.clock))
-        self._databases: dict[str, CountingStore] = {}
+        self.hot = CountingStore(MemoryStore(self.clock))
+        self.committed = 0
+        self._places: dict[str, tuple[CountingStore, str]] = {}
         for number in range(count):
-            store = MemoryStore(self.clock)
+            store = self.hot if number < hot else CountingStore(MemoryStore(self.clock))
+            root = f"db-{number}"
             for key, data in template.items():
-                store.put(f"db/{key}", data)
-            self._databases[f"s3://bucket/tenants/{number:05}"] = CountingStore(store)
+                store.inner.put(f"{root}/{key}", data)
+            self._places[f"s3://bucket/tenants/{number:05}"] = store, root
+        self._hot_roots = itertools.cycle([f"db-{number}" for number in range(hot)])
         self._written_before = 0
         catalog = add_rules(first_catalog(self.ids.ulid(self.clock.now_ms())), [Rule(_PATTERN)])
         self._files().catalog.create(catalog)
@@ -157,37 +191,68 @@ class _World:
 
     def reset(self) -> None:
         self._written_before = self.written
-        self.listings = 0
-        self._fleet.reset()
-        for store in self._databases.values():
+        self.listings = self.committed = 0
+        for store in self._stores():
             store.reset()
 
     @property
     def written(self) -> int:
-        """Requests so far that have changed databases."""
-        now = sum(store.requests[Verb.PUT] for store in self._databases.values())
-        return self._written_before + now
+        """Requests so far that have changed idle databases."""
+        idle = (store for store, _ in self._places.values() if store is not self.hot)
+        return self._written_before + sum(store.requests[Verb.PUT] for store in idle)
+
+    def _stores(self) -> list[CountingStore]:
+        idle = [store for store, _ in self._places.values() if store is not self.hot]
+        return [self._fleet, self.hot, *idle]
 
     def requests(self) -> Counter[str]:
         found: Counter[str] = Counter()
-        for store in (self._fleet, *self._databases.values()):
+        for store in self._stores():
             found.update({verb.value: count for verb, count in store.requests.items()})
         found["LIST"] += self.listings
         return found
 
     def _open(self, url: str, rule: Rule) -> SlateDataset:
-        return SlateDataset(self._databases[url], "db", self.clock, RandomIds(self.rng), rng=self.rng)
+        store, root = self._places[url]
+        return SlateDataset(store, root, self.clock, RandomIds(self.rng), rng=self.rng)
 
     def _find(self, rule: Rule) -> list[str]:
         self.listings += 1
-        return list(self._databases)
+        return list(self._places)
+
+    def _observe(self, event: Event) -> None:
+        self.committed += isinstance(event, Committed)
+
+    def writer(self, every_s: float) -> Callable[[], float]:
+        """One hot database after the other has enough flushes for a compaction."""
+
+        def tick() -> float:
+            self._flush(
+                SlateDataset(self.hot.inner, next(self._hot_roots), self.clock, self.ids, rng=self.rng)
+            )
+            return every_s
+
+        return tick
+
+    def _flush(self, dataset: SlateDataset) -> None:
+        """As many as a compaction takes: the newest SST that there is, again."""
+        store, paths = self.hot.inner, dataset.paths
+        number, manifest = dataset.latest_manifest()
+        known = next(manifest.root.views())
+        data, l0 = store.get(paths.sst(known.sst.id)), manifest.root.l0
+        for _ in range(FLUSHES):
+            sst_id = self.ids.ulid(self.clock.now_ms())
+            store.put(paths.sst(sst_id), data)
+            l0 = (View(self.ids.ulid(self.clock.now_ms()), replace(known.sst, id=sst_id)), *l0)
+        changed = replace(manifest, root=replace(manifest.root, l0=l0))
+        store.create(f"{paths.manifest_folder}/{number + 1:020}.manifest", encode_manifest(changed))
 
     def keeper(self) -> Callable[[], float]:
         name = new_member_name(Role.KEEPER, self.ids.ulid(self.clock.now_ms()))
         watch = WatchPorts(
             self._open,
             lambda dataset, rule, admit, counts: Coordinator(
-                dataset, self.clock, self.ids, admit=admit, counts=counts
+                dataset, self.clock, self.ids, admit=admit, counts=counts, observer=self._observe
             ),
             lambda dataset: Leadership(dataset, self.clock, self.ids, name),
             self.clock,
@@ -232,4 +297,5 @@ class _World:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0)
-    measure(parser.parse_args().scale).print_table(Console())
+    for cost in measure_both(parser.parse_args().scale):
+        cost.print_table(Console())
