@@ -27,8 +27,6 @@ print(json.dumps([
 
 LEFT = {
     "lithify.datasets.slatedb.filter",
-    "lithify.datasets.slatedb.index",
-    "lithify.datasets.slatedb.stats",
     "lithify.kernel.crc32c",
 }
 """Their small functions are not all compiled ahead of time yet."""

@@ -48,6 +48,7 @@ READS: dict[str, tuple[str, Callable[[ObjectStore], object], object]] = {
     "get": ("GET", lambda store: store.get("there"), BODY),
     "get_range": ("GET", lambda store: store.get_range("there", 5, 10), BODY[5:15]),
     "get_range_into": ("GET", ranged, BODY[5:15]),
+    "get_buffer": ("GET", lambda store: bytes(store.get_buffer("there", 5, 10)), BODY[5:15]),
     "head": ("HEAD", lambda store: store.head("there").size, len(BODY)),
     "list": ("GET", lambda store: [meta.key for meta in store.list("")], ["there"]),
     "a missing one": ("GET", missing, "missing"),

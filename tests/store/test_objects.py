@@ -67,8 +67,9 @@ def test_a_range_that_the_object_does_not_have(place: Place, offset: int, length
     """Whatever the numbers are: they may come from a damaged file. No memory is taken for them."""
     key = place.key("object")
     place.store.put(key, b"ten bytes.")
-    with pytest.raises(StoreError):
-        place.store.get_range(key, offset, length)
+    for read in (place.store.get_range, place.store.get_buffer):
+        with pytest.raises(StoreError):
+            read(key, offset, length)
     if 0 < length < 100:
         with pytest.raises(StoreError):
             place.store.get_range_into(key, offset, memoryview(bytearray(length)))
@@ -87,6 +88,7 @@ def test_an_empty_object_is_an_object(place: Place) -> None:
         lambda store, key: store.get_with_meta(key),
         lambda store, key: store.head(key),
         lambda store, key: store.get_range(key, 0, 1),
+        lambda store, key: store.get_buffer(key, 0, 1),
         lambda store, key: store.get_range_into(key, 0, memoryview(bytearray(1))),
     ],
 )
@@ -103,6 +105,7 @@ def test_ranges(place: Place) -> None:
     for offset, length in ((0, 100), (0, 1), (99, 1), (10, 20), (5, 0)):
         expected = bytes(range(offset, offset + length))
         assert place.store.get_range(key, offset, length) == expected
+        assert place.store.get_buffer(key, offset, length) == expected
         target = bytearray(length)
         place.store.get_range_into(key, offset, memoryview(target))
         assert target == expected
@@ -119,8 +122,9 @@ def test_ranges_land_in_the_middle_of_a_larger_buffer(place: Place) -> None:
 def test_a_range_behind_the_end_is_an_error(place: Place, offset: int, length: int) -> None:
     key = place.key("short")
     place.store.put(key, b"0123456789")
-    with pytest.raises(StoreError, match="short"):
-        place.store.get_range(key, offset, length)
+    for read in (place.store.get_range, place.store.get_buffer):
+        with pytest.raises(StoreError, match="short"):
+            read(key, offset, length)
     with pytest.raises(StoreError, match="short"):
         place.store.get_range_into(key, offset, memoryview(bytearray(length)))
 
@@ -235,6 +239,20 @@ def test_a_writer_shows_nothing_until_it_commits(place: Place, sizes: list[int])
         writer.abort()
     assert place.store.get(key) == expected
     assert place.names() == ["written/large"]
+
+
+@pytest.mark.parametrize("sizes", [[], [5], [MB] * 3 + [7], [9 * MB, 1, 9 * MB], [3 * MB] * 8])
+def test_what_is_given_to_a_writer_is_written_too(place: Place, sizes: list[int]) -> None:
+    key = place.key("written/large")
+    parts = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    with place.store.open_writer(key) as writer:
+        for part in parts:
+            writer.give(memoryview(part))
+            writer.write(b"-")
+        writer.commit()
+    assert place.store.get(key) == b"".join(part + b"-" for part in parts)
+    with pytest.raises(StoreError, match="closed"):
+        writer.give(memoryview(b"more"))
 
 
 def test_a_writer_replaces_on_commit_and_not_on_abort(place: Place) -> None:

@@ -104,6 +104,9 @@ class LocalStore:
             finally:
                 os.close(fd)
 
+    def get_buffer(self, key: str, offset: int, length: int) -> memoryview:
+        return memoryview(self.get_range(key, offset, length))
+
     def head(self, key: str) -> ObjectMeta:
         with _failures("head", key):
             path = self._path(key)
@@ -219,6 +222,9 @@ class LocalWriter:
             raise StoreError(f"write {self._key}: the upload is closed")
         with _write_failures("write", self._key):
             self._file.write(data)
+
+    def give(self, data: memoryview) -> None:
+        self.write(data)
 
     def commit(self) -> None:
         if self._file.closed:

@@ -42,6 +42,7 @@ VERBS: Mapping[str, Verb] = {
     "get_with_meta": Verb.GET,
     "get_range": Verb.GET,
     "get_range_into": Verb.GET,
+    "get_buffer": Verb.GET,
     "head": Verb.HEAD,
     "list": Verb.LIST,
     "create": Verb.PUT,

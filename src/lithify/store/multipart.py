@@ -25,7 +25,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -72,23 +72,28 @@ class MultipartWriter:
         self._watch = watch
         self._store = store
         self._pace = pace
-        self._small: list[bytes] = []
+        self._small: list[bytes | memoryview] = []
         """What is written, until it is too much for one request."""
         self._written_bytes = 0
         self._sender: _Sender | None = None
         self._is_open = True
 
     def write(self, data: bytes | memoryview) -> None:
-        self._check_open("write")
         # obstore keeps a reference to the buffer and sends it later; only a copy stays as it is.
-        piece = bytes(data)
+        self._append(bytes(data))
+
+    def give(self, data: memoryview) -> None:
+        self._append(data.cast("B"))
+
+    def _append(self, piece: bytes | memoryview) -> None:
+        self._check_open("write")
         self._written_bytes += len(piece)
         if self._sender is not None:
             self._sender.send(piece)
             return
         self._small.append(piece)
         if self._written_bytes >= PART_BYTES:
-            beginning, self._small = b"".join(self._small), []
+            beginning, self._small = self._small, []
             self._sender = _Sender(self._open(beginning), self._key, self._failures, self._watch, self._pace)
             # Whoever forgets this writer has aborted it.
             weakref.finalize(self, self._sender.stop)
@@ -120,7 +125,7 @@ class MultipartWriter:
     ) -> None:
         self.abort()
 
-    def _open(self, beginning: bytes) -> Callable[[], obstore.WritableFile]:
+    def _open(self, beginning: Sequence[bytes | memoryview]) -> Callable[[], obstore.WritableFile]:
         """What begins the upload; that takes round trips."""
         key, failures, backend = self._key, self._failures, self._backend  # it must not keep this writer
 
@@ -129,7 +134,8 @@ class MultipartWriter:
                 file = obstore.open_writer(
                     backend(), key, buffer_size=PART_BYTES, max_concurrency=MAX_PARTS_IN_FLIGHT
                 )
-                file.write(beginning)  # as much as a part, so this returns when the upload has begun
+                for piece in beginning:  # as much as a part, so the last returns when the upload has begun
+                    file.write(piece)
                 return file
 
         return begin
@@ -163,7 +169,7 @@ class _Sender:
         self._watch = watch
         self._pace = pace
         self._changed = threading.Condition()
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[bytes | memoryview] = deque()
         self._waiting_bytes = 0
         self._has_ended = False
         self._is_whole = False
@@ -174,7 +180,7 @@ class _Sender:
         self._thread = threading.Thread(target=self._run, name="lithify-upload", daemon=True)
         self._thread.start()
 
-    def send(self, piece: bytes) -> None:
+    def send(self, piece: bytes | memoryview) -> None:
         """Queue a piece; waits while too much waits already."""
 
         def has_room() -> bool:
@@ -248,7 +254,7 @@ class _Sender:
                     raise
         return self._begin()
 
-    def _next(self) -> bytes | None:
+    def _next(self) -> bytes | memoryview | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._has_ended)
             if not self._waiting:

@@ -51,6 +51,10 @@ class ObjectWriter(Protocol):
         read them meanwhile."""
         ...
 
+    def give(self, data: memoryview) -> None:
+        """Append bytes that nobody changes any more: they need not be copied."""
+        ...
+
     def commit(self) -> None:
         """Publish the object under its key (replacing one of the same key)."""
         ...
@@ -90,6 +94,11 @@ class ObjectStore(Protocol):
 
     def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes from `offset`. A shorter object is a `StoreError`."""
+        ...
+
+    def get_buffer(self, key: str, offset: int, length: int) -> memoryview:
+        """`length` bytes from `offset`, as they have arrived: in memory of their own, which nobody changes.
+        A shorter object is a `StoreError`."""
         ...
 
     def head(self, key: str) -> ObjectMeta:

@@ -22,8 +22,8 @@ class PreloadedStore(WrappedStore):
 
     def __init__(self, inner: ObjectStore, sizes: Mapping[str, int]) -> None:
         super().__init__(inner)
-        found = all_of((partial(inner.get_range, key, 0, size) for key, size in sizes.items()), MAX_READERS)
-        self._loaded = {key: memoryview(data) for key, data in zip(sizes, found, strict=True)}
+        found = all_of((partial(inner.get_buffer, key, 0, size) for key, size in sizes.items()), MAX_READERS)
+        self._loaded = dict(zip(sizes, found, strict=True))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         found = self._find(key, offset, length)
@@ -35,6 +35,10 @@ class PreloadedStore(WrappedStore):
             super().get_range_into(key, offset, target)
         else:
             target.cast("B")[:] = found
+
+    def get_buffer(self, key: str, offset: int, length: int) -> memoryview:
+        found = self._find(key, offset, length)
+        return super().get_buffer(key, offset, length) if found is None else found
 
     def _find(self, key: str, offset: int, length: int) -> memoryview | None:
         loaded = self._loaded.get(key)

@@ -101,6 +101,10 @@ class ObstoreStore:
             # Here, not where the request is made: that may go on after another has been faster.
             target.cast("B")[:] = memoryview(self._range(key, offset, target.nbytes))
 
+    def get_buffer(self, key: str, offset: int, length: int) -> memoryview:
+        check_range(key, offset, length)
+        return memoryview(self._range(key, offset, length)) if length else memoryview(b"")
+
     def head(self, key: str) -> ObjectMeta:
         def read() -> ObjectMeta:
             with _failures("head", key):

@@ -22,7 +22,7 @@ class Call:
     key: str
     bytes_sent: int = 0
     bytes_asked: int = 0
-    """Bytes of the target that `get_range_into` fills."""
+    """Bytes of the target that `get_range_into` fills, or of the answer of `get_buffer`."""
 
 
 class WrappedStore:
@@ -51,6 +51,10 @@ class WrappedStore:
     def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
         call = Call("get_range_into", key, bytes_asked=target.nbytes)
         self.around(call, lambda: self.inner.get_range_into(key, offset, target))
+
+    def get_buffer(self, key: str, offset: int, length: int) -> memoryview:
+        call = Call("get_buffer", key, bytes_asked=length)
+        return self.around(call, lambda: self.inner.get_buffer(key, offset, length))
 
     def head(self, key: str) -> ObjectMeta:
         return self.around(Call("head", key), lambda: self.inner.head(key))
@@ -102,6 +106,9 @@ class WrappedWriter:
     def write(self, data: bytes | memoryview) -> None:
         size = data.nbytes if isinstance(data, memoryview) else len(data)
         self._store.around(Call("write", self._key, size), lambda: self._inner.write(data))
+
+    def give(self, data: memoryview) -> None:
+        self._store.around(Call("write", self._key, data.nbytes), lambda: self._inner.give(data))
 
     def commit(self) -> None:
         self._store.around(Call("commit", self._key), self._inner.commit)

@@ -55,6 +55,9 @@ class MemoryStore:
     def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
         target.cast("B")[:] = self.get_range(key, offset, target.nbytes)
 
+    def get_buffer(self, key: str, offset: int, length: int) -> memoryview:
+        return memoryview(self.get_range(key, offset, length))
+
     def head(self, key: str) -> ObjectMeta:
         return self._read(key).meta
 
@@ -128,6 +131,9 @@ class MemoryWriter:
         if self._data is None:
             raise StoreError(f"write {self._key}: the upload is closed")
         self._data += data
+
+    def give(self, data: memoryview) -> None:
+        self.write(data)
 
     def commit(self) -> None:
         if self._data is None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from lithify.errors import CorruptObject, StoreError
 from lithify.ids import ulid_ms
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
-from lithify.store.wrapped import Call
+from lithify.store.wrapped import Call, WrappedWriter
 from lithify.testing import CountingStore, Fault, FaultyStore, ManualClock, Verb, WrappedStore
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.merging import FOLDER, KEEP_ALL, LAST_RUN, Bench, delete, put
@@ -320,6 +320,51 @@ def test_a_remote_store_is_read_ahead() -> None:
     assert bench.rows(result) == bench.rows(expected)
     assert (result.rows, result.bytes_read) == (expected.rows, expected.bytes_read)
     assert 15 < counting.requests[Verb.GET] < 100
+
+
+class LateWriter:
+    """An upload that looks at what it was given only when it is committed."""
+
+    def __init__(self, inner: WrappedWriter) -> None:
+        self._inner = inner
+        self._pieces: list[bytes | memoryview] = []
+        self.given = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._pieces.append(bytes(data))
+
+    def give(self, data: memoryview) -> None:
+        self._pieces.append(data)
+        self.given += data.nbytes
+
+    def commit(self) -> None:
+        for piece in self._pieces:
+            self._inner.write(piece)
+        self._inner.commit()
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+
+class LateStore(RemoteStore):
+    """A remote store with such uploads."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.writers: list[LateWriter] = []
+
+    def open_writer(self, key: str) -> Any:
+        self.writers.append(LateWriter(super().open_writer(key)))
+        return self.writers[-1]
+
+
+def test_what_an_upload_has_is_not_changed_any_more() -> None:
+    value = random.Random(2).randbytes(3000)
+    bench = Bench().add([put(b"%05d" % key, 9, value) for key in range(10_000)])
+    expected = bench.run()
+    store = bench.store = LateStore(bench.store)
+    assert bench.rows(bench.run()) == bench.rows(expected)
+    assert sum(writer.given for writer in store.writers) > 25_000_000
 
 
 def test_failures_while_reading_ahead_are_raised() -> None:

@@ -209,6 +209,10 @@ class RangesStore(WrappedStore):
         self.asked.append((key, offset + target.nbytes))
         super().get_range_into(key, offset, target)
 
+    def get_buffer(self, key: str, offset: int, length: int) -> memoryview:
+        self.asked.append((key, offset + length))
+        return super().get_buffer(key, offset, length)
+
 
 def test_nothing_is_read_to_prepare_a_small_compaction() -> None:
     bench = three_l0s()

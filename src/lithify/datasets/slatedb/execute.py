@@ -69,6 +69,7 @@ from lithify.datasets.slatedb.task import (
 )
 from lithify.errors import CorruptObject, StoreError
 from lithify.ids import Ids, RandomIds
+from lithify.kernel.allocator import keep_freed_memory
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.store.objects import ObjectStore
 from lithify.store.preloaded import PreloadedStore
@@ -153,7 +154,10 @@ class _Merge:
         self._sources = sources
         parts = [part for group in sources for part, _ in group]
         is_remote = not is_local(store)
-        if is_remote and _is_small(parts):
+        if is_remote:
+            keep_freed_memory()
+        is_loaded = is_remote and _is_small(parts)
+        if is_loaded:
             is_remote, store = False, PreloadedStore(store, {part.key: part.stated_bytes for part in parts})
         options = task.options
         if options.block_size is None:
@@ -165,7 +169,7 @@ class _Merge:
         )
         # The record behind those of the sources holds folded rows.
         self.source_records = np.zeros(len(sources) + 1, SOURCE)
-        self.reader = Reader(store, len(sources), reads_ahead=is_remote)
+        self.reader = Reader(store, len(sources), reads_ahead=is_remote, is_loaded=is_loaded)
         self.inputs: list[Input] = []
         self.tree = np.zeros(max(len(sources), 1), np.int64)
         self.merger_records = np.zeros(1, MERGER)

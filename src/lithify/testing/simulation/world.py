@@ -222,6 +222,9 @@ class WatchedStore:
     def get_range_into(self, key: str, offset: int, target: memoryview) -> None:
         self._inner.get_range_into(key, offset, target)
 
+    def get_buffer(self, key: str, offset: int, length: int) -> memoryview:
+        return self._inner.get_buffer(key, offset, length)
+
     def head(self, key: str) -> ObjectMeta:
         return self._inner.head(key)
 

@@ -4,7 +4,7 @@
    before the compaction's own.
 2. Finished blocks are written when the output buffer runs full, in whole pages, so that a local disk
    can take them from this very memory. Meanwhile a second buffer is filled, which begins with what was
-   left.
+   left. An upload keeps the buffer until it is sent, and the next one is new.
 3. Closing an output finishes its last block and appends filter, index, stats and tail. Only then the
    object appears under its name.
 4. While an output is being committed the next one is merged, unless `MAX_COMMITTING_BYTES` are on their way
@@ -32,6 +32,7 @@ from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY
 from lithify.datasets.slatedb.kernel.key_hashes import PLACE_BYTES
 from lithify.datasets.slatedb.kernel.layout import OUTPUT, Status
 from lithify.datasets.slatedb.kernel.libraries import Codecs
+from lithify.datasets.slatedb.kernel.windows import is_local
 from lithify.datasets.slatedb.model import Codec, Sst, SstInfo
 from lithify.datasets.slatedb.sst import WRITTEN_FORMAT_VERSION, encode_tail, seal
 from lithify.datasets.slatedb.stats import SstStats, encode_stats
@@ -102,6 +103,7 @@ class Outputs:
         self.bound = Bound(self.records[0])
         self.finished: list[Sst] = []
         self.bytes_written = 0
+        self._is_local = is_local(store)
         self._store, self._folder, self._options, self._codecs = store, folder, options, codecs
         self._ids, self._clock, self._min_output_ms = ids, clock, min_output_ms
         self._writer: ObjectWriter | None = None
@@ -232,10 +234,16 @@ class Outputs:
         memory = self.bound.owner("buffer")
         finished = self.bound["block_start"] - self.bound["buffer"]
         written = finished - finished % PAGE_BYTES
-        if written:
+        if not written:
+            return
+        if self._is_local:
             self._write(memory.data[:written])
             self._move_to(self._spare, self._buffer_size(), written)
             self._spare = memory
+        else:
+            self._opened_writer().give(memory.data[:written].toreadonly())
+            self._count(written)
+            self._move_to(new_pages(self._whole_bytes(self._buffer_size())), self._buffer_size(), written)
 
     def _make_room(self, needed: int) -> None:
         """Buffers that hold `needed` bytes: of the block in progress, its next row, and a page."""
@@ -247,12 +255,17 @@ class Outputs:
 
     def _new_buffers(self, size: int) -> Bytes:
         """Buffers of `size` bytes whose last block may still grow by compression, and as much scratch."""
-        whole = size + size // 4 + _FINISH_ALLOWANCE_BYTES
+        whole = self._whole_bytes(size)
         if self._options.compression != Codec.NONE:
             self._codecs.bound.attach("packed", new_bytes(whole))
             self._codecs.bound["packed_capacity"] = whole
-        self._spare = new_pages(whole)
+        if self._is_local:
+            self._spare = new_pages(whole)
         return new_pages(whole)
+
+    @staticmethod
+    def _whole_bytes(size: int) -> int:
+        return size + size // 4 + _FINISH_ALLOWANCE_BYTES
 
     def _move_to(self, memory: Bytes, size: int, start: int) -> None:
         """Go on in `memory`, with what the buffer holds from `start` on."""
@@ -282,13 +295,19 @@ class Outputs:
             self.bound["index_keys_capacity"] = capacity
 
     def _write(self, data: memoryview | bytes) -> None:
+        self._opened_writer().write(data)
+        self._count(len(data))
+
+    def _opened_writer(self) -> ObjectWriter:
         if self._writer is None:
             self._id = self._ids.ulid(max(self._clock.now_ms(), self._min_output_ms))
             self._writer = self._store.open_writer(sst_key(self._folder, self._id))
             self._output_bytes = 0
-        self._writer.write(data)
-        self.bytes_written += len(data)
-        self._output_bytes += len(data)
+        return self._writer
+
+    def _count(self, written_bytes: int) -> None:
+        self.bytes_written += written_bytes
+        self._output_bytes += written_bytes
 
     def _finish_file(self) -> Sst:
         """Write all that follows the data blocks."""

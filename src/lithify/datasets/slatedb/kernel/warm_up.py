@@ -13,6 +13,7 @@ import struct
 import numpy as np
 
 from lithify.clock import SystemClock
+from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.execute import run_merge
 from lithify.datasets.slatedb.index import BlockIndex, encode_index
 from lithify.datasets.slatedb.kernel.layout import MERGE
@@ -37,6 +38,7 @@ def warm_up() -> None:
         result = run_merge(_task(folder, sources), store, RandomIds(), SystemClock())
         resumed = _task(folder, sources, result.outputs)
         run_merge(resumed, store, RandomIds(), SystemClock())
+        read_block_size(store, [SourceSst(sst_key(folder, sst.id), sst) for sst in result.outputs])
     all_is_compiled(KERNEL)
 
 

@@ -9,11 +9,12 @@
 3. All windows of a task together stay within a fixed budget, those in flight and those in use included. A
    source may always have one window. When nothing is left of the budget, who waits for a window takes from
    the source that has most ahead, so all sources get what they need of it.
-4. The local file system answers at once: there a window is read when it is needed, into memory that the one
-   before has left.
+4. An answer is the window: it is not copied. Compiled code reads some bytes behind a window, so as many more
+   are asked for; behind its blocks an SST has its index.
+5. The local file system answers at once: there a window is read when it is needed, into memory that the one
+   before has left. So does an SST that has been read whole, of which windows are parts.
 
-Invariants: memory that a request writes to is not touched, and not used again, before the request has ended.
-Everything but the requests themselves happens in the thread of the merge.
+Invariant: everything but the requests themselves happens in the thread of the merge.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ from lithify.kernel.memory import SLACK
 from lithify.store.objects import ObjectStore
 
 WINDOWS_BUDGET_BYTES = 96 << 20
-"""For the windows of all sources of a task. What is in flight is in memory twice, as the answer and as the
-window, so this counts up to double."""
+"""For the windows of all sources of a task."""
 LOCAL_WINDOW_BYTES = 1 << 20
 """Smaller reads cost as much as larger ones."""
 REMOTE_WINDOW_BYTES = 4 << 20
@@ -73,24 +73,31 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """A window on its way, of this span; without a future it has been read."""
+    """A window of this span, on its way or read."""
 
     span: Span
-    window: Window
-    future: Future[None] | None
+    start: int
+    size_bytes: int
+    end_block: int
+    memory: Future[Bytes] | Bytes
 
 
 class Reader:
     """What the sources of a task share: the threads that read, the budget, and memory to use again."""
 
-    def __init__(self, store: ObjectStore, source_count: int, *, reads_ahead: bool) -> None:
+    def __init__(
+        self, store: ObjectStore, source_count: int, *, reads_ahead: bool, is_loaded: bool = False
+    ) -> None:
+        """`is_loaded`: the SSTs are in memory already."""
         self.store = store
         self.window_bytes = window_bytes(source_count, reads_ahead=reads_ahead)
+        self.lends = not reads_ahead and not is_loaded
+        """Whether windows are read into memory of the reader's."""
         self.threads = ThreadPoolExecutor(MAX_READERS, "lithify-read") if reads_ahead else None
         self.sources: list[Windows] = []
         self._held_bytes = 0
         self._spare: list[Bytes] = []
-        if source_count and not reads_ahead:
+        if source_count and self.lends:
             # In one piece, the system backs it by large pages.
             whole = new_bytes(source_count * (self.window_bytes + SLACK))
             self._spare = np.array_split(whole, source_count)
@@ -104,9 +111,16 @@ class Reader:
         """Whether the budget has room for so many bytes more."""
         return self._held_bytes + size_bytes <= WINDOWS_BUDGET_BYTES
 
+    def hold(self, size_bytes: int) -> None:
+        """A window of so many bytes is requested."""
+        self._held_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Nobody looks at that window any more."""
+        self._held_bytes -= size_bytes
+
     def lend(self, size_bytes: int, usual_bytes: int) -> Bytes:
         """Memory for a window of `size_bytes`, where windows have `usual_bytes`."""
-        self._held_bytes += size_bytes
         for number in reversed(range(len(self._spare))):
             if size_bytes + SLACK <= len(self._spare[number]):
                 return self._spare.pop(number)
@@ -114,11 +128,10 @@ class Reader:
             self._spare.pop()  # else memory that nobody can use would add up
         return new_bytes(usual_bytes)
 
-    def take_back(self, window: Window, *, is_usable: bool = True) -> None:
-        """Nobody looks at the window any more; `is_usable` if nobody writes to its memory either."""
-        self._held_bytes -= window.size_bytes
-        if is_usable and len(window.memory) <= 2 * (self.window_bytes + SLACK):
-            self._spare.append(window.memory)
+    def take_back(self, memory: Bytes) -> None:
+        """Use what was lent again."""
+        if len(memory) <= 2 * (self.window_bytes + SLACK):
+            self._spare.append(memory)
 
     def has_kept_waiting(self, source: Windows) -> None:
         """The merge waits for a window of this source: let more of it be ahead."""
@@ -172,13 +185,14 @@ class Windows:
         request = self._ahead.popleft()
         if request.span is not self._current:
             raise RuntimeError(f"the next window of {request.span.part.key} is not of the SST that is read")
-        if request.future is not None:
-            if not request.future.done():
+        memory = request.memory
+        if isinstance(memory, Future):
+            if not memory.done():
                 self._reader.has_kept_waiting(self)
             self.request_ahead()
-            request.future.result()
-        self._taken = request.window
-        return request.window
+            memory = memory.result()
+        self._taken = Window(memory, request.start, request.size_bytes, request.end_block)
+        return self._taken
 
     def open_ahead(self) -> None:
         """Begin to find out which blocks the first SST has."""
@@ -203,18 +217,21 @@ class Windows:
         if has_one and not self._reader.has_room(size):
             return False
         self._check_size(span, start, size)
-        usual = max(size, min(self._reader.window_bytes, int(span.offsets[-1]) - start))
-        window = Window(self._reader.lend(size, usual), start, size, end)
+        self._reader.hold(size)
         self._next_block = end
-        self._ahead.append(_Request(span, window, self._read(span, window)))
+        self._ahead.append(_Request(span, start, size, end, self._read(span, start, size)))
         return True
 
-    def _read(self, span: Span, window: Window) -> Future[None] | None:
-        store, key, target = self._reader.store, span.part.key, window.memory.data[: window.size_bytes]
-        if self._reader.threads is not None:
-            return self._reader.threads.submit(store.get_range_into, key, window.start, target)
-        store.get_range_into(key, window.start, target)
-        return None
+    def _read(self, span: Span, start: int, size: int) -> Future[Bytes] | Bytes:
+        reader = self._reader
+        if reader.threads is not None:
+            return reader.threads.submit(_answer, reader.store, span.part, start, size)
+        if not reader.lends:
+            return _answer(reader.store, span.part, start, size)
+        usual = max(size, min(reader.window_bytes, int(span.offsets[-1]) - start))
+        memory = reader.lend(size, usual)
+        reader.store.get_range_into(span.part.key, start, memory.data[:size])
+        return memory
 
     def _plan(self) -> bool:
         """Find the next block to request; false when there is none, or none is known yet."""
@@ -260,9 +277,22 @@ class Windows:
         """The merge is done with the window that it took."""
         taken, self._taken = self._taken, None
         if taken is not None:
-            self._reader.take_back(taken)
+            self._reader.give_back(taken.size_bytes)
+            if self._reader.lends:
+                self._reader.take_back(taken.memory)
 
     def _give_up(self, request: _Request) -> None:
-        future = request.future
-        has_ended = future is None or future.cancel() or future.done()
-        self._reader.take_back(request.window, is_usable=has_ended)
+        self._reader.give_back(request.size_bytes)
+        if isinstance(request.memory, Future):
+            request.memory.cancel()
+        elif self._reader.lends:
+            self._reader.take_back(request.memory)
+
+
+def _answer(store: ObjectStore, part: SourceSst, start: int, size: int) -> Bytes:
+    """These bytes, and so many behind them as compiled code may read."""
+    if start + size + SLACK <= part.sst.info.index_offset + part.sst.info.index_len:
+        return np.frombuffer(store.get_buffer(part.key, start, size + SLACK), np.uint8)
+    memory = new_bytes(size)
+    store.get_range_into(part.key, start, memory.data[:size])
+    return memory
