@@ -19,6 +19,7 @@ REQUESTS = (
     "get_with_meta",
     "get_range",
     "get_range_into",
+    "get_buffer",
     "head",
     "list",
     "stream",
