@@ -164,6 +164,47 @@ def test_values_are_checked(values: dict[str, Any], says: str, chart: Chart) -> 
     assert all(says in text for text in found)
 
 
+OWN_NAMES = {
+    *("global", "serviceAccount.annotations", "podAnnotations", "nodeSelector", "worker.sparkConf"),
+    *("affinity.podAntiAffinity", "coordinator.resources.requests", "coordinator.resources.limits"),
+    *("worker.resources.requests", "worker.resources.limits"),
+}
+"""Where keys are the user's, or Kubernetes' own all the way down."""
+
+
+def places(values: Any, before: str = "") -> Iterable[tuple[str, dict[str, Any]]]:
+    """All maps in values, by their paths."""
+    if isinstance(values, dict):
+        yield before, values
+        if before not in OWN_NAMES:
+            for name, inner in values.items():
+                yield from places(inner, f"{before}.{name}".lstrip("."))
+    elif isinstance(values, list):
+        for inner in values:
+            yield from places(inner, f"{before}.0")
+
+
+def test_a_name_that_nobody_knows_is_refused_wherever_it_stands(chart: Chart) -> None:
+    values = merged(chart.values, EVERYTHING)
+    checked = {path for path, _ in places(values)} - OWN_NAMES
+    assert {"", "image", "imagePullSecrets.0", "env.0", "envFrom.0", "tolerations.0", "affinity"} <= checked
+    for path, found in places(values):
+        if path not in OWN_NAMES:
+            found["replicaz"] = {}
+            assert problems(values) != [], path
+            del found["replicaz"]
+    assert problems(values) == []
+
+
+@pytest.mark.parametrize("amount", ["1", 1, 0.5, "500m", "2Gi"])
+def test_amounts_of_resources(amount: object, chart: Chart) -> None:
+    asked = DATASETS | {"worker": {"resources": {"requests": {"cpu": amount}}}}
+    assert problems(merged(chart.values, asked)) == []
+    for wrong in ("2 GB", {}, [amount], None):
+        asked = DATASETS | {"worker": {"resources": {"requests": {"memory": wrong}}}}
+        assert problems(merged(chart.values, asked)) != []
+
+
 def test_it_is_of_this_version(chart: Chart) -> None:
     assert chart.about["appVersion"] == __version__
 
