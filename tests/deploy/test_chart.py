@@ -198,11 +198,16 @@ def test_a_name_that_nobody_knows_is_refused_wherever_it_stands(chart: Chart) ->
 
 @pytest.mark.parametrize("amount", ["1", 1, 0.5, "500m", "2Gi"])
 def test_amounts_of_resources(amount: object, chart: Chart) -> None:
-    asked = DATASETS | {"worker": {"resources": {"requests": {"cpu": amount}}}}
-    assert problems(merged(chart.values, asked)) == []
-    for wrong in ("2 GB", {}, [amount], None):
-        asked = DATASETS | {"worker": {"resources": {"requests": {"memory": wrong}}}}
-        assert problems(merged(chart.values, asked)) != []
+    assert problems(requesting(chart, amount)) == []
+
+
+@pytest.mark.parametrize("amount", ["2 GB", "much", {}, [1], True])
+def test_what_is_no_amount(amount: object, chart: Chart) -> None:
+    assert problems(requesting(chart, amount)) != []
+
+
+def requesting(chart: Chart, amount: object) -> Any:
+    return merged(chart.values, DATASETS | {"worker": {"resources": {"requests": {"cpu": amount}}}})
 
 
 def test_it_is_of_this_version(chart: Chart) -> None:

@@ -258,6 +258,11 @@ def test_what_cannot_be_protected_is_not_served(database: str, sets: list[str], 
     assert TOKEN not in result.stderr
 
 
+def test_a_port_that_is_none_is_called_by_the_option_that_was_given(database: str) -> None:
+    result = invoke("web", "--port", "99999", database)
+    assert (result.exit_code, "(from --port)" in result.stderr) == (2, True), result.stderr
+
+
 def test_nothing_to_show_is_refused() -> None:
     result = invoke("web")
     assert (result.exit_code, "--fleet" in result.stderr) == (2, True)

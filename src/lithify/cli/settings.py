@@ -28,6 +28,7 @@ SINGLE = {
     "log_format": ("--log-format", "log.format"),
     "metrics_port": ("--metrics-port", "metrics.port"),
     "web_port": ("--web-port", "web.port"),
+    "port": ("--port", "web.port"),
 }
 """Options with one value: parameter of the command, option, setting."""
 TABLES = {

@@ -52,7 +52,7 @@ def web(
             sets,
             given,
             log_level="info",
-            web_port=port,
+            port=port,
             log_format=log_format,
             store_option=store_option,
         )
