@@ -33,13 +33,15 @@ from benchmarks.logs_data import DEAD, PARTITION
 from lithify.clock import SystemClock
 from lithify.compaction.model import Compaction, Ledger
 from lithify.datasets.kafka.bites import decoded
+from lithify.datasets.kafka.cleaning import Cleaned, Cleaner
 from lithify.datasets.kafka.dataset import LogDataset
-from lithify.datasets.kafka.layouts.segments import pieces, read_folder
-from lithify.datasets.kafka.record_batches import RecordBatches, filtered
-from lithify.datasets.kafka.retention import NO_BOUND, NO_OFFSETS, Offsets, Rules, empty_to_retain, retention
+from lithify.datasets.kafka.kernel.retaining import Offsets
+from lithify.datasets.kafka.layouts.reading import streamed
+from lithify.datasets.kafka.layouts.segments import read_folder
+from lithify.datasets.kafka.record_batches import RecordBatches
+from lithify.datasets.kafka.retention import NO_BOUND, NO_OFFSETS, Rules
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Step
-from lithify.datasets.kafka.transactions import fates
 from lithify.ids import RandomIds
 from lithify.store.urls import open_store
 
@@ -50,30 +52,29 @@ def _decoded(folder: Path) -> Iterator[RecordBatches]:
     store, root = open_store(str(folder / PARTITION))
     after = -1
     for segment in read_folder(store, root).segments:
-        for found, _ in decoded(pieces(store, segment), after=after):
+        for found, _ in decoded(streamed(store, segment), after=after):
             after = int(found.batches["last_offset"][-1])
             yield found
 
 
-def _kept(found: RecordBatches, dead: Offsets) -> memoryview:
+def _cleaned(folder: Path, dead: Offsets) -> Iterator[Cleaned]:
+    store, root = open_store(str(folder / PARTITION))
     rules = Rules(NOW_MS, DAY_MS, keep_unkeyed=False, bound=NO_BOUND)
-    what, _ = fates(found.batches, ())
-    first, last = int(found.batches["base_offset"][0]), int(found.batches["last_offset"][-1])
-    here = dead[np.searchsorted(dead, first) : np.searchsorted(dead, last, side="right")]
-    empty = empty_to_retain(found.batches, {}, NO_BOUND)
-    return filtered(found, retention(found, what, rules, empty, here, NO_OFFSETS))
+    cleaner = Cleaner(rules, dead, NO_OFFSETS)
+    for segment in read_folder(store, root).segments:
+        yield from cleaner.cleaned(streamed(store, segment))
 
 
 def rewrite(folder: Path) -> dict[str, Any]:
     """Filter all that is dead out."""
     dead = np.fromfile(folder / DEAD, "<i8").astype(np.int64)
     crc = 0
-    for found in _decoded(folder):
-        crc = zlib.crc32(_kept(found, dead), crc)
+    for found in _cleaned(folder, dead):
+        crc = zlib.crc32(found.kept, crc)
     watch, records, written = Stopwatch(), 0, 0  # all is in the page cache, and what is compiled is loaded
-    for found in _decoded(folder):
-        records += len(found.records)
-        written += len(_kept(found, dead))
+    for found in _cleaned(folder, dead):
+        records += int(found.tally.sum())
+        written += len(found.kept)
     cost = watch.read()
     return {"records": records, "wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "bytes": written, "crc": crc}
 
@@ -93,12 +94,11 @@ def decode_aiokafka(folder: Path) -> dict[str, Any]:
     segments = read_folder(store, root).segments
     watch, records = Stopwatch(), 0
     for segment in segments:
-        for _, data in pieces(store, segment):
-            batches = MemoryRecords(data)
-            while batches.has_next():
-                batch = batches.next_batch()
-                assert batch.validate_crc()
-                records += sum(1 for _ in batch)
+        batches = MemoryRecords(store.get(segment.key))
+        while batches.has_next():
+            batch = batches.next_batch()
+            assert batch.validate_crc()
+            records += sum(1 for _ in batch)
     return {"records": records, "cpu_s": watch.read().cpu_s}
 
 

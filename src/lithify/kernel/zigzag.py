@@ -47,6 +47,11 @@ def _read(position: int, end: int, max_bytes: int) -> tuple[int, int]:
     byte = load_u8(position)
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
+    if position + 1 < end:
+        second = load_u8(position + 1)
+        if second < 0x80:
+            number = (byte & 0x7F) | (second << 7)
+            return (number >> 1) ^ -(number & 1), position + 2
     return _read_long(position, end, max_bytes)
 
 

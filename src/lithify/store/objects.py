@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
+_LOCAL_SCHEMES = ("file:", "memory:")
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
@@ -168,3 +170,8 @@ def folder_of(prefix: str, objects: Iterable[ObjectMeta]) -> Folder:
         else:
             direct.append(meta)
     return Folder(tuple(folders), tuple(direct))
+
+
+def is_local(store: ObjectStore) -> bool:
+    """Whether the store answers without waiting for a network."""
+    return store.url.startswith(_LOCAL_SCHEMES)

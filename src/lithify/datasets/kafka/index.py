@@ -25,9 +25,9 @@ import numpy as np
 
 from lithify.datasets.kafka.kernel.keys import ENTRY, TOMBSTONE, hash_keys
 from lithify.datasets.kafka.kernel.layout import CONTROL, Records
+from lithify.datasets.kafka.kernel.retaining import Offsets
 from lithify.datasets.kafka.kernel.rewrite import Flags
 from lithify.datasets.kafka.record_batches import RecordBatches
-from lithify.datasets.kafka.retention import Offsets
 from lithify.datasets.kafka.transactions import Fates
 
 Run = Records

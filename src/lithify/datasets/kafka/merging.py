@@ -33,12 +33,13 @@ from lithify.datasets.kafka.kernel.layout import (
     MAX_OFFSET_DELTA,
     TRANSACTIONAL,
 )
+from lithify.datasets.kafka.kernel.retaining import Reason, Reasons
 from lithify.datasets.kafka.kernel.rewrite import Flags
 from lithify.datasets.kafka.layouts.contract import Chunk
 from lithify.datasets.kafka.layouts.objects import ReadObject, joined, object_name, read_pieces
 from lithify.datasets.kafka.manifest import Action, Manifest, Planned
 from lithify.datasets.kafka.record_batches import RecordBatches, between, decode, merged, rebased
-from lithify.datasets.kafka.retention import Rules, dropped, retention
+from lithify.datasets.kafka.retention import Rules, dropped, reasons
 from lithify.datasets.kafka.tasks import (
     GroupPlan,
     Movements,
@@ -107,14 +108,13 @@ def _merge(task: MergeTask, own: ObjectStore, movements: Movements) -> TaskResul
             raise CorruptObject(name, f"{len(objects)} objects have {len(found.batches)} batches")
         after = int(found.batches["last_offset"][-1])
         what, passed = fates(found.batches, plan.aborted, passed)
-        nothing = np.zeros(len(found.batches), np.bool_)
-        stays = retention(found, what, rewrite.rules, nothing, dead, pinned)
-        keep = _with_markers(found, stays.keep, rewrite.rules)
+        why = _with_markers(found, reasons(found, what, rewrite.rules, dead, pinned), rewrite.rules)
+        keep = why == Reason.STAYS
         rows.update(rows_in=len(found.records), rows_out=int(keep.sum()))
-        rows.update(dropped(found, what, keep, dead))
+        rows.update(dropped(np.bincount(why, minlength=len(Reason))))
         for group in cut(found, keep, task.target_bytes):
             parts = objects[group.first : group.last]
-            batch = _as_one(found, keep, group, stays.new_horizon_ms)
+            batch = _as_one(found, keep, group, rewrite.rules.new_horizon_ms)
             action = Action.DELETE if batch is not None and not batch else Action.PUT
             if batch is None:
                 action = Action.STAY
@@ -178,14 +178,15 @@ def _needs_rewriting(part: RecordBatches, attributes: int) -> bool:
     return bool(attributes & TRANSACTIONAL) or (has_tombstone and not attributes & DELETE_HORIZON)
 
 
-def _with_markers(found: RecordBatches, keep: Flags, rules: Rules) -> Flags:
-    """What is kept, markers decided on as the second step above says."""
+def _with_markers(found: RecordBatches, why: Reasons, rules: Rules) -> Reasons:
+    """Why records go, markers decided on as the second step above says."""
     batches = found.batches
     is_control = batches["attributes"] & CONTROL != 0
     decides = np.isin(batches["marker"], (ABORT, COMMIT))
     goes = decides & (batches["last_offset"] < min(rules.markers_below, rules.bound))
+    of_markers = np.where(goes, Reason.MARKER, Reason.STAYS)
     at = found.records["batch"]
-    return np.asarray(np.where(is_control[at], ~goes[at], keep), np.bool_)
+    return np.where(is_control[at], of_markers[at], why).astype(np.uint8)
 
 
 def _kept(found: RecordBatches, keep: Flags) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lithify.datasets.kafka.codecs import BadCompression, Codec, Codecs
-from lithify.datasets.kafka.kernel.headers import scan, seal_batch
+from lithify.datasets.kafka.kernel.headers import scan
 from lithify.datasets.kafka.kernel.layout import (
     BASE_OFFSET_BYTES,
     BATCH,
@@ -39,7 +39,6 @@ from lithify.datasets.kafka.kernel.layout import (
     HEADER_BYTES,
     MAGIC_AT,
     MAX_OFFSET_DELTA,
-    MAX_RECORD_OVERHEAD_BYTES,
     MIN_RECORD_BYTES,
     NO_TIMESTAMP,
     OUTPUT,
@@ -49,12 +48,18 @@ from lithify.datasets.kafka.kernel.layout import (
     Status,
 )
 from lithify.datasets.kafka.kernel.records import parse
-from lithify.datasets.kafka.kernel.rewrite import Flags, merge, rewrite
+from lithify.datasets.kafka.kernel.retaining import (
+    EMPTY_MARKER,
+    NO_BOUND,
+    NO_OFFSETS,
+    RETAIN_EMPTY,
+    pass_along,
+)
+from lithify.datasets.kafka.kernel.rewrite import Flags, merge
+from lithify.datasets.kafka.rewriting import Rewriter, pack, room
 from lithify.errors import CorruptObject, Unsupported
 from lithify.kernel.buffers import Bytes, new_bytes
 
-_BATCH_ROOM_BYTES = 256
-"""For the header of a batch and what a codec adds to few bytes."""
 _UNKNOWN = (Status.UNKNOWN_ATTRIBUTES, Status.UNKNOWN_CODEC, Status.UNKNOWN_RECORD_ATTRIBUTES)
 
 
@@ -112,15 +117,27 @@ def decode(data: bytes | memoryview, name: str, *, after: int = -1) -> RecordBat
 
     Raises `CorruptObject` and `Unsupported`.
     """
-    source, batches = np.frombuffer(data, np.uint8), headers(data, name, after=after)
-    memory = _with_unpacked(source, batches, name)
-    for batch in batches[batches["count"] * MIN_RECORD_BYTES > batches["payload_len"]][:1]:
-        raise _refused_batch(name, Status.BAD_COUNT, batch)
+    memory, batches = opened(data, name, after=after)
     records = np.empty(int(batches["count"].sum()), RECORD)
     status, at = parse(memory.ctypes.data, batches, records)
     if status != Status.OK:
         raise _refused_batch(name, Status(status), batches[at])
-    return RecordBatches(name, memory, len(source), batches, records)
+    return RecordBatches(name, memory, len(data), batches, records)
+
+
+def opened(
+    data: bytes | memoryview, name: str, *, after: int = -1, has_slack: bool = False
+) -> tuple[Bytes, Records]:
+    """Memory with the batches' records, unpacked, and their headers (`BATCH`), checked: what `decode` does
+    before it reads records. With slack behind the data, it may be the data's own memory.
+
+    Raises `CorruptObject` and `Unsupported`.
+    """
+    source, batches = np.frombuffer(data, np.uint8), headers(data, name, after=after)
+    memory = _with_unpacked(source, batches, name, has_slack=has_slack)
+    for batch in batches[batches["count"] * MIN_RECORD_BYTES > batches["payload_len"]][:1]:
+        raise _refused_batch(name, Status.BAD_COUNT, batch)
+    return memory, batches
 
 
 def headers(data: bytes | memoryview, name: str, *, after: int = -1) -> Records:
@@ -144,53 +161,36 @@ def rebased(batch: bytes | memoryview, base_offset: int) -> bytes:
 
 def filtered(source: RecordBatches, retention: Retention) -> memoryview:
     """What the retention keeps, as the bytes of an object; empty when nothing is left."""
-    target = new_bytes(source.size + _room(source))
-    outputs = np.zeros(1, OUTPUT)
-    output = outputs[0]
-    output["buffer"] = target.ctypes.data
-    codecs: Codecs | None = None
-    while True:
-        status = rewrite(
-            source.memory.ctypes.data,
-            source.batches,
-            source.records,
-            retention.keep,
-            retention.retain_empty,
-            retention.empty_marker,
-            retention.new_horizon_ms,
-            outputs,
-        )
-        if status == Status.OK:
-            return target[: output["position"]].data
-        codecs = codecs or Codecs()
-        codec = Codec(int(source.batches[output["batch"] - 1]["attributes"]) & CODEC_MASK)
-        _pack(target, output, codec, codecs)
+    verdicts = np.where(retention.retain_empty, RETAIN_EMPTY, 0).astype(np.uint8)
+    verdicts[retention.empty_marker] |= EMPTY_MARKER
+    dead = source.records["offset"][~retention.keep]
+    way = pass_along(dead, NO_OFFSETS, bound=NO_BOUND, new_horizon_ms=retention.new_horizon_ms)
+    return Rewriter().write(source.memory, source.batches, verdicts, way).kept
 
 
 def merged(source: RecordBatches, keep: Flags, codec: Codec, new_horizon_ms: int) -> memoryview:
     """The records kept, as one batch; empty when there are none. If tombstones are among them, the delete
     horizon is the latest they had, or `new_horizon_ms` if one had none."""
-    batches, records = source.batches, source.records
-    if not keep.any():
+    batches, records = source.batches, source.records[keep]
+    if not len(records):
         return memoryview(b"")
     first, last = int(batches[0]["base_offset"]), int(batches[-1]["last_offset"])
     if last - first > MAX_OFFSET_DELTA:
         raise ValueError(f"offsets {first} to {last} are more than a batch can count")
-    if (batches["attributes"][records["batch"][keep]] & CONTROL).any():
+    if (batches["attributes"][records["batch"]] & CONTROL).any():
         raise ValueError("markers cannot be merged")
     batch = np.zeros(1, BATCH)
     batch["base_offset"], batch["last_offset"] = first, last
     batch["leader_epoch"] = batches[-1]["leader_epoch"]
     batch["attributes"] = codec
     batch["producer_id"] = batch["producer_epoch"] = batch["base_sequence"] = -1
-    batch["count"] = len(records)
-    target = new_bytes(_room(source))
+    target = new_bytes(room(batches, len(source.records)))
     horizon_ms = _horizon(source, keep, new_horizon_ms)
     address = target.ctypes.data
-    _, end = merge(source.memory.ctypes.data, records, keep, batch, horizon_ms, address)
+    end = merge(source.memory.ctypes.data, records, batch, horizon_ms, address)
     output = np.zeros(1, OUTPUT)[0]
     output["position"] = end - address
-    _pack(target, output, codec, Codecs())
+    pack(target, output, codec, Codecs())
     return target[: output["position"]].data
 
 
@@ -204,13 +204,6 @@ def between(source: RecordBatches, first: int, last: int) -> RecordBatches:
     return RecordBatches(source.name, source.memory, source.size, batches, records)
 
 
-def _room(source: RecordBatches) -> int:
-    """The most bytes that its batches can have when they are written again, whatever of them is kept: deltas
-    may grow, and what is compressed may be larger than before."""
-    payload_bytes = int(source.batches["payload_len"].sum()) + MAX_RECORD_OVERHEAD_BYTES * len(source.records)
-    return payload_bytes + payload_bytes // 6 + _BATCH_ROOM_BYTES * len(source.batches)
-
-
 def _horizon(source: RecordBatches, keep: Flags, new_horizon_ms: int) -> int:
     """The delete horizon of a batch with these records."""
     batches = source.batches[source.records["batch"][keep & (source.records["value_len"] < 0)]]
@@ -220,20 +213,12 @@ def _horizon(source: RecordBatches, keep: Flags, new_horizon_ms: int) -> int:
     return int(np.where(has_horizon, batches["base_timestamp"], new_horizon_ms).max())
 
 
-def _pack(target: Bytes, output: Records, codec: Codec, codecs: Codecs) -> None:
-    """Compress and seal the batch that was written last."""
-    start = int(output["batch_start"])
-    payload = start + HEADER_BYTES
-    packed = codecs.pack(codec, target[payload : output["position"]].data)
-    end = payload + len(packed)
-    target[payload:end] = np.frombuffer(packed, np.uint8)
-    seal_batch(target.ctypes.data + start, end - start)
-    output["position"] = end
-
-
-def _with_unpacked(source: npt.NDArray[np.uint8], batches: Records, name: str) -> Bytes:
-    """Memory that holds the object and, behind it, what its compressed batches unpack to."""
+def _with_unpacked(source: Bytes, batches: Records, name: str, *, has_slack: bool) -> Bytes:
+    """Memory that holds the object and, behind it, what its compressed batches unpack to: the object's own if
+    there are none, and slack behind it."""
     unpacked = list(_unpacked(source, batches, name))
+    if has_slack and not unpacked:
+        return source
     memory = new_bytes(len(source) + sum(len(content) for _, content in unpacked))
     memory[: len(source)] = source
     position = len(source)

@@ -15,6 +15,8 @@
 Two passes at least lie between a tombstone and its end: the first one that keeps it sets the delete horizon.
 *Pinned* is a tombstone that still deletes something: what is older of its key lies in an object that is not
 rewritten, or is removed by this very pass, whose publication may be interrupted.
+
+What holds for a whole batch is decided here, on records one by one in compiled code (`kernel/retaining.py`).
 """
 
 from __future__ import annotations
@@ -23,17 +25,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from lithify.datasets.kafka.kernel.layout import CONTROL, DELETE_HORIZON, NO_PRODUCER, Records
+from lithify.datasets.kafka.kernel.retaining import (
+    ABORTED,
+    CONTROL_BATCH,
+    EMPTY_MARKER,
+    HORIZON_CAME,
+    MARKER_GOES,
+    RETAIN_EMPTY,
+    Offsets,
+    Reason,
+    Reasons,
+    Tally,
+    Verdicts,
+    give_reasons,
+    pass_along,
+)
+from lithify.datasets.kafka.kernel.retaining import NO_BOUND as NO_BOUND
+from lithify.datasets.kafka.kernel.retaining import NO_OFFSETS as NO_OFFSETS
 from lithify.datasets.kafka.kernel.rewrite import Flags
 from lithify.datasets.kafka.record_batches import RecordBatches, Retention
 from lithify.datasets.kafka.transactions import Fates
 
-Offsets = npt.NDArray[np.int64]
-"""Offsets in ascending order."""
-NO_OFFSETS: Offsets = np.empty(0, np.int64)
-NO_BOUND = (1 << 63) - 1
+_REASONS = {
+    Reason.ABORTED: "aborted",
+    Reason.SUPERSEDED: "superseded",
+    Reason.MARKER: "markers",
+    Reason.WITHOUT_KEY: "without_key",
+    Reason.TOMBSTONE: "tombstones",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +72,23 @@ class Rules:
     """Tombstones from here on stay: some copy may still have what they delete."""
     markers_below: int = NO_BOUND
     """Markers from here on stay: some copy may still have what they decide."""
+
+    @property
+    def new_horizon_ms(self) -> int:
+        """What a delete horizon is set to, in milliseconds since 1970."""
+        return self.now_ms + self.delete_retention_ms
+
+    def way(self, batches: Records, dead: Offsets, pinned: Offsets) -> Records:
+        """The rules for compiled code, at the first of these batches (`PASS`)."""
+        return pass_along(
+            dead,
+            pinned,
+            first=int(batches["base_offset"][0]) if len(batches) else 0,
+            keep_unkeyed=self.keep_unkeyed,
+            bound=self.bound,
+            tombstones_below=self.tombstones_below,
+            new_horizon_ms=self.new_horizon_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +110,39 @@ def retention(
     pinned: Offsets,
 ) -> Retention:
     """What stays of these batches; `dead` and `pinned` are offsets of records, of any part of the log."""
-    records, batches = source.records, source.batches
-    offsets, at = records["offset"], records["batch"]
-    is_control = _have(batches, CONTROL)
-    has_horizon = _have(batches, DELETE_HORIZON)
-    horizon_came = has_horizon & (batches["base_timestamp"] <= rules.now_ms)
-    marker_goes = fates.empty_marker & horizon_came & (batches["last_offset"] < rules.markers_below)
-    tombstone_goes = (records["value_len"] < 0) & horizon_came[at] & (offsets < rules.tombstones_below)
-    tombstone_goes &= ~_among(offsets, pinned)
-    goes = fates.aborted[at] | _among(offsets, dead) | tombstone_goes
-    if not rules.keep_unkeyed:
-        goes |= records["key_len"] < 0
-    keep = np.where(is_control[at], ~marker_goes[at], ~goes | (offsets >= rules.bound))
-    return Retention(keep, retain_empty, fates.empty_marker, rules.now_ms + rules.delete_retention_ms)
+    keep = reasons(source, fates, rules, dead, pinned) == Reason.STAYS
+    return Retention(keep, retain_empty, fates.empty_marker, rules.new_horizon_ms)
 
 
-def dropped(source: RecordBatches, fates: Fates, keep: Flags, dead: Offsets) -> dict[str, int]:
-    """How many records do not stay, by reason."""
-    records, goes = source.records, ~keep
-    at = records["batch"]
-    found = {}
-    for reason, holds in (
-        ("aborted", fates.aborted[at]),
-        ("superseded", _among(records["offset"], dead)),
-        ("markers", _have(source.batches, CONTROL)[at]),
-        ("without_key", records["key_len"] < 0),
-        ("tombstones", records["value_len"] < 0),
-    ):
-        found[reason] = int((goes & holds).sum())
-        goes &= ~holds
+def reasons(source: RecordBatches, fates: Fates, rules: Rules, dead: Offsets, pinned: Offsets) -> Reasons:
+    """Why each record goes (`Reason`)."""
+    found = np.empty(len(source.records), np.uint8)
+    what = verdicts(source.batches, fates, rules, np.zeros(len(source.batches), np.bool_))
+    way = rules.way(source.batches, dead, pinned)
+    give_reasons(source.records, what, way, found)
     return found
+
+
+def verdicts(batches: Records, fates: Fates, rules: Rules, retain_empty: Flags) -> Verdicts:
+    """What holds for all records of each batch."""
+    horizon_came = _have(batches, DELETE_HORIZON) & (batches["base_timestamp"] <= rules.now_ms)
+    marker_goes = fates.empty_marker & horizon_came & (batches["last_offset"] < rules.markers_below)
+    found = np.zeros(len(batches), np.uint8)
+    for holds, bit in (
+        (fates.aborted, ABORTED),
+        (_have(batches, CONTROL), CONTROL_BATCH),
+        (marker_goes, MARKER_GOES),
+        (horizon_came, HORIZON_CAME),
+        (retain_empty, RETAIN_EMPTY),
+        (fates.empty_marker, EMPTY_MARKER),
+    ):
+        found[holds] |= bit
+    return found
+
+
+def dropped(tally: Tally) -> dict[str, int]:
+    """How many records do not stay, by reason in words."""
+    return {name: int(tally[reason]) for reason, name in _REASONS.items()}
 
 
 def last_records(batches: Records, before: Mapping[int, LastRecord] | None = None) -> dict[int, LastRecord]:
@@ -142,11 +183,3 @@ def active(producers: Mapping[int, LastRecord], now_ms: int, expiration_ms: int)
 
 def _have(batches: Records, attribute: int) -> Flags:
     return np.asarray(batches["attributes"] & attribute != 0, np.bool_)
-
-
-def _among(offsets: Offsets, among: Offsets) -> Flags:
-    """Which offsets are among the others; both ascend."""
-    if not len(among):
-        return np.zeros(len(offsets), np.bool_)
-    places = np.minimum(np.searchsorted(among, offsets), len(among) - 1)
-    return np.asarray(among[places] == offsets, np.bool_)

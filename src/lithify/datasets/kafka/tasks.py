@@ -27,26 +27,23 @@ import numpy as np
 from lithify.clock import SystemClock
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter, Reporting
-from lithify.datasets.kafka.bites import decoded
+from lithify.datasets.kafka.cleaning import Cleaner
 from lithify.datasets.kafka.facts import StoredRun, run_key
 from lithify.datasets.kafka.fenced import get_parts, put_fenced
 from lithify.datasets.kafka.index import match, part, slices
 from lithify.datasets.kafka.kept_indexes import index_of, run_of
 from lithify.datasets.kafka.kernel.layout import Records
+from lithify.datasets.kafka.kernel.retaining import Offsets, Reason
 from lithify.datasets.kafka.layouts.contract import Chunk, Segment
-from lithify.datasets.kafka.layouts.reading import pieces
+from lithify.datasets.kafka.layouts.reading import pieces, streamed
 from lithify.datasets.kafka.layouts.segments import SegmentWriter
-from lithify.datasets.kafka.record_batches import filtered
 from lithify.datasets.kafka.retention import (
     NO_OFFSETS,
     LastRecord,
-    Offsets,
     Rules,
     dropped,
-    empty_to_retain,
-    retention,
 )
-from lithify.datasets.kafka.transactions import AbortedTransaction, Passed, fates
+from lithify.datasets.kafka.transactions import AbortedTransaction, Passed
 from lithify.errors import CorruptObject
 from lithify.ids import RandomIds
 from lithify.jsonvalues import text, whole_number
@@ -361,12 +358,21 @@ def _match(task: MatchTask, own: ObjectStore, movements: Movements) -> TaskResul
 def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskResult:
     source = task.work.source.open()
     plan = GroupPlan.decode(own.get(task.plan), task.plan)
-    passed, after, rows = plan.passed, task.base_offset - 1, Counter[str]()
+    rows = Counter[str]()
     for key in task.companions:
         own.put(join(task.work.target, key.rpartition("/")[2]), source.get(key))
     dead = pinned = NO_OFFSETS
     if task.matched:
         dead, pinned = (matched_offsets(own, task, suffix) for suffix in (".dead", ".pinned"))
+    cleaner = Cleaner(
+        task.rules,
+        dead,
+        pinned,
+        aborted=plan.aborted,
+        passed=plan.passed,
+        producers=plan.producers,
+        after=task.base_offset - 1,
+    )
     writer = SegmentWriter(own, task.work.target, task.base_offset)
     try:
         for segment in task.segments:
@@ -375,16 +381,11 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskR
                     writer.write(data, plan.aborted)
                     movements.moved(len(data), len(data))
                 continue
-            for found, size in decoded(pieces(source, segment), after=after):
-                after = int(found.batches["last_offset"][-1])
-                what, passed = fates(found.batches, plan.aborted, passed)
-                empty = empty_to_retain(found.batches, plan.producers, task.rules.bound)
-                stays = retention(found, what, task.rules, empty, dead, pinned)
-                kept = filtered(found, stays)
-                writer.write(kept, plan.aborted)
-                rows.update(rows_in=len(found.records), rows_out=int(stays.keep.sum()))
-                rows.update(dropped(found, what, stays.keep, dead))
-                movements.moved(size, len(kept))
+            for one in cleaner.cleaned(streamed(source, segment)):
+                writer.write(one.kept, plan.aborted)
+                rows.update(rows_in=int(one.tally.sum()), rows_out=int(one.tally[Reason.STAYS]))
+                rows.update(dropped(one.tally))
+                movements.moved(one.size, len(one.kept))
         written = writer.close()
     finally:
         writer.abort()

@@ -56,7 +56,7 @@ from lithify.datasets.slatedb.kernel.python_rows import (
     set_row,
 )
 from lithify.datasets.slatedb.kernel.spans import Bounds, bounds_of
-from lithify.datasets.slatedb.kernel.windows import Reader, is_local
+from lithify.datasets.slatedb.kernel.windows import Reader
 from lithify.datasets.slatedb.model import Codec, KeyRange, Sst
 from lithify.datasets.slatedb.task import (
     SMALL_BYTES,
@@ -71,7 +71,7 @@ from lithify.errors import CorruptObject, StoreError
 from lithify.ids import Ids, RandomIds
 from lithify.kernel.allocator import keep_freed_memory
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
-from lithify.store.objects import ObjectStore
+from lithify.store.objects import ObjectStore, is_local
 from lithify.store.preloaded import PreloadedStore
 from lithify.store.urls import open_store
 

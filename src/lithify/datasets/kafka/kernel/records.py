@@ -58,47 +58,52 @@ def _skip_headers(position: int, end: int, count: int) -> int:
 
 
 @inlined
-def _parse_record(memory: int, position: int, batch: Record, record: Record) -> tuple[int, int]:
-    """Status, and the address behind the record."""
-    length, position = read_varint(position, memory + batch.payload + batch.payload_len)
-    if position == INVALID or length <= 0 or length > memory + batch.payload + batch.payload_len - position:
-        return _BAD_LENGTH, INVALID
+def read_record(position: int, stop: int) -> tuple[int, int, int, int, int, int, int, int, int, int]:
+    """Read and check the record at the address, of a batch that ends at `stop`: status, address behind it,
+    timestamp delta, offset delta, address of the key's length, key and its length, value and its length,
+    number of headers."""
+    length, position = read_varint(position, stop)
+    if position == INVALID or length <= 0 or length > stop - position:
+        return _BAD_LENGTH, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
     end = position + length
     if load_u8(position) != 0:
-        return _UNKNOWN_RECORD_ATTRIBUTES, INVALID
+        return _UNKNOWN_RECORD_ATTRIBUTES, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
     timestamp_delta, position = read_varlong(position + 1, end)
     offset_delta, position = read_varint(position, end)
     tail = position
     key_len, key = _read_field(position, end)
     if key == INVALID:
-        return _BAD_LENGTH, INVALID
+        return _BAD_LENGTH, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
     value_len, value = _read_field(key + max(key_len, 0), end)
     if value == INVALID:
-        return _BAD_LENGTH, INVALID
+        return _BAD_LENGTH, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
     header_count, position = read_varint(value + max(value_len, 0), end)
     if position == INVALID:
-        return _BAD_LENGTH, INVALID
+        return _BAD_LENGTH, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
     if header_count < 0 or header_count > end - position:
-        return _BAD_HEADERS, INVALID
+        return _BAD_HEADERS, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
     if header_count > 0:
         position = _skip_headers(position, end, header_count)
         if position == INVALID:
-            return _BAD_HEADERS, INVALID
+            return _BAD_HEADERS, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
     if position != end:
-        return _BAD_LENGTH, INVALID
-    if offset_delta < 0 or offset_delta > batch.last_offset - batch.base_offset:
-        return _BAD_RECORD_OFFSET, INVALID
-    record.offset = batch.base_offset + offset_delta
-    appended = batch.attributes & LOG_APPEND_TIME
-    record.timestamp = batch.max_timestamp if appended else batch.base_timestamp + timestamp_delta
-    record.tail = tail - memory
-    record.end = end - memory
-    record.key = key - memory
-    record.key_len = key_len
-    record.value = value - memory
-    record.value_len = value_len
-    record.header_count = header_count
-    return _OK, end
+        return _BAD_LENGTH, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
+    return _OK, end, timestamp_delta, offset_delta, tail, key, key_len, value, value_len, header_count
+
+
+@inlined
+def is_in_order(offset_delta: int, previous_delta: int, last_delta: int) -> bool:
+    """Whether a record's offset is above that of the one before, and in its batch."""
+    return previous_delta < offset_delta <= last_delta
+
+
+@inlined
+def timestamp_of(batch: Record, delta: int) -> int:
+    """A record's timestamp, as a reader sees it."""
+    timestamp: int = batch.base_timestamp + delta
+    if batch.attributes & LOG_APPEND_TIME:
+        timestamp = batch.max_timestamp
+    return timestamp
 
 
 @entry
@@ -109,18 +114,32 @@ def parse(memory: int, batches: Records, records: Records) -> tuple[int, int]:
         batch = batches[at]
         batch.first_record = number
         position = memory + batch.payload
-        previous = batch.base_offset - 1
+        stop = position + batch.payload_len
+        base_offset = batch.base_offset
+        last_delta = batch.last_offset - base_offset
+        previous = -1
         for _ in range(batch.count):
-            record = records[number]
-            status, position = _parse_record(memory, position, batch, record)
+            status, position, time, delta, tail, key, key_len, value, value_len, headers = read_record(
+                position, stop
+            )
             if status != _OK:
                 return status, at
-            if record.offset <= previous:
+            if not is_in_order(delta, previous, last_delta):
                 return _BAD_RECORD_OFFSET, at
-            previous = record.offset
+            previous = delta
+            record = records[number]
+            record.offset = base_offset + delta
+            record.timestamp = timestamp_of(batch, time)
+            record.tail = tail - memory
+            record.end = position - memory
+            record.key = key - memory
+            record.key_len = key_len
+            record.value = value - memory
+            record.value_len = value_len
             record.batch = at
+            record.header_count = headers
             number += 1
-        if position != memory + batch.payload + batch.payload_len:
+        if position != stop:
             return _TRAILING, at
         if batch.attributes & CONTROL and batch.count > 0:
             first = records[batch.first_record]

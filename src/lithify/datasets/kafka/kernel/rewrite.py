@@ -11,9 +11,13 @@
 4. A delete horizon is set when a tombstone or the marker of an empty transaction is kept and the batch has
    none. It is never set anew.
 
+The records of a batch are read, checked and decided on one by one (`records`, `retaining`); what stays of
+them is noted in a scratch that the processor's cache holds, and written from there. A status that is neither
+`OK` nor `PACK` is about the batch before `output.batch`, of which nothing is written.
+
 What has to be compressed is handed to Python, which calls again behind it.
 
-`merge` writes what is kept of several batches as the records of one.
+`merge` writes records of several batches as those of one.
 """
 
 from __future__ import annotations
@@ -32,6 +36,18 @@ from lithify.datasets.kafka.kernel.layout import (
     Records,
     Status,
 )
+from lithify.datasets.kafka.kernel.records import is_in_order, read_record, timestamp_of
+from lithify.datasets.kafka.kernel.retaining import (
+    EMPTY_MARKER,
+    RETAIN_EMPTY,
+    Reason,
+    Tally,
+    Verdicts,
+    is_among,
+    is_usual,
+    offset_at,
+    reason_of,
+)
 from lithify.kernel.cache import called, entry, inlined
 from lithify.kernel.memory import copy_bytes, copy_row, store_u8
 from lithify.kernel.zigzag import varlong_len, write_varlong
@@ -40,6 +56,10 @@ Flags = npt.NDArray[np.bool_]
 
 _OK = int(Status.OK)
 _PACK = int(Status.PACK)
+_TRAILING = int(Status.TRAILING)
+_BAD_RECORD_OFFSET = int(Status.BAD_RECORD_OFFSET)
+_STAYS = int(Reason.STAYS)
+_SUPERSEDED = int(Reason.SUPERSEDED)
 
 
 @inlined
@@ -58,19 +78,6 @@ def _write_record(memory: int, record: Record, base_timestamp: int, base_offset:
 
 
 @called
-def _count_kept(batch: Record, records: Records, keep: Flags) -> tuple[int, bool]:
-    """How many records are kept, and whether a tombstone is among them."""
-    kept = 0
-    has_tombstone = False
-    for number in range(batch.first_record, batch.first_record + batch.count):
-        if keep[number]:
-            kept += 1
-            if records[number].value_len < 0:
-                has_tombstone = True
-    return kept, has_tombstone
-
-
-@called
 def _write_empty(batch: Record, address: int) -> int:
     """Write the bare header; where it ends."""
     attributes = batch.attributes & ~(CODEC_MASK | DELETE_HORIZON)
@@ -80,66 +87,111 @@ def _write_empty(batch: Record, address: int) -> int:
 
 
 @called
-def _write_kept(
-    memory: int, batch: Record, records: Records, keep: Flags, kept: int, horizon_ms: int, address: int
-) -> int:
-    """Write the records kept, uncompressed, with a delete horizon unless it is `NO_TIMESTAMP`; where the
-    batch ends."""
-    base_timestamp = horizon_ms
+def _write_kept(memory: int, batch: Record, kept: Records, count: int, horizon_ms: int, address: int) -> int:
+    """Write the first records of `kept`, uncompressed, with a delete horizon unless it is `NO_TIMESTAMP`;
+    where the batch ends."""
+    base_timestamp = kept[0].timestamp if horizon_ms == NO_TIMESTAMP else horizon_ms
+    base_offset = batch.base_offset
     max_timestamp = NO_TIMESTAMP
-    first = True
     position = address + HEADER_BYTES
-    for number in range(batch.first_record, batch.first_record + batch.count):
-        if not keep[number]:
-            continue
-        record = records[number]
-        if first and horizon_ms == NO_TIMESTAMP:
-            base_timestamp = record.timestamp
-        first = False
+    for number in range(count):
+        record = kept[number]
         max_timestamp = max(max_timestamp, record.timestamp)
-        position = _write_record(memory, record, base_timestamp, batch.base_offset, position)
+        position = _write_record(memory, record, base_timestamp, base_offset, position)
     attributes = batch.attributes & ~DELETE_HORIZON
     if horizon_ms != NO_TIMESTAMP:
         attributes |= DELETE_HORIZON
     if attributes & LOG_APPEND_TIME:
         max_timestamp = batch.max_timestamp
-    write_header(address, batch, attributes, base_timestamp, max_timestamp, kept)
+    write_header(address, batch, attributes, base_timestamp, max_timestamp, count)
     return position
+
+
+@called
+def _read_kept(
+    memory: int,
+    batch: Record,
+    verdict: int,
+    way: Record,
+    kept: Records,
+    tally: Tally,
+) -> tuple[int, int, bool]:
+    """Read the batch's records into `kept`, one that goes under the next: status, how many stay, and whether
+    a tombstone is among them."""
+    position = memory + batch.payload
+    stop = position + batch.payload_len
+    base_offset = batch.base_offset
+    last_delta = batch.last_offset - base_offset
+    previous = -1
+    dead_at, dead_end = way.dead, way.dead_end
+    next_dead = offset_at(dead_at, dead_end)
+    count = 0
+    superseded = 0
+    has_tombstone = False
+    for _ in range(batch.count):
+        status, position, time, delta, tail, _, key_len, _, value_len, _ = read_record(position, stop)
+        if status != _OK:
+            return status, 0, False
+        if not is_in_order(delta, previous, last_delta):
+            return _BAD_RECORD_OFFSET, 0, False
+        previous = delta
+        offset = base_offset + delta
+        record = kept[count]
+        record.offset = offset
+        record.timestamp = timestamp_of(batch, time)
+        record.tail = tail - memory
+        record.end = position - memory
+        is_dead, dead_at, next_dead = is_among(dead_at, dead_end, next_dead, offset)
+        if is_usual(verdict, offset, key_len, value_len, way):
+            superseded += is_dead
+            count += 1 - is_dead
+        else:
+            reason = reason_of(verdict, offset, key_len, value_len, is_dead, way)
+            if reason == _STAYS:
+                count += 1
+                has_tombstone |= value_len < 0
+            else:
+                tally[reason] += 1
+    way.dead = dead_at
+    tally[_STAYS] += count
+    tally[_SUPERSEDED] += superseded
+    return _OK if position == stop else _TRAILING, count, has_tombstone
 
 
 @entry
 def rewrite(
     memory: int,
     batches: Records,
-    records: Records,
-    keep: Flags,
-    retain_empty: Flags,
-    empty_marker: Flags,
-    new_horizon_ms: int,
+    verdicts: Verdicts,
+    ways: Records,
+    kept: Records,
+    tally: Tally,
     outputs: Records,
 ) -> int:
-    """Write what is kept of the batches from `output.batch` on. `PACK`: the records of one of them lie
-    between the header at `batch_start` and `position`, and have to be compressed and sealed."""
-    output = outputs[0]
+    """Write what stays of the batches from `output.batch` on, and count records by reason. `kept` has room
+    for the records of any batch. `PACK`: the records of one of them lie between the header at `batch_start`
+    and `position`, and have to be compressed and sealed."""
+    way, output = ways[0], outputs[0]
     while output.batch < len(batches):
-        batch = batches[output.batch]
-        at = output.batch
+        batch, verdict = batches[output.batch], int(verdicts[output.batch])
         output.batch += 1
         address = output.buffer + output.position
-        kept, has_tombstone = _count_kept(batch, records, keep)
-        if kept == 0:
-            if retain_empty[at]:
+        status, count, has_tombstone = _read_kept(memory, batch, verdict, way, kept, tally)
+        if status != _OK:
+            return status
+        if count == 0:
+            if verdict & RETAIN_EMPTY:
                 output.position = _write_empty(batch, address) - output.buffer
             continue
         horizon_ms = batch.base_timestamp if batch.attributes & DELETE_HORIZON else NO_TIMESTAMP
-        set_horizon = horizon_ms == NO_TIMESTAMP and (has_tombstone or empty_marker[at])
-        if kept == batch.count and not set_horizon:
+        set_horizon = horizon_ms == NO_TIMESTAMP and (has_tombstone or verdict & EMPTY_MARKER)
+        if count == batch.count and not set_horizon:
             copy_bytes(address, memory + batch.position, batch.size)
             output.position += batch.size
             continue
         if set_horizon:
-            horizon_ms = new_horizon_ms
-        end = _write_kept(memory, batch, records, keep, kept, horizon_ms, address)
+            horizon_ms = way.new_horizon_ms
+        end = _write_kept(memory, batch, kept, count, horizon_ms, address)
         output.batch_start = output.position
         output.position = end - output.buffer
         if batch.attributes & CODEC_MASK:
@@ -149,11 +201,6 @@ def rewrite(
 
 
 @entry
-def merge(
-    memory: int, records: Records, keep: Flags, merged: Records, horizon_ms: int, address: int
-) -> tuple[int, int]:
-    """Write the records kept as those of the one batch in `merged`, uncompressed: how many, and where the
-    batch ends."""
-    batch = merged[0]
-    kept, _ = _count_kept(batch, records, keep)
-    return kept, _write_kept(memory, batch, records, keep, kept, horizon_ms, address)
+def merge(memory: int, records: Records, merged: Records, horizon_ms: int, address: int) -> int:
+    """Write the records, at least one, as those of the one batch in `merged`, uncompressed; where it ends."""
+    return _write_kept(memory, merged[0], records, len(records), horizon_ms, address)

@@ -123,7 +123,7 @@ def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
 
 def pieces(
     store: ObjectStore, segment: Segment, *, piece_bytes: int = PIECE_BYTES
-) -> Iterator[tuple[str, bytes]]:
+) -> Iterator[tuple[str, memoryview]]:
     """The segment's batches, several whole ones at a time, each time with a name for errors. What does not
     end with a whole batch is given as it is, for who decodes it to refuse."""
     position = 0
@@ -138,7 +138,7 @@ def pieces(
             wanted = next_bytes
             continue
         name = segment.key if not position else f"{segment.key}, from byte {position}"
-        yield name, data if whole == length else data[:whole]
+        yield name, memoryview(data)[:whole]
         position += whole
 
 

@@ -46,12 +46,6 @@ MAX_READERS = 64
 
 _SUSPICIOUS_BLOCK_BYTES = 64 << 20
 """Before memory is taken for a larger block, the object is asked for its size."""
-_LOCAL_SCHEMES = ("file:", "memory:")
-
-
-def is_local(store: ObjectStore) -> bool:
-    """Whether the store answers without waiting for a network."""
-    return store.url.startswith(_LOCAL_SCHEMES)
 
 
 def window_bytes(source_count: int, *, reads_ahead: bool) -> int:

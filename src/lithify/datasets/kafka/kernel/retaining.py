@@ -1,0 +1,164 @@
+"""Whether a record stays, decided in one place: for a table of records, and while batches are rewritten.
+
+What holds for a whole batch is a *verdict*, bits that Python computes once for each batch. What goes is told
+by its first reason: aborted, superseded, a marker, without a key, a tombstone. `retention.py` has the rules
+in words.
+
+Offsets ascend, and so do those of dead and pinned records: a cursor goes along with each, so nothing is
+searched for. Which records are dead no processor can predict, so who reads many asks of the *usual* ones
+only that, and does not branch on the answer. Cursors are addresses: an array that is handed from function to
+function for each record would be counted each time, which costs more than reading the record.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from lithify.datasets.kafka.kernel.layout import Record, Records
+from lithify.kernel.cache import called, entry, inlined
+from lithify.kernel.memory import load_i64
+
+Offsets = npt.NDArray[np.int64]
+"""Offsets in ascending order."""
+Verdicts = npt.NDArray[np.uint8]
+Reasons = npt.NDArray[np.uint8]
+Tally = npt.NDArray[np.int64]
+
+ABORTED = 1
+CONTROL_BATCH = 2
+MARKER_GOES = 4
+HORIZON_CAME = 8
+RETAIN_EMPTY = 16
+EMPTY_MARKER = 32
+_OF_RECORDS = ABORTED | CONTROL_BATCH | MARKER_GOES | HORIZON_CAME
+
+
+class Reason(IntEnum):
+    """Why a record goes."""
+
+    STAYS = 0
+    ABORTED = 1
+    SUPERSEDED = 2
+    MARKER = 3
+    WITHOUT_KEY = 4
+    TOMBSTONE = 5
+
+
+_NO_OFFSET = (1 << 63) - 1
+_OFFSET_BYTES = 8
+
+PASS = np.dtype(
+    [
+        ("keep_unkeyed", "i8"),
+        ("bound", "i8"),
+        ("tombstones_below", "i8"),
+        ("new_horizon_ms", "i8"),
+        ("dead", "i8"),  # cursors: addresses of offsets
+        ("dead_end", "i8"),
+        ("pinned", "i8"),
+        ("pinned_end", "i8"),
+    ]
+)
+"""The rules of a pass, and how far it is."""
+
+NO_OFFSETS: Offsets = np.empty(0, np.int64)
+NO_BOUND = (1 << 63) - 1
+
+
+def pass_along(
+    dead: Offsets,
+    pinned: Offsets,
+    *,
+    first: int = 0,
+    keep_unkeyed: bool = True,
+    bound: int = NO_BOUND,
+    tombstones_below: int = NO_BOUND,
+    new_horizon_ms: int,
+) -> Records:
+    """A `PASS` over records from the offset `first` on, for as long as the arrays live."""
+    found = np.zeros(1, PASS)
+    found["keep_unkeyed"], found["bound"], found["tombstones_below"] = keep_unkeyed, bound, tombstones_below
+    found["new_horizon_ms"] = new_horizon_ms
+    for name, offsets in (("dead", dead), ("pinned", pinned)):
+        assert offsets.dtype == np.int64, name
+        assert offsets.flags.c_contiguous, name
+        start = offsets.ctypes.data
+        found[name] = start + _OFFSET_BYTES * int(np.searchsorted(offsets, first))
+        found[f"{name}_end"] = start + offsets.nbytes
+    return found
+
+
+_STAYS = int(Reason.STAYS)
+_ABORTED = int(Reason.ABORTED)
+_SUPERSEDED = int(Reason.SUPERSEDED)
+_MARKER = int(Reason.MARKER)
+_WITHOUT_KEY = int(Reason.WITHOUT_KEY)
+_TOMBSTONE = int(Reason.TOMBSTONE)
+
+
+@called
+def _behind(cursor: int, end: int, offset: int) -> int:
+    """The cursor behind all offsets below this one."""
+    while cursor < end and load_i64(cursor) < offset:
+        cursor += _OFFSET_BYTES
+    return cursor
+
+
+@inlined
+def offset_at(cursor: int, end: int) -> int:
+    """The offset at a cursor, or one that no record has."""
+    return load_i64(cursor) if cursor < end else _NO_OFFSET
+
+
+@inlined
+def is_among(cursor: int, end: int, following: int, offset: int) -> tuple[int, int, int]:
+    """Whether the offset is among those from the cursor on (1 or 0), the cursor behind all up to it, and the
+    offset there; `following` is the one at `cursor`."""
+    if following < offset:
+        cursor = _behind(cursor, end, offset)
+        following = offset_at(cursor, end)
+    found = int(following == offset)
+    cursor += _OFFSET_BYTES * found
+    return found, cursor, offset_at(cursor, end)
+
+
+@inlined
+def is_usual(verdict: int, offset: int, key_len: int, value_len: int, way: Record) -> bool:
+    """Whether it only depends on whether the record is dead."""
+    return (verdict & _OF_RECORDS) == 0 and (key_len | value_len) >= 0 and offset < way.bound
+
+
+@called
+def reason_of(verdict: int, offset: int, key_len: int, value_len: int, is_dead: int, way: Record) -> int:
+    """Why a record goes, or `STAYS`."""
+    if verdict & CONTROL_BATCH:
+        return _MARKER if verdict & MARKER_GOES else _STAYS
+    if offset >= way.bound:
+        return _STAYS
+    if verdict & ABORTED:
+        return _ABORTED
+    if is_dead:
+        return _SUPERSEDED
+    if key_len < 0 and not way.keep_unkeyed:
+        return _WITHOUT_KEY
+    if value_len < 0 and verdict & HORIZON_CAME and offset < way.tombstones_below:
+        following = offset_at(way.pinned, way.pinned_end)
+        is_pinned, way.pinned, _ = is_among(way.pinned, way.pinned_end, following, offset)
+        if not is_pinned:
+            return _WITHOUT_KEY if key_len < 0 else _TOMBSTONE
+    return _STAYS
+
+
+@entry
+def give_reasons(records: Records, verdicts: Verdicts, ways: Records, reasons: Reasons) -> None:
+    """Of all records of a table."""
+    way = ways[0]
+    for number in range(len(records)):
+        record = records[number]
+        following = offset_at(way.dead, way.dead_end)
+        is_dead, way.dead, _ = is_among(way.dead, way.dead_end, following, record.offset)
+        verdict = int(verdicts[record.batch])
+        reasons[number] = reason_of(verdict, record.offset, record.key_len, record.value_len, is_dead, way)
