@@ -2,22 +2,23 @@
 
 For each bite of whole batches (`bites.py`):
 
-1. Check headers and checksums, and unpack what is compressed (`record_batches.opened`).
+1. Check headers, and unpack what is compressed (`record_batches.opened`).
 2. Read the markers among them, and tell what transactions mean for each batch (`transactions.fates`).
 3. Read, check and decide on all records, and write those that stay (`rewriting.py`).
 
-Damage is refused with the words of `record_batches.decode`, before what stays of the bite is handed on.
+Checksums are made in the third step too, while the processor has the batch near, so what the first two do may
+be nonsense until then. Whatever is damaged is refused with the words of `record_batches.decode`, of several
+things the first, before anything of the bite is handed on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 
-from lithify.datasets.kafka.bites import BITE_BYTES, Bite, bites
+from lithify.datasets.kafka.bites import bites
 from lithify.datasets.kafka.kernel.layout import CONTROL, RECORD, Records, Status
 from lithify.datasets.kafka.kernel.records import parse
 from lithify.datasets.kafka.kernel.retaining import Offsets, Tally
@@ -25,7 +26,11 @@ from lithify.datasets.kafka.record_batches import decode, opened
 from lithify.datasets.kafka.retention import LastRecord, Rules, empty_to_retain, verdicts
 from lithify.datasets.kafka.rewriting import BadRecords, Rewriter
 from lithify.datasets.kafka.transactions import AbortedTransaction, Passed, fates
+from lithify.errors import CorruptObject, Unsupported
 from lithify.kernel.buffers import Bytes
+
+PASS_BYTES = 4 << 20
+"""Of a bite. Nothing is made for its records, so it may be larger than one that is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,39 +67,39 @@ class Cleaner:
         self._rewriter = Rewriter()
 
     def cleaned(
-        self, pieces: Iterable[tuple[str, bytes | memoryview]], *, bite_bytes: int = BITE_BYTES
+        self, pieces: Iterable[tuple[str, bytes | memoryview]], *, bite_bytes: int = PASS_BYTES
     ) -> Iterator[Cleaned]:
         """What stays of these pieces, which have whole batches.
 
         Raises `CorruptObject` and `Unsupported`.
         """
-        rules, dead, pinned = self._rules, self._dead, self._pinned
-        for bite in bites(pieces, bite_bytes):
-            memory, batches = opened(bite.data, bite.name, after=self._after, has_slack=bite.has_slack)
-            if not _read_markers(memory, batches):
-                self._refuse(bite)
-            what, self._passed = fates(batches, self._aborted, self._passed)
-            verdict = verdicts(batches, what, rules, empty_to_retain(batches, self._producers, rules.bound))
-            way = rules.way(batches, dead, pinned)
+        for name, data in bites(pieces, bite_bytes):
             try:
-                found = self._rewriter.write(memory, batches, verdict, way)
-            except BadRecords:
-                self._refuse(bite)
-            yield Cleaned(found.kept, len(bite.data), found.tally)
-            self._after = int(batches["last_offset"][-1])
+                found, after = self._one(data, name)
+            except (BadRecords, CorruptObject, Unsupported):
+                decode(data, name, after=self._after)
+                raise AssertionError(f"{name}: is refused, and decodes") from None
+            yield found
+            self._after = after
 
-    def _refuse(self, bite: Bite) -> NoReturn:
-        """Say what is wrong, and where: of several things the first."""
-        decode(bite.data, bite.name, after=self._after)
-        raise AssertionError(f"{bite.name}: is refused, and decodes")
+    def _one(self, data: memoryview, name: str) -> tuple[Cleaned, int]:
+        """What stays of a bite, and its last offset."""
+        rules, dead, pinned = self._rules, self._dead, self._pinned
+        memory, batches = opened(data, name, after=self._after)
+        _read_markers(memory, batches)
+        what, self._passed = fates(batches, self._aborted, self._passed)
+        verdict = verdicts(batches, what, rules, empty_to_retain(batches, self._producers, rules.bound))
+        found = self._rewriter.write(memory, batches, verdict, rules.way(batches, dead, pinned))
+        return Cleaned(found.kept, len(data), found.tally), int(batches["last_offset"][-1])
 
 
-def _read_markers(memory: Bytes, batches: Records) -> bool:
-    """What control batches mark; whether they are sound."""
+def _read_markers(memory: Bytes, batches: Records) -> None:
+    """What control batches mark."""
     control = np.flatnonzero(batches["attributes"] & CONTROL)
     if not len(control):
-        return True
+        return
     found = batches[control]
-    status, _ = parse(memory.ctypes.data, found, np.empty(int(found["count"].sum()), RECORD))
+    status, at = parse(memory.ctypes.data, found, np.empty(int(found["count"].sum()), RECORD))
+    if status != Status.OK:
+        raise BadRecords(Status(status), int(control[at]))
     batches["marker"][control] = found["marker"]
-    return status == Status.OK

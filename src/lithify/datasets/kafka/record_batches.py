@@ -117,7 +117,8 @@ def decode(data: bytes | memoryview, name: str, *, after: int = -1) -> RecordBat
 
     Raises `CorruptObject` and `Unsupported`.
     """
-    memory, batches = opened(data, name, after=after)
+    batches = headers(data, name, after=after)
+    memory = _with_unpacked(data, batches, name)
     records = np.empty(int(batches["count"].sum()), RECORD)
     status, at = parse(memory.ctypes.data, batches, records)
     if status != Status.OK:
@@ -125,22 +126,22 @@ def decode(data: bytes | memoryview, name: str, *, after: int = -1) -> RecordBat
     return RecordBatches(name, memory, len(data), batches, records)
 
 
-def opened(
-    data: bytes | memoryview, name: str, *, after: int = -1, has_slack: bool = False
-) -> tuple[Bytes, Records]:
-    """Memory with the batches' records, unpacked, and their headers (`BATCH`), checked: what `decode` does
-    before it reads records. With slack behind the data, it may be the data's own memory.
+def opened(data: memoryview, name: str, *, after: int) -> tuple[Bytes, Records]:
+    """Memory with the batches' records, unpacked, and their headers (`BATCH`): what `decode` does before it
+    reads records. If nothing is compressed it is the data's own memory, and checksums are left to who reads
+    the records.
 
     Raises `CorruptObject` and `Unsupported`.
     """
-    source, batches = np.frombuffer(data, np.uint8), headers(data, name, after=after)
-    memory = _with_unpacked(source, batches, name, has_slack=has_slack)
-    for batch in batches[batches["count"] * MIN_RECORD_BYTES > batches["payload_len"]][:1]:
-        raise _refused_batch(name, Status.BAD_COUNT, batch)
-    return memory, batches
+    batches = headers(data, name, after=after, with_checksum=False)
+    if not (batches["attributes"] & CODEC_MASK).any():
+        _check_counts(batches, name)
+        return np.frombuffer(data, np.uint8), batches
+    batches = headers(data, name, after=after)
+    return _with_unpacked(data, batches, name), batches
 
 
-def headers(data: bytes | memoryview, name: str, *, after: int = -1) -> Records:
+def headers(data: bytes | memoryview, name: str, *, after: int = -1, with_checksum: bool = True) -> Records:
     """The headers of whole batches alone (`BATCH`), checked like their checksums; what a control batch marks
     stays unknown.
 
@@ -148,7 +149,7 @@ def headers(data: bytes | memoryview, name: str, *, after: int = -1) -> Records:
     """
     source = np.frombuffer(data, np.uint8)
     batches = np.empty(len(source) // HEADER_BYTES + 1, BATCH)
-    status, count, position = scan(source.ctypes.data, len(source), after, batches)
+    status, count, position = scan(source.ctypes.data, len(source), after, with_checksum, batches)
     if status != Status.OK:
         raise _refusal(name, Status(status), source, position, batches[count], after)
     return batches[:count].copy()
@@ -187,7 +188,7 @@ def merged(source: RecordBatches, keep: Flags, codec: Codec, new_horizon_ms: int
     target = new_bytes(room(batches, len(source.records)))
     horizon_ms = _horizon(source, keep, new_horizon_ms)
     address = target.ctypes.data
-    end = merge(source.memory.ctypes.data, records, batch, horizon_ms, address)
+    end = merge(source.memory.ctypes.data, len(source.memory), records, batch, horizon_ms, address)
     output = np.zeros(1, OUTPUT)[0]
     output["position"] = end - address
     pack(target, output, codec, Codecs())
@@ -213,12 +214,10 @@ def _horizon(source: RecordBatches, keep: Flags, new_horizon_ms: int) -> int:
     return int(np.where(has_horizon, batches["base_timestamp"], new_horizon_ms).max())
 
 
-def _with_unpacked(source: Bytes, batches: Records, name: str, *, has_slack: bool) -> Bytes:
-    """Memory that holds the object and, behind it, what its compressed batches unpack to: the object's own if
-    there are none, and slack behind it."""
+def _with_unpacked(data: bytes | memoryview, batches: Records, name: str) -> Bytes:
+    """Memory that holds the object and, behind it, what its compressed batches unpack to."""
+    source = np.frombuffer(data, np.uint8)
     unpacked = list(_unpacked(source, batches, name))
-    if has_slack and not unpacked:
-        return source
     memory = new_bytes(len(source) + sum(len(content) for _, content in unpacked))
     memory[: len(source)] = source
     position = len(source)
@@ -227,7 +226,14 @@ def _with_unpacked(source: Bytes, batches: Records, name: str, *, has_slack: boo
         batches[at]["payload_len"] = len(content)
         memory[position : position + len(content)] = np.frombuffer(content, np.uint8)
         position += len(content)
+    _check_counts(batches, name)
     return memory
+
+
+def _check_counts(batches: Records, name: str) -> None:
+    """No memory is taken for more records than there are bytes for."""
+    for batch in batches[batches["count"] * MIN_RECORD_BYTES > batches["payload_len"]][:1]:
+        raise _refused_batch(name, Status.BAD_COUNT, batch)
 
 
 def _unpacked(source: npt.NDArray[np.uint8], batches: Records, name: str) -> Iterator[tuple[int, bytes]]:

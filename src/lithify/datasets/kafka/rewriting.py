@@ -78,7 +78,7 @@ class Rewriter:
         outputs = np.zeros(1, OUTPUT)
         output = outputs[0]
         output["buffer"] = target.ctypes.data
-        places = memory.ctypes.data, batches, verdicts, way, self._scratch, tally, outputs
+        places = memory.ctypes.data, len(memory), batches, verdicts, way, self._scratch, tally, outputs
         while (status := Status(rewrite(*places))) == Status.PACK:
             self._codecs = self._codecs or Codecs()
             codec = Codec(int(batches[output["batch"] - 1]["attributes"]) & CODEC_MASK)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from lithify.datasets.kafka.cleaning import Cleaner
 from lithify.datasets.kafka.codecs import Codec
 from lithify.datasets.kafka.index import index
 from lithify.datasets.kafka.kernel.ready import KERNEL
-from lithify.datasets.kafka.record_batches import Retention, decode, filtered, merged
+from lithify.datasets.kafka.kernel.retaining import Reason
+from lithify.datasets.kafka.record_batches import decode, merged
+from lithify.datasets.kafka.retention import NO_BOUND, NO_OFFSETS, Rules, reasons
 from lithify.datasets.kafka.transactions import fates
 from lithify.kernel.cache import all_is_compiled
 
@@ -24,7 +25,8 @@ def warm_up() -> None:
     source = decode(_BATCH, "warm-up")
     what, _ = fates(source.batches, ())
     index(source, what, 8)
-    keep, none = np.ones(3, np.bool_), np.zeros(1, np.bool_)
-    filtered(source, Retention(keep, none, none, 0))
+    rules = Rules(0, 0, keep_unkeyed=False, bound=NO_BOUND)
+    keep = reasons(source, what, rules, NO_OFFSETS, NO_OFFSETS) == Reason.STAYS
     merged(source, keep, Codec.NONE, 0)
+    list(Cleaner(rules, NO_OFFSETS, NO_OFFSETS).cleaned([(source.name, _BATCH)]))
     all_is_compiled(KERNEL)

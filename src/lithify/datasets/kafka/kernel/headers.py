@@ -3,7 +3,7 @@
 `scan` goes from batch to batch and checks each before the next:
 
 1. There is a whole header of message format 2, and the batch ends inside the object.
-2. The checksum matches.
+2. The checksum matches, unless who reads the records looks at it while they are near.
 3. Attributes and codec are known.
 4. Offsets are not negative, do not overflow, and begin behind those of the batch before; there are no
    more records than offsets.
@@ -83,7 +83,13 @@ def _load_i32_be(address: int) -> int:
 
 
 @inlined
-def _check_bytes(address: int, left: int) -> int:
+def is_sound(address: int, size: int) -> bool:
+    """Whether the checksum of the whole batch at the address matches."""
+    return crc32c(address + ATTRIBUTES_AT, size - ATTRIBUTES_AT) == load_u32_be(address + CHECKSUM_AT)
+
+
+@inlined
+def _check_bytes(address: int, left: int, with_checksum: bool) -> int:
     """Whether a whole and undamaged batch begins at the address."""
     if left < _LEAST_BYTES:
         return _CUT_OFF
@@ -96,8 +102,7 @@ def _check_bytes(address: int, left: int) -> int:
         return _BAD_SIZE
     if size > left:
         return _CUT_OFF
-    checked = address + ATTRIBUTES_AT
-    if crc32c(checked, size - ATTRIBUTES_AT) != load_u32_be(address + CHECKSUM_AT):
+    if with_checksum and not is_sound(address, size):
         return _BAD_CHECKSUM
     return _OK
 
@@ -148,14 +153,16 @@ def _check_numbers(batch: Record, previous_last: int) -> int:
 
 
 @entry
-def scan(data: int, length: int, previous_last: int, batches: Records) -> tuple[int, int, int]:
+def scan(
+    data: int, length: int, previous_last: int, with_checksum: bool, batches: Records
+) -> tuple[int, int, int]:
     """Read and check the headers of all batches: status, number of whole batches, and the position where
     reading stopped. A batch whose bytes are sound but whose numbers are refused has been read into the
     element behind the last."""
     position = 0
     count = 0
     while position < length:
-        status = _check_bytes(data + position, length - position)
+        status = _check_bytes(data + position, length - position, with_checksum)
         if status != _OK:
             return status, count, position
         batch = batches[count]
@@ -167,6 +174,23 @@ def scan(data: int, length: int, previous_last: int, batches: Records) -> tuple[
         position += batch.size
         count += 1
     return _OK, count, position
+
+
+@entry
+def whole_batches(data: int, length: int, most: int) -> tuple[int, int]:
+    """Where the last of the whole batches at the address ends of which all but the first end within `most`
+    bytes, and the size of the one behind it: 0 if it can be none, `UNCOUNTED_BYTES` if not even its size is
+    there."""
+    position = 0
+    while position + UNCOUNTED_BYTES <= length:
+        size = UNCOUNTED_BYTES + _load_i32_be(data + position + LENGTH_AT)
+        if size < HEADER_BYTES:
+            return position, 0
+        end = position + size
+        if end > length or (position > 0 and end > most):
+            return position, size
+        position = end
+    return position, UNCOUNTED_BYTES
 
 
 @called

@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lithify.datasets.kafka.kernel.headers import seal, write_header
+from lithify.datasets.kafka.kernel.headers import is_sound, seal, write_header
 from lithify.datasets.kafka.kernel.layout import (
     CODEC_MASK,
     DELETE_HORIZON,
@@ -49,7 +49,7 @@ from lithify.datasets.kafka.kernel.retaining import (
     reason_of,
 )
 from lithify.kernel.cache import called, entry, inlined
-from lithify.kernel.memory import copy_bytes, copy_row, store_u8
+from lithify.kernel.memory import SLACK, copy_bytes, copy_row, store_u8
 from lithify.kernel.zigzag import varlong_len, write_varlong
 
 Flags = npt.NDArray[np.bool_]
@@ -57,14 +57,17 @@ Flags = npt.NDArray[np.bool_]
 _OK = int(Status.OK)
 _PACK = int(Status.PACK)
 _TRAILING = int(Status.TRAILING)
+_BAD_CHECKSUM = int(Status.BAD_CHECKSUM)
 _BAD_RECORD_OFFSET = int(Status.BAD_RECORD_OFFSET)
 _STAYS = int(Reason.STAYS)
 _SUPERSEDED = int(Reason.SUPERSEDED)
 
 
 @inlined
-def _write_record(memory: int, record: Record, base_timestamp: int, base_offset: int, position: int) -> int:
-    """Write a record relative to these bases; where it ends."""
+def _write_record(
+    memory: int, end: int, record: Record, base_timestamp: int, base_offset: int, position: int
+) -> int:
+    """Write a record relative to these bases; where it ends. Nothing at or behind `end` is read."""
     timestamp_delta = record.timestamp - base_timestamp
     offset_delta = record.offset - base_offset
     tail_len: int = record.end - record.tail
@@ -73,7 +76,10 @@ def _write_record(memory: int, record: Record, base_timestamp: int, base_offset:
     store_u8(position, 0)
     position = write_varlong(position + 1, timestamp_delta)
     position = write_varlong(position, offset_delta)
-    copy_row(position, memory + record.tail, tail_len)
+    if record.end + SLACK <= end:
+        copy_row(position, memory + record.tail, tail_len)
+    else:
+        copy_bytes(position, memory + record.tail, tail_len)
     return position + tail_len
 
 
@@ -87,7 +93,9 @@ def _write_empty(batch: Record, address: int) -> int:
 
 
 @called
-def _write_kept(memory: int, batch: Record, kept: Records, count: int, horizon_ms: int, address: int) -> int:
+def _write_kept(
+    memory: int, end: int, batch: Record, kept: Records, count: int, horizon_ms: int, address: int
+) -> int:
     """Write the first records of `kept`, uncompressed, with a delete horizon unless it is `NO_TIMESTAMP`;
     where the batch ends."""
     base_timestamp = kept[0].timestamp if horizon_ms == NO_TIMESTAMP else horizon_ms
@@ -97,7 +105,7 @@ def _write_kept(memory: int, batch: Record, kept: Records, count: int, horizon_m
     for number in range(count):
         record = kept[number]
         max_timestamp = max(max_timestamp, record.timestamp)
-        position = _write_record(memory, record, base_timestamp, base_offset, position)
+        position = _write_record(memory, end, record, base_timestamp, base_offset, position)
     attributes = batch.attributes & ~DELETE_HORIZON
     if horizon_ms != NO_TIMESTAMP:
         attributes |= DELETE_HORIZON
@@ -161,6 +169,7 @@ def _read_kept(
 @entry
 def rewrite(
     memory: int,
+    end: int,
     batches: Records,
     verdicts: Verdicts,
     ways: Records,
@@ -170,12 +179,14 @@ def rewrite(
 ) -> int:
     """Write what stays of the batches from `output.batch` on, and count records by reason. `kept` has room
     for the records of any batch. `PACK`: the records of one of them lie between the header at `batch_start`
-    and `position`, and have to be compressed and sealed."""
+    and `position`, and have to be compressed and sealed. Memory ends at the position `end`."""
     way, output = ways[0], outputs[0]
     while output.batch < len(batches):
         batch, verdict = batches[output.batch], int(verdicts[output.batch])
         output.batch += 1
         address = output.buffer + output.position
+        if not is_sound(memory + batch.position, batch.size):
+            return _BAD_CHECKSUM
         status, count, has_tombstone = _read_kept(memory, batch, verdict, way, kept, tally)
         if status != _OK:
             return status
@@ -191,16 +202,16 @@ def rewrite(
             continue
         if set_horizon:
             horizon_ms = way.new_horizon_ms
-        end = _write_kept(memory, batch, kept, count, horizon_ms, address)
+        written = _write_kept(memory, end, batch, kept, count, horizon_ms, address)
         output.batch_start = output.position
-        output.position = end - output.buffer
+        output.position = written - output.buffer
         if batch.attributes & CODEC_MASK:
             return _PACK
-        seal(address, end - address)
+        seal(address, written - address)
     return _OK
 
 
 @entry
-def merge(memory: int, records: Records, merged: Records, horizon_ms: int, address: int) -> int:
+def merge(memory: int, end: int, records: Records, merged: Records, horizon_ms: int, address: int) -> int:
     """Write the records, at least one, as those of the one batch in `merged`, uncompressed; where it ends."""
-    return _write_kept(memory, merged[0], records, len(records), horizon_ms, address)
+    return _write_kept(memory, end, merged[0], records, len(records), horizon_ms, address)

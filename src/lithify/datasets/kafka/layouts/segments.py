@@ -27,7 +27,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from lithify.datasets.kafka.kernel.layout import HEADER_BYTES, LENGTH_AT, UNCOUNTED_BYTES
+import numpy as np
+
+from lithify.datasets.kafka.kernel.headers import whole_batches
+from lithify.datasets.kafka.kernel.layout import HEADER_BYTES
 from lithify.datasets.kafka.layouts.contract import PartitionFolder, Segment, fingerprint_of
 from lithify.datasets.kafka.layouts.segment_indexes import IndexBuilder, markers_of
 from lithify.datasets.kafka.record_batches import headers
@@ -179,16 +182,8 @@ class SegmentWriter:
 def _whole(data: bytes) -> tuple[int, int]:
     """How many bytes of these are whole batches, and how long the next batch is. What can be none is whole,
     for who decodes it to refuse."""
-    position = 0
-    while position + UNCOUNTED_BYTES <= len(data):
-        at = position + LENGTH_AT
-        size = UNCOUNTED_BYTES + int.from_bytes(data[at : at + 4], signed=True)
-        if size < HEADER_BYTES:
-            return len(data), 0
-        if position + size > len(data):
-            return position, size
-        position += size
-    return position, HEADER_BYTES
+    size, following = whole_batches(np.frombuffer(data, np.uint8).ctypes.data, len(data), len(data))
+    return (size, max(following, HEADER_BYTES)) if following else (len(data), 0)
 
 
 def _check_stopped(directory: str, listed: Folder) -> None:
