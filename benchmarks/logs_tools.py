@@ -36,7 +36,7 @@ from lithify.datasets.kafka.bites import decoded
 from lithify.datasets.kafka.cleaning import Cleaned, Cleaner
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.kernel.retaining import Offsets
-from lithify.datasets.kafka.layouts.reading import streamed
+from lithify.datasets.kafka.layouts.reading import pieces, streamed
 from lithify.datasets.kafka.layouts.segments import read_folder
 from lithify.datasets.kafka.record_batches import RecordBatches
 from lithify.datasets.kafka.retention import NO_BOUND, NO_OFFSETS, Rules
@@ -52,7 +52,7 @@ def _decoded(folder: Path) -> Iterator[RecordBatches]:
     store, root = open_store(str(folder / PARTITION))
     after = -1
     for segment in read_folder(store, root).segments:
-        for found, _ in decoded(streamed(store, segment), after=after):
+        for found, _ in decoded(pieces(store, segment), after=after):
             after = int(found.batches["last_offset"][-1])
             yield found
 

@@ -14,7 +14,7 @@ import numpy as np
 from lithify.datasets.kafka.kernel.headers import whole_batches
 from lithify.datasets.kafka.record_batches import RecordBatches, decode
 
-BITE_BYTES = 2 << 20
+BITE_BYTES = 512 << 10
 
 
 def decoded(
