@@ -32,7 +32,6 @@ from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY
 from lithify.datasets.slatedb.kernel.key_hashes import PLACE_BYTES
 from lithify.datasets.slatedb.kernel.layout import OUTPUT, Status
 from lithify.datasets.slatedb.kernel.libraries import Codecs
-from lithify.datasets.slatedb.kernel.windows import is_local
 from lithify.datasets.slatedb.model import Codec, Sst, SstInfo
 from lithify.datasets.slatedb.sst import WRITTEN_FORMAT_VERSION, encode_tail, seal
 from lithify.datasets.slatedb.stats import SstStats, encode_stats
@@ -41,7 +40,7 @@ from lithify.errors import Refused
 from lithify.ids import Ids, Ulid
 from lithify.kernel.buffers import PAGE_BYTES, Bound, Bytes, new_bytes, new_pages
 from lithify.kernel.siphash import LANES
-from lithify.store.objects import ObjectStore, ObjectWriter
+from lithify.store.objects import ObjectStore, ObjectWriter, is_local
 
 BUFFER_BYTES = (4 << 20) + (64 << 10)
 """Large enough to be backed by large pages."""
