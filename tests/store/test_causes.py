@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from obstore.exceptions import GenericError, InvalidPathError, PermissionDeniedError
 
-from lithify.store.causes import failure_of
+from lithify.store.causes import failure_of, said_by
 from lithify.store.retries import Failure
 
 
@@ -63,3 +63,14 @@ def connecting(debug: str, url: str = "http://store:9000/b/k") -> GenericError:
 )
 def test_what_an_error_means(error: Exception, failure: Failure, cause: str) -> None:
     assert failure_of(error) == (failure, cause)
+
+
+def test_who_gave_no_credentials_is_told_so() -> None:
+    """The client has asked the machine for its role's, by an address that says nothing to most."""
+    refused = GenericError(
+        "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1ms - "
+        "Server returned non-2xx status code: 403 Forbidden: denied"
+    )
+    assert said_by(refused).startswith("no credentials are given (in the environment, AWS_ACCESS_KEY_ID")
+    assert "169.254.169.254" in said_by(refused)
+    assert said_by(connecting("x")) == str(connecting("x")).partition("\n")[0]

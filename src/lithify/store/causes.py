@@ -28,11 +28,22 @@ PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 52
 _PASSING_CODES = ("RequestTimeout", "RequestTimeTooSkewed")
 _METADATA_SERVICES = ("://169.254.", "://metadata.google.internal")
 """Where a client looks for credentials that nobody has given."""
+_NO_CREDENTIALS = (
+    "no credentials are given (in the environment, AWS_ACCESS_KEY_ID for example, or by --store-option), and "
+    "this machine has no role that has some"
+)
+_MAX_CHARS = 500
 UNKNOWN_NAME = "its name is not found"
 UNTRUSTED = "its certificate is not trusted"
 UNREACHED = frozenset({UNKNOWN_NAME, UNTRUSTED})
 """Causes of who has not come to the store at all."""
 _MESSAGE = re.compile(r'(?:message|error): "([^"]+)"')
+
+
+def said_by(error: BaseException) -> str:
+    """The start of what it says, after what it means where that is not plain."""
+    said = str(error).partition("\n\nDebug source")[0][:_MAX_CHARS]
+    return f"{_NO_CREDENTIALS}: {said}" if any(place in said for place in _METADATA_SERVICES) else said
 
 
 def failure_of(error: BaseException) -> tuple[Failure, str]:

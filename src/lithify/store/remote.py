@@ -23,7 +23,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import GCSStore
 
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from lithify.store.causes import failure_of
+from lithify.store.causes import failure_of, said_by
 from lithify.store.hedging import GotOn
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.multipart import MAX_PARTS_IN_FLIGHT, PART_BYTES, MultipartWriter
@@ -41,7 +41,6 @@ MAX_QUICK_BYTES = 4 * 1024 * 1024
 """What even a slow connection takes before it counts as silent."""
 PUT_ID_METADATA = "lithifyputid"
 """Name of the user metadata that carries `put_id`; letters only, as Azure demands."""
-_MAX_CAUSE_CHARS = 500
 _CONFLICT = "409 Conflict"
 _MAX_CONFLICTS = 10
 """S3 answers so when another write to the object ends at that moment, and asks to try again."""
@@ -278,7 +277,7 @@ def _failures(verb: str, key: str) -> Iterator[None]:
         kind = ObjectExists if verb == "create" else PreconditionFailed
         raise kind(f"{verb} {key}: another party was faster") from error
     except (BaseError, OSError, ValueError) as error:
-        said = str(error).partition("\n\nDebug source")[0][:_MAX_CAUSE_CHARS]
+        said = said_by(error)
         failure, cause = failure_of(error)
         if failure is Failure.LASTING:
             raise StoreError(f"{verb} {key}: {said}") from error
