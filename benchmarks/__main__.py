@@ -48,7 +48,7 @@ from benchmarks.child import Cost, cost_of_cp
 from benchmarks.data import copy_for_a_run, database_of, warm_up_page_cache
 from benchmarks.official import OfficialRun, measure_official
 from benchmarks.ours import EndToEndRun, KernelRun, measure_end_to_end, measure_kernel
-from benchmarks.s3_cases import LATENCIES_MS
+from benchmarks.s3_cases import BANDWIDTH, LATENCIES_MS
 
 BUILD = Path("build")
 DEFAULT_SUBCOMPACTIONS = 4
@@ -120,6 +120,13 @@ def main() -> None:
         metavar="MS",
         help=f"of S3; can be given several times (default: {', '.join(map(str, LATENCIES_MS))})",
     )
+    parser.add_argument(
+        "--bandwidth",
+        type=float,
+        default=BANDWIDTH / 1e6,
+        metavar="MB/S",
+        help="of each connection to S3, 0 for no limit (default: %(default)g)",
+    )
     parser.add_argument("--cache", type=Path, default=BUILD / "bench-data", help="where databases are kept")
     parser.add_argument("--output", type=Path, default=BUILD / "bench.json")
     arguments = parser.parse_args()
@@ -136,7 +143,9 @@ def main() -> None:
     latencies_ms = arguments.latency or LATENCIES_MS
     over_s3 = None
     if names := s3.selected(arguments.only):
-        over_s3 = s3.measure_s3(names, latencies_ms, arguments.cache.absolute(), arguments.scale, console)
+        bandwidth = arguments.bandwidth * 1e6 or None
+        cache = arguments.cache.absolute()
+        over_s3 = s3.measure_s3(names, latencies_ms, cache, arguments.scale, console, bandwidth)
     tables = None
     if arguments.only is None or iceberg.NAME in arguments.only:
         tables = iceberg.measure(arguments.cache.absolute(), arguments.scale, arguments.repetitions, console)

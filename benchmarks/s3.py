@@ -116,11 +116,13 @@ class S3Results:
 
     compactions: Sequence[S3Result]
     idle: Sequence[IdleResult]
+    bandwidth: float | None = BANDWIDTH
+    """Bytes per second of each connection; `None`: no limit."""
 
     def to_json(self) -> dict[str, Any]:
         """For `bench.json`."""
         return {
-            "bandwidth_of_a_connection": BANDWIDTH,
+            "bandwidth_of_a_connection": self.bandwidth,
             "compactions": [result.to_json() for result in self.compactions],
             "idle": [asdict(result) for result in self.idle],
         }
@@ -134,7 +136,12 @@ def selected(only: Sequence[str] | None) -> list[str]:
 
 
 def measure_s3(
-    names: Sequence[str], latencies_ms: Iterable[int], cache: Path, scale: float, console: Console
+    names: Sequence[str],
+    latencies_ms: Iterable[int],
+    cache: Path,
+    scale: float,
+    console: Console,
+    bandwidth: float | None = BANDWIDTH,
 ) -> S3Results:
     """Measure the cases of these names."""
     compactions, idle = [], []
@@ -142,14 +149,14 @@ def measure_s3(
         _compile_kernel(data, cache)
     with S3Process() as server:
         for latency_ms in latencies_ms:
-            weather = Weather(latency=latency_of_all(latency_ms), bandwidth=BANDWIDTH)
+            weather = Weather(latency=latency_of_all(latency_ms), bandwidth=bandwidth)
             for case in (case for case in S3_CASES if case.name in names):
                 console.print(f"{case.name}, {latency_ms} ms …", highlight=False)
                 compactions.append(_measure_case(server, case, weather, latency_ms, cache, scale))
             if IDLE in names:
                 console.print(f"{IDLE}, {latency_ms} ms …", highlight=False)
                 idle.append(_measure_idle(server, weather, latency_ms, cache))
-    return S3Results(compactions, idle)
+    return S3Results(compactions, idle, bandwidth)
 
 
 def _compile_kernel(data: Case, cache: Path) -> None:
@@ -248,9 +255,10 @@ def _measure_idle(server: S3Process, weather: Weather, latency_ms: int, cache: P
 
 def print_tables(console: Console, results: S3Results) -> None:
     """Times and requests of each case and latency; each cell is official : Lithify."""
-    times = Table(title="Over S3, 90 MB/s a connection, official : Lithify")
+    limit = "without limit" if results.bandwidth is None else f"{results.bandwidth / 1e6:g} MB/s a connection"
+    times = Table(title=f"Over S3, {limit}, official : Lithify")
     requests = Table(title="Requests over S3, official : Lithify")
-    _add_columns(times, "wall s", "× wall", "CPU s", "× CPU", "chain")
+    _add_columns(times, "wall s", "× wall", "MB/s", "CPU s", "× CPU", "chain")
     _add_columns(requests, *_KINDS)
     for result in results.compactions:
         theirs, ours, ratios = result.official, result.lithify, result.to_json()["ratios"]
@@ -260,6 +268,7 @@ def print_tables(console: Console, results: S3Results) -> None:
             latency,
             f"{theirs.wall_s:.2f} : {ours.wall_s:.2f}",
             f"{ratios['wall']:.2f}",
+            f"{result.input_bytes / theirs.wall_s / 1e6:.0f} : {result.input_bytes / ours.wall_s / 1e6:.0f}",
             f"{theirs.cpu_s:.2f} : {ours.cpu_s:.2f}",
             f"{ratios['cpu']:.2f}",
             f"{theirs.chain} : {ours.chain}",

@@ -72,14 +72,24 @@ def test_the_report_has_both_sides_and_their_ratios() -> None:
     theirs = Side(4.0, 2.0, 1.0, {"data GET": 30, "PUT": 10}, 100, 50, 20, [], 8)
     ours = Side(2.0, 0.5, 9.0, {"data GET": 8, "control GET": 2, "PUT": 10}, 100, 50, 10, [], 4)
     idle = IdleResult(20, {"control GET": 24}, {"control GET": 20, "PUT": 2}, 0.5, 0.25)
-    results = S3Results([S3Result("S3 2 MB", 20, 2_000_000, theirs, ours)], [idle])
+    results = S3Results([S3Result("S3 2 MB", 20, 2_000_000, theirs, ours)], [idle], None)
     (compaction,) = results.to_json()["compactions"]
+    assert results.to_json()["bandwidth_of_a_connection"] is None
     assert compaction["ratios"] == {"wall": 2.0, "cpu": 4.0, "requests": 2.0, "chain": 2.0}
     console = Console(file=io.StringIO(), width=200)
     print_tables(console, results)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    for shown in ("2 MB", "4.00 : 2.00", "30 : 8", "0 : 2", "20 : 10", "{'control GET': 20, 'PUT': 2}"):
+    for shown in (
+        "2 MB",
+        "4.00 : 2.00",
+        "30 : 8",
+        "0 : 2",
+        "20 : 10",
+        "0 : 1",
+        "without limit",
+        "{'control GET': 20, 'PUT': 2}",
+    ):
         assert shown in text
 
 
