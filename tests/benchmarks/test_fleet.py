@@ -1,10 +1,11 @@
-"""The bill of an idle fleet, small."""
+"""What a fleet costs, and how long it lets wait, small."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from benchmarks.fleet import measure
+from benchmarks.fleet_waits import MAX_START_S, START_LATENCY_S, cold_start
 
 
 def test_an_idle_fleet_is_counted_and_writes_to_no_database() -> None:
@@ -23,3 +24,7 @@ def test_a_busy_fleet_compacts_what_is_hot_and_leaves_the_rest_alone() -> None:
     assert found.written_to_databases == 0
     assert found.compactions_per_minute >= 8
     assert found.per_minute["PUT"] >= 3 * found.compactions_per_minute
+
+
+def test_a_cold_start_ends_when_all_is_seen() -> None:
+    assert START_LATENCY_S < cold_start(20) < MAX_START_S

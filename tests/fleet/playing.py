@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from lithify import events
+from lithify.clock import Clock
 from lithify.compaction.proposal import Plan
 from lithify.coordination.leadership import Leadership
 from lithify.errors import LithifyError, StoreError
@@ -88,7 +89,7 @@ class Claiming(WorkerPool):
         claims: Counter[bool],
         open_worker: Callable[[str, Room], Worker],
         room: Room,
-        clock: SkewedClock,
+        clock: Clock,
         observer: Callable[[Event], None],
     ) -> None:
         super().__init__(NoSource(), open_worker, room, clock, observer=observer)
