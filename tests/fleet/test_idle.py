@@ -35,9 +35,8 @@ def test_it_beats_once_a_minute(world: Play) -> None:
     world.crew()
     world.run(2)
     said = said_in(world, 3_600)
-    assert 60 <= len(said) <= 70
-    assert {member.beats_ms for member in said[:3]} == {BEAT_EVERY_MS}
-    assert {member.beats_ms for member in said[8:]} == {IDLE_BEAT_EVERY_MS}
+    assert 60 <= len(said) <= 63
+    assert {member.beats_ms for member in said[1:]} == {IDLE_BEAT_EVERY_MS}, "soon after its start"
 
 
 def test_no_keeper_takes_it_for_dead(world: Play) -> None:

@@ -3,8 +3,8 @@
 Each `tick`:
 
 1. Every `BEAT_EVERY_MS` it looks at the catalog, and says that it lives and how much of its room is free; who
-   has been idle for long says so more rarely. A queue that is paused is not claimed from; one that was
-   deleted is not served any more. When all the queues are gone that it was started for, it is over.
+   is idle says so more rarely. A queue that is paused is not claimed from; one that was deleted is not served
+   any more. When all the queues are gone that it was started for, it is over.
 2. The compactions that run here go on (`lithify.service.worker_pool`).
 3. While there is room it asks the bells of its queues (`lithify.planning.fleet.asking`). It reads the board
    that was rung for, if the ring is for it (`lithify.planning.fleet.rings`), and all boards after something
@@ -244,7 +244,7 @@ class Crew:
             self._catalog.refresh(was_away=said is None or silent_ms > MISSED_BEATS * said.beats_ms)
             self._looked_s = now_s
             self._follow()
-        is_idle = self.idle_s * 1000 >= IDLE_BEAT_EVERY_MS
+        is_idle = self.idle_s * 1000 >= BEAT_EVERY_MS  # who has work again says so at once
         beats_ms = IDLE_BEAT_EVERY_MS if is_idle else BEAT_EVERY_MS
         number = self._catalog.now.number
         if (
