@@ -139,8 +139,9 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
+        why = str(error.strerror or error).partition(" (while attempting")[0]  # which says it again
         raise Refused(
-            f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}; "
+            f"the dashboard cannot listen on {host}:{port}: {why}; "
             "give another port (web.port) or address (web.host)"
         ) from error
 
