@@ -241,11 +241,20 @@ CASES |= {
     "kafka.producer_id_expiration": Case("7s", 7000, lambda b: b.log().terms().producer_id_expiration_ms),
     "kafka.quiet_period": Case("7s", 7000, lambda b: b.log().terms().quiet_ms),
     "kafka.copy_to": Case("orders.v2", "orders.v2", lambda b: b.copied_topic().snapshot().name),
+    "kafka.live": Case(True, True, lambda b: b.copied_topic().takes_cuts),
+    "kafka.broker_build": Case(
+        "0.7.0-pre.2", "0.7.0-pre.2", lambda b: b.copied_topic()._settings.broker_build
+    ),
     "kafka.group": Case("memory://groups/orders", "orders/marks", lambda b: b.log().member._files._marks),
     "kafka.member": Case("eu", "eu", lambda b: b.log().member.name),
     **under("kafka.garbage", collected("all", LOG)),
 }
-IN_A_GROUP = {"kafka.group": "kafka.member=eu", "kafka.member": "kafka.group=memory://groups/orders"}
+TOGETHER = {
+    "kafka.group": "kafka.member=eu",
+    "kafka.member": "kafka.group=memory://groups/orders",
+    "kafka.live": "kafka.broker_build=0.7.0",
+    "kafka.broker_build": "kafka.live=true",
+}
 """The one is nothing without the other."""
 ELSEWHERE = {"log.format", "log.level", "metrics.host", "web.port", "web.host", "web.names", "web.token"}
 """Below: they need another one, or take effect in a process as a whole. Those of the dashboard: tests/web."""
@@ -282,8 +291,8 @@ def test_a_setting_arrives(
     sets = []
     if name.startswith("slatedb.segments.") and not name.endswith("pattern"):
         sets.append("slatedb.segments.pattern=%Y")
-    if name in IN_A_GROUP:
-        sets.append(IN_A_GROUP[name])
+    if name in TOGETHER:
+        sets.append(TOGETHER[name])
     if name.startswith("iceberg.") or name == "service.store_wait":
         sets.append(f"store_options.uri=sqlite:///{folder}/catalog.db")
     file = None

@@ -38,6 +38,21 @@ OPTIONS = CommandOptions(
             metavar="TOPIC",
             setting="kafka.copy_to",
         ),
+        KindOption(
+            "live",
+            _WORKING,
+            "Of a topic in a broker's bucket: compact it while the broker runs. Experimental: readers may "
+            "see some rows twice. Needs --broker-build.",
+            type=bool,
+            setting="kafka.live",
+        ),
+        KindOption(
+            "broker_build",
+            _WORKING,
+            "With --live: the version of the broker's code, 0.7.0-pre.1 at least; its bucket does not tell.",
+            metavar="VERSION",
+            setting="kafka.broker_build",
+        ),
     ),
     inspections=(
         Inspection(

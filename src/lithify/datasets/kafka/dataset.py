@@ -27,12 +27,13 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar, Self
 
 from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.lease import Permit
 from lithify.compaction.model import Compaction, Ledger
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.config.durations import FOREVER, to_milliseconds
 from lithify.coordination.ledger_documents import LedgerFormat, Values
@@ -97,7 +98,7 @@ class LogSpec:
     """The steps before."""
     terms: Terms
     cut: Cut | None = None
-    """Of a topic that is copied: which of its objects this is about."""
+    """Of a topic that is copied, or compacted live: which of its objects this is about."""
 
     @property
     def step(self) -> Step:
@@ -126,6 +127,13 @@ class LogSnapshot:
         if found.fingerprint != folder.fingerprint and found.next_step is not Step.PUBLISH:
             return None
         return found
+
+    def with_part(self, partition: str, meant: PartitionFolder | None) -> Self:
+        """With this part of a partition, or without it."""
+        partitions = {name: one for name, one in self.partitions.items() if name != partition or meant}
+        if meant is not None:
+            partitions[partition] = meant
+        return replace(self, partitions=partitions)
 
 
 def _read_spec(found: Mapping[str, object]) -> LogSpec:
@@ -164,6 +172,9 @@ LogLedger = Ledger[LogSpec, int, Output]
 
 class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     """The partitions in one folder."""
+
+    takes_cuts: ClassVar = False
+    """Whether its steps are about a part of what is listed (`LogSpec.cut`)."""
 
     def __init__(
         self,
@@ -367,6 +378,16 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
             return [f"{self.member.name} is no member of the group, so tombstones and markers stay"]
         return waits(snapshot.group, number_of(name))
 
+    def planner(self, *, full: bool = False) -> Planner:
+        """What plans one run of a command."""
+
+        def plan_asked(
+            snapshot: LogSnapshot, ledger: LogLedger, held: Held = NOTHING_HELD, /
+        ) -> Plan[LogSpec]:
+            return self.propose(snapshot, ledger, held, full)
+
+        return plan_asked
+
     def propose(
         self,
         snapshot: LogSnapshot,
@@ -445,6 +466,8 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
     def validate(self, compaction: LogCompaction, snapshot: LogSnapshot, ledger: LogLedger) -> str | None:
         spec = compaction.spec
+        if (spec.cut is not None) is not self.takes_cuts:
+            return f"{spec.partition}: was planned in another mode (kafka.live); it is planned anew"
         folder = snapshot.partitions.get(spec.partition)
         if folder is None:
             return f"{spec.partition} is gone"

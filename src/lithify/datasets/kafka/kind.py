@@ -7,7 +7,7 @@ from typing import Any
 
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.compaction.proposal import Plan, Planner
 from lithify.compaction.status import Status
 from lithify.config.durations import to_milliseconds
 from lithify.config.model import Config
@@ -19,6 +19,7 @@ from lithify.datasets.kafka.checks import check_log
 from lithify.datasets.kafka.copies import checked_topic
 from lithify.datasets.kafka.dataset import LogDataset, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.garbage import collect
+from lithify.datasets.kafka.live_topic import LiveTopic, check_live
 from lithify.datasets.kafka.members import LogMember
 from lithify.datasets.kafka.places import open_folder, open_places
 from lithify.datasets.kafka.settings import KafkaSettings
@@ -53,6 +54,9 @@ class LogKind:
         places = (wrap(source.store), source.root), (wrap(output.store), output.root)
         if name is not None:
             return TopicCopy(url, *places, clock, ids, settings, source.options, output.options)
+        if settings.live:
+            check_live(url, settings)
+            return LiveTopic(url, *places, clock, ids, settings, source.options, output.options)
         member = _member(url, settings, config, clock, ids, waiting)
         return LogDataset(url, *places, clock, ids, settings, source.options, output.options, member)
 
@@ -62,10 +66,7 @@ class LogKind:
     # Asking
 
     def planner(self, dataset: LogDataset, asked: Asked, clock: Clock) -> Planner:
-        def plan_asked(snapshot: LogSnapshot, ledger: LogLedger, held: Held = NOTHING_HELD, /) -> Plan:
-            return dataset.propose(snapshot, ledger, held, asked.full)
-
-        return plan_asked
+        return dataset.planner(full=asked.full)
 
     def request(self, dataset: LogDataset, asked: Asked, clock: Clock) -> Planner:
         if not asked.full:

@@ -65,6 +65,10 @@ class MergeTask:
     """Its one segment is the chunk; the target is a folder beside the topic."""
     target_bytes: int
     """As large as a merged object should be."""
+    stays: bool = False
+    """Whether all of it stays as it is."""
+    kept_marker: int | None = None
+    """Last offset of a marker that stays: it decides what does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,10 @@ def _merge(task: MergeTask, own: ObjectStore, movements: Movements) -> TaskResul
     new_bytes = 0
     (chunk,) = rewrite.segments
     assert isinstance(chunk, Chunk), chunk
-    for piece in read_pieces(source, chunk):
+    if task.stays:
+        planned = [Planned(one.base_offset, one.etag or "", Action.STAY) for one in chunk.objects]
+        new_bytes = chunk.size_bytes
+    for piece in () if task.stays else read_pieces(source, chunk):
         planned += [Planned(one.base_offset, one.etag, Action.LEFTOVER) for one in piece if one.is_leftover]
         objects = [one for one in piece if not one.is_leftover]
         name, data = joined(chunk.key.rpartition("/")[0], piece)
@@ -108,7 +115,8 @@ def _merge(task: MergeTask, own: ObjectStore, movements: Movements) -> TaskResul
             raise CorruptObject(name, f"{len(objects)} objects have {len(found.batches)} batches")
         after = int(found.batches["last_offset"][-1])
         what, passed = fates(found.batches, plan.aborted, passed)
-        why = _with_markers(found, reasons(found, what, rewrite.rules, dead, pinned), rewrite.rules)
+        why = reasons(found, what, rewrite.rules, dead, pinned)
+        why = _with_markers(found, why, rewrite.rules, task.kept_marker)
         keep = why == Reason.STAYS
         rows.update(rows_in=len(found.records), rows_out=int(keep.sum()))
         rows.update(dropped(np.bincount(why, minlength=len(Reason))))
@@ -178,12 +186,14 @@ def _needs_rewriting(part: RecordBatches, attributes: int) -> bool:
     return bool(attributes & TRANSACTIONAL) or (has_tombstone and not attributes & DELETE_HORIZON)
 
 
-def _with_markers(found: RecordBatches, why: Reasons, rules: Rules) -> Reasons:
+def _with_markers(found: RecordBatches, why: Reasons, rules: Rules, kept_marker: int | None) -> Reasons:
     """Why records go, markers decided on as the second step above says."""
     batches = found.batches
     is_control = batches["attributes"] & CONTROL != 0
     decides = np.isin(batches["marker"], (ABORT, COMMIT))
     goes = decides & (batches["last_offset"] < min(rules.markers_below, rules.bound))
+    if kept_marker is not None:
+        goes &= batches["last_offset"] != kept_marker
     of_markers = np.where(goes, Reason.MARKER, Reason.STAYS)
     at = found.records["batch"]
     return np.where(is_control[at], of_markers[at], why).astype(np.uint8)

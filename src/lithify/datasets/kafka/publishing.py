@@ -1,7 +1,8 @@
 """Publication of what was merged in a broker's bucket: one task that puts it in the place of the topic.
 
-The broker is stopped. What is to be done stands beside the topic (`manifest.py`), named by a version of the
-state that was created only if absent: that is the intent. Then, and after every death again:
+The broker is stopped, unless the topic is compacted live. What is to be done stands beside the topic
+(`manifest.py`), named by a version of the state that was created only if absent: that is the intent. Then,
+and after every death again:
 
 1. *Look*: the topic has the id it had. Nothing that the broker writes has moved for a while. Each object is
    as it was read, by its etag, or as it is to be, by its bytes; and none has come in between. Otherwise
@@ -12,6 +13,9 @@ state that was created only if absent: that is the intent. Then, and after every
 4. *Delete* what is covered and what is left empty. Stores have no conditional delete for all of us, so each
    is looked at right before; names inside a span are never written again, unless the topic is another one.
 5. *Times* of objects are put right, by which such a broker finds the ends of the log (`object_times.py`).
+
+Live (`live_topic.py`) the broker may write, but for another topic in the place of this one. Each put is
+followed by the deletes of what it covers, so that readers meet both for a moment only.
 """
 
 from __future__ import annotations
@@ -74,6 +78,8 @@ class PublishTask:
     staged: str
     """The folder with what was merged."""
     manifests: tuple[str, ...]
+    live_from: int | None = None
+    """While the broker runs: from this offset on, all objects are its own. `None`: it is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,8 @@ def _publish(task: PublishTask, own: ObjectStore, movements: Movements, clock: C
     store = task.work.source.open()
     try:
         listed = _Publication(task, store, own, movements, clock).carry_out()
+        if task.live_from is not None:
+            listed = [meta for meta in listed if base_of(meta.key) < task.live_from]
         size_bytes = sum(meta.size for meta in listed)
         report = Report("", fingerprint_of(listed, task.topic_id), len(listed), size_bytes)
     except Changed as changed:
@@ -152,16 +160,22 @@ class _Publication:
             if changed:
                 raise Changed(changed[0])
             self._delete(one for one in to_do if one.action is Action.LEFTOVER)
-            for one in to_do:
-                if one.action is Action.PUT:
-                    self._put(one)
-            self._delete(one for one in to_do if one.action is Action.DELETE)
+            for some in [to_do] if self._task.live_from is None else _each_put_apart(to_do):
+                for one in some:
+                    if one.action is Action.PUT:
+                        self._put(one)
+                self._delete(one for one in some if one.action is Action.DELETE)
         except Changed:
             to_do, done, _ = self._judge(planned)
             self._delete(_covered(planned, to_do, done))
             raise
         return put_times_right(
-            self._store, self._task.records, self._clock, self._look_again, self._movements.moved
+            self._store,
+            self._task.records,
+            self._clock,
+            self._look_again,
+            self._movements.moved,
+            self._task.live_from,
         )
 
     # Looking
@@ -290,6 +304,16 @@ def _covered(planned: Sequence[Planned], to_do: Sequence[Planned], done: Sequenc
             end = one.last_offset
         elif one.action is Action.DELETE and one in waiting and one.base_offset <= end:
             found.append(one)
+    return found
+
+
+def _each_put_apart(to_do: Sequence[Planned]) -> list[list[Planned]]:
+    """Each put with the deletes that follow it, so that readers find what it covers for a moment only."""
+    found: list[list[Planned]] = [[]]
+    for one in to_do:
+        if one.action is Action.PUT:
+            found.append([])
+        found[-1].append(one)
     return found
 
 

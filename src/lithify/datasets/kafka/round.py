@@ -12,7 +12,7 @@ import numpy as np
 from lithify.datasets.kafka.facts import FENCES, SegmentFacts, last_of
 from lithify.datasets.kafka.kept_indexes import index_key, index_of
 from lithify.datasets.kafka.kernel.keys import ENTRY
-from lithify.datasets.kafka.kernel.layout import CONTROL, Records
+from lithify.datasets.kafka.kernel.layout import ABORT, COMMIT, CONTROL, Records
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, Settled, groups, settle
 from lithify.datasets.kafka.retention import NO_BOUND, active
@@ -79,6 +79,11 @@ class Indexed:
         return (*bases[1:], NO_BOUND)
 
     @property
+    def is_first_aborted(self) -> bool:
+        """Whether the very first batch belongs to a transaction that aborted."""
+        return bool((self.spans[:, 0] == self.partition.parts[0].base_offset).any())
+
+    @property
     def spans(self) -> Records:
         """First and last offsets of the batches whose transaction aborted."""
         return np.concatenate([np.empty((0, 2), np.int64), *self._spans])
@@ -134,6 +139,8 @@ class Indexed:
         passed = Passed()
         self.first_in_transaction: int | None = None
         """The first offset of a batch with records that belong to a transaction."""
+        self.first_marker = _deciding(found, self.partition.parts[0].base_offset)
+        """The last offset of the marker that decides the very first batch; `None` where none does."""
         for headers in found:
             in_transaction = headers[(headers["attributes"] & CONTROL == 0) & (headers["count"] > 0)]
             if self.first_in_transaction is None and len(in_transaction):
@@ -142,3 +149,15 @@ class Indexed:
             what, passed = fates(headers, self.transactions.aborted, passed)
             goes = headers[what.aborted & (headers["attributes"] & CONTROL == 0)]
             self._spans.append(np.stack([goes["base_offset"], goes["last_offset"]], axis=1))
+
+
+def _deciding(found: Sequence[Records], base_offset: int) -> int | None:
+    """The last offset of the marker that decides the batch at this offset."""
+    headers = np.concatenate(found)
+    is_control = headers["attributes"] & CONTROL != 0
+    mine = headers[(headers["base_offset"] == base_offset) & ~is_control]
+    if not len(mine):
+        return None
+    decides = np.isin(headers["marker"], (ABORT, COMMIT)) & is_control
+    markers = headers[decides & (headers["producer_id"] == mine["producer_id"][0])]
+    return int(markers["last_offset"][0]) if len(markers) else None

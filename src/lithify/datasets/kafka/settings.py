@@ -52,6 +52,14 @@ class KafkaSettings(OwnSection):
         description="Name of a new topic of the cluster, to which a topic in a broker's bucket is copied; "
         "unset: it is compacted in its place",
     )
+    live: bool = Field(
+        default=False,
+        description="Compact a topic in a broker's bucket while the broker runs, which is experimental: "
+        "readers may see some rows twice",
+    )
+    broker_build: str | None = Field(
+        default=None, description="With live: the version of the broker's code, 0.7.0-pre.1 at least"
+    )
     group: str | None = Field(
         default=None, description="URL of the folder of the group of copies it belongs to; unset: to none"
     )

@@ -66,7 +66,7 @@ class Round:
     until_ms: int = 0
     """Of a topic that is copied: which objects this is about (`Cut`); 0: it is not copied."""
     below: int = 0
-    """Likewise."""
+    """Likewise, and of one that is compacted live."""
     end: int = 0
     """Likewise: the copy will reach up to this offset."""
 

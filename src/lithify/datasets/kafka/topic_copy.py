@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from lithify.clock import Clock
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
@@ -66,13 +67,9 @@ class CopySnapshot(LogSnapshot):
 
     def as_of(self, spec: LogSpec) -> CopySnapshot:
         """With those objects of its partition only that a step is about."""
-        folder, partitions = self.partitions.get(spec.partition), dict(self.partitions)
+        folder = self.partitions.get(spec.partition)
         meant = None if folder is None or spec.cut is None else spec.cut.within(folder)
-        if meant is None:
-            partitions.pop(spec.partition, None)
-        else:
-            partitions[spec.partition] = meant
-        return replace(self, partitions=partitions)
+        return self.with_part(spec.partition, meant)
 
     def copied(self, partition: str) -> Copied | None:
         """What the copy has of a partition; `None` if it is to be compacted in it."""
@@ -88,6 +85,8 @@ class CopySnapshot(LogSnapshot):
 
 class TopicCopy(LogDataset):
     """A topic that is copied to a new one."""
+
+    takes_cuts: ClassVar = True
 
     def __init__(
         self,

@@ -44,6 +44,9 @@ CHUNK_BYTES = 32 << 20
 CHUNK_OBJECTS = 4000
 PIECE_BYTES = 8 << 20
 """How much of a chunk is in memory at once, as it lies in the store, unless an object is larger."""
+LIVE_TAIL = 3
+"""How many of a partition's newest objects no round takes notice of while a broker runs. The one before them
+stays as it is too."""
 REQUESTS = 16
 """How many objects are asked for at once."""
 RECORDS = "records"
@@ -102,6 +105,25 @@ class Cut:
             bound=bound,
             fingerprint=fingerprint_of_segments(segments, folder.topic_id),
         )
+
+
+def live_cut(folder: PartitionFolder) -> Cut | None:
+    """Which objects a round over a live partition is about: all but the newest `LIVE_TAIL`, and up to where
+    a transaction is open. `None` where these are too few, since the first and the last of them stay."""
+    if len(folder.segments) < LIVE_TAIL + 4:
+        return None
+    return Cut(NO_BOUND, min(folder.segments[-LIVE_TAIL].base_offset, folder.bound + 1))
+
+
+def live_part(folder: PartitionFolder, cut: Cut) -> PartitionFolder | None:
+    """A live partition as if it had these objects only, the first one in a chunk alone; `None` where it has
+    none of them."""
+    found = cut.within(folder)
+    if found is None:
+        return None
+    first, rest = found.segments[:1], found.segments[1:]
+    chunks = (part for some in (first, rest) if some for part in chunks_of(some, found.bound))
+    return replace(found, chunks=tuple(chunks))
 
 
 class ObjectTopic:

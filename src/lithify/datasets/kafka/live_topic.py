@@ -1,0 +1,234 @@
+"""A topic in a broker's bucket, compacted in its place while the broker runs. Experimental.
+
+A round goes through the same steps as one in a window. What differs:
+
+1. Producers go on. So a round is about the objects that were there when it was planned, the newest
+   `LIVE_TAIL` apart (`layouts.objects.live_cut`). The last of the others stays as it is, too.
+2. The first object is never rewritten, since by the time it was written the broker tells where the log
+   begins. So the tombstones of its keys stay, and so does the marker that decides it. If its transaction
+   aborted, all tombstones stay: the broker shows its rows to readers of committed ones, too.
+3. Publication does not wait for a standstill; each put is followed by its deletes; and at the end the
+   newest object is put again, until the broker tells the end of the log by what producers have written.
+4. A publication that was begun in a window is finished in one. One that was begun live may be finished in
+   either way.
+
+What readers may meet meanwhile is said before the first write (`WARNINGS`). Builds of the broker before
+`LEAST_BUILD` skip rows of merged objects. Nothing in the bucket tells the build, so a person has to.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from lithify.compaction.lease import Permit
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.compaction.work import RangeWork
+from lithify.datasets.kafka.dataset import LogCompaction, LogDataset, LogLedger, LogSnapshot, LogSpec
+from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
+from lithify.datasets.kafka.layouts.objects import LIVE_TAIL, Cut, live_cut, live_part
+from lithify.datasets.kafka.merging import MergeTask
+from lithify.datasets.kafka.publishing import PublishTask
+from lithify.datasets.kafka.retention import NO_BOUND
+from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.datasets.kafka.state import Round, State, Step
+from lithify.datasets.kafka.terms import Terms
+from lithify.errors import Refused
+from lithify.ids import ulid_ms
+from lithify.watermarks.groups import Marks
+
+LEAST_BUILD = "0.7.0-pre.1"
+WARNINGS = (
+    "the end of the log is told too low until the run has ended: who begins at the latest offset reads some "
+    "again, who loads up to the end stops early",
+    "a reader may be given rows again that it has had, older ones after newer ones among them, and may be "
+    "disconnected",
+    "the first object stays as it is, and with it the tombstones of its keys",
+)
+"""What compaction of a live topic cannot promise."""
+_BUILD = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-pre\.(\d+))?")
+_log = logging.getLogger("lithify")
+
+
+def build_order(version: str) -> tuple[int, ...]:
+    """What orders versions of the broker (pure). `Refused` for what is none."""
+    found = _BUILD.fullmatch(version.strip())
+    if found is None:
+        raise Refused(f"{version!r} is no version of the broker, like {LEAST_BUILD}")
+    *numbers, before = found.groups()
+    return (*map(int, numbers), *((1, 0) if before is None else (0, int(before))))
+
+
+def check_live(url: str, settings: KafkaSettings) -> None:
+    """`Refused` for settings with which no topic is compacted live."""
+    if settings.group is not None:
+        raise Refused(
+            f"{url}: belongs to a group of copies, which a live topic cannot say enough to; "
+            "compact it while the broker is stopped"
+        )
+    if settings.broker_build is None:
+        raise Refused(
+            f"{url}: to compact it live, say with --broker-build which build its broker is; it has to be "
+            f"{LEAST_BUILD} at least, since older ones skip rows of merged objects"
+        )
+    if build_order(settings.broker_build) < build_order(LEAST_BUILD):
+        raise Refused(
+            f"{url}: a broker of build {settings.broker_build} skips rows of merged objects; it has to "
+            f"be {LEAST_BUILD} at least, or stopped"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSnapshot(LogSnapshot):
+    """All partitions, each with the objects that a round is about, and how far Lithify is with them."""
+
+    whole: Mapping[str, PartitionFolder] = field(default_factory=dict)
+    """As they are listed."""
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
+    """By partition, which objects a round is about; without those that have too few."""
+
+    def round(self, partition: str) -> Round | None:
+        found = super(LiveSnapshot, self).round(partition)
+        return None if found is None or not found.below else found
+
+    def as_of(self, spec: LogSpec) -> LiveSnapshot:
+        """With those objects of its partition only that a step is about."""
+        folder = self.whole.get(spec.partition)
+        meant = None if folder is None or spec.cut is None else live_part(folder, spec.cut)
+        return self.with_part(spec.partition, meant)
+
+
+class LiveTopic(LogDataset):
+    """A topic whose broker runs."""
+
+    takes_cuts: ClassVar = True
+
+    def take_epoch(self, permit: Permit = lambda taking: None) -> int:
+        """Says first what this cannot promise."""
+        for warning in WARNINGS:
+            _log.warning("%s: is compacted live, which is experimental: %s", self.url, warning)
+        return super().take_epoch(permit)
+
+    # Reading
+
+    def snapshot(self) -> LiveSnapshot:
+        found = super().snapshot()
+        if any(not folder.topic for folder in found.partitions.values()):
+            raise Refused(f"{self.url}: is no topic in a broker's bucket; only such a one can be live")
+        partitions, cuts = dict(found.partitions), {}
+        for name, folder in found.partitions.items():
+            if (cut := _cut(folder, found.state, name)) is None:
+                continue
+            meant = live_part(folder, cut)
+            if meant is not None:
+                partitions[name], cuts[name] = meant, cut
+        return LiveSnapshot(partitions, found.state, None, found.partitions, cuts)
+
+    def cost_bytes(self, spec: LogSpec, snapshot: LogSnapshot) -> int:
+        assert isinstance(snapshot, LiveSnapshot)
+        return super().cost_bytes(spec, snapshot.as_of(spec))
+
+    # Planning
+
+    def terms(self, topic: BrokerTopic | None = None, marks: Marks | None = None) -> Terms:
+        return replace(super().terms(topic, marks), quiet_ms=0)
+
+    def planner(self, *, full: bool = False) -> Planner:
+        """One round of each partition: producers go on, so there is always more to do."""
+        began_ms, plan_again = self._now_ms(), super().planner(full=full)
+
+        def plan_once(
+            snapshot: LogSnapshot, ledger: LogLedger, held: Held = NOTHING_HELD, /
+        ) -> Plan[LogSpec]:
+            whole = {name for name, found in snapshot.state.rounds.items() if found.is_whole}
+            mine = {name for name in whole if ulid_ms(snapshot.state.rounds[name].done[-1]) >= began_ms}
+            reason = "was compacted in this run; what came since is for the next one"
+            return plan_again(snapshot, ledger, {**dict.fromkeys(mine, reason), **held})
+
+        return plan_once
+
+    def propose(
+        self,
+        snapshot: LogSnapshot,
+        ledger: LogLedger,
+        held: Held = NOTHING_HELD,
+        full: bool = False,
+    ) -> Plan[LogSpec]:
+        assert isinstance(snapshot, LiveSnapshot)
+        reasons = {name: _why_not(snapshot, name) for name in snapshot.partitions}
+        held = {**{name: reason for name, reason in reasons.items() if reason}, **held}
+        plan = super().propose(snapshot, ledger, held, full)
+        proposals = [
+            replace(one, spec=replace(one.spec, cut=snapshot.cuts[one.spec.partition]))
+            for one in plan.proposals
+        ]
+        notes = (*plan.notes, *(f"live, so {warning}" for warning in WARNINGS)) if proposals else plan.notes
+        return replace(plan, proposals=tuple(proposals), notes=notes)
+
+    def validate(self, compaction: LogCompaction, snapshot: LogSnapshot, ledger: LogLedger) -> str | None:
+        assert isinstance(snapshot, LiveSnapshot)
+        return super().validate(compaction, snapshot.as_of(compaction.spec), ledger)
+
+    # Executing
+
+    def _to_do(self, compaction: LogCompaction, snapshot: LogSnapshot) -> list[RangeWork[int]]:
+        assert isinstance(snapshot, LiveSnapshot)
+        return super()._to_do(compaction, snapshot.as_of(compaction.spec))
+
+    def _to_merge(
+        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
+    ) -> list[RangeWork[int]]:
+        indexed = self._indexed(compaction.spec, folder)
+        changes: dict[str, Any] = {"kept_marker": indexed.first_marker}
+        works = []
+        for work in super()._to_merge(compaction, snapshot, folder):
+            task = work.argument
+            assert isinstance(task, MergeTask), task
+            if indexed.is_first_aborted:
+                rules = replace(task.rewrite.rules, tombstones_below=0)
+                changes["rewrite"] = replace(task.rewrite, rules=rules)
+            works.append(replace(work, argument=replace(task, stays=work.range == 0, **changes)))
+        return works
+
+    def _to_publish(
+        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
+    ) -> list[RangeWork[int]]:
+        assert compaction.spec.cut is not None
+        (work,) = super()._to_publish(compaction, snapshot, folder)
+        assert isinstance(work.argument, PublishTask), work.argument
+        return [replace(work, argument=replace(work.argument, live_from=compaction.spec.cut.below))]
+
+    # Publishing
+
+    def _after(self, compaction: LogCompaction, snapshot: LogSnapshot) -> Round:
+        assert isinstance(snapshot, LiveSnapshot)
+        assert compaction.spec.cut is not None
+        found = super()._after(compaction, snapshot.as_of(compaction.spec))
+        return replace(found, below=compaction.spec.cut.below)
+
+
+def _cut(folder: PartitionFolder, state: State, name: str) -> Cut | None:
+    """Which objects of a partition a round is about: that which has begun, or the next."""
+    found = state.rounds.get(name)
+    if found is not None and found.below and not found.is_whole and found.topic_id == folder.topic_id:
+        known = Cut(NO_BOUND, found.below)
+        meant = live_part(folder, known)
+        if found.next_step is Step.PUBLISH or (meant is not None and meant.fingerprint == found.fingerprint):
+            return known
+    return live_cut(folder)
+
+
+def _why_not(snapshot: LiveSnapshot, name: str) -> str:
+    """Why nothing can be done with a partition while its broker runs; empty if something can."""
+    found = snapshot.state.rounds.get(name)
+    of_this_topic = found is not None and found.topic_id == snapshot.partitions[name].topic_id
+    if found is not None and of_this_topic and found.next_step is Step.PUBLISH and not found.below:
+        return (
+            "what was begun with the broker stopped is finished with the broker stopped; run without --live"
+        )
+    if name not in snapshot.cuts:
+        return f"has too few objects: the first, and the last {LIVE_TAIL + 1} stay as they are"
+    return ""

@@ -1,0 +1,233 @@
+"""A real broker judges a topic that is compacted while it runs, with librdkafka and the Java client, under
+readers and a producer that never stop."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lithify.clock import SystemClock
+from lithify.coordination.leadership import Leadership
+from lithify.datasets.kafka.live_topic import LiveTopic
+from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.ids import RandomIds
+from lithify.service import one_shot
+from lithify.store.urls import open_store
+from lithify.testing.engine import InlineEngine
+from tests.datasets.kafka.test_broker import (
+    TOPIC,
+    Row,
+    Written,
+    commit,
+    dying,
+    ends,
+    java,
+    listings,
+    make_topic,
+    map_of,
+    objects,
+    produce,
+    produce_all,
+    producer,
+    read,
+    read_all,
+    reader,
+    resumed,
+    times,
+)
+from tests.judge.kafka_broker import CLUSTER, broker, librdkafka
+from tests.judge.kafka_java import KafkaJava
+from tests.s3 import S3
+
+__all__ = ["java", "times"]
+KEYS = 12
+"""That the producer writes which never stops, numbers that only grow."""
+
+
+def compact(s3: S3, bucket: str) -> bool:
+    """Live; whether there was anything to do."""
+    store, _ = open_store(f"s3://{bucket}", s3.options)
+    places = (store, f"clusters/{CLUSTER}/topics/{TOPIC}"), (store, f"clusters/{CLUSTER}/lithify/{TOPIC}")
+    clock = SystemClock()
+    settings = KafkaSettings.model_validate(
+        {"live": True, "broker_build": "0.7.0-pre.1", "min_cleanable_dirty_ratio": "0"}
+    )
+    options = (s3.options, s3.options)
+    dataset = LiveTopic(f"kafka+s3://{bucket}", *places, clock, RandomIds(), settings, *options)
+    leadership = Leadership(dataset, clock, RandomIds())
+    summary = one_shot.run(dataset, InlineEngine(), clock, RandomIds(), leadership, planner=dataset.planner())
+    assert not summary.failures
+    assert not summary.refused
+    return summary.started
+
+
+@contextmanager
+def writing(address: str, written: Written) -> Iterator[None]:
+    """An idempotent producer that never stops, a small object each time."""
+    one, stop = producer(address, **{"enable.idempotence": True}), threading.Event()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        number = 0
+        try:
+            while not stop.wait(0.1):
+                rows = [(b"n%d" % (n % KEYS), b"%d" % n) for n in range(number, number + 5)]
+                produce(one, written, rows)  # type: ignore[arg-type]
+                number += 5
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not failed
+
+
+class Reading:
+    """A reader that began before, and goes on: whatever it is given, in that order."""
+
+    def __init__(self, address: str, pause_s: float) -> None:
+        self.rows: list[Row] = []
+        self._stop = threading.Event()
+        kafka = librdkafka()
+        settings = {"bootstrap.servers": address, "group.id": f"r{pause_s}", "enable.auto.commit": False}
+        self._consumer = kafka.Consumer({**settings, "check.crcs": True, "log_level": 0})
+        self._consumer.assign([kafka.TopicPartition(TOPIC, 0, 0)])
+        self._thread = threading.Thread(target=self._run, args=(pause_s,))
+        self._thread.start()
+
+    def _run(self, pause_s: float) -> None:
+        while not self._stop.is_set():
+            for message in self._consumer.consume(50, 0.2):
+                if message.error() is None:
+                    self.rows.append((message.offset(), message.key(), message.value()))
+            self._stop.wait(pause_s)
+
+    def read_to(self, end: int) -> None:
+        """Until it has got what is last."""
+        until_s = time.monotonic() + 60
+        while time.monotonic() < until_s and (not self.rows or self.rows[-1][0] < end - 1):
+            time.sleep(0.05)
+        assert self.rows[-1][0] == end - 1
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self._consumer.close()
+
+    def backward(self) -> list[tuple[int, int]]:
+        """Where an older row came after a newer one: from which offset to which."""
+        offsets = [row[0] for row in self.rows]
+        return [(a, b) for a, b in itertools.pairwise(offsets) if b <= a]
+
+
+def test_readers_and_a_producer_that_never_stop(times: S3, java: KafkaJava, tmp_path: Path) -> None:
+    bucket, written, rng = times.bucket(), Written(), random.Random(9)
+    with broker(times, bucket, tmp_path / "log") as address:
+        make_topic(address)
+        produce_all(address, written, rng)
+        commit(address, "readers", 100)
+        readers = [Reading(address, pause_s) for pause_s in (0.0, 0.5)]
+        try:
+            with writing(address, written):
+                rounds = 0
+                for _ in range(4):
+                    time.sleep(1)
+                    rounds += compact(times, bucket)
+                assert rounds >= 2
+            for one in readers:
+                one.read_to(written.end)
+        finally:
+            for one in readers:
+                one.close()
+        # Who read meanwhile holds what a replay says, whatever came twice. Rows of aborted transactions this
+        # broker shows to all; their keys are those that begin with t.
+        expected = {key: value for key, value in written.map.items() if not key.startswith(b"t")}
+        for one in readers:
+            held = map_of(one.rows)
+            assert {key: value for key, value in held.items() if not key.startswith(b"t")} == expected
+            for newer, older in one.backward():
+                # How far: rows that a merged object has, while what it covers is there still; never past
+                # what is rewritten, and never without the newer ones after them.
+                assert older <= newer
+        while compact(times, bucket):  # until nothing is left to do
+            pass
+        first = objects(times, bucket)[0]
+        # 1: the latest map is that of a replay, offsets ascend
+        rows = read_all(address, written.end, TOPIC)
+        assert map_of(rows) == written.map
+        offsets = [row[0] for row in rows]
+        bases = objects(times, bucket)
+        # 2: from every position, with both clients
+        end = written.end
+        starts = sorted({*bases, *(b + 1 for b in bases), offsets[3] + 1, offsets[-1], 100, end - 1, end})
+        with reader(address) as read_from:
+            for start in starts:
+                found, seen = read_from(start)
+                assert [row[0] for row in found] == [offset for offset in offsets if offset >= start]
+                assert seen == end
+        question = [address, TOPIC, "read_committed", str(end)]
+        for start, (earliest, latest, position, *got) in zip(
+            starts, java.consume(question, starts), strict=True
+        ):
+            assert got == [offset for offset in offsets if offset >= start], start
+            assert position == end
+            assert (earliest, latest) == ends(address)
+        # 3: the broker's ends; of what is produced within one second it tells the first
+        earliest, latest = ends(address)
+        assert earliest == first == 0
+        assert latest > bases[-4]
+        # 4: a group goes on
+        assert resumed(address, "readers") == next(offset for offset in offsets if offset >= 100)
+        # 8: what a full read costs
+        count = listings(times)
+        read(address)
+        assert listings(times) - count <= 8
+        # 5: producers go on
+        one = producer(address, **{"enable.idempotence": True})
+        produce(one, written, [(b"k1", b"after")])
+        within = producer(address, **{"transactional.id": "tx"})
+        within.init_transactions(20)
+        within.begin_transaction()
+        produce(within, written, [(b"t1", b"after")])
+        within.commit_transaction(20)
+        written.end += 1
+        rows, end = read(address, "read_committed")
+        assert end == written.end
+        assert map_of(rows) == written.map
+
+
+@pytest.mark.parametrize("after_writes", [1, 2, 30])
+def test_killed_under_a_running_broker(
+    times: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_writes: int
+) -> None:
+    """6: who publishes dies, after the put or among the deletes. Readers find all there is; a producer goes
+    on; the next run finishes, with what came meanwhile left for later."""
+    bucket, written = times.bucket(), Written()
+    with broker(times, bucket, tmp_path / "log") as address:
+        make_topic(address)
+        one = producer(address, **{"enable.idempotence": True})
+        for n in range(60):
+            produce(one, written, [(b"k%d" % (n % 7), b"%d" % n), (b"only %d" % n, b"x")])
+        with dying(monkeypatch, after_writes):
+            compact(times, bucket)
+        rows, _ = read(address)
+        assert map_of(rows) == written.map
+        produce(one, written, [(b"k1", b"meanwhile")])
+        compact(times, bucket)
+        assert objects(times, bucket) == [0, 2, *range(114, 122, 2)]
+        rows = read_all(address, written.end, TOPIC)
+        assert map_of(rows) == written.map
+        assert [row[0] for row in rows] == sorted({row[0] for row in rows})
+        assert ends(address) == (0, 121)
