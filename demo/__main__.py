@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from demo import database, fleet, table
+from demo import database, fleet, table, topic
 from demo.shell import say
 
 
@@ -31,6 +31,8 @@ def _demonstrate(folder: Path) -> int:
     is_right = table.demonstrate(folder / "lake") and is_right
     say("\n\nA fleet of databases and tables\n")
     is_right = fleet.demonstrate(folder / "fleet") and is_right
+    say("\n\nA topic in a broker's bucket\n")
+    is_right = topic.demonstrate(folder / "topic") and is_right
     return 0 if is_right else 1
 
 
