@@ -23,7 +23,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,site]'
 	touch $@
 
-demo: $(INSTALLED) ## Make a database, a table and a fleet of them with their own clients, compact them on Spark, read them back
+demo: $(INSTALLED) ## Make a database, a table, a fleet and a topic with their own clients, compact them on Spark, read them back
+	-@$(MAKE) --no-print-directory $(BROKER)/.installed
 	$(BIN)/python -m demo
 
 test: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the whole test suite

@@ -1,5 +1,5 @@
-"""`make demo`: a database, a table and a fleet, from nothing to compacted, judged by programs we did not
-write.
+"""`make demo`: a database, a table, a fleet and a topic, from nothing to compacted, judged by programs we did
+not write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from demo.shell import say
 def main() -> int:
     """Run the demonstration; the exit code tells whether every row was right."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--keep", type=Path, help="put database and table here and leave them there")
+    parser.add_argument("--keep", type=Path, help="put everything here and leave it there")
     arguments = parser.parse_args()
     if arguments.keep is not None:
         return _demonstrate(arguments.keep.absolute())
