@@ -482,15 +482,15 @@ def test_on_spark(catalog: SqlCatalog, spark_engine: SparkEngine) -> None:
     for n in range(6):
         for device in ("a", "b"):
             rows += append(table, make_rows(40, START + n // 2 * DAY, DAY, device))
-    nameless: Row = (None, 10_000, "a")
-    rows += append(table, [nameless, (START, 10_001, "a")])
+    nameless: Row = (None, 10_000_000, "a")
+    rows += append(table, [nameless, (START, 10_000_001, "a")])
     with fresh(table).update_schema() as change:
         change.rename_column("event_time", "at")
     gone = [rows[n][1] for n in range(0, len(rows) - 2, 7)]
     for device in ("a", "b"):
         keys = pa.table({"id": pa.array(gone, pa.int64())})
         delete_keys(table, keys, partition=Record(device))
-    keys = pa.table({"at": pa.array([None], ARROW.field(0).type), "id": pa.array([10_000], pa.int64())})
+    keys = pa.table({"at": pa.array([None], ARROW.field(0).type), "id": pa.array([10_000_000], pa.int64())})
     delete_keys(table, keys, partition=Record("a"))
     left = [row for row in without(rows, *gone) if row != nameless]
     back: Row = (START, gone[0], "a")
