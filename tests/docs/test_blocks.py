@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -37,6 +38,7 @@ from lithify.observe.logs import LOGGER, EventLog
 from lithify.store.urls import split_scheme
 from lithify.testing import ManualClock
 from lithify.web import serving
+from lithify.web.guard import LEAST_TOKEN_CHARS
 from tests.deploy.charts import Chart, merged, yaml
 from tests.deploy.test_chart import FOLDER as CHART
 from tests.deploy.test_chart import KUBERNETES, problems
@@ -148,16 +150,78 @@ def of_cluster(words: list[str]) -> None:
 def sudo(words: list[str]) -> None:
     while "=" in words[0]:
         export([words.pop(0)])
-    program = Path(words[0]).name
+    path, *given = words
+    program = Path(path).name
     if program.startswith("python3"):
-        assert words[1:3] == ["-m", "pip"]
-        pip(words[3:])
+        assert given[:2] == ["-m", "pip"]
+        assert program in _packages(), f"a line installs {program}"
+        pip(given[2:])
     else:
         assert program in ("dnf", "chmod", "lithify")
+        {"dnf": dnf, "chmod": chmod, "lithify": lithify_itself}[program](given)
 
 
-def nothing(words: list[str]) -> None:
-    """What is not ours, and would change this machine or ask others: git, a venv, venv-pack."""
+def _packages() -> set[str]:
+    """What documents have a distribution's packager install."""
+    asked = [line.partition(" install -y ")[2].split() for _, line in shell() if "dnf" in line.split()]
+    return {word for words in asked for word in words}
+
+
+def dnf(words: list[str]) -> None:
+    """Packages of a Python that Lithify takes. Whether another system has them, only its repositories say."""
+    assert words[:2] == ["install", "-y"]
+    made = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    least = tuple(map(int, made["requires-python"].removeprefix(">=").split(".")))
+    for package in words[2:]:
+        version = re.fullmatch(r"python(\d+)\.(\d+)(-pip)?", package)
+        assert version is not None, package
+        assert (int(version[1]), int(version[2])) >= least
+
+
+def chmod(words: list[str]) -> None:
+    """Of the folder that the lines beside it name as the cache; run it would be another machine's root."""
+    *options, folder = words
+    assert options == ["-R", "a+rwX"]
+    assert any(f"LITHIFY_CACHE_DIR={folder}" in line.split() for _, line in shell()), folder
+
+
+def git(words: list[str]) -> None:
+    """The address is the project's; cloned it is not: tests ask no other host."""
+    made = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert words == ["clone", made["urls"]["Homepage"]]
+
+
+def cd(words: list[str]) -> None:
+    """Into what a clone makes."""
+    assert words == [tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"]]
+
+
+def source(words: list[str]) -> None:
+    """Of an environment that such a line has made."""
+    (script,) = words
+    folder, _, inside = script.partition("/")
+    assert inside == "bin/activate"
+    assert any(line.endswith(f" -m venv {folder}") for _, line in shell())
+
+
+def venv_pack(words: list[str]) -> None:
+    """What it writes is what the next line sends along. Run it is not: it would pack gigabytes, and is no
+    dependency of ours."""
+    assert words[0] == "-o"
+    (archive,) = words[1:]
+    assert any(f"--archives {archive}#" in line for _, line in shell()), archive
+
+
+def openssl(words: list[str]) -> None:
+    """Makes a token that is long enough; run where there is one."""
+    if shutil.which("openssl") is not None:
+        assert len(_said("openssl", *words).strip()) >= LEAST_TOKEN_CHARS
+    assert words[:2] == ["rand", "-hex"]
+    assert 2 * int(words[2]) >= LEAST_TOKEN_CHARS
+
+
+def curl(words: list[str]) -> None:
+    """`test_curl_is_answered` has it."""
 
 
 def lithify_itself(words: list[str]) -> None:
@@ -178,11 +242,12 @@ PROGRAMS: dict[str, Callable[[list[str]], None]] = {
     "helm": of_cluster,
     "kubectl": of_cluster,
     "sudo": sudo,
-    "curl": nothing,  # below
-    "git": nothing,
-    "cd": nothing,
-    ".": nothing,
-    "venv-pack": nothing,
+    "curl": curl,
+    "git": git,
+    "cd": cd,
+    ".": source,
+    "venv-pack": venv_pack,
+    "openssl": openssl,
 }
 SPARK = _find_spark_home()
 
@@ -195,7 +260,11 @@ def _said(*command: str) -> str:
 @pytest.mark.parametrize(("document", "line"), shell())
 def test_lines_of_a_shell(document: str, line: str) -> None:
     assigned = re.match(r"SPARK=\$\((python.*)\)$", line)
-    line = re.sub(r"(?<==)\$\(.*\)$", "outcome", line) if line.startswith("export") else line
+    made = re.search(r"(?<==)\$\((.*)\)$", line) if line.startswith("export") else None
+    if made is not None:
+        program, *given = shlex.split(made[1])
+        PROGRAMS[program](given)
+        line = line.replace(made[0], "outcome")
     words = shlex.split(assigned[1] if assigned else line.replace("$SPARK/bin/", ""))
     while re.match(r"[A-Z_]+=", words[0]):
         export([words.pop(0)])
