@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify.client import settled
 from lithify.clock import SystemClock
 from lithify.errors import StoreUnavailable
 from lithify.fleet.shared import SharedFleet
 from lithify.fleets import WatchedFleet
-from lithify.testing.engine import InlineEngine
-from lithify.web import serving
 from lithify.web.dashboard import TABS
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
-from tests.web.dashboards import TOKEN, page_of, write_database
+from tests.web.dashboards import page_of, write_database
+from tests.web.fleets import SETTINGS, kept
 from tests.web.test_beside import TABLE, document, get, lasting, until
-
-SETTINGS: dict[str, Any] = {
-    "service.poll_interval": "50ms",
-    "service.commit_compacted_interval": "50ms",
-    "slatedb.scheduler_options.min_compaction_sources": 3,
-    "web.port": 0,
-    "web.token": TOKEN,
-}
 
 
 @pytest.fixture
@@ -42,29 +28,6 @@ def urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
     append(new_table(new_catalog(tmp_path, name="lake")), make_rows(5))
     return [*(write_database(tmp_path / "tenants" / name / "db") for name in ("red", "green")), TABLE]
-
-
-@contextmanager
-def kept(folder: Path, *, works: bool = True) -> Iterator[tuple[WatchedFleet, str]]:
-    """A fleet of these with its dashboard, in one process; where that is."""
-    fleet = lithify.Fleet(str(folder / "fleet"), settings=SETTINGS)
-    fleet.init()
-    fleet.add(str(folder / "tenants" / "*" / "db"), tenant="*")
-    fleet.add("iceberg://lake/db.*")
-    shared, stop = SharedFleet(SystemClock()), threading.Event()
-    watched, config = WatchedFleet(fleet.url, shared, settings=SETTINGS), settled(SETTINGS)
-
-    def serve() -> None:
-        fleet.run(stop, works=works, engine=InlineEngine(), shared=shared)
-
-    thread = threading.Thread(target=serve, name="service")
-    with serving.served([], watched, config, watched) as where:
-        thread.start()
-        try:
-            yield watched, where
-        finally:
-            stop.set()
-            thread.join()
 
 
 def is_committed(where: str, url: str) -> bool:

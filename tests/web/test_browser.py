@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from pyiceberg.utils.config import Config
 from website.reference import ROOT
 
 import lithify
@@ -24,8 +25,12 @@ from lithify.testing.engine import InlineEngine
 from lithify.web import serving
 from lithify.web.app import application
 from lithify.web.dashboard import TABS, Dashboard
+from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
+from tests.datasets.kafka.test_commands import make_log
 from tests.web.dashboards import TOKEN, page_of, write_database
+from tests.web.fleets import kept
 from tests.web.poses import DATABASE, TABLE, Compacting, Posing, led
+from tests.web.test_beside import get, until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 SCREENSHOTS = ROOT / "build" / "screenshots"
@@ -44,16 +49,20 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """With two commits, and some L0 SSTs that wait."""
-    folder = tmp_path_factory.mktemp("dashboard")
-    url = write_database(folder / "db")
+def compacted_twice(path: Path) -> str:
+    """A database with two commits, and some L0 SSTs that wait; its URL."""
+    url = write_database(path)
     for _ in range(2):
         with lithify.open(url, engine=InlineEngine()) as opened:
             opened.compact(full=True, take_over=True)
-        write_database(folder / "db")
+        write_database(path)
     return url
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Such a one."""
+    return compacted_twice(tmp_path_factory.mktemp("dashboard") / "db")
 
 
 @pytest.fixture(scope="module")
@@ -103,30 +112,92 @@ def keep(page: Any, name: str) -> None:
     page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
-PAGES = ["/", *TABS]
+WIDE, NARROW = {"width": 1200, "height": 900}, {"width": 390, "height": 800}
+LOOKS = [("light", WIDE), ("dark", WIDE), ("light", NARROW), ("dark", NARROW)]
+PAGES = ("fleet", "queue", "overview", "table", "table-plan", "log", "database", *filter(None, TABS))
+CUT = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
+TARGETS = """[...document.querySelectorAll('a[href], button, input:not([type=hidden]), [tabindex="0"]')]
+    .filter(e => e.checkVisibility())"""
 
 
-@pytest.mark.parametrize("tab", PAGES)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_everybody_can_use_a_page(browser: Any, where: str, database: str, tab: str, scheme: str) -> None:
-    """What axe finds, in light and dark colours; it fits a phone."""
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
+    """The dashboard of a fleet without workers, of a database in which a compaction waits and another was
+    cancelled, a table and a log; where it is, and the path of each of `PAGES`."""
+    folder = tmp_path_factory.mktemp("fleet")
+    url = compacted_twice(folder / "tenants" / "red" / "db")
+    with lithify.open(url) as opened:
+        opened.submit(full=True).cancel()
+    log = f"kafka+file://{make_log(folder / 'backup' / 'orders-0')}"
+    paths = {"overview": "/", "fleet": "/fleet", "queue": "/queues/default", "database": page_of(url)}
+    paths |= {"table": page_of(TABLE), "table-plan": page_of(TABLE, "plan"), "log": page_of(log)}
+    paths |= {tab: page_of(url, tab) for tab in TABS if tab}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{folder}/catalog.db")
+        patch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+        append(new_table(new_catalog(folder, name="lake")), make_rows(5))
+        with kept(folder, log, works=False) as (_, where):
+            until(lambda: all(dataset in get(where, "/") for dataset in (url, TABLE, log)))
+            until(lambda: "default" in get(where, "/fleet"))
+            until(lambda: "awaiting" in get(where, paths["table"]))
+            until(lambda: all("cannot be read" not in get(where, path) for path in paths.values()))
+            yield where.rstrip("/"), paths
+
+
+@pytest.fixture(scope="module")
+def fleet(browser: Any, shown: tuple[str, dict[str, str]]) -> Iterator[Any]:
+    """A page that is logged in there."""
+    yield from opened(browser, shown[0])
+
+
+def judge(page: Any, name: str) -> None:
+    """What axe finds of it in every look, and whether it fits; a picture of each is kept."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    narrow = {"width": 390, "height": 800} if scheme == "dark" else {"width": 1200, "height": 900}
-    pages = opened(browser, where, color_scheme=scheme, viewport=narrow)
-    found = next(pages)
-    found.goto(where + (tab if tab == "/" else page_of(database, tab)))
-    found.wait_for_selector("#live:has-text('Live')")
-    if tab == "history":
-        found.wait_for_selector("#charts canvas")
-    result = axe.Axe().run(found)
-    assert result.violations_count == 0, result.generate_report()
-    assert found.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
-        "no sideways scrolling"
-    )
-    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
-    assert found.evaluate(cut) == 0, "nor of a table"
-    keep(found, f"{tab.strip('/') or ('overview' if tab else 'dataset')}-{scheme}")
-    assert next(pages, None) is None
+    for scheme, size in LOOKS:
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size(size)
+        result = axe.Axe().run(page)
+        assert result.violations_count == 0, f"{scheme} {size}: {result.generate_report()}"
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
+            "sideways scrolling"
+        )
+        assert page.evaluate(CUT) == 0, "sideways scrolling of a table"
+        keep(page, f"{name}-{scheme}" + ("-phone" if size is NARROW else ""))
+
+
+def reach(page: Any) -> None:
+    """Tab leads to everything that can be used, in its order, and shows where it is."""
+    wanted = page.evaluate(f"{TARGETS}.length")
+    page.evaluate("document.activeElement.blur()")
+    found = []
+    for _ in range(wanted):
+        page.keyboard.press("Tab")
+        found.append(page.evaluate(f"{TARGETS}.indexOf(document.activeElement)"))
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    assert found == list(range(wanted))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_everybody_can_use_a_page(fleet: Any, shown: tuple[str, dict[str, str]], name: str) -> None:
+    """In light and dark colours, at a desk and on a phone, by keyboard alone."""
+    where, paths = shown
+    fleet.set_viewport_size(WIDE)
+    fleet.goto(where + paths[name])
+    fleet.wait_for_selector("#live:has-text('Live')")
+    fleet.wait_for_selector("main:not(:has-text('It is being read'))")
+    if name == "history":
+        fleet.wait_for_selector("#charts canvas")
+    judge(fleet, name)
+    reach(fleet)
+
+
+def test_a_fleet_leads_to_its_queues(fleet: Any, shown: tuple[str, dict[str, str]]) -> None:
+    fleet.goto(f"{shown[0]}/fleet")
+    fleet.wait_for_selector("main:has-text('alive')")
+    fleet.get_by_role("link", name="default").focus()
+    fleet.keyboard.press("Enter")
+    fleet.wait_for_selector("h1:has-text('Queue default')")
+    fleet.wait_for_selector("td:has-text('active')")
 
 
 def test_the_keyboard_leads_everywhere(page: Any, database: str) -> None:
@@ -187,6 +258,7 @@ def test_bars_move_while_a_compaction_runs(browser: Any, tmp_path: Path) -> None
             seen.append(page.evaluate("document.querySelector('figure rect.done').width.baseVal.value"))
         assert seen == sorted(set(seen))
         assert page.evaluate("window.stays"), "it was never loaded anew"
+        judge(page, "ranges")
         running.give_back()
         page.wait_for_selector("text=a free worker to claim it")
         assert next(pages, None) is None
@@ -247,10 +319,31 @@ def test_labels_of_charts_differ(page: Any, where: str, database: str) -> None:
         };"""
     )
     page.goto(where + page_of(database, "history"))
-    page.wait_for_function("document.querySelectorAll('#charts canvas').length === 3")
-    page.wait_for_function("Object.values(window.written).flat().length > 6")
+    page.wait_for_selector("#charts > :nth-child(3) canvas")
+    until(
+        lambda: page.evaluate("Object.values(window.written).flat().length > 6")
+    )  # a policy forbids waiting
     for labels in page.evaluate("Object.values(window.written)"):
         assert len(labels) == len(set(labels)), labels
+
+
+def test_charts_follow_the_colours_of_the_machine(page: Any, where: str, database: str) -> None:
+    """Which may turn dark while a page is open."""
+    page.add_init_script(
+        """window.inks = [];
+        const draw = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (...given) {
+          window.inks.push(this.fillStyle);
+          return draw.apply(this, given);
+        };"""
+    )
+    inks = []
+    page.goto(where + page_of(database, "history"))
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        until(lambda: page.evaluate("window.inks.length > 6"))
+        inks.append(set(page.evaluate("window.inks.splice(0)")))
+    assert inks[0].isdisjoint(inks[1])
 
 
 def test_without_scripts_everything_is_there(browser: Any, where: str, database: str) -> None:

@@ -130,6 +130,7 @@ def test_a_log_is_shown_as_its_kind_says(tmp_path: Path) -> None:
         for tab in TABS:
             answer = client.get(page_of(url, tab))
             assert (answer.status_code, "It cannot be read" in answer.text) == (200, False), answer.text
+        assert "Shape" not in read(client.get(page_of(url)).text).text, "a heading of nothing"
         for command in ("status", "plan"):
             assert (
                 client.get(f"/api{page_of(url, command)}").json().keys() == invoke_json(command, url).keys()

@@ -1,16 +1,17 @@
 // The history as charts, of the same JSON that the table shows. The table is what screen readers get.
 "use strict";
 (() => {
+  let drawn = [];
   const ink = () => getComputedStyle(document.body).color;
 
-  // Both with as many digits as tell two neighbours apart.
-  const moment = (seconds, step) => {
+  // Both with as many digits as tell two neighbours apart, or as a lone one needs.
+  const moment = (seconds, step = seconds % 60 || 60) => {
     const chars = step < 1 ? 23 : step < 60 ? 19 : 16;
     return new Date(seconds * 1000).toISOString().slice(0, chars).replace("T", " ");
   };
-  const number = (value, step) => value.toFixed(Math.min(12, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9))));
+  const number = (value, step = 1) => value.toFixed(Math.min(12, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9))));
   const labels = (write) => (_, values) =>
-    values.map((value) => write(value, values.length > 1 ? values[1] - values[0] : 1));
+    values.map((value) => write(value, values.length > 1 ? values[1] - values[0] : undefined));
 
   // Bytes in the unit in which the largest has at most four digits.
   function sized(values, after) {
@@ -33,7 +34,12 @@
       ],
       axes: [{ ...axis, space: 150, values: labels(moment) }, { ...axis, size: 64, values: labels(number) }],
     };
-    new uPlot(options, [times, values], place);
+    drawn.push(new uPlot(options, [times, values], place));
+  }
+
+  function fitting(place) {
+    const room = place.parentElement.clientWidth - 32; // without its padding
+    return room < 900 ? Math.min(room, 560) : Math.floor(room / 3) - 12;
   }
 
   async function draw() {
@@ -44,13 +50,21 @@
     const commits = (await answer.json()).commits;
     if (commits.length < 2 || place.childElementCount) return;
     const times = commits.map((c) => c.at_ms / 1000);
-    const room = place.parentElement.clientWidth - 32; // without its padding
-    const width = room < 900 ? Math.min(room, 560) : Math.floor(room / 3) - 12;
+    drawn = [];
+    const width = fitting(place);
     const rates = commits.map((c) => (c.seconds ? c.bytes_read / c.seconds : null));
     chart(place, "Read by each commit", times, ...sized(commits.map((c) => c.bytes_read), ""), width);
     chart(place, "Throughput", times, ...sized(rates, "/s"), width);
     chart(place, "Written for each byte read", times, commits.map((c) => (c.bytes_read ? c.bytes_written / c.bytes_read : null)), "ratio", width);
   }
+
+  // The page changed its colours, or its width: ink and sizes are of the moment of drawing.
+  function fit() {
+    const place = document.getElementById("charts");
+    if (place) drawn.forEach((one) => one.setSize({ width: fitting(place), height: one.height }));
+  }
+  addEventListener("resize", fit);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((one) => one.redraw(false, true)));
 
   draw();
   document.body.addEventListener("htmx:afterSettle", draw);
