@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from starlette.testclient import TestClient
 
@@ -17,7 +18,7 @@ from lithify.coordination.leadership import Leadership
 from lithify.ids import RandomIds
 from lithify.testing import ManualClock
 from lithify.web.app import application
-from lithify.web.dashboard import Dashboard, id_of
+from lithify.web.dashboard import PATIENCE_S, Dashboard, id_of
 from tests.compacting import dataset_at
 from tests.judge.official import Put, open_db
 from tests.ledgers import take_epoch
@@ -50,11 +51,12 @@ def shown(
     acted_on: Callable[[str], Dataset] | None = None,
     clock: ManualClock | None = None,
 ) -> Iterator[TestClient]:
-    """A dashboard of these, and a client of it that follows no redirects."""
+    """A dashboard of these, and a client of it that follows no redirects. It waits for what it lists, however
+    busy the machine is."""
     clock = clock if clock is not None else ManualClock(NOW_MS)
     dashboard = Dashboard(urls, open_dataset, fleet, clock, acted_on=acted_on)
     client = TestClient(application(dashboard, token), base_url="http://localhost", follow_redirects=False)
-    with client:
+    with client, patch("lithify.web.dashboard.FIRST_PATIENCE_S", PATIENCE_S):
         yield client
 
 
