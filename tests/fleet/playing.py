@@ -95,8 +95,10 @@ class Claiming(WorkerPool):
         super().__init__(NoSource(), open_worker, room, clock, observer=observer)
         self._claims = claims
 
-    def claim(self, url: str, compaction_id: Ulid, *, is_sharing: bool = False) -> bool:
-        is_won = super().claim(url, compaction_id, is_sharing=is_sharing)
+    def claim(
+        self, url: str, compaction_id: Ulid, *, is_sharing: bool = False, is_untried: bool = False
+    ) -> bool:
+        is_won = super().claim(url, compaction_id, is_sharing=is_sharing, is_untried=is_untried)
         self._claims[is_won] += 1
         return is_won
 

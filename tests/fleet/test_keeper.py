@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from lithify import events
+from lithify.compaction.lease import Lease
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Leadership
 from lithify.errors import CorruptObject, DatasetNotFound, StoreError
@@ -193,6 +194,18 @@ def test_a_dead_keepers_lease_needs_no_waiting(world: Play) -> None:
     world.engines[crew.name].run_all()
     world.until(lambda: world.texts() == {"a": 1}, 30)
     assert world.seen(events.Reclaimed) == {}, "what runs goes on"
+
+
+def test_a_lease_whose_end_could_not_be_written_is_not_waited_for_for_ever(world: Play) -> None:
+    """Its holder is alive, and has nothing to do with the dataset any more."""
+    dataset = world.dataset("a", 1)
+    keepers = world.keeper(), world.keeper()
+    world.crew()
+    world.until(lambda: sorted(len(keeper.watched) for keeper in keepers) == [0, 1], 60)
+    (other,) = [keeper for keeper in keepers if not keeper.watched]
+    dataset.lease.write(Lease(other.name, renewals=1), None)
+    world.dataset("a", 4)
+    world.until(lambda: world.texts() == {"a": 1}, 180)
 
 
 def test_what_another_lithify_coordinates_is_left_to_it(world: Play) -> None:

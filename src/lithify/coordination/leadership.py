@@ -170,7 +170,12 @@ class Leadership:
         """Read the lease for the next `acquire`, while other things are read. Writes nothing."""
         # Whoever has nothing to do does not need it; else `acquire` reads again, and says what is wrong.
         with suppress(LithifyError):
-            self._ahead = (self._dataset.lease.read(),)
+            self.read_ahead()
+
+    def read_ahead(self) -> FoundLease | None:
+        """The same for who needs to know what it says."""
+        self._ahead = (self._dataset.lease.read(),)
+        return self._ahead[0]
 
     @contextmanager
     def acquire(

@@ -1,16 +1,17 @@
 """Bells: "look at the boards of this queue". `bells/<queue id>` has the last rings
 (`lithify.planning.fleet.rings`).
 
-Who listens asks for it with one GET. Who rings reads it and writes it with one more ring, on no condition: of
-two who ring at once one may be lost. A bell may be lost as well, or rung for nothing: who has heard nothing
-for long looks anyway.
+Who listens asks for it with one GET. Who rings reads it, beside the writing of the board, and writes it once
+the board is there, with one more ring, on no condition: of two who ring at once one may be lost. A bell may
+be lost as well, or rung for nothing: who has heard nothing for long looks anyway.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from lithify.errors import ObjectNotFound
@@ -18,6 +19,7 @@ from lithify.ids import Ids
 from lithify.jsonvalues import text, whole_number
 from lithify.planning.fleet.hints import Hint
 from lithify.planning.fleet.rings import MAX_RINGS, Ring, added, ring_of, unheard
+from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
@@ -32,10 +34,13 @@ class Bells:
         self._folder = join(folder, "bells")
         self._ids = ids
 
-    def ring(self, queue_id: str, board: str, new: Iterable[Hint]) -> None:
-        """These hints are new on the board of a member."""
+    def ring(
+        self, queue_id: str, board: str, new: Iterable[Hint], write: Callable[[], None] = lambda: None
+    ) -> None:
+        """These hints are new on the board of a member, once `write` has written it."""
         ring = ring_of(self._ids.uuid().hex, board, new)
-        rings = added(self.rings(queue_id), ring)
+        _, known = together.both(write, partial(self.rings, queue_id))
+        rings = added(known, ring)
         self._store.put(join(self._folder, queue_id), json.dumps([asdict(one) for one in rings]).encode())
 
     def rings(self, queue_id: str) -> tuple[Ring, ...]:

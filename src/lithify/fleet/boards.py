@@ -3,8 +3,9 @@
 1. A *hint* says that a compaction may be claimed (`lithify.planning.fleet.hints`). It binds nobody: the claim
    is a change of the dataset's ledger, and a hint that is stale, doubled or lost costs a look, or a delay.
 2. A board has one writer, its member, so it needs no bins and no sequence numbers. It is written when it has
-   changed, at most once in `WRITE_EVERY_MS`, with the best `MAX_HINTS`; an empty one is deleted. One that
-   does not change is written again after `WRITE_AGAIN_MS`, should it have been lost.
+   changed, at most once in `WRITE_EVERY_MS`, with the best `MAX_HINTS`; an empty one is deleted. One from
+   which hints were only taken off waits for a new one, up to `TAKE_OFF_AFTER_MS`. One that does not change
+   is written again after `WRITE_AGAIN_MS`, should it have been lost.
 3. Who reads takes the boards of all members of a queue together. What cannot be read counts as not there.
 """
 
@@ -13,17 +14,21 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from lithify.errors import ObjectNotFound
 from lithify.jsonvalues import text, whole_number
 from lithify.planning.fleet.hints import Hint
+from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
 MAX_HINTS = 128
 WRITE_EVERY_MS = 1_000
+TAKE_OFF_AFTER_MS = 1_000
 WRITE_AGAIN_MS = 60_000
+READS_AT_ONCE = 8
 _SUFFIX = ".json"
 _MAX_BYTES = 4 << 20
 _MOST = (1 << 63) - 1
@@ -63,16 +68,20 @@ class BoardFiles:
         )
 
     def read_of(self, queue_id: str, members: Iterable[str]) -> tuple[Hint, ...]:
-        """What these hint at; one GET for each."""
+        """What these hint at; one GET for each, several at a time."""
+        boards = sorted(members)  # so that what is played again is played the same
+        if len(boards) == 1:
+            return tuple(sorted(self._read(queue_id, boards[0]), key=order))
+        reads = (partial(self._read, queue_id, member) for member in boards)
         found: dict[tuple[str, str], Hint] = {}
-        for member in sorted(members):  # so that what is played again is played the same
-            for hint in self._read(self._key(queue_id, member), member):
+        for hints in together.all_of(reads, READS_AT_ONCE):
+            for hint in hints:
                 found.setdefault((hint.url, hint.compaction), hint)
         return tuple(sorted(found.values(), key=order))
 
-    def _read(self, key: str, member: str) -> Sequence[Hint]:
+    def _read(self, queue_id: str, member: str) -> Sequence[Hint]:
         try:
-            data = self._store.get(key)
+            data = self._store.get(self._key(queue_id, member))
         except ObjectNotFound:
             return ()
         return _decode(data, member) if len(data) <= _MAX_BYTES else ()

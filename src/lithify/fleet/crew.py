@@ -390,7 +390,9 @@ class Crew:
             admitted_under = self._catalog_of(hint)
             if admitted_under is None or not self._can_treat(hint.url, admitted_under.catalog):
                 self._choice.leave(hint, now_ms)
-            elif self._pool.claim(hint.url, Ulid(hint.compaction), is_sharing=per_slot > 1):
+            elif self._pool.claim(
+                *(hint.url, Ulid(hint.compaction)), is_sharing=per_slot > 1, is_untried=not hint.attempts
+            ):
                 self._choice.claimed(hint, slots, usage, weights, now_ms)
                 share = Fraction(1, per_slot)
                 claimed = _Claimed(queue_id, hint, now_ms, admitted_under.number, share)

@@ -12,7 +12,9 @@ Each `tick`:
    (`lithify.planning.fleet.admission`). That admits as much as the queue's workers have slots for, by this
    keeper's part of what is wanted by all; what was admitted is looked at again at once, which starts it. A
    queue that is paused admits nothing; one that drains or is gone is nobody's, so its wants go to the next.
-5. What may be claimed stands on its boards (`lithify.fleet.own_boards`).
+5. What may be claimed stands on its boards (`lithify.fleet.own_boards`). So that it need not wait for what
+   takes longer, steps 3 to 5 are done first for all but what may have something to commit, and then for
+   that; and of what was admitted it looks first at what it leads already.
 6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog_history`), and
    what members left whose object was lost.
 7. Garbage of what it committed is collected `COLLECT_AFTER_S` after the last commit, or an hour after the
@@ -25,7 +27,7 @@ they have seen different members, only get in each other's way: the ledger and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -187,10 +189,16 @@ class Keeper:
 
         attempt(partial(self._beat, now_s))
         attempt(partial(self._hear_wakes, now_s))
-        self._look()
-        if self._admit():
-            self._look()
-        attempt(self._write_boards)
+        due = [watched for watched in self._watched.values() if watched.next_look_s <= now_s]
+        committing = [watched for watched in due if watched.may_commit]
+        for group in ([watched for watched in due if not watched.may_commit], committing):
+            self._look(group)
+            if self._admit():
+                admitted = [watched for watched in self._watched.values() if watched.admitted]
+                self._look([watched for watched in admitted if watched.is_led])
+                attempt(self._write_boards)
+                self._look([watched for watched in admitted if not watched.is_led])
+            attempt(self._write_boards)
         self._collect()
         attempt(partial(self._remember, now_s))
         attempt(partial(self._truncate, now_s))
@@ -348,9 +356,7 @@ class Keeper:
     def _is_old(self, wake: Wake) -> bool:
         return self._clock.now_ms() - wake.since_ms > MAX_AGE_MS
 
-    def _look(self) -> None:
-        now_s = self._now_s()
-        due = [watched for watched in self._watched.values() if watched.next_look_s <= now_s]
+    def _look(self, due: Sequence[Watched]) -> None:
         if len(due) > 1 and self._ports.looks_at_once > 1:
             together.all_of((watched.look for watched in due), self._ports.looks_at_once)
         else:

@@ -5,7 +5,9 @@
 2. Addresses each new hint to a worker that is idle and has not failed with it, as long as there are some. A
    worker is idle that said so, less what it was given since it said it.
 3. Writes the boards that have changed, each at most once in `WRITE_EVERY_MS`, and again after
-   `WRITE_AGAIN_MS` what did not change; then it rings the bell for those whom something new is for.
+   `WRITE_AGAIN_MS` what did not change; then it rings the bell for those whom something new is for. A board
+   that only has less to say may wait for `TAKE_OFF_AFTER_MS`, so that it is not written for each claim, and
+   what is new need not wait because of that.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
-from lithify.fleet.boards import WRITE_AGAIN_MS, WRITE_EVERY_MS, order
+from lithify.fleet.boards import TAKE_OFF_AFTER_MS, WRITE_AGAIN_MS, WRITE_EVERY_MS, order
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import Member
 from lithify.planning.admission import WorkKey
@@ -50,6 +53,8 @@ class _Board:
 
     hints: tuple[Hint, ...] = ()
     written_s: float = float("-inf")
+    less_since_s: float | None = None
+    """Since when it says more than there is."""
 
 
 class OwnBoards:
@@ -91,17 +96,24 @@ class OwnBoards:
             hints = tuple(found.get(queue_id, ()))
             is_old = bool(hints) and (now_s - board.written_s) * 1000 >= WRITE_AGAIN_MS
             if hints == board.hints and not is_old:
+                board.less_since_s = None
                 continue
-            if (now_s - board.written_s) * 1000 < WRITE_EVERY_MS:
-                self.due_s = min(self.due_s, board.written_s + WRITE_EVERY_MS / 1000)
-                continue
-            self._files.boards.write(queue_id, self._name, hints)
             known = {_id_of(hint) for hint in board.hints}
-            self._boards[queue_id] = _Board(hints, now_s)
             new = [hint for hint in hints if _id_of(hint) not in known]
-            self._given[queue_id].update(hint.worker for hint in new if hint.worker is not None)
+            may_s = board.written_s + WRITE_EVERY_MS / 1000
+            if not is_old and set(hints) < set(board.hints):
+                board.less_since_s = now_s if board.less_since_s is None else board.less_since_s
+                may_s = max(may_s, board.less_since_s + TAKE_OFF_AFTER_MS / 1000)
+            if now_s < may_s:
+                self.due_s = min(self.due_s, may_s)
+                continue
+            write = partial(self._files.boards.write, queue_id, self._name, hints)
             if new:
-                self._files.bells.ring(queue_id, self._name, new)
+                self._files.bells.ring(queue_id, self._name, new, write)
+            else:
+                write()
+            self._boards[queue_id] = _Board(hints, now_s)
+            self._given[queue_id].update(hint.worker for hint in new if hint.worker is not None)
         for queue_id in [q for q, board in self._boards.items() if q not in queue_ids and not board.hints]:
             del self._boards[queue_id]
 

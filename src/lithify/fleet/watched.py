@@ -7,9 +7,10 @@ Each `look`:
 2. *Leading* begins when a want was admitted, or when the ledger has something under way that nobody else sees
    to: lease and epoch are taken, and from then on a look is a tick of the dataset's coordinator. That plans
    anew, from what is there then, and starts of it what was admitted.
-3. A lease that somebody holds is respected. One of a member that is alive: it will resign. One of a member
-   that is dead: taken over without waiting. Any other: its holder is asked, beside the other datasets, which
-   takes as long as a lease; while somebody else coordinates, the dataset is only watched.
+3. A lease that somebody holds is respected. One of a member that is alive: it will resign, so it is left
+   alone for `RESIGNS_WITHIN_S`. One of a member that is dead: taken over without waiting. Any other, and one
+   whose end could not be written: its holder is asked, beside the other datasets, which takes as long as a
+   lease; while somebody else coordinates, the dataset is only watched.
 4. After `REST_S` with nothing under way and nothing wanted the leadership is resigned.
 5. What may be claimed, whoever scheduled it, is told to the keeper, for its boards.
 
@@ -54,6 +55,8 @@ from lithify.store import together
 
 REST_S = 600.0
 MISSING_PAUSE_S = 3_600.0
+RESIGNS_WITHIN_S = 60.0
+"""A member that is alive has heard by then that another has its dataset."""
 ELSEWHERE_PAUSE_S = 60.0
 """So long a dataset is only watched that somebody else coordinates."""
 AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
@@ -116,6 +119,8 @@ class _Lead:
     coordinator: Coordinator
     busy_s: float
     """When there was last something to do."""
+    is_known: bool
+    """The dataset was read just now, by who took the epoch."""
 
 
 @dataclass(slots=True)
@@ -156,6 +161,8 @@ class Watched:
         self._lead: _Lead | None = None
         self._acquiring: _Acquiring | None = None
         self._elsewhere_until_s = 0.0
+        self._left_alone_since_s: float | None = None
+        """Since when a member that is alive has the lease of what is to be led here."""
         self._admitted: set[WorkKey] = set()
         """What may start and has not."""
         self._plan = Plan()
@@ -203,6 +210,11 @@ class Watched:
     def is_at_rest(self) -> bool:
         """Whether nothing is under way."""
         return not self.active
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether a look may find work that is finished, and publish it: that takes longest."""
+        return self.is_led and not self._admitted and bool(self._once_claimed)
 
     @property
     def admitted(self) -> frozenset[WorkKey]:
@@ -297,7 +309,8 @@ class Watched:
         options = self._ports.options
         try:
             lead.leadership.renew()
-            result = lead.coordinator.tick()
+            is_known, lead.is_known = lead.is_known, False
+            result = lead.coordinator.tick(is_known=is_known)
         except Fenced:
             self._lost()
             raise
@@ -410,12 +423,14 @@ class Watched:
 
     def _seek_leadership(self, dataset: Dataset) -> None:
         """Take the leadership, or begin to ask who holds it."""
-        found = dataset.lease.read()
+        leadership = self._ports.leadership(dataset)
+        found = leadership.read_ahead()
         holder = found.lease.holder if found is not None and found.lease is not None else None
         is_open = found is not None and not (found.lease is not None and found.lease.is_ended)
-        if is_open and holder in self._peers.alive - {self._peers.name}:
+        if is_open and holder in self._peers.alive - {self._peers.name} and self._leaves_time():
             return  # it resigns when it knows what this one knows
-        acquiring = _Acquiring(ExitStack(), self._ports.leadership(dataset))
+        self._left_alone_since_s = None
+        acquiring = _Acquiring(ExitStack(), leadership)
         dead = self._peers.dead
 
         def acquire() -> None:
@@ -429,14 +444,21 @@ class Watched:
                 acquiring.error = error
 
         self._acquiring = acquiring
-        if not is_open or holder == self._peers.name or holder in dead:
+        is_free = not is_open or holder == self._peers.name or holder in dead
+        if is_free:
             acquire()
         else:
             together.beside.start(acquire)
-        self._take_up_leadership(dataset)
+        self._take_up_leadership(dataset, is_known=is_free)
 
-    def _take_up_leadership(self, dataset: Dataset) -> None:
-        """Take in how an attempt to lead has ended, if it has."""
+    def _leaves_time(self) -> bool:
+        """Whether the holder of the lease may still be about to resign."""
+        if self._left_alone_since_s is None:
+            self._left_alone_since_s = self._now_s()
+        return self._now_s() - self._left_alone_since_s < RESIGNS_WITHIN_S
+
+    def _take_up_leadership(self, dataset: Dataset, *, is_known: bool = False) -> None:
+        """Take in how an attempt to lead has ended, if it has. `is_known`: if it has, then just now, here."""
         acquiring = self._acquiring
         if acquiring is None or (acquiring.term is None and acquiring.error is None):
             return
@@ -448,7 +470,7 @@ class Watched:
             assert acquiring.error is not None
             raise acquiring.error
         coordinator = self._ports.coordinator(dataset, self.rule, self._take_plan, self._count_attempts)
-        self._lead = _Lead(acquiring.stack, acquiring.leadership, coordinator, self._now_s())
+        self._lead = _Lead(acquiring.stack, acquiring.leadership, coordinator, self._now_s(), is_known)
         coordinator.start(acquiring.term)
 
     def _take_plan(self, plan: Plan) -> Plan:

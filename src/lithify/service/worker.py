@@ -223,8 +223,11 @@ class Worker:
             return False  # time has passed since the offer, and may have passed backwards
         return self._take(self._turns.order(self._ranks(candidates))[0], candidates)
 
-    def claim_only(self, compaction_id: Ulid, *, is_sharing: bool = False) -> bool:
-        """The same for this very compaction. One that shares a slot with others needs none of its own."""
+    def claim_only(self, compaction_id: Ulid, *, is_sharing: bool = False, is_untried: bool = False) -> bool:
+        """The same for this very compaction. One that shares a slot with others needs none of its own. Who
+        knows that nothing has come to nothing with it (`is_untried`) spares the look for attempts."""
+        if is_untried:
+            self._free.attempts = {}
         candidates = self._candidates(is_sharing=is_sharing)
         return compaction_id in candidates and self._take(compaction_id, candidates)
 

@@ -204,16 +204,21 @@ class WorkerPool:
         self._failures.clear()
         return failures
 
-    def claim(self, url: str, compaction_id: Ulid, *, is_sharing: bool = False) -> bool:
+    def claim(
+        self, url: str, compaction_id: Ulid, *, is_sharing: bool = False, is_untried: bool = False
+    ) -> bool:
         """Claim this very compaction, if there is room; whether it runs here now. For who knows from
         elsewhere what may be claimed: the source need not name the dataset, and forgets it when nothing of it
-        runs. Whether there is room for what shares a slot (`is_sharing`), the caller knows."""
+        runs. Whether there is room for what shares a slot (`is_sharing`), and that no attempt at it has come
+        to nothing (`is_untried`), the caller knows."""
         member = self._members.get(url)
         if member is None:
             member = self._members[url] = _Member(url, is_named=False)
             self._order.append(member)
         self._look(member)
-        return member.is_well and self._claim_one(member, compaction_id, is_sharing=is_sharing)
+        if not member.is_well:
+            return False
+        return self._claim_one(member, compaction_id, is_sharing=is_sharing, is_untried=is_untried)
 
     def forget(self, url: str) -> bool:
         """Open this dataset anew with the next claim, unless something of it runs here; whether nothing
@@ -330,13 +335,20 @@ class WorkerPool:
                 offers[member.url] = offer
         return offers
 
-    def _claim_one(self, member: _Member, wanted: Ulid | None = None, *, is_sharing: bool = False) -> bool:
+    def _claim_one(
+        self,
+        member: _Member,
+        wanted: Ulid | None = None,
+        *,
+        is_sharing: bool = False,
+        is_untried: bool = False,
+    ) -> bool:
         assert member.worker is not None
         try:
             with contained(f"a round over {member.url}"):
                 if wanted is None:
                     return member.worker.claim()
-                return member.worker.claim_only(wanted, is_sharing=is_sharing)
+                return member.worker.claim_only(wanted, is_sharing=is_sharing, is_untried=is_untried)
         except LithifyError as error:
             self._quarantine(member, error)
             return False
