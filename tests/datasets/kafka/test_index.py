@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lithify.datasets.kafka.index import Matched, Run, Slice, index, match, merge, part, slices
+from lithify.datasets.kafka.index import Matched, Run, Slice, index, match, merge, ordered, part, slices
 from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.datasets.kafka.transactions import fates, follow
@@ -174,3 +174,25 @@ def test_any_runs_and_slices_come_to_what_a_plain_map_says(seed: int) -> None:
     second = match([merge(runs[:1]), runs[1]])
     assert sorted([*first.dead, *second.dead]) == sorted(dead)
     assert second.keys == len(newest)
+
+
+@pytest.mark.parametrize("hashes", [1, 2, 5, 100, 5000])
+@pytest.mark.parametrize("shared_bits", [0, 20, 56, 63])
+@pytest.mark.parametrize("are_new_first", [False, True])
+def test_entries_are_ordered_by_hash_and_offset_however_hashes_are_spread(
+    hashes: int, shared_bits: int, are_new_first: bool
+) -> None:
+    rng = np.random.default_rng(hashes)
+    entries = np.zeros(3000, ENTRY)
+    high = rng.integers(0, 1 << 64, hashes, dtype=np.uint64) >> np.uint64(shared_bits)
+    entries["high"], entries["low"] = rng.choice(high, 3000), rng.integers(0, 3, 3000)
+    entries["offset"] = np.arange(3000) // 2
+    entries["size"] = np.arange(3000)
+    if are_new_first:
+        entries = entries[::-1].copy()
+    expected = sorted(entries.tolist(), key=lambda entry: entry[:3])
+    assert ordered(entries).tolist() == expected
+
+
+def test_no_entries_are_in_order() -> None:
+    assert ordered(np.empty(0, ENTRY)).tolist() == []

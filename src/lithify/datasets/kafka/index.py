@@ -23,7 +23,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from lithify.datasets.kafka.kernel.keys import ENTRY, TOMBSTONE, hash_keys
+from lithify.datasets.kafka.kernel.keys import ENTRY, TOMBSTONE, hash_keys, sort_entries
 from lithify.datasets.kafka.kernel.layout import CONTROL, Records
 from lithify.datasets.kafka.kernel.retaining import Offsets
 from lithify.datasets.kafka.kernel.rewrite import Flags
@@ -33,6 +33,8 @@ from lithify.datasets.kafka.transactions import Fates
 Run = Records
 """An array of `ENTRY`, ordered by hash and offset."""
 _HASHES = 1 << 64
+_FEW_BITS = 3
+"""Of the number of entries that share a bucket while they are sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +114,16 @@ def _together(runs: Sequence[Run]) -> Run:
 
 
 def ordered(entries: Records) -> Run:
-    """Order by hash and offset. Entries of one key nearly always come by offset already, and keys that share
-    only half a hash are rare: one stable sort is enough, unless there are such keys."""
-    entries = entries[np.argsort(entries["high"], kind="stable")]
-    in_order = _equal(entries, "low") & (entries["offset"][1:] > entries["offset"][:-1])
-    if np.any(_equal(entries, "high") & ~in_order):
-        return entries[np.lexsort((entries["offset"], entries["low"], entries["high"]))]
-    return entries
+    """Order by hash and offset; equal entries stay in the order they had."""
+    if not len(entries):
+        return entries
+    least, greatest = int(entries["high"].min()), int(entries["high"].max())
+    shift = max(0, (greatest - least).bit_length() - max(1, len(entries).bit_length() - _FEW_BITS))
+    ends = np.zeros(((greatest - least) >> shift) + 1, np.int64)
+    target = np.empty(len(entries), ENTRY)
+    if sort_entries(entries, np.uint64(least), np.uint64(shift), ends, target):
+        return target
+    return entries[np.lexsort((entries["offset"], entries["low"], entries["high"]))]
 
 
 def _equal(entries: Run, field: str) -> Flags:

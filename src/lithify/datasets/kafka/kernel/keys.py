@@ -1,13 +1,22 @@
-"""Hashes of keys, of 128 bits: that two of a billion keys share one is less likely than 1 in 10^20."""
+"""Hashes of keys, of 128 bits: that two of a billion keys share one is less likely than 1 in 10^20.
+
+Entries are sorted (`sort_entries`) by hash and offset, and equal ones stay as they are:
+
+1. Distribute them by the leading bits of what the first half of the hash is above the least one.
+2. Sort each bucket by insertion. Hashes are spread evenly, so a bucket has few of them.
+
+Keys with many entries that share a bucket would take quadratic time: after `_MOST_MOVES` for each entry it
+gives up, and who calls sorts in another way.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from lithify.datasets.kafka.kernel.layout import Records
+from lithify.datasets.kafka.kernel.layout import Record, Records
 from lithify.datasets.kafka.kernel.rewrite import Flags
-from lithify.kernel.cache import entry
-from lithify.kernel.siphash import siphash_128
+from lithify.kernel.cache import entry, inlined
+from lithify.kernel.siphash import U64, siphash_128
 
 ENTRY = np.dtype(
     [
@@ -21,6 +30,7 @@ ENTRY = np.dtype(
 """What an index knows of a record."""
 
 TOMBSTONE = 1
+_MOST_MOVES = 16
 
 
 @entry
@@ -39,3 +49,48 @@ def hash_keys(memory: int, records: Records, skipped: Flags, entries: Records) -
         found.flags = TOMBSTONE if record.value_len < 0 else 0
         count += 1
     return count
+
+
+@inlined
+def _is_behind(one: Record, high: U64, low: U64, offset: int) -> bool:
+    """Whether an entry comes after that of this hash and offset."""
+    if one.high != high:
+        return bool(one.high > high)
+    if one.low != low:
+        return bool(one.low > low)
+    return bool(one.offset > offset)
+
+
+@entry
+def sort_entries(entries: Records, least: U64, shift: U64, ends: Records, target: Records) -> bool:
+    """Write the entries in order to `target`, unless that takes too long: then what is there is nonsense.
+
+    No first half of a hash is below `least`; `ends` are zeros, one more than `(high - least) >> shift` is at
+    most.
+    """
+    for number in range(len(entries)):
+        ends[(entries[number].high - least) >> shift] += 1
+    position = 0
+    for bucket in range(len(ends)):
+        position, ends[bucket] = position + ends[bucket], position
+    for number in range(len(entries)):
+        bucket = (entries[number].high - least) >> shift
+        target[ends[bucket]] = entries[number]
+        ends[bucket] += 1
+    moves, most = 0, _MOST_MOVES * len(entries)
+    for number in range(1, len(entries)):
+        found = target[number]
+        high, low, offset = found.high, found.low, found.offset
+        size, flags = found.size, found.flags
+        at = number
+        while at > 0 and _is_behind(target[at - 1], high, low, offset):
+            target[at] = target[at - 1]
+            at -= 1
+            moves += 1
+            if moves > most:
+                return False
+        if at < number:
+            place = target[at]
+            place.high, place.low, place.offset = high, low, offset
+            place.size, place.flags = size, flags
+    return True
