@@ -3,6 +3,7 @@ says how they are written anew)."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import tempfile
 from collections.abc import Iterator
@@ -45,6 +46,13 @@ def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(setup, "check_java", lambda _: well("java"))
     monkeypatch.setattr(setup, "check_cache", lambda _: well("cache"))
+
+
+@pytest.fixture(autouse=True)
+def snapshots_of_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of nine has an id of fewer digits, and lines are wrapped elsewhere then."""
+    ids = itertools.count(10**18)
+    monkeypatch.setattr("pyiceberg.table.metadata._generate_snapshot_id", lambda: next(ids))
 
 
 def at_width(width: int | None, *arguments: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,8 @@ def test_status_tells_members_and_what_waits(fleet: str) -> None:
     worker = Member("worker-1", Role.WORKER, "host", "0.1.0", 2, load={queue.id: works})
     keeper = Member("keeper-1", Role.KEEPER, "host", "0.1.0", 1, 12, {queue.id: keeps}, quarantined=3)
     files.members.beat(keeper)
+    assert opened.queue("small").is_unserved, "while nobody serves it nothing is admitted"
+    assert "7, since no worker serves the queue" in invoke("queue", "info", fleet, "small").stdout
     hint = Hint("s3://b/db", "01ARZ3NDEKTSV4RRFFQ69G5FAV", 3, 0.5, 700, 1)
     files.boards.write(queue.id, keeper.name, [hint])
     assert opened.queue("small").is_unserved
@@ -161,7 +164,17 @@ def test_status_tells_members_and_what_waits(fleet: str) -> None:
     assert (red["tenant"], red["waiting"], red["running"]) == ("red", 5, 1)
     assert (others["tenant"], others["deferred"], others["oldest_ms"]) == (None, 2, 7)
     assert "(others)" in shown.stdout
-    assert invoke("queue", "info", fleet, "small").exit_code == 0
+    told = invoke("queue", "info", fleet, "small").stdout
+    assert "8, until a worker claims it: seconds" in told
+    assert "planned" in told
+    files.boards.write(queue.id, keeper.name, [replace(hint, band=0, attempts=2)])
+    told = " ".join(invoke("queue", "info", fleet, "small").stdout.split())
+    assert "its writer is near a stall; failed 2 times" in told
+    files.members.beat(replace(worker, load={queue.id: replace(works, slots=1)}))
+    assert "8, since all 1 slots are taken" in invoke("queue", "info", fleet, "small").stdout
+    opened.pause_queue("small")
+    assert "8, since the queue is paused" in invoke("queue", "info", fleet, "small").stdout
+    assert not opened.queue("small").is_unserved
 
 
 def test_workers_and_what_they_run(fleet: str) -> None:

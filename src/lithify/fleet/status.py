@@ -69,7 +69,8 @@ class QueueStatus:
     @property
     def is_unserved(self) -> bool:
         """Whether something waits for workers that are not there."""
-        return not self.workers and bool(self.hints) and self.queue.state is not QueueState.PAUSED
+        has_work = bool(self.hints or self.waiting or self.deferred)
+        return not self.workers and has_work and self.queue.state is not QueueState.PAUSED
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lithify.fleet.catalog import Catalog, Queue, Rule, Tenant
+from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule, Tenant
 from lithify.fleet.catalog_documents import queue_document, rule_document, tenant_document
 from lithify.fleet.members import Amounts, Role, amounts_document
 from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus, RunningStatus
 from lithify.planning.fleet.bands import Band, rank
+from lithify.planning.fleet.hints import Hint
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits
 from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns
@@ -107,7 +108,7 @@ def show_queues(queues: Sequence[QueueStatus], at_ms: int) -> Shown:
 
 
 def show_queue(status: QueueStatus, at_ms: int) -> Shown:
-    """One queue, and what may be claimed in it."""
+    """One queue, why something waits in it, and what may be claimed."""
     hints = [
         {
             "url": hint.url,
@@ -125,19 +126,55 @@ def show_queue(status: QueueStatus, at_ms: int) -> Shown:
         (
             hint.compaction,
             hint.url,
-            str(hint.band),
+            _why_wanted(hint),
             text.ratio(hint.priority),
             text.size(hint.bytes),
             text.duration(max(0, at_ms - hint.since_ms)),
         )
         for hint in status.hints[:SHOWN_HINTS]
     ]
-    headings = columns("=compaction", "dataset", ">band", ">priority", ">size", ">waits for")
+    headings = columns("=compaction", "dataset", "why", ">priority", ">size", ">waits for")
     waiting = Table(
         f"The first {len(rows)} of {len(hints)} that may be claimed", headings, rows, "compactions"
     )
-    blocks = (_queue_table([status], at_ms), *_tenant_tables([status]), *((waiting,) if rows else ()))
+    why = _why_waiting(status)
+    blocks = (
+        _queue_table([status], at_ms),
+        *((Line(why, "waits:"),) if why else ()),
+        *_tenant_tables([status]),
+        *((waiting,) if rows else ()),
+    )
     return Shown({**queue_status_document(status, at_ms), "hints": hints}, blocks)
+
+
+def _why_waiting(status: QueueStatus) -> str:
+    """Why something waits in a queue, in words; empty if nothing does."""
+    count = len(status.hints) + status.waiting + status.deferred
+    if not count:
+        return ""
+    if status.queue.state is QueueState.PAUSED:
+        return f"{count}, since the queue is paused"
+    if status.queue.state is not QueueState.ACTIVE:
+        return f"{count}, since the queue drains: nothing new starts in it"
+    if not status.workers:
+        return f"{count}, since no worker serves the queue"
+    if status.running >= status.slots:
+        return f"{count}, since all {status.slots} slots are taken"
+    return f"{count}, until a worker claims it: seconds"
+
+
+_BANDS = {
+    Band.STALL: "its writer is near a stall",
+    Band.ASKED: "somebody asked for it",
+    Band.OVER_LIMIT: "more waits than the limit",
+    Band.NORMAL: "planned",
+}
+
+
+def _why_wanted(hint: Hint) -> str:
+    """What makes it as urgent as it is, and what became of attempts."""
+    why = _BANDS[Band(hint.band)] if hint.band in set(Band) else f"band {hint.band}"
+    return f"{why}; failed {hint.attempts} times" if hint.attempts else why
 
 
 def show_changed_queue(queue: Queue) -> Shown:
