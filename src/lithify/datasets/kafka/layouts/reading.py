@@ -10,7 +10,7 @@ from lithify.datasets.kafka.layouts.objects import chunk_pieces
 from lithify.store.objects import ObjectStore, is_local
 
 LOCAL_PIECE_BYTES = 4 << 20
-"""Small enough for a processor's cache, and for memory that is used again."""
+"""Small enough for a processor's cache."""
 
 
 def pieces(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | memoryview]]:
@@ -19,7 +19,8 @@ def pieces(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | 
 
 
 def streamed(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | memoryview]]:
-    """The same where it does not matter how they are cut: smaller, unless each is a request that waits."""
+    """The same where it does not matter how they are cut: smaller, unless each is a request that waits. Each
+    stays as it is until the next is asked for."""
     if isinstance(segment, Chunk) or not is_local(store):
         return pieces(store, segment)
-    return segments.pieces(store, segment, piece_bytes=LOCAL_PIECE_BYTES)
+    return segments.pieces(store, segment, piece_bytes=LOCAL_PIECE_BYTES, keeps_memory=True)

@@ -125,15 +125,22 @@ def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
 
 
 def pieces(
-    store: ObjectStore, segment: Segment, *, piece_bytes: int = PIECE_BYTES
+    store: ObjectStore, segment: Segment, *, piece_bytes: int = PIECE_BYTES, keeps_memory: bool = False
 ) -> Iterator[tuple[str, memoryview]]:
     """The segment's batches, several whole ones at a time, each time with a name for errors. What does not
-    end with a whole batch is given as it is, for who decodes it to refuse."""
+    end with a whole batch is given as it is, for who decodes it to refuse. With `keeps_memory` all pieces
+    are read into the same memory: one stays as it is until the next is asked for."""
     position = 0
     wanted = piece_bytes
+    memory = bytearray()
     while position < segment.size_bytes:
         length = min(wanted, segment.size_bytes - position)
-        data = store.get_range(segment.key, position, length)
+        if keeps_memory:
+            memory = memory if len(memory) >= length else bytearray(length)
+            data = memoryview(memory)[:length]
+            store.get_range_into(segment.key, position, data)
+        else:
+            data = memoryview(store.get_range(segment.key, position, length))
         is_last = position + length == segment.size_bytes
         whole, next_bytes = (length, 0) if is_last else _whole(data)
         wanted = piece_bytes
@@ -141,7 +148,7 @@ def pieces(
             wanted = next_bytes
             continue
         name = segment.key if not position else f"{segment.key}, from byte {position}"
-        yield name, memoryview(data)[:whole]
+        yield name, data[:whole]
         position += whole
 
 
@@ -179,7 +186,7 @@ class SegmentWriter:
         self._writer.abort()
 
 
-def _whole(data: bytes) -> tuple[int, int]:
+def _whole(data: memoryview) -> tuple[int, int]:
     """How many bytes of these are whole batches, and how long the next batch is. What can be none is whole,
     for who decodes it to refuse."""
     size, following = whole_batches(np.frombuffer(data, np.uint8).ctypes.data, len(data), len(data))
