@@ -36,7 +36,7 @@ check: $(INSTALLED) ## Lint, types and layering
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(BENCH_INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed ## Measure Lithify beside other compactors; writes build/bench.json
+bench: $(BENCH_INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Measure Lithify beside other compactors; writes build/bench.json
 	$(BIN)/python -m benchmarks
 
 $(BENCH_INSTALLED): $(INSTALLED)

@@ -12,17 +12,13 @@ says so.
 
 from __future__ import annotations
 
-import random
-import time
 from pathlib import Path
-from typing import Any
 
-from tests.judge.kafka_broker import CLUSTER, PACKAGE, broker, librdkafka
+from tests.judge.kafka_broker import CLUSTER, LIKE_S3, PACKAGE, Model, broker, read_topic, write_topic
 from tests.s3 import S3, serve_s3
 
 from demo.shell import lithify, say
-from lithify.testing.s3 import Latency, Weather
-from lithify.testing.s3.requests import Verb
+from lithify.testing.s3 import Weather
 
 TOPIC = "orders"
 BATCHES = 10_000
@@ -30,9 +26,7 @@ BATCH_ROWS = 10
 KEYS = 5_000
 PATIENCE_S = 20.0
 """How long a reader may take for what nobody has compacted."""
-LIKE_S3 = Weather(latency={Verb.LIST: Latency(100), Verb.GET: Latency(15)})
 SEED = 7
-Model = dict[bytes, bytes]
 
 
 def demonstrate(folder: Path) -> bool:
@@ -46,7 +40,8 @@ def demonstrate(folder: Path) -> bool:
         url = f"kafka+s3://{bucket}/clusters/{CLUSTER}/topics/{TOPIC}"
         with broker(s3, bucket, folder / "broker.log") as address:
             say(f"1. Writing a topic through a broker: {url}")
-            model, end = _write(address)
+            model = write_topic(address, TOPIC, BATCHES, BATCH_ROWS, KEYS, SEED)
+            end = BATCHES * BATCH_ROWS
             say(f"   {BATCHES:,} objects, {end:,} rows, {len(model):,} keys are left")
             say("\n2. Reading it with librdkafka, and what Lithify would do; the store is as slow as S3")
             _tell(s3, address, end)
@@ -61,59 +56,11 @@ def demonstrate(folder: Path) -> bool:
     return is_right
 
 
-def _write(address: str) -> tuple[Model, int]:
-    """What is held at the end, and the offset behind the last row."""
-    kafka, rng, model = librdkafka(), random.Random(SEED), Model()
-    admin = kafka.admin.AdminClient({"bootstrap.servers": address})
-    topic = kafka.admin.NewTopic(TOPIC, 1, 1, config={"cleanup.policy": "compact"})
-    for made in admin.create_topics([topic]).values():
-        made.result(20)
-    settings = {"bootstrap.servers": address, "batch.num.messages": BATCH_ROWS, "linger.ms": 1000}
-    producer = kafka.Producer({**settings, "enable.idempotence": True})
-    for _ in range(BATCHES):
-        for _ in range(BATCH_ROWS):
-            key, value = b"key %d" % rng.randrange(KEYS), rng.randbytes(30)
-            if rng.random() < 0.02:
-                model.pop(key, None)
-                producer.produce(TOPIC, key=key, value=None, partition=0)
-            else:
-                model[key] = value
-                producer.produce(TOPIC, key=key, value=value, partition=0)
-        producer.poll(0)
-    assert producer.flush(120) == 0
-    return model, BATCHES * BATCH_ROWS
-
-
 def _tell(s3: S3, address: str, end: int) -> Model:
     """Say how far a new consumer gets; what it holds then."""
     s3.server.weather = LIKE_S3
-    started_s = time.monotonic()
-    rows, held, is_done = _read(address, end)
-    took_s = time.monotonic() - started_s
-    said = "all there is" if is_done else f"not finished after {PATIENCE_S:g} s"
-    say(f"   {rows:,} rows in {took_s:.1f} s, {said}")
+    found = read_topic(address, TOPIC, end, PATIENCE_S)
     s3.server.weather = Weather()
-    return held
-
-
-def _read(address: str, end: int) -> tuple[int, Model, bool]:
-    kafka, held, rows = librdkafka(), Model(), 0
-    settings: dict[str, Any] = {"bootstrap.servers": address, "group.id": "demo", "check.crcs": True}
-    consumer = kafka.Consumer({**settings, "enable.auto.commit": False})
-    consumer.assign([kafka.TopicPartition(TOPIC, 0, 0)])
-    end_s = time.monotonic() + PATIENCE_S
-    try:
-        while time.monotonic() < end_s:
-            for message in consumer.consume(1000, 0.5):
-                if message.error() is not None:
-                    continue
-                rows += 1
-                if message.value() is None:
-                    held.pop(message.key(), None)
-                else:
-                    held[message.key()] = message.value()
-                if message.offset() == end - 1:
-                    return rows, held, True
-    finally:
-        consumer.close()
-    return rows, held, False
+    said = "all there is" if found.is_whole else f"not finished after {PATIENCE_S:g} s"
+    say(f"   {found.rows:,} rows in {found.seconds:.1f} s, {said}")
+    return found.held

@@ -363,25 +363,25 @@ def dying(monkeypatch: pytest.MonkeyPatch, after_writes: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("after_writes", [1, 30])
 def test_a_broker_that_is_started_too_early_serves_all_the_same(
-    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_writes: int
+    times: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_writes: int
 ) -> None:
     """6: who publishes dies, after the put or among the deletes. From offset 0 nothing is missing; the next
     run, with the broker stopped, finishes."""
-    bucket, log, written = s3.bucket(), tmp_path / "log", Written()
-    with broker(s3, bucket, log) as address:
+    bucket, log, written = times.bucket(), tmp_path / "log", Written()
+    with broker(times, bucket, log) as address:
         make_topic(address)
         one = producer(address)
         for n in range(60):
             produce(one, written, [(b"k%d" % (n % 7), b"%d" % n), (b"only %d" % n, b"x")])
     with dying(monkeypatch, after_writes):
-        compact(s3, bucket)
-    with broker(s3, bucket, log) as address:
+        compact(times, bucket)
+    with broker(times, bucket, log) as address:
         rows, end = read(address)
         assert end == written.end
         assert map_of(rows) == written.map
-    compact(s3, bucket)
-    assert objects(s3, bucket) == [0, written.end - 2]
-    with broker(s3, bucket, log) as address:
+    compact(times, bucket)
+    assert objects(times, bucket) == [0, written.end - 2]
+    with broker(times, bucket, log) as address:
         rows, end = read(address)
         assert end == written.end
         assert map_of(rows) == written.map
