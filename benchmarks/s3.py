@@ -3,8 +3,9 @@
 1. The store is `lithify.testing.s3` in a process of its own, with `BANDWIDTH` for each connection and one
    latency for all requests; a database is put there without being read.
 2. Each side compacts the same database in processes of its own (`benchmarks.s3_run`), the official client
-   first. Who asked for what is told by the access key, and when by the server's log: of a side counts what
-   it asked for between the submission of the compaction and its completion.
+   first. Before that it has compacted the same, and `WARM_UPS` small ones, on a second server. Who asked for
+   what is told by the access key, and when by the server's log: of a side counts what it asked for between
+   the submission of the compaction and its completion.
 3. Afterwards, in good weather, the official client reads all rows: they must be those of the database
    before, and all in one run.
 4. *Chain*: the most requests of a side of which each began after the one before had ended. So many latencies
@@ -55,6 +56,8 @@ BUCKET = "bench"
 IDLE_SETTLE_S = 20.0
 """Until everybody has started."""
 IDLE_S = 60.0
+WARM_UPS = 10
+"""Small databases that each side compacts before."""
 _IDLE_FLUSHES, _FEW_ROWS_SCALE = 1, 0.0001
 _KINDS = ("data GET", "control GET", "PUT", "LIST", "HEAD", "DELETE")
 
@@ -147,12 +150,12 @@ def measure_s3(
     compactions, idle = [], []
     for data in {case.data.codec: case.data for case in S3_CASES if case.name in names}.values():
         _compile_kernel(data, cache)
-    with S3Process() as server:
+    with S3Process() as server, S3Process() as calm:
         for latency_ms in latencies_ms:
             weather = Weather(latency=latency_of_all(latency_ms), bandwidth=bandwidth)
             for case in (case for case in S3_CASES if case.name in names):
                 console.print(f"{case.name}, {latency_ms} ms …", highlight=False)
-                compactions.append(_measure_case(server, case, weather, latency_ms, cache, scale))
+                compactions.append(_measure_case(server, calm, case, weather, latency_ms, cache, scale))
             if IDLE in names:
                 console.print(f"{IDLE}, {latency_ms} ms …", highlight=False)
                 idle.append(_measure_idle(server, weather, latency_ms, cache))
@@ -169,7 +172,13 @@ def _compile_kernel(data: Case, cache: Path) -> None:
 
 
 def _measure_case(
-    server: S3Process, case: S3Case, weather: Weather, latency_ms: int, cache: Path, scale: float
+    server: S3Process,
+    calm: S3Process,
+    case: S3Case,
+    weather: Weather,
+    latency_ms: int,
+    cache: Path,
+    scale: float,
 ) -> S3Result:
     database = database_of(case.data, cache, case.scale * scale)
     keys = int(case.data.rows * case.scale * scale)
@@ -182,9 +191,21 @@ def _measure_case(
         server.forget()
         server.weather = weather
         try:
-            run = measure(side, Task(url, server.url, case.data.codec, case.master, case.max_sst_bytes))
+            run = measure(
+                side,
+                Task(
+                    url,
+                    server.url,
+                    case.data.codec,
+                    case.master,
+                    case.max_sst_bytes,
+                    _load_warm_ups(calm, database, database_of(case.data, cache, _FEW_ROWS_SCALE)),
+                    calm.url,
+                ),
+            )
         finally:
             server.weather = Weather()
+            calm.delete(BUCKET, "")
         sides[side] = side_of(side, run, server.log)
         after = contents_of(url, options_of(server.url, JUDGE), keys)
         if after != replace(before, l0s=0, runs=1):
@@ -192,6 +213,15 @@ def _measure_case(
         server.delete(BUCKET, prefix)
     size = sum(sst.stat().st_size for sst in database.rglob("*.sst"))
     return S3Result(case.name, latency_ms, size, sides[OFFICIAL], sides[LITHIFY])
+
+
+def _load_warm_ups(calm: S3Process, database: Path, small: Path) -> list[str]:
+    """What a side compacts before it is measured."""
+    prefixes = []
+    for n, warm_up in enumerate([*[small] * WARM_UPS, database]):
+        prefixes.append(f"{n}/db")
+        calm.load(warm_up, BUCKET, prefixes[-1])
+    return [f"s3://{BUCKET}/{prefix}" for prefix in prefixes]
 
 
 def side_of(side: str, run: SideRun, log: Sequence[LoggedRequest]) -> Side:
