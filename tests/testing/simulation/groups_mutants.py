@@ -125,7 +125,7 @@ MUTANTS = (
         "who was restored goes on as who it was",
         SHOWN,
         changed((membership, "lost", _nothing)),
-        first_seed=5_120,
+        first_seed=5_162,
     ),
     Mutant(
         "who comes too late joins with what it has",

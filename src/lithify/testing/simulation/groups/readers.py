@@ -2,7 +2,8 @@
 
 A registered reader does as a copy does: it notices that it has less than it has said, joins with what it has
 or with nothing, reads copies that are as clean as what it has adopted, and keeps what it has read only if it
-is still a member then. It says what it has committed.
+is still a member then. What it goes on from it looks at once it has read it: an older state may have been put
+back since it found itself a member. It says what it has committed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lithify.testing.simulation.groups.copies import entered, is_still_member
 from lithify.testing.simulation.groups.log import Log, Record, latest, shown
 from lithify.testing.simulation.groups.parts import now_and_then
 from lithify.testing.simulation.groups.world import PARTITION, Process, State
-from lithify.watermarks.groups import Group, Marks, Role, is_source
+from lithify.watermarks.groups import Group, Marks, Role, is_source, lost
 
 _MAX_READ = 5
 _MAX_CHUNK = 2
@@ -32,8 +33,9 @@ def _read(process: Process, name: str) -> None:
     member = entered(process, name, Role.READER, StateKeeper(process, name))
     if member is None:
         return
+    before = process.files.said(member)
     state = process.read_state(name)
-    if state.incarnation != member.incarnation:
+    if state.incarnation != member.incarnation or lost(before, {PARTITION: state.standing}) is not None:
         return
     process.files.say(member, {PARTITION: state.standing})
     found = _some_copy(process, process.files.read())
