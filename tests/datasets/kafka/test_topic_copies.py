@@ -78,7 +78,8 @@ def committed(bucket: Bucket, group: str) -> int:
 
 
 def offset_key(bucket: Bucket, group: str) -> str:
-    return f"{bucket.root}/clusters/c/groups/consumers/{group}/offsets/{bucket.name}/partitions/{0:010d}.json"
+    folder = f"{bucket.root}/clusters/c/groups/consumers/{group}/offsets/{bucket.name}"
+    return f"{folder}/partitions/{bucket.number:010d}.json"
 
 
 def same_log(bucket: Bucket) -> None:

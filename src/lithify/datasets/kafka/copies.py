@@ -7,8 +7,10 @@ offsets, compacted. Pure.
     meta.json                                NEW, with the settings of the source and an id of its own
 
 1. The broker knows of NEW by `meta.json` alone, so that is written last: nothing half is served as a topic.
-2. A partition that was not copied yet is compacted in the copy. What the source gets later is put behind it
-   as it is, so that producers have to stand still for a moment only.
+   The same goes for partitions that the source gains later: the number there is raised once they are copied.
+   It is never lowered, since rows would be hidden.
+2. A partition that the broker was not told of yet is compacted in the copy. What the source gets later is put
+   behind it as it is, so that producers have to stand still for a moment only.
 3. What was copied of the source may not have changed since: where it was compacted meanwhile, a tombstone may
    be gone that deletes what the copy has.
 4. Nobody may have written into NEW: the copy would not have the same offsets any more.
@@ -26,9 +28,9 @@ from typing import Any
 
 from lithify.datasets.kafka.layouts.contract import PartitionFolder, Segment
 from lithify.datasets.kafka.layouts.objects import Cut
-from lithify.datasets.kafka.state import Copied, State
+from lithify.datasets.kafka.state import MOST_PARTITIONS, Copied, State
 from lithify.errors import CorruptObject, Refused
-from lithify.jsonvalues import whole_number
+from lithify.jsonvalues import text, whole_number
 from lithify.store.objects import ObjectMeta
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -47,15 +49,19 @@ def checked_topic(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is of the new topic."""
+    """What there is of the new topic, and of the source beside it."""
 
     id: str | None
     """As the broker knows it; `None` where it does not."""
+    partitions: int
+    """Likewise; 0 where it does not."""
+    of_source: int
+    """How many partitions the source has."""
     has_objects: bool
     """Whether there is anything in its folder."""
 
 
-def why_not(name: str, found: Found, state: State) -> str:
+def why_not(source: str, name: str, found: Found, state: State) -> str:
     """Why it cannot be made, or be gone on with; empty if it can."""
     if found.id is not None and found.id != state.copy_id:
         return f"there is a topic {name} already, which was not made here; choose another name"
@@ -63,7 +69,16 @@ def why_not(name: str, found: Found, state: State) -> str:
         return f"{name} was made here, and was deleted since; choose another name"
     if found.id is None and not state.copy_id and found.has_objects:
         return f"the broker knows no topic {name}, but there are objects in its folder; choose another name"
+    if found.partitions < state.announced:
+        made = _counted(state.announced)
+        return f"{name} was made with {made}, and has {found.partitions} now; make another copy"
+    if found.of_source < found.partitions:
+        return f"{source} has {_counted(found.of_source)}, and {name} {found.partitions}; make another copy"
     return ""
+
+
+def _counted(partitions: int) -> str:
+    return f"{partitions} partition{'' if partitions == 1 else 's'}"
 
 
 def why_moved(partition: str, folder: PartitionFolder | None, copied: Copied) -> str:
@@ -92,34 +107,44 @@ def rest_of(segments: Iterable[Segment], copied: Copied | None) -> tuple[Segment
     return tuple(one for one in segments if not has.chosen((one,)))
 
 
-def with_topic(document: bytes, key: str, source: str, name: str, id: str) -> bytes | None:
-    """The broker's `meta.json` with the new topic, which has the settings of the source; `None` if it has it
-    already.
+def with_topic(document: bytes, key: str, source: str, name: str, id: str, count: int) -> bytes | None:
+    """The broker's `meta.json` with so many partitions of the new topic, which has the settings that the
+    source had when it was made; `None` if it has them already.
 
-    Raises `CorruptObject`, and `Refused` where another one has that name.
+    Raises `CorruptObject`, and `Refused` where another one has that name, or the source less partitions.
     """
     try:
         found = json.loads(document)
         topics = found["topics"]
-        if name in topics:
-            if topics[name]["id"] == id:
-                return None
+        if name in topics and topics[name]["id"] != id:
             raise Refused(f"there is a topic {name} already, which was made meanwhile; choose another name")
         if source not in topics:
             raise Refused(f"the topic {source} was deleted meanwhile")
-        topics[name] = {**copy.deepcopy(topics[source]), "id": id}
-        topics[name]["topic"]["name"] = name
+        if (now := _partitions(topics[source])) < count:
+            raise Refused(f"{source} has {_counted(now)} now, and had {count} a moment ago; run again")
+        if name not in topics:
+            topics[name] = {**copy.deepcopy(topics[source]), "id": id}
+            topics[name]["topic"]["name"] = name
+        elif _partitions(topics[name]) >= count:
+            return None
+        topics[name]["topic"]["num_partitions"] = count
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise CorruptObject(key, f"does not decode: {error}") from error
     return json.dumps(found, separators=(",", ":")).encode()
 
 
-def partitions_of(document: bytes, key: str, topic: str) -> int:
-    """How many partitions the broker says that a topic has; `CorruptObject`."""
+def told_of(document: bytes, key: str, topic: str) -> tuple[str | None, int]:
+    """The id of a topic by the broker's `meta.json`, and how many partitions it has: `None` and 0 where the
+    broker knows none of that name. `CorruptObject`."""
     try:
-        return whole_number(json.loads(document)["topics"][topic]["topic"]["num_partitions"], most=1 << 20)
+        topics = json.loads(document)["topics"]
+        return (text(topics[topic]["id"]), _partitions(topics[topic])) if topic in topics else (None, 0)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise CorruptObject(key, f"does not decode: {error}") from error
+
+
+def _partitions(topic: Mapping[str, Any]) -> int:
+    return whole_number(topic["topic"]["num_partitions"], least=1, most=MOST_PARTITIONS)
 
 
 def high_of(watermark: bytes, key: str) -> int:

@@ -8,13 +8,13 @@ A task, and again after every death:
    at its end: so nobody else is given those offsets.
 3. *Objects*: what was merged, and as they are all others, in the order of offsets. Each is created; one that
    is there already has to have the same bytes. The last one is always one of the source as it is, since
-   readers find the end of the log by how many records it has. Only in a partition that was not copied yet, of
-   a topic that no broker knows, what is there of an attempt on other terms is removed or replaced.
+   readers find the end of the log by how many records it has. Only in a partition that was not copied yet,
+   and that no broker knows, what is there of an attempt on other terms is removed or replaced.
 4. *Times* are put right (`object_times.py`).
 5. *Offsets of groups* are carried over. What is to be written of them stands in an object of Lithify's own
    before; so offsets that a group has committed in the new topic itself are told from carried ones, and stay.
 
-The announcement is one conditional write into the broker's `meta.json`, after all partitions.
+The announcement is one conditional write into the broker's `meta.json`, after all partitions it tells of.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from lithify.datasets.kafka.copies import (
     ending_at,
     high_of,
     marks_of,
-    partitions_of,
     rest_of,
+    told_of,
     with_topic,
 )
 from lithify.datasets.kafka.layouts.cluster_metadata import metadata_key, read_metadata
@@ -172,7 +172,7 @@ class _Copying:
         """Of the broker's metadata."""
         self._is_shown = task.copied is not None
         """Whether the broker may know of the partition: then nothing is removed or replaced there."""
-        self._name = task.target.rpartition("/")[2]
+        self._name = _name(task.target)
         self._folder = partition_folder(task.target, task.number)
         self._records = join(self._folder, RECORDS)
 
@@ -212,12 +212,12 @@ class _Copying:
             raise Changed(str(error)) from error
         if found.topic.id != task.topic_id:
             raise Changed(f"{task.root}: the topic was deleted and made again")
-        new = find_topic(self._store, task.target)
+        new = find_topic(self._store, task.root, task.target)
         if new.id not in (None, task.target_id):
             raise Refused(
                 f"there is a topic {self._name} already, which was made meanwhile; choose another name"
             )
-        self._is_shown = self._is_shown or new.id is not None
+        self._is_shown = self._is_shown or task.number < new.partitions
         self._etag = found.object.etag
 
     def _look_again(self) -> None:
@@ -270,8 +270,10 @@ class _Copying:
         except ObjectNotFound:
             self._create(key, data)
             return
-        high, begin = high_of(before, key), task.end if task.copied is None else task.copied.end
-        if self._is_shown and not begin <= high <= task.end:
+        high = high_of(before, key)
+        # Who told the broker may have died before saying so, when the partition was copied or had no objects.
+        is_ours = high in (0, task.end) if task.copied is None else task.copied.end <= high <= task.end
+        if self._is_shown and not is_ours:
             raise Refused(self._written(key))
         if before == data or (self._is_shown and high == task.end):
             return
@@ -392,14 +394,22 @@ class _Carried:
         return _hash(data) in self._hashes.get(place, [])
 
 
-def find_topic(store: ObjectStore, root: str) -> Found:
-    """What there is of the topic with this folder."""
+def find_topic(store: ObjectStore, root: str, target: str) -> Found:
+    """What there is of the topic with the folder `target`, a copy of the one in `root`.
+
+    Raises `DatasetNotFound` where the broker knows no such source.
+    """
+    key = metadata_key(root)
     try:
-        id: str | None = read_metadata(store, root).topic.id
-    except DatasetNotFound:
-        id = None
-    found = store.folder(root)
-    return Found(id, bool(found.folders or found.objects))
+        document = store.get(key)
+    except ObjectNotFound as error:
+        raise DatasetNotFound(f"{root}: there is no {key} of a broker beside it") from error
+    source, of_source = told_of(document, key, _name(root))
+    if source is None:
+        raise DatasetNotFound(f"{root}: the broker knows no such topic ({key})")
+    id, partitions = told_of(document, key, _name(target))
+    found = store.folder(target)
+    return Found(id, partitions, of_source, bool(found.folders or found.objects))
 
 
 def listed_offsets(store: ObjectStore, root: str, name: str) -> Mapping[int, list[CommittedOffset]]:
@@ -410,15 +420,16 @@ def listed_offsets(store: ObjectStore, root: str, name: str) -> Mapping[int, lis
     return committed_offsets(store.list(groups), groups, topic, name)
 
 
-def announce(store: ObjectStore, root: str, target: str, id: str) -> None:
-    """Tell the broker of the new topic, unless it knows. `Refused` where another one has that name."""
-    key, topic, name = metadata_key(root), root.rpartition("/")[2], target.rpartition("/")[2]
+def announce(store: ObjectStore, root: str, target: str, id: str, count: int) -> None:
+    """Tell the broker of so many partitions of the new topic, unless it knows. `Refused` where another one
+    has that name, or the source less partitions."""
+    key, name = metadata_key(root), _name(target)
     for _ in range(_MAX_CONFLICTS):
         before, meta = store.get_with_meta(key)
-        after = with_topic(before, key, topic, name, id)
+        after = with_topic(before, key, _name(root), name, id, count)
         if after is None:
             return
-        for number in range(partitions_of(before, key, topic)):
+        for number in range(told_of(before, key, name)[1], count):
             _put_empty(store, root, target, number)
         assert meta.etag is not None, key
         try:
@@ -430,11 +441,11 @@ def announce(store: ObjectStore, root: str, target: str, id: str) -> None:
 
 
 def _put_empty(store: ObjectStore, root: str, target: str, number: int) -> None:
-    """A partition without objects has a watermark too."""
+    """A partition without objects has a watermark too. Like all it ends where its objects do, wherever the
+    source ends: what is there may be young, or in a transaction."""
     known, key = (join(partition_folder(of, number), WATERMARK) for of in (root, target))
-    found = _get(store, known)
     try:
-        store.create(key, ending_at(found, known, 0 if found is None else high_of(found, known)))
+        store.create(key, ending_at(_get(store, known), known, 0))
     except ObjectExists:
         return
 
@@ -442,6 +453,10 @@ def _put_empty(store: ObjectStore, root: str, target: str, number: int) -> None:
 def partition_folder(root: str, number: int) -> str:
     """That of a partition of the topic in this folder."""
     return join(root, "partitions", f"{number:010d}")
+
+
+def _name(folder: str) -> str:
+    return folder.rpartition("/")[2]
 
 
 def _get(store: ObjectStore, key: str) -> bytes | None:

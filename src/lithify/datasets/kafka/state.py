@@ -23,6 +23,7 @@ from lithify.jsonvalues import text, whole_number
 from lithify.watermarks.groups import Marks, Standing
 
 VERSION = 1
+MOST_PARTITIONS = 1 << 20
 _MOST = (1 << 63) - 1
 _TEXTS = ("fingerprint", "topic_id", "activity")
 
@@ -118,10 +119,15 @@ class State:
     """By number of the partition, what was in it when it was read last (`members`)."""
     copy_id: str = ""
     """Of the new topic, if it is copied: nobody else makes one with this id."""
-    is_copy_visible: bool = False
-    """Whether the broker was told of the new topic."""
+    announced: int = 0
+    """Of how many partitions of the new topic the broker was told; 0: there is no such topic for it yet."""
     copied: Mapping[str, Copied] = field(default_factory=dict)
     """By partition."""
+
+    @property
+    def is_copy_visible(self) -> bool:
+        """Whether the broker was told of the new topic."""
+        return self.announced > 0
 
     def with_round(self, partition: str, found: Round) -> State:
         """The state after a step of a partition."""
@@ -162,7 +168,7 @@ class State:
         }
         if self.copy_id:
             copied = {name: asdict(found) for name, found in self.copied.items()}
-            document["copy"] = {"id": self.copy_id, "is_visible": self.is_copy_visible, "copied": copied}
+            document["copy"] = {"id": self.copy_id, "announced": self.announced, "copied": copied}
         return json.dumps(document).encode()
 
     @classmethod
@@ -178,9 +184,11 @@ class State:
                 published = tuple(map(parse_ulid, found["published"]))
                 standings = {int(n): _standing(three) for n, three in found["standings"].items()}
                 source, incarnation = text(found["source"]), text(found["incarnation"])
-                copy = found.get("copy") or {"id": "", "is_visible": False, "copied": {}}
+                copy = found.get("copy") or {"id": "", "announced": 0, "copied": {}}
                 copied = {text(name): _copied(fields) for name, fields in copy["copied"].items()}
-                of_copy = text(copy["id"]), copy["is_visible"] is True, copied
+                told = copy.get("announced", int(copy.get("is_visible") is True))  # as it was said before
+                announced = whole_number(told, most=MOST_PARTITIONS)
+                of_copy = text(copy["id"]), announced, copied
                 return cls(rounds, published, source, incarnation, standings, *of_copy)
             version = found["version"]
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:

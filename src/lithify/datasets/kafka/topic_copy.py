@@ -9,13 +9,15 @@ topic, and the source is never changed. What differs:
    what came since is put behind the copy as it is. Indexing tells how far transactions are decided; nothing
    is copied from the first open one on, since the broker would show it to readers of committed rows.
 3. When all partitions are copied, and before that is published in the state, the broker is told of the new
-   topic. Who dies in between does so again.
+   topic. Who dies in between does so again. The same goes for partitions that the source gains later; where
+   these have no objects, a partition is copied again for it, to which nothing has come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import ClassVar
 
 from lithify.clock import Clock
@@ -57,6 +59,8 @@ class CopySnapshot(LogSnapshot):
     """By partition, what this process is about."""
     marks: Mapping[int, str] = field(default_factory=dict)
     """By number of the partition, of the offsets that groups have committed."""
+    count: int = 0
+    """How many partitions the broker says that the topic has."""
 
     def round(self, partition: str) -> Round | None:
         found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
@@ -74,13 +78,28 @@ class CopySnapshot(LogSnapshot):
     def copied(self, partition: str) -> Copied | None:
         """What the copy has of a partition; `None` if it is to be compacted in it."""
         found = self.state.copied.get(partition)
-        if found is None and self.state.is_copy_visible and partition in self.partitions:
-            return Copied(self.partitions[partition].topic_id, 0, 0, "")
+        if found is None and number_of(partition) < self.state.announced and partition in self.partitions:
+            return Copied(self.partitions[partition].topic_id, 0, 0, "")  # it was empty when that was said
         return found
 
     def left(self, partition: str) -> int:
         """How many objects of a partition the copy does not have."""
         return len(rest_of(self.partitions[partition].segments, self.copied(partition)))
+
+    @property
+    def partitions_left(self) -> int:
+        """Of how many partitions the broker has to be told yet."""
+        return max(0, self.count - self.state.announced)
+
+    def missing(self, state: State) -> list[str]:
+        """Partitions that are to be copied before the broker is told of them."""
+        return [
+            name
+            for name, folder in self.partitions.items()
+            if state.announced <= number_of(name) < self.count
+            and name not in state.copied
+            and self.cuts[name].within(folder) is not None
+        ]
 
 
 class TopicCopy(LogDataset):
@@ -122,7 +141,8 @@ class TopicCopy(LogDataset):
 
     def snapshot(self) -> CopySnapshot:
         partitions, state = self.partitions(), self.state()
-        reasons = [why_not(self._name, find_topic(self._source, self._target), state)]
+        found = find_topic(self._source, self._root, self._target)  # after the objects, so it knows theirs
+        reasons = [why_not(self._root.rpartition("/")[2], self._name, found, state)]
         reasons += [why_moved(name, partitions.get(name), copied) for name, copied in state.copied.items()]
         for reason in filter(None, reasons):
             raise Refused(f"{self.url}: {reason}")
@@ -130,8 +150,8 @@ class TopicCopy(LogDataset):
             if name not in self._cuts:
                 self._cuts[name] = self._cut(folder, state.copied.get(name))
         offsets = listed_offsets(self._source, self._root, self._name)
-        marks = {number: marks_of(found) for number, found in offsets.items()}
-        return CopySnapshot(partitions, state, None, self._name, dict(self._cuts), marks)
+        marks = {number: marks_of(of_groups) for number, of_groups in offsets.items()}
+        return CopySnapshot(partitions, state, None, self._name, dict(self._cuts), marks, found.of_source)
 
     def _cut(self, folder: PartitionFolder, copied: Copied | None) -> Cut:
         until_ms = max(one.modified_ms for one in folder.segments)
@@ -168,6 +188,8 @@ class TopicCopy(LogDataset):
                 notes.append(f"{name}: {found}")
             else:
                 proposals.append(found)
+        if not proposals and not busy:
+            proposals += self._telling(snapshot, held)
         if self.refusal is not None:
             notes.append(f"{self.url}: {self.refusal}")
         return Plan(tuple(sorted(proposals, key=lambda proposal: -proposal.priority)), tuple(notes))
@@ -192,13 +214,29 @@ class TopicCopy(LogDataset):
             and copied.marks != snapshot.marks.get(number_of(name), "")
             and name not in self._done
         ):
-            begun = replace(known, done=known.done[:-1])
-            return self._proposal(
-                snapshot, name, folder, begun, f"{name}: groups have committed other offsets since"
-            )
+            return self._again(snapshot, name, known, "groups have committed other offsets since")
         left = snapshot.left(name)
         rest = f"; {left:,} objects of it are young or in an open transaction, or came since" if left else ""
         return f"is in {self._name} up to offset {known.end:,}{rest}"
+
+    def _telling(self, snapshot: CopySnapshot, held: Held) -> list[Proposal[LogSpec]]:
+        """What there is to do where the broker is to be told of partitions, and nothing of them to be copied:
+        to publish one again."""
+        state = snapshot.state
+        if not state.copied or not snapshot.partitions_left or snapshot.missing(state):
+            return []
+        known = f"the broker knows {state.announced} of {snapshot.count} partitions of {self._name}"
+        whole = (
+            self._again(snapshot, name, found, known)
+            for name in snapshot.partitions
+            if name not in held and (found := snapshot.round(name)) is not None and found.is_whole
+        )
+        return list(islice(whole, 1))
+
+    def _again(self, snapshot: CopySnapshot, name: str, known: Round, reason: str) -> Proposal[LogSpec]:
+        """Publish a partition again, of which all is copied."""
+        begun = replace(known, done=known.done[:-1])
+        return self._proposal(snapshot, name, snapshot.partitions[name], begun, f"{name}: {reason}")
 
     def _proposal(
         self, snapshot: CopySnapshot, name: str, folder: PartitionFolder, known: Round, reason: str
@@ -307,8 +345,8 @@ class TopicCopy(LogDataset):
         )
 
     def _with_standing(self, state: State, compaction: LogCompaction, snapshot: LogSnapshot) -> State:
-        """The state with what was copied. The broker is told of the new topic before that is said of the last
-        partition."""
+        """The state with what was copied. The broker is told of the new topic, or of more partitions of it,
+        before that is said of the last partition."""
         assert isinstance(snapshot, CopySnapshot)
         spec = compaction.spec
         if spec.step is not Step.PUBLISH:
@@ -319,18 +357,10 @@ class TopicCopy(LogDataset):
         copied = Copied(found.topic_id, found.until_ms, found.end, *said)
         state = replace(state, copied={**state.copied, spec.partition: copied})
         self._done.add(spec.partition)
-        if not state.is_copy_visible and not self._missing(snapshot, state):
-            announce(self._source, self._root, self._target, state.copy_id)
-            state = replace(state, is_copy_visible=True)
+        if state.announced < snapshot.count and not snapshot.missing(state):
+            announce(self._source, self._root, self._target, state.copy_id, snapshot.count)
+            state = replace(state, announced=snapshot.count)
         return state
-
-    def _missing(self, snapshot: CopySnapshot, state: State) -> list[str]:
-        """Partitions that are to be copied before the broker is told."""
-        return [
-            name
-            for name, folder in snapshot.partitions.items()
-            if name not in state.copied and snapshot.cuts[name].within(folder) is not None
-        ]
 
 
 def _cut_of(found: Round) -> Cut:

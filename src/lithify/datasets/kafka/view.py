@@ -38,6 +38,8 @@ class PartitionCopy:
     """Up to which offset it was copied; `None`: not at all."""
     objects_left: int
     """That it does not have."""
+    partitions_left: int
+    """Of that topic, which the broker does not know yet."""
     groups: tuple[str, ...]
     """Whose committed offsets were carried over."""
     groups_gone_on: tuple[str, ...]
@@ -103,6 +105,7 @@ def _copy_of(snapshot: LogSnapshot, partition: str) -> PartitionCopy | None:
         snapshot.state.is_copy_visible,
         None if copied is None else copied.end,
         snapshot.left(partition),
+        snapshot.partitions_left,
         () if copied is None else copied.groups,
         () if copied is None else copied.gone_on,
     )
@@ -122,11 +125,13 @@ def copy_json(found: Look) -> dict[str, Any]:
     topic, *_ = (one.topic for one in copies.values())
     is_visible = any(one.is_visible for one in copies.values())
     left = sum(one.objects_left for one in copies.values())
+    partitions_left = max(one.partitions_left for one in copies.values())
     document = {
         "topic": topic,
         "is_visible": is_visible,
-        "is_complete": is_visible and not left,
+        "is_complete": is_visible and not left and not partitions_left,
         "objects_left": left,
+        "partitions_left": partitions_left,
         "groups": sorted({group for one in copies.values() for group in one.groups}),
         "groups_gone_on": sorted({group for one in copies.values() for group in one.groups_gone_on}),
         "end_offsets": {name: one.end_offset for name, one in copies.items()},
@@ -141,8 +146,9 @@ def _copy_blocks(found: Look) -> tuple[Block, ...]:
     if not document:
         return ()
     copy = document["copy"]
-    topic, count = copy["topic"], copy["objects_left"]
-    left = f"{count:,} object{'' if count == 1 else 's'}"
+    topic = copy["topic"]
+    counts = {"object": copy["objects_left"], "partition": copy["partitions_left"]}
+    left = ", ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in counts.items() if n)
     said = f"{topic} has all that there is." if copy["is_complete"] else f"{topic} lacks {left}; run again."
     if not copy["is_visible"]:
         return (Line(f"{topic} is not finished, and the broker does not know it yet; run again."),)
