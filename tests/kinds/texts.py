@@ -251,7 +251,11 @@ class TextKind:
         return {"texts": list(spec)}
 
     def check(
-        self, open_dataset: Callable[[], TextDataset], find: Callable[[TextDataset], Status], now_ms: int
+        self,
+        open_dataset: Callable[[], TextDataset],
+        find: Callable[[TextDataset], Status],
+        config: Config,
+        now_ms: int,
     ) -> Iterator[Finding]:
         try:
             found = find(open_dataset())

@@ -309,10 +309,14 @@ class Kind(Protocol[DatasetT]):
         ...
 
     def check(
-        self, open_dataset: Callable[[], DatasetT], find: Callable[[DatasetT], Status], now_ms: int
+        self,
+        open_dataset: Callable[[], DatasetT],
+        find: Callable[[DatasetT], Status],
+        config: Config,
+        now_ms: int,
     ) -> Iterator[Finding]:
-        """What is wrong with a dataset. The first finding says whether there is a sound one at all. Writes
-        nothing."""
+        """What is wrong with a dataset, and with the settings for it. The first finding says whether there is
+        a sound one at all. Writes nothing."""
         ...
 
     def collector(

@@ -92,6 +92,38 @@ def test_a_topic_that_is_no_map_is_looked_at_and_never_changed(topic: Path) -> N
     assert files(topic) == before
 
 
+def findings_of(topic: Path, check: str, *settings: str) -> list[dict[str, str]]:
+    asked = [one for setting in settings for one in ("--set", setting)]
+    found = json.loads(invoke("doctor", "--json", "--read-only", *asked, f"kafka+file://{topic}").stdout)
+    return [one for one in found if one["check"] == check]
+
+
+@pytest.mark.parametrize(
+    ("build", "severity", "says"),
+    [
+        (None, "warning", "nobody has said of which build the broker is; those before 0.7.0-pre.1 skip rows"),
+        ("0.6.0", "problem", "a broker of build 0.6.0 skips rows of merged objects"),
+        ("newest", "problem", "'newest' is no version of the broker"),
+        ("0.7.0-pre.2", "ok", "build 0.7.0-pre.2 reads merged objects from every offset"),
+    ],
+)
+def test_the_doctor_judges_the_build_of_the_broker(
+    topic: Path, build: str | None, severity: str, says: str
+) -> None:
+    """In whichever way the topic is compacted: what an old one skips are rows of merged objects."""
+    settings = [] if build is None else [f"kafka.broker_build={build}"]
+    for mode in ([], ["kafka.copy_to=orders.v2"], ["kafka.live=true"]):
+        if mode == ["kafka.live=true"] and build is None:
+            continue
+        (found,) = findings_of(topic, "broker", *settings, *mode)
+        assert found["severity"] == severity, mode
+        assert says in found["says"]
+        assert (severity == "ok") is not bool(found["do"])
+    (log,) = findings_of(topic, "log", "kafka.live=true", *settings)
+    assert log["severity"] == ("ok" if severity == "ok" else "problem")
+    assert "folder of segments" not in log["do"]
+
+
 def test_what_is_refused(topic: Path, tmp_path: Path) -> None:
     url = f"kafka+file://{topic}"
     for command in ("plan", "compact", "gc"):
@@ -113,3 +145,4 @@ def test_a_backup_whose_path_looks_like_a_brokers(tmp_path: Path) -> None:
     found = invoke_json("plan", f"kafka+file://{folder}")
     assert [one["partition"] for one in found["partitions"]] == ["orders-0"]
     assert "nothing is settled" in found["notes"][0]
+    assert not findings_of(folder, "broker")

@@ -115,6 +115,7 @@ class IcebergKind:
         self,
         open_dataset: Callable[[], IcebergDataset],
         find: Callable[[IcebergDataset], Status],
+        config: Config,
         now_ms: int,
     ) -> Iterator[Finding]:
         return check_table(open_dataset, find, now_ms)

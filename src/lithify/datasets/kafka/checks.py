@@ -1,4 +1,5 @@
-"""What is wrong with a log: whether there is one, what its compactions need, how its group stands.
+"""What is wrong with a log: whether there is one, what its compactions need, how its group stands; of a topic
+in a broker's bucket, whether its broker can read what is merged, and whether deletions arrive there.
 
 A partition that failed is named, since the others of its topic go on without it.
 
@@ -14,7 +15,11 @@ from lithify.compaction.checks import check_compactions
 from lithify.compaction.finding import Finding, ok, problem, warning
 from lithify.compaction.status import Status
 from lithify.datasets.kafka.dataset import LogDataset, LogSnapshot
-from lithify.errors import LithifyError, Refused
+from lithify.datasets.kafka.layouts.objects import count_covered
+from lithify.datasets.kafka.live_topic import LEAST_BUILD, build_order
+from lithify.datasets.kafka.settings import KafkaSettings
+from lithify.datasets.kafka.state import Step
+from lithify.errors import DatasetNotFound, LithifyError, Refused
 from lithify.views import text
 from lithify.views.groups import WORDS
 from lithify.watermarks.groups import Role, waiting
@@ -23,14 +28,21 @@ FROZEN_MS = 7 * 86_400_000
 
 
 def check_log(
-    open_dataset: Callable[[], LogDataset], find: Callable[[LogDataset], Status], now_ms: int
+    open_dataset: Callable[[], LogDataset],
+    find: Callable[[LogDataset], Status],
+    now_ms: int,
+    settings: KafkaSettings,
 ) -> Iterator[Finding]:
     """The first finding says whether there is a sound one at all."""
     try:
         dataset = open_dataset()
         found = find(dataset)
     except LithifyError as error:
-        yield problem("log", str(error), "name a folder of segments, or one of partitions, like orders-0")
+        is_none = isinstance(error, DatasetNotFound)
+        name = "name a folder of segments, or one of partitions, like orders-0"
+        yield problem("log", str(error), name if is_none else "do as it says, and look again")
+        if settings.live and settings.broker_build is not None:
+            yield from _check_build(settings.broker_build)
         return
     partitions = found.snapshot.partitions.values()
     segments = sum(len(folder.segments) for folder in partitions)
@@ -39,9 +51,58 @@ def check_log(
         yield warning("log", f"{what}; it {dataset.refusal}", "look at it with lithify plan")
         return
     yield ok("log", what)
+    if any(folder.topic for folder in partitions):
+        yield from _check_build(settings.broker_build)
+        yield from _check_deletions(dataset, found.snapshot)
     yield from check_compactions(found)
     yield from _check_partitions(found)
     yield from _check_group(dataset, found.snapshot, now_ms)
+
+
+def _check_build(build: str | None) -> Iterator[Finding]:
+    """Whether the broker can read what is merged, by what somebody has said of its build."""
+    said = f"say so with kafka.broker_build; it has to be {LEAST_BUILD} at least"
+    if build is None:
+        yield warning(
+            "broker",
+            f"nobody has said of which build the broker is; those before {LEAST_BUILD} skip rows of merged "
+            "objects, for a reader that begins inside one",
+            said,
+        )
+        return
+    try:
+        is_old = build_order(build) < build_order(LEAST_BUILD)
+    except Refused as error:
+        yield problem("broker", str(error), said)
+        return
+    if is_old:
+        yield problem(
+            "broker",
+            f"a broker of build {build} skips rows of merged objects, for a reader that begins inside one",
+            f"give the cluster a later build before anything is compacted, and {said}",
+        )
+    else:
+        yield ok("broker", f"build {build} reads merged objects from every offset")
+
+
+def _check_deletions(dataset: LogDataset, snapshot: LogSnapshot) -> Iterator[Finding]:
+    """Whether objects are there that a merged one covers, though nobody is about to delete them: a
+    replication leaves them that carries no deletions. It leaves objects as well of which nothing was kept,
+    and the keys in them; nothing tells which those are."""
+    for name, folder in snapshot.partitions.items():
+        known = snapshot.round(name)
+        if known is not None and known.next_step is Step.PUBLISH:
+            continue
+        covered = count_covered(dataset.store, folder.segments)  # a topic's own folder is in its bucket
+        if covered:
+            yield problem(
+                "deletions",
+                f"{name}: of {len(folder.segments):,} objects {covered:,} lie in the span of a merged one, "
+                "and no publication is under way: what copies this bucket skips deletions, so deleted "
+                "keys may come back; or what Lithify kept beside the topic is gone",
+                "let the replication carry deletions, and copy the topic anew; compacting it removes what is "
+                "covered, and no other object that was deleted elsewhere",
+            )
 
 
 def _check_partitions(found: Status) -> Iterator[Finding]:

@@ -99,9 +99,13 @@ class LogKind:
         return view.spec_json(spec)
 
     def check(
-        self, open_dataset: Callable[[], LogDataset], find: Callable[[LogDataset], Status], now_ms: int
+        self,
+        open_dataset: Callable[[], LogDataset],
+        find: Callable[[LogDataset], Status],
+        config: Config,
+        now_ms: int,
     ) -> Iterator[Finding]:
-        return check_log(open_dataset, find, now_ms)
+        return check_log(open_dataset, find, now_ms, config.of(KafkaSettings))
 
     def inspect(self, url: str, config: Config, part: str, asked: Asked) -> Shown:
         assert part == "segments", part

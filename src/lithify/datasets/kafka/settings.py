@@ -58,7 +58,9 @@ class KafkaSettings(OwnSection):
         "readers may see some rows twice",
     )
     broker_build: str | None = Field(
-        default=None, description="With live: the version of the broker's code, 0.7.0-pre.1 at least"
+        default=None,
+        description="The version of the broker's code, which doctor judges and live needs: at least "
+        "0.7.0-pre.1",
     )
     group: str | None = Field(
         default=None, description="URL of the folder of the group of copies it belongs to; unset: to none"

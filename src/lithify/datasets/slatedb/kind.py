@@ -114,6 +114,7 @@ class SlateKind:
         self,
         open_dataset: Callable[[], SlateDataset],
         find: Callable[[SlateDataset], Status],
+        config: Config,
         now_ms: int,
     ) -> Iterator[Finding]:
         return check_database(open_dataset(), find, now_ms)

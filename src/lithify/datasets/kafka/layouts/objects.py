@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -33,11 +34,11 @@ from lithify.datasets.kafka.layouts.cluster_metadata import read_metadata
 from lithify.datasets.kafka.layouts.contract import Chunk, PartitionFolder, Segment, fingerprint_of
 from lithify.datasets.kafka.record_batches import rebased
 from lithify.datasets.kafka.retention import NO_BOUND
-from lithify.errors import CorruptObject, DatasetNotFound, Refused, Unsupported
+from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError, Unsupported
 from lithify.jsonvalues import whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.together import each_of
+from lithify.store.together import all_of, each_of
 
 TARGET_BYTES = 900_000
 CHUNK_BYTES = 32 << 20
@@ -47,6 +48,8 @@ PIECE_BYTES = 8 << 20
 LIVE_TAIL = 3
 """How many of a partition's newest objects no round takes notice of while a broker runs. The one before them
 stays as it is too."""
+PROBED = 64
+"""How many of a partition's objects are asked for what they cover."""
 REQUESTS = 16
 """How many objects are asked for at once."""
 RECORDS = "records"
@@ -259,6 +262,25 @@ def joined(folder_key: str, piece: list[ReadObject]) -> tuple[str, bytes]:
     first = f"{folder_key}/{object_name(piece[0].base_offset)}"
     name = first if len(found) == 1 else f"{len(found)} objects from {first} on"
     return name, b"".join(one.data for one in found)
+
+
+def count_covered(store: ObjectStore, segments: Sequence[Segment]) -> int:
+    """How many of a partition's objects lie in the span of an earlier one. Headers of the `PROBED` largest
+    tell, which those are that were merged; what is no header, or is gone by now, tells nothing."""
+
+    def last_of(segment: Segment) -> int:
+        try:
+            header = store.get_range(segment.key, 0, min(HEADER_BYTES, segment.size_bytes))
+            return segment.base_offset + _last_delta(header, segment.key)
+        except (CorruptObject, StoreError):
+            return -1
+
+    bases = [one.base_offset for one in segments]
+    probed = sorted(segments, key=lambda one: -one.size_bytes)[:PROBED]
+    covered: set[int] = set()
+    for one, last in zip(probed, all_of((partial(last_of, one) for one in probed), REQUESTS), strict=True):
+        covered.update(range(bisect_right(bases, one.base_offset), bisect_right(bases, last)))
+    return len(covered)
 
 
 def chunk_pieces(store: ObjectStore, chunk: Chunk) -> Iterator[tuple[str, bytes]]:
