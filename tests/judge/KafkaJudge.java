@@ -88,6 +88,7 @@ public class KafkaJudge {
         settings.put("bootstrap.servers", question[0]);
         settings.put("isolation.level", question[2]);
         settings.put("enable.auto.commit", "false");
+        settings.put("fetch.max.wait.ms", "250");
         settings.put("key.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer");
         settings.put("value.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer");
         long stop = Long.parseLong(question[3]);

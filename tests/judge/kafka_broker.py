@@ -58,7 +58,7 @@ def broker(s3: S3, bucket: str, log: Path) -> Iterator[str]:
             _wait_for(address, process, log)
             yield address
         finally:
-            process.terminate()
+            process.kill()  # asked to end, it waits five seconds for its clients; what it has said is stored
             process.wait()
 
 

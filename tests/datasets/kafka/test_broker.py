@@ -4,11 +4,15 @@ broker is stopped, the topic compacted, the broker started again."""
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,8 @@ from lithify.store.urls import open_store
 from lithify.store.wrapped import Call
 from lithify.testing.engine import InlineEngine
 from lithify.testing.faulty import Crash, Fault, FaultyStore
-from lithify.testing.s3.requests import Operation
+from lithify.testing.s3 import Latency
+from lithify.testing.s3.requests import Operation, Verb
 from tests.judge.kafka_broker import CLUSTER, broker, librdkafka
 from tests.judge.kafka_java import KafkaJava, kafka_java
 from tests.s3 import S3, serve_s3
@@ -36,7 +41,8 @@ Map = dict[bytes, bytes | None]
 Keyed = tuple[bytes, bytes | None]
 Row = tuple[int, bytes, bytes]
 """Offset, key, value."""
-ReadFrom = Callable[[int], tuple[list[Row], int]]
+AT_ONCE = 8
+"""Readers; each waits most of the time."""
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +117,11 @@ def produce_all(address: str, written: Written, rng: random.Random) -> None:
     produce(one, written, [(b"last", b"1"), (b"last", b"2")])
 
 
-@contextmanager
-def reader(address: str, isolation: str = "read_uncommitted", topic: str = TOPIC) -> Iterator[ReadFrom]:
-    """What gives all rows from an offset on, whatever repeats, and where the broker says that the end is."""
+def read(
+    address: str, isolation: str = "read_uncommitted", topic: str = TOPIC, start: int = 0, wanted: int = 0
+) -> tuple[list[Row], int]:
+    """All rows from an offset on, whatever repeats, and where the broker says that the end is: at `wanted` or
+    behind it. A busy one may tell an earlier end first, as far as it got in one fetch."""
     kafka = librdkafka()
     consumer = kafka.Consumer(
         {
@@ -125,43 +133,76 @@ def reader(address: str, isolation: str = "read_uncommitted", topic: str = TOPIC
             "check.crcs": True,
         }
     )
-
-    def read_from(start: int) -> tuple[list[Row], int]:
-        consumer.assign([kafka.TopicPartition(topic, 0, start)])
-        rows: list[Row] = []
+    consumer.assign([kafka.TopicPartition(topic, 0, start)])
+    rows: list[Row] = []
+    try:
         for _ in range(200_000):
             message = consumer.poll(20)
             assert message is not None, f"nothing more comes behind {rows[-1:]}"
             if message.error() is None:
                 rows.append((message.offset(), message.key(), message.value()))
-            elif message.error().code() == kafka.KafkaError._PARTITION_EOF:
+            elif message.error().code() == kafka.KafkaError._PARTITION_EOF and message.offset() >= wanted:
                 return rows, message.offset()
         raise AssertionError("it does not end")
-
-    try:
-        yield read_from
     finally:
         consumer.close()
 
 
-def read(address: str, isolation: str = "read_uncommitted", topic: str = TOPIC) -> tuple[list[Row], int]:
-    """All rows."""
-    with reader(address, isolation, topic) as read_from:
-        return read_from(0)
-
-
 def read_all(address: str, wanted: int, topic: str) -> list[Row]:
-    """All rows up to this end. A busy broker may tell an earlier one, as far as it got in one fetch."""
-    for _ in range(10):
-        rows, end = read(address, topic=topic)
-        if end >= wanted:
-            break
+    """All rows, up to this end."""
+    rows, end = read(address, topic=topic, wanted=wanted)
     assert end == wanted
     return rows
 
 
+def positions(rows: list[Row], bases: list[int], end: int) -> list[int]:
+    """Where readers are to begin: at 0; where each object begins, behind that, at its last row and where it
+    ends; in the first and the last hole; at the last row; right before the end, and there."""
+    offsets = [row[0] for row in rows]
+    ends = [*bases[1:], end]
+    last_rows = [offsets[bisect_left(offsets, one) - 1] for one in ends]
+    holes = sorted({*range(bases[0], end)} - {*offsets})
+    found = {0, end - 1, end, *bases, *last_rows, *holes[:1], *holes[-1:]}
+    return sorted(found | {base + 1 for base in bases} | {one - 1 for one in ends})
+
+
+def read_from_everywhere(
+    address: str, java: KafkaJava, rows: list[Row], bases: list[int], end: int, topic: str = TOPIC
+) -> None:
+    """Both clients, from every position, get the rows from there on, once, in order, and come to the end."""
+    starts, offsets = positions(rows, bases, end), [row[0] for row in rows]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        question = [address, topic, "read_committed", str(end)]
+        consumed = pool.submit(java.consume, question, starts)
+        found = pool.map(lambda start: read(address, topic=topic, start=start, wanted=end), starts)
+        for start, (got, seen) in zip(starts, found, strict=True):
+            assert [row[0] for row in got] == [offset for offset in offsets if offset >= start], start
+            assert seen == end, start
+    told = ends(address, topic)
+    for start, (earliest, latest, position, *numbers) in zip(starts, consumed.result(), strict=True):
+        assert numbers == [offset for offset in offsets if offset >= start], start
+        assert position == end, start
+        assert (earliest, latest) == told
+
+
+def transact(address: str, written: Written, rows: list[Keyed], topic: str = TOPIC) -> None:
+    """The transactional producer goes on, in another process."""
+    within = producer(address, **{"transactional.id": "tx"})
+    within.init_transactions(20)
+    within.begin_transaction()
+    produce(within, written, rows, topic=topic)
+    within.commit_transaction(20)
+    written.end += 1  # the marker
+
+
 def map_of(rows: list[Row]) -> Map:
     return {key: value for key, value in {row[1]: row[2] for row in rows}.items() if value is not None}
+
+
+def is_known(address: str, topic: str) -> bool:
+    """Whether the broker knows of a topic."""
+    admin = librdkafka().admin.AdminClient({"bootstrap.servers": address})
+    return topic in admin.list_topics(timeout=20).topics
 
 
 def ends(address: str, topic: str = TOPIC) -> tuple[int, int]:
@@ -199,25 +240,46 @@ def resumed(address: str, group: str, topic: str = TOPIC) -> int:
         consumer.close()
 
 
-def opened(s3: S3, bucket: str, copy_to: str | None = None) -> LogDataset:
-    store, _ = open_store(f"s3://{bucket}", s3.options)
+def opened(options: dict[str, str], bucket: str, copy_to: str | None = None) -> LogDataset:
+    store, _ = open_store(f"s3://{bucket}", options)
     places = (store, f"clusters/{CLUSTER}/topics/{TOPIC}"), (store, f"clusters/{CLUSTER}/lithify/{TOPIC}")
-    url, options = f"kafka+s3://{bucket}", (s3.options, s3.options)
+    url, both = f"kafka+s3://{bucket}", (options, options)
     if copy_to is not None:
         settings = KafkaSettings.model_validate({"quiet_period": "1s", "copy_to": copy_to})
         own = f"{places[1][1]}/copies/{copy_to}"
-        return TopicCopy(url, places[0], (store, own), SystemClock(), RandomIds(), settings, *options)
+        return TopicCopy(url, places[0], (store, own), SystemClock(), RandomIds(), settings, *both)
     settings = KafkaSettings.model_validate({"quiet_period": "200ms"})
-    return LogDataset(url, *places, SystemClock(), RandomIds(), settings, *options)
+    return LogDataset(url, *places, SystemClock(), RandomIds(), settings, *both)
 
 
 def compact(s3: S3, bucket: str, copy_to: str | None = None) -> None:
-    clock, dataset = SystemClock(), opened(s3, bucket, copy_to)
-    summary = one_shot.run(
-        dataset, InlineEngine(), clock, RandomIds(), Leadership(dataset, clock, RandomIds())
-    )
+    compact_with(s3.options, bucket, copy_to)
+
+
+def compact_with(options: dict[str, str], bucket: str, copy_to: str | None) -> None:
+    """Whoever was at it before is dead."""
+    clock, dataset = SystemClock(), opened(options, bucket, copy_to)
+    leadership = Leadership(dataset, clock, RandomIds())
+    summary = one_shot.run(dataset, InlineEngine(), clock, RandomIds(), leadership, take_over=True)
     assert summary.committed
     assert not summary.failures
+
+
+def kill_while_copying(s3: S3, bucket: str, copy_to: str, until: Callable[[], bool]) -> None:
+    """Copy in a process of its own, and kill that as soon as this is so."""
+    command = f"from {__name__} import compact_with; compact_with({s3.options!r}, {bucket!r}, {copy_to!r})"
+    weather, until_s = s3.server.weather, time.monotonic() + 60
+    s3.server.weather = replace(weather, latency={Verb.PUT: Latency(40)})
+    process = subprocess.Popen([sys.executable, "-c", command], cwd=Path(__file__).parents[3])
+    try:
+        while not until() and time.monotonic() < until_s:
+            assert process.poll() is None, "it has ended before"
+            time.sleep(0.002)
+    finally:
+        process.kill()
+        process.wait()
+        s3.server.weather = weather
+    assert until()
 
 
 def objects(s3: S3, bucket: str, topic: str = TOPIC) -> list[int]:
@@ -226,8 +288,11 @@ def objects(s3: S3, bucket: str, topic: str = TOPIC) -> list[int]:
     return sorted(int(meta.key.rpartition("/")[2][:20]) for meta in store.list(folder))
 
 
-def listings(s3: S3) -> int:
-    return sum(one.operation is Operation.LIST for one in s3.server.log)
+def lists_of_a_read(s3: S3, address: str, topic: str = TOPIC) -> int:
+    """How many listings a full read costs."""
+    before = len(s3.server.log)
+    read(address, topic=topic)
+    return sum(one.operation is Operation.LIST for one in s3.server.log[before:])
 
 
 def test_readers_and_producers_go_on_after_a_window(times: S3, java: KafkaJava, tmp_path: Path) -> None:
@@ -238,9 +303,7 @@ def test_readers_and_producers_go_on_after_a_window(times: S3, java: KafkaJava, 
         commit(address, "readers", 100)
         before, end = read(address, "read_committed")
         assert end == written.end
-        count = listings(times)
-        read(address)
-        listed_before = listings(times) - count
+        listed_before = lists_of_a_read(times, address)
     before_objects = objects(times, bucket)
     compact(times, bucket)
     bases = objects(times, bucket)
@@ -252,39 +315,16 @@ def test_readers_and_producers_go_on_after_a_window(times: S3, java: KafkaJava, 
         assert map_of(rows) == written.map
         assert set(rows) <= set(before)
         # 2: from every position, with both clients
-        offsets = [row[0] for row in rows]
-        starts = sorted(
-            {*bases, *(base + 1 for base in bases), offsets[3] + 1, offsets[-1], 100, end - 1, end}
-        )
-        with reader(address) as read_from:
-            for start in starts:
-                found, end = read_from(start)
-                assert [row[0] for row in found] == [offset for offset in offsets if offset >= start]
-                assert end == written.end
-        question = [address, TOPIC, "read_committed", str(written.end)]
-        for start, (earliest, latest, position, *got) in zip(
-            starts, java.consume(question, starts), strict=True
-        ):
-            assert got == [offset for offset in offsets if offset >= start], start
-            assert position == written.end
-            assert (earliest, latest) == ends(address)
+        read_from_everywhere(address, java, rows, bases, end)
         # 3: the broker's ends
         assert ends(address) == (bases[0], bases[-1] + 1)
         # 4: a group goes on
-        assert resumed(address, "readers") == next(offset for offset in offsets if offset >= 100)
+        assert resumed(address, "readers") == next(row[0] for row in rows if row[0] >= 100)
         # 8: what a full read costs
-        count = listings(times)
-        read(address)
-        assert listings(times) - count <= listed_before
+        assert lists_of_a_read(times, address) <= listed_before
         # 5: producers go on
-        one = producer(address, **{"enable.idempotence": True})
-        produce(one, written, [(b"k1", b"after")])
-        within = producer(address, **{"transactional.id": "tx"})
-        within.init_transactions(20)
-        within.begin_transaction()
-        produce(within, written, [(b"t1", b"after")])
-        within.commit_transaction(20)
-        written.end += 1
+        produce(producer(address, **{"enable.idempotence": True}), written, [(b"k1", b"after")])
+        transact(address, written, [(b"t1", b"after")])
         rows, end = read(address, "read_committed")
         assert end == written.end
         assert map_of(rows) == written.map
@@ -316,29 +356,80 @@ def test_a_copy_is_made_while_the_broker_runs_and_taken_over(
         compact(times, bucket, new)
         since = [base for base in objects(times, bucket) if base > first[-1]]
         assert objects(times, bucket, new) == [*first, *since]
-        # Cut-over: every position, both clients, ends, groups, producers.
+        # Cut-over: map, every position with both clients, ends, groups, listings, producers.
         rows = read_all(address, written.end, new)
         assert map_of(rows) == written.map
         assert set(rows) <= set(old)
-        offsets = [row[0] for row in rows]
-        starts = sorted({0, *first, first[1] + 1, offsets[3] + 1, 100, end - 5, end - 1, end})
-        with reader(address, topic=new) as read_from:
-            for start in starts:
-                found, end = read_from(start)
-                assert [row[0] for row in found] == [offset for offset in offsets if offset >= start]
-                assert end == written.end
-        question = [address, new, "read_committed", str(written.end)]
-        for start, (earliest, latest, position, *got) in zip(
-            starts, java.consume(question, starts), strict=True
-        ):
-            assert got == [offset for offset in offsets if offset >= start], start
-            assert position == written.end
-            assert (earliest, latest) == ends(address, new) == (first[0], since[-1] + 1)
+        read_from_everywhere(address, java, rows, [*first, *since], written.end, new)
+        assert ends(address, new) == (first[0], since[-1] + 1)
         assert resumed(address, "readers", new) == written.end - 3
-        produce(producer(address, **{"enable.idempotence": True}), written, [(b"k1", b"new")], topic=new)
+        assert lists_of_a_read(times, address, new) <= lists_of_a_read(times, address)
+        one = producer(address, **{"enable.idempotence": True})
+        produce(one, written, [(b"k1", b"new")], topic=new)
+        transact(address, written, [(b"t1", b"new")], topic=new)
         rows = read_all(address, written.end, new)
         assert map_of(rows) == written.map
-        assert rows[-1][0] == written.end - 1
+        assert rows[-1] == (written.end - 2, b"t1", b"new")
+
+
+def found(s3: S3, bucket: str, prefix: str) -> dict[str, bytes]:
+    """The objects of the cluster whose names begin with this."""
+    store, _ = open_store(f"s3://{bucket}", s3.options)
+    keys = [meta.key for meta in store.list(f"clusters/{CLUSTER}")]
+    within = {key: key.removeprefix(f"clusters/{CLUSTER}/") for key in keys}
+    return {name: store.get(key) for key, name in within.items() if name.startswith(prefix)}
+
+
+def test_a_copy_whose_process_is_killed_again_and_again_under_a_running_broker(
+    times: S3, java: KafkaJava, tmp_path: Path
+) -> None:
+    """6: before the new topic has anything, when it has something, right after the broker was told of it, and
+    among the objects that are put behind it later. The old topic stays byte for byte; of the new one nothing
+    half is shown; the next run ends as if none had died."""
+    bucket, written, new = times.bucket(), Written(), "orders.v2"
+    with broker(times, bucket, tmp_path / "log") as address:
+        make_topic(address)
+        one = producer(address, **{"enable.idempotence": True})
+        for n in range(30):
+            produce(one, written, [(b"k%d" % (n % 7), b"%d" % n), (b"only %d" % n, b"x")])
+        commit(address, "readers", 20)
+        time.sleep(2.1)  # what is younger than quiet_period waits, and times may be whole seconds
+        old = found(times, bucket, f"topics/{TOPIC}/")
+        for until in (
+            lambda: len(found(times, bucket, f"lithify/{TOPIC}/copies")) >= 3,
+            lambda: bool(objects(times, bucket, new)),
+            lambda: new.encode() in found(times, bucket, "meta.json")["meta.json"],
+        ):
+            assert not is_known(address, new)
+            kill_while_copying(times, bucket, new, until)
+            assert found(times, bucket, f"topics/{TOPIC}/") == old
+        until_s = time.monotonic() + 20
+        while not is_known(address, new) and time.monotonic() < until_s:
+            time.sleep(0.1)  # the broker remembers for a second what topics there are
+        for is_finished in (False, True):  # as it was shown, and as the next run leaves it
+            if is_finished:
+                compact(times, bucket, new)
+            rows = read_all(address, written.end, new)
+            assert map_of(rows) == written.map
+            assert objects(times, bucket, new) == [0, written.end - 2]
+            assert ends(address, new) == (0, written.end - 1)
+        assert resumed(address, "readers", new) == next(row[0] for row in rows if row[0] >= 20)
+        end = written.end
+        for n in range(4):
+            produce(one, written, [(b"k%d" % n, b"late"), (b"more %d" % n, b"x")])
+        time.sleep(2.1)
+        old = found(times, bucket, f"topics/{TOPIC}/")
+        kill_while_copying(times, bucket, new, lambda: len(objects(times, bucket, new)) == 4)
+        # A reader has what was, and then what came, in order, as far as it is there.
+        ((_, _, position, *offsets),) = java.consume([address, new, "read_committed", str(end + 4)], [0])
+        assert (position, offsets) == (end + 4, [*(row[0] for row in rows), *range(end, end + 4)])
+        compact(times, bucket, new)
+        assert found(times, bucket, f"topics/{TOPIC}/") == old
+        assert objects(times, bucket, new) == [0, *range(end - 2, written.end, 2)]
+        rows = read_all(address, written.end, new)
+        assert map_of(rows) == written.map
+        assert [row[0] for row in rows] == sorted({row[0] for row in rows})
+        assert ends(address, new) == (0, written.end - 1)
 
 
 @contextmanager

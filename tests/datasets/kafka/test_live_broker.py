@@ -29,7 +29,7 @@ from tests.datasets.kafka.test_broker import (
     dying,
     ends,
     java,
-    listings,
+    lists_of_a_read,
     make_topic,
     map_of,
     objects,
@@ -38,9 +38,10 @@ from tests.datasets.kafka.test_broker import (
     producer,
     read,
     read_all,
-    reader,
+    read_from_everywhere,
     resumed,
     times,
+    transact,
 )
 from tests.judge.kafka_broker import CLUSTER, broker, librdkafka
 from tests.judge.kafka_java import KafkaJava
@@ -168,42 +169,20 @@ def test_readers_and_a_producer_that_never_stop(times: S3, java: KafkaJava, tmp_
         # 1: the latest map is that of a replay, offsets ascend
         rows = read_all(address, written.end, TOPIC)
         assert map_of(rows) == written.map
-        offsets = [row[0] for row in rows]
-        bases = objects(times, bucket)
         # 2: from every position, with both clients
-        end = written.end
-        starts = sorted({*bases, *(b + 1 for b in bases), offsets[3] + 1, offsets[-1], 100, end - 1, end})
-        with reader(address) as read_from:
-            for start in starts:
-                found, seen = read_from(start)
-                assert [row[0] for row in found] == [offset for offset in offsets if offset >= start]
-                assert seen == end
-        question = [address, TOPIC, "read_committed", str(end)]
-        for start, (earliest, latest, position, *got) in zip(
-            starts, java.consume(question, starts), strict=True
-        ):
-            assert got == [offset for offset in offsets if offset >= start], start
-            assert position == end
-            assert (earliest, latest) == ends(address)
+        bases = objects(times, bucket)
+        read_from_everywhere(address, java, rows, bases, written.end)
         # 3: the broker's ends; of what is produced within one second it tells the first
         earliest, latest = ends(address)
         assert earliest == first == 0
         assert latest > bases[-4]
         # 4: a group goes on
-        assert resumed(address, "readers") == next(offset for offset in offsets if offset >= 100)
+        assert resumed(address, "readers") == next(row[0] for row in rows if row[0] >= 100)
         # 8: what a full read costs
-        count = listings(times)
-        read(address)
-        assert listings(times) - count <= 8
+        assert lists_of_a_read(times, address) <= 8
         # 5: producers go on
-        one = producer(address, **{"enable.idempotence": True})
-        produce(one, written, [(b"k1", b"after")])
-        within = producer(address, **{"transactional.id": "tx"})
-        within.init_transactions(20)
-        within.begin_transaction()
-        produce(within, written, [(b"t1", b"after")])
-        within.commit_transaction(20)
-        written.end += 1
+        produce(producer(address, **{"enable.idempotence": True}), written, [(b"k1", b"after")])
+        transact(address, written, [(b"t1", b"after")])
         rows, end = read(address, "read_committed")
         assert end == written.end
         assert map_of(rows) == written.map
