@@ -18,7 +18,8 @@ from tests.fuzz.running import run, without_waiting
 
 def metadata(policy: str) -> str:
     configs = [{"name": "cleanup.policy", "value": policy}]
-    return json.dumps({"topics": {"orders": {"id": "1", "topic": {"configs": configs}}}})
+    topic = {"configs": configs, "num_partitions": 4}
+    return json.dumps({"topics": {"orders": {"id": "1", "topic": topic}}})
 
 
 @pytest.fixture
