@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pytest
 
 from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
@@ -17,9 +19,10 @@ from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.errors import ObjectNotFound
 from lithify.ids import RandomIds
 from lithify.service import one_shot
-from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.objects import Folder, ObjectMeta, ObjectStore
 from lithify.store.urls import open_store
-from lithify.testing import ManualClock
+from lithify.store.wrapped import Call, ResultT, WrappedStore
+from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.engine import InlineEngine
 from tests.datasets.kafka.folders import Row
 from tests.datasets.kafka.logs import Batch, encode
@@ -121,6 +124,54 @@ class Bucket:
 def a_bucket(batches: Iterable[Batch], **fields: Any) -> Bucket:
     store, root = open_store(f"memory://buckets-{next(_numbers)}/data")
     bucket = Bucket(store, root, **fields)
+    bucket.put_metadata()
+    bucket.produce(*batches)
+    return bucket
+
+
+class Timed(WrappedStore):
+    """A store on a clock that each write moves on by a millisecond, whose times are told in steps."""
+
+    def __init__(self, clock: ManualClock, step_ms: int) -> None:
+        super().__init__(MemoryStore(clock))
+        self._clock, self._step_ms = clock, step_ms
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        if call.method in ("put", "create", "replace", "commit"):
+            self._clock.advance_s(0.001)
+        return action()
+
+    def list(self, prefix: str) -> Iterator[ObjectMeta]:
+        return map(self._told, super().list(prefix))
+
+    def folder(self, prefix: str) -> Folder:
+        found = super().folder(prefix)
+        return replace(found, objects=tuple(map(self._told, found.objects)))
+
+    def head(self, key: str) -> ObjectMeta:
+        return self._told(super().head(key))
+
+    def get_with_meta(self, key: str) -> tuple[bytes, ObjectMeta]:
+        data, meta = super().get_with_meta(key)
+        return data, self._told(meta)
+
+    def _told(self, meta: ObjectMeta) -> ObjectMeta:
+        return replace(meta, last_modified_ms=meta.last_modified_ms // self._step_ms * self._step_ms)
+
+
+def a_timed_store(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, step_ms: int) -> Timed:
+    """One that tasks find, too; where they wait, its clock moves on."""
+    store = Timed(clock, step_ms)
+    monkeypatch.setattr("lithify.datasets.kafka.tasks.open_store", lambda url, options=None: (store, ""))
+    for module in ("publishing", "copying"):
+        monkeypatch.setattr(f"lithify.datasets.kafka.{module}.SystemClock", lambda: clock)
+    return store
+
+
+def a_timed_bucket(monkeypatch: pytest.MonkeyPatch, step_ms: int, batches: Iterable[Batch]) -> Bucket:
+    """A bucket in such a store."""
+    clock = ManualClock(NOW_MS)
+    bucket = Bucket(a_timed_store(monkeypatch, clock, step_ms), "data", clock)
     bucket.put_metadata()
     bucket.produce(*batches)
     return bucket

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
@@ -17,19 +16,16 @@ from lithify.datasets.kafka import publishing
 from lithify.datasets.kafka.kind import LogKind
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.live_topic import LiveTopic, build_order, check_live
-from lithify.datasets.kafka.object_times import put_times_right
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.options import Asked
 from lithify.errors import Refused
 from lithify.ids import RandomIds
 from lithify.service import one_shot
-from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.wrapped import Call, ResultT, WrappedStore
-from lithify.testing import ManualClock
+from lithify.store.wrapped import Call
 from lithify.testing.engine import InlineEngine
 from lithify.testing.faulty import Crash, Fault, FaultyStore
 from tests.datasets.kafka import logs
-from tests.datasets.kafka.buckets import NOW_MS, Bucket, a_bucket
+from tests.datasets.kafka.buckets import Bucket, a_bucket
 from tests.datasets.kafka.folders import latest
 from tests.datasets.kafka.logs import Batch
 from tests.datasets.kafka.test_windows import replayed, some, soon
@@ -357,51 +353,6 @@ def test_an_object_that_another_has_changed_is_not_touched(monkeypatch: pytest.M
     compact(bucket)
     assert (31, b"b", b"2") in [(row[0], row[2], row[3]) for row in bucket.rows()]
     assert len(bucket.bases()) == 6
-
-
-class Timed(WrappedStore):
-    """A store whose times are those of a clock, as it lists them."""
-
-    def __init__(self, inner: ObjectStore, clock: ManualClock, step_ms: int) -> None:
-        super().__init__(inner)
-        self._clock, self._step_ms = clock, step_ms
-        self._times: dict[str, int] = {}
-
-    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
-        if call.method in ("put", "replace"):
-            self._clock.advance_s(0.001)
-            self._times[call.key] = self._clock.now_ms() // self._step_ms * self._step_ms
-        return action()
-
-    def list(self, prefix: str) -> Iterator[ObjectMeta]:
-        for meta in super().list(prefix):
-            yield replace(meta, last_modified_ms=self._times[meta.key])
-
-
-@pytest.mark.parametrize("step_ms", [1, 1000])
-@pytest.mark.parametrize("moves_on", [0, 1, 3])
-def test_the_end_of_the_log_is_told_by_what_producers_wrote(step_ms: int, moves_on: int) -> None:
-    """Who puts the last object again may find that a producer has moved on: then that one is the last, or a
-    producer's own of a later moment tells the end, as it does where nobody compacts."""
-    bucket = a_bucket([])
-    clock = ManualClock(NOW_MS)
-    store = Timed(bucket.store, clock, step_ms)
-    bucket.store = store
-    bucket.produce(*some(10))
-    rewritten, left = bucket.key(3), some(10 + moves_on)[10:]
-    store.put(rewritten, store.get(rewritten))
-    looks = 0
-
-    def look() -> None:
-        nonlocal looks
-        looks += 1
-        if looks > 1 and left:
-            bucket.produce(left.pop(0))
-
-    put_times_right(store, f"{bucket.partition}/records", clock, look, lambda *_: None, live_from=15)
-    earliest, told = bucket.earliest_and_latest()
-    assert earliest == 0
-    assert told == bucket.bases()[-1] or (told >= 27 and moves_on)
 
 
 @pytest.mark.parametrize(

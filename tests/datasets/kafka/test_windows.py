@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -13,7 +13,6 @@ from lithify.datasets.kafka.codecs import Codec
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.errors import Refused
-from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call
 from lithify.testing.faulty import Crash, Fault, FaultyStore
 from tests.datasets.kafka import logs
@@ -32,22 +31,6 @@ def some(count: int = 30) -> list[Batch]:
 
 def soon(**settings: str) -> KafkaSettings:
     return KafkaSettings.model_validate({"quiet_period": "0s", "delete_retention": "1s", **settings})
-
-
-@contextmanager
-def seen_by_tasks(
-    monkeypatch: pytest.MonkeyPatch, wrap: Callable[[ObjectStore], ObjectStore]
-) -> Iterator[None]:
-    """Tasks open their stores by URL; what they open is wrapped."""
-    from lithify.store.urls import open_store
-
-    def opened(url: str, options: object = None) -> tuple[ObjectStore, str]:
-        store, root = open_store(url)
-        return wrap(store), root
-
-    with monkeypatch.context() as patched:
-        patched.setattr("lithify.datasets.kafka.tasks.open_store", opened)
-        yield
 
 
 def test_small_objects_become_one_and_the_latest_map_and_offsets_stay() -> None:
@@ -491,23 +474,3 @@ def test_refused_while_the_broker_writes(monkeypatch: pytest.MonkeyPatch, what: 
     bucket.compact()
     assert bucket.bases()[0] == 0
     assert len(bucket.bases()) < 4
-
-
-def test_whole_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that lists whole seconds: the last object is the newest all the same."""
-    from dataclasses import replace
-
-    from lithify.store.wrapped import WrappedStore
-
-    class Seconds(WrappedStore):
-        def list(self, prefix: str):  # type: ignore[no-untyped-def]
-            for meta in super().list(prefix):
-                yield replace(meta, last_modified_ms=meta.last_modified_ms // 1000 * 1000)
-
-    bucket = a_bucket(some(12))
-    with seen_by_tasks(monkeypatch, Seconds):
-        bucket.compact(bucket.opened(store=Seconds(bucket.store)))
-    times = [meta.last_modified_ms // 1000 for meta in bucket.listed()]
-    assert bucket.bases() == [0, 33]
-    assert times[0] < times[1]
-    assert not bucket.compact(bucket.opened(store=Seconds(bucket.store))).started

@@ -104,6 +104,9 @@ class Layout(Protocol):
 
 
 def fingerprint_of(listed: Iterable[ObjectMeta], topic_id: str = "") -> str:
-    """One for this listing, whose objects are in one folder."""
-    names = [f"{meta.key.rpartition('/')[2]} {meta.size} {meta.last_modified_ms}" for meta in listed]
+    """One for this listing, whose objects are in one folder. Many stores list whole seconds, in one of which
+    an object may become another one as large; so the etag counts, where one is listed."""
+    names = [
+        f"{meta.key.rpartition('/')[2]} {meta.size} {meta.last_modified_ms} {meta.etag}" for meta in listed
+    ]
     return hashlib.sha256("\n".join([topic_id, *names] if topic_id else names).encode()).hexdigest()

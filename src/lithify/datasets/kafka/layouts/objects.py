@@ -295,7 +295,7 @@ def chunk_pieces(store: ObjectStore, chunk: Chunk) -> Iterator[tuple[str, bytes]
 def fingerprint_of_segments(segments: Iterable[Segment], topic_id: str) -> str:
     """That of a folder which has just these."""
     return fingerprint_of(
-        (ObjectMeta(one.key, one.size_bytes, one.modified_ms, None) for one in segments), topic_id
+        (ObjectMeta(one.key, one.size_bytes, one.modified_ms, one.etag) for one in segments), topic_id
     )
 
 
