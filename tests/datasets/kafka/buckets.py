@@ -129,6 +129,22 @@ def a_bucket(batches: Iterable[Batch], **fields: Any) -> Bucket:
     return bucket
 
 
+@dataclass
+class Once:
+    """What a `FaultyStore` asks; it does something right before the first call of this method about an
+    object whose key has this in it."""
+
+    method: str
+    action: Callable[[], object]
+    of: str = ""
+    is_done: bool = False
+
+    def __call__(self, _: int, call: Call) -> None:
+        if not self.is_done and call.method == self.method and self.of in call.key:
+            self.is_done = True
+            self.action()
+
+
 class Timed(WrappedStore):
     """A store on a clock that each write moves on by a millisecond, whose times are told in steps."""
 

@@ -16,7 +16,7 @@ from lithify.errors import Refused
 from lithify.store.wrapped import Call
 from lithify.testing.faulty import Crash, Fault, FaultyStore
 from tests.datasets.kafka import logs
-from tests.datasets.kafka.buckets import NOW_MS, Bucket, a_bucket
+from tests.datasets.kafka.buckets import NOW_MS, Bucket, Once, a_bucket
 from tests.datasets.kafka.folders import latest
 from tests.datasets.kafka.logs import Batch
 
@@ -353,14 +353,7 @@ def interrupted(
     monkeypatch: pytest.MonkeyPatch, bucket: Bucket, before: str, action: Callable[[], None]
 ) -> None:
     """Compact, and do something right before the first such call of the one who publishes."""
-    publish = publishing._Publication
-    done = False
-
-    def decide(_: int, call: Call) -> None:
-        nonlocal done
-        if call.method == before and not done:
-            done = True
-            action()
+    publish, decide = publishing._Publication, Once(before, action)
 
     def publication(task, store, own, movements, clock):  # type: ignore[no-untyped-def]
         return publish(task, FaultyStore(store, decide), own, movements, clock)
@@ -368,7 +361,7 @@ def interrupted(
     with monkeypatch.context() as patched:
         patched.setattr(publishing, "_Publication", publication)
         bucket.compact(bucket.opened(soon()))
-    assert done
+    assert decide.is_done
 
 
 def test_a_topic_deleted_and_made_again_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
