@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lithify.compaction.proposal import Planner
 from lithify.compaction.run_summary import RunSummary
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka.dataset import LogDataset
@@ -77,10 +78,10 @@ class Bucket:
         settings = settings or KafkaSettings.model_validate({"quiet_period": "0s"})
         return LogDataset("kafka+memory://x", *places, self.clock, RandomIds(), settings)
 
-    def compact(self, dataset: LogDataset | None = None) -> RunSummary:
+    def compact(self, dataset: LogDataset | None = None, planner: Planner | None = None) -> RunSummary:
         dataset = dataset or self.opened()
         leadership = Leadership(dataset, self.clock, RandomIds())
-        return one_shot.run(dataset, InlineEngine(), self.clock, RandomIds(), leadership)
+        return one_shot.run(dataset, InlineEngine(), self.clock, RandomIds(), leadership, planner=planner)
 
     def listed(self) -> list[ObjectMeta]:
         found = self.store.list(f"{self.partition}/records")

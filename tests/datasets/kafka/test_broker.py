@@ -259,8 +259,10 @@ def compact(s3: S3, bucket: str, copy_to: str | None = None) -> None:
 def compact_with(options: dict[str, str], bucket: str, copy_to: str | None) -> None:
     """Whoever was at it before is dead."""
     clock, dataset = SystemClock(), opened(options, bucket, copy_to)
-    leadership = Leadership(dataset, clock, RandomIds())
-    summary = one_shot.run(dataset, InlineEngine(), clock, RandomIds(), leadership, take_over=True)
+    leadership, planner = Leadership(dataset, clock, RandomIds()), dataset.planner()
+    summary = one_shot.run(
+        dataset, InlineEngine(), clock, RandomIds(), leadership, planner=planner, take_over=True
+    )
     assert summary.committed
     assert not summary.failures
 

@@ -13,7 +13,7 @@ from lithify.datasets.kafka import copying
 from lithify.testing.faulty import FaultyStore
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, Once, a_bucket
-from tests.datasets.kafka.test_topic_copies import (
+from tests.datasets.kafka.copies import (
     NEW,
     commit,
     committed,

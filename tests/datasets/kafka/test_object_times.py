@@ -15,11 +15,12 @@ from lithify.datasets.kafka.object_times import put_times_right
 from lithify.testing import ManualClock
 from tests.datasets.kafka import logs, test_live
 from tests.datasets.kafka.buckets import NOW_MS, Bucket, a_timed_bucket, a_timed_store
+from tests.datasets.kafka.copies import copied, copy_of, same_log
 from tests.datasets.kafka.folders import latest, read_rows
 from tests.datasets.kafka.logs import Batch
 from tests.datasets.kafka.test_kept_indexes import add, segments_of, step, whole_round, without_indexes
 from tests.datasets.kafka.test_rounds import NAME, Topic, cut, published
-from tests.datasets.kafka.test_topic_copies import copied, copy_of, decided, same_log
+from tests.datasets.kafka.test_topic_copies import decided
 from tests.datasets.kafka.test_windows import replayed, some, soon
 
 STEPS_MS = pytest.mark.parametrize("step_ms", [1, 1000])

@@ -4,94 +4,44 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lithify.clock import SystemClock
-from lithify.compaction.run_summary import RunSummary
 from lithify.datasets.kafka import copying, view
 from lithify.datasets.kafka.kind import KIND
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.record_batches import rebased
-from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kafka.topic_copy import TopicCopy
 from lithify.datasets.registry import config_type
 from lithify.errors import LithifyError, Refused
 from lithify.ids import RandomIds
-from lithify.store.objects import ObjectStore
 from lithify.store.waiting import Waiting
 from lithify.store.wrapped import Call
 from lithify.testing import ManualClock
-from lithify.testing.faulty import Crash, Fault, FaultyStore
-from tests.cli.invoking import invoke, invoke_json
+from lithify.testing.faulty import Fault, FaultyStore
+from tests.cli.invoking import invoke_json
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket
+from tests.datasets.kafka.copies import (
+    NEW,
+    Pausing,
+    asked,
+    commit,
+    committed,
+    copied,
+    copy_of,
+    dying,
+    high,
+    opened,
+    same_log,
+    told,
+    words,
+)
 from tests.datasets.kafka.folders import latest
 from tests.datasets.kafka.test_windows import replayed, some
 from tests.fuzz.running import without_waiting
-
-NEW = "orders.v2"
-
-
-def copy_of(bucket: Bucket) -> Bucket:
-    """The new topic, as readers of it see it."""
-    return replace(bucket, name=NEW)
-
-
-def opened(bucket: Bucket, store: ObjectStore | None = None, **settings: str) -> TopicCopy:
-    """A dataset that copies the topic."""
-    through = store or bucket.store
-    places = (through, bucket.topic), (through, f"{bucket.root}/clusters/c/lithify/orders/copies/{NEW}")
-    asked = KafkaSettings.model_validate({"quiet_period": "0s", "copy_to": NEW, **settings})
-    return TopicCopy("kafka+memory://x", *places, bucket.clock, RandomIds(), asked)
-
-
-def copied(bucket: Bucket, store: ObjectStore | None = None, **settings: str) -> RunSummary:
-    return bucket.compact(opened(bucket, store, **settings))
-
-
-def told(bucket: Bucket) -> dict[str, Any]:
-    """What the broker knows of the new topic; nothing if it does not."""
-    document = json.loads(bucket.store.get(f"{bucket.root}/clusters/c/meta.json"))
-    found: dict[str, Any] = document["topics"].get(NEW, {})
-    return found
-
-
-def high(bucket: Bucket) -> int:
-    found: int = json.loads(bucket.store.get(f"{bucket.partition}/watermark.json"))["high"]
-    return found
-
-
-def commit(bucket: Bucket, group: str, offset: int) -> None:
-    document = {"offset": offset, "leader_epoch": -1, "timestamp": None, "metadata": ""}
-    bucket.store.put(offset_key(bucket, group), json.dumps(document).encode())
-
-
-def committed(bucket: Bucket, group: str) -> int:
-    found: int = json.loads(bucket.store.get(offset_key(bucket, group)))["offset"]
-    return found
-
-
-def offset_key(bucket: Bucket, group: str) -> str:
-    folder = f"{bucket.root}/clusters/c/groups/consumers/{group}/offsets/{bucket.name}"
-    return f"{folder}/partitions/{bucket.number:010d}.json"
-
-
-def same_log(bucket: Bucket) -> None:
-    """The copy has the latest map and the ends of the source, and rows of it only."""
-    copy = copy_of(bucket)
-    rows = copy.rows()
-    assert set(rows) <= set(bucket.rows())
-    assert latest(rows) == latest(bucket.rows())
-    assert [row[0] for row in rows] == sorted({row[0] for row in rows})
-    assert high(copy) == high(bucket)
-    assert copy.earliest_and_latest() == (copy.bases()[0], bucket.bases()[-1])
-    assert copy.store.get(copy.key(copy.bases()[-1])) == bucket.store.get(bucket.key(bucket.bases()[-1]))
 
 
 def test_a_copy_is_compacted_and_the_source_stays() -> None:
@@ -244,61 +194,33 @@ def decided(history: list[logs.Batch]) -> set[int]:
     return found
 
 
-def words(*arguments: str) -> str:
-    """What a command prints, however it is broken into lines."""
-    return " ".join(invoke(*arguments).output.split())
-
-
-class Pausing(SystemClock):
-    """Pauses indeed, so that times of objects differ, which are the store's."""
-
-    def sleep_s(self, duration_s: float) -> None:
-        time.sleep(0.005)
-
-
 def test_the_commands_say_how_to_cut_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a topic that grows, from plan to garbage."""
     monkeypatch.setattr(copying, "SystemClock", Pausing)
     bucket = a_bucket(some())
-    url = f"kafka+{bucket.store.url}/{bucket.topic}"
-    asked = ["--copy-to", NEW, "--set", "kafka.quiet_period=0s", url]
+    arguments = asked(bucket)
     with without_waiting():
-        planned = invoke_json("plan", *asked)
+        planned = invoke_json("plan", *arguments)
         assert [one["reason"] for one in planned["proposals"]] == [
             "orders-0: 30 objects go to orders.v2, compacted"
         ]
         assert not told(bucket)
-        found = invoke_json("compact", *asked)["copy"]
+        found = invoke_json("compact", *arguments)["copy"]
         assert (found["topic"], found["is_complete"], found["end_offsets"]) == (NEW, True, {"orders-0": 90})
         assert "offsets of the groups" in found["cut_over"][1]
         bucket.produce(*some(31)[30:])
-        said = words("status", *asked)
+        said = words("status", *arguments)
         assert "orders.v2 lacks 1 object; run again." in said
-        said = words("compact", *asked)
+        said = words("compact", *arguments)
         assert "orders.v2 has all that there is." in said
         assert "1. Stop the producers" in said
         same_log(bucket)
-        assert invoke_json("gc", "--delete", "--min-age", "0", *asked)["deleted"]["work"] > 0
+        assert invoke_json("gc", "--delete", "--min-age", "0", *arguments)["deleted"]["work"] > 0
         same_log(bucket)
-        assert "is in orders.v2 up to offset 93" in words("plan", *asked)
+        assert "is in orders.v2 up to offset 93" in words("plan", *arguments)
 
 
 # Dying
-
-
-def dying(monkeypatch: pytest.MonkeyPatch, bucket: Bucket, number: int, fault: Fault | None) -> list[Call]:
-    """Copy, and kill the process at its call of this number, whoever makes it; the calls that write."""
-    store = FaultyStore(bucket.store, lambda at, call: fault if at == number else None)
-    make = copying._Copying
-
-    def attempt(task, _, own, movements, clock):  # type: ignore[no-untyped-def]
-        return make(task, store, FaultyStore(own, lambda at, call: None), movements, clock)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(copying, "_Copying", attempt)
-        with suppress(Crash):
-            copied(bucket, store)
-    return store.calls
 
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, numbers: list[int], grown: bool) -> None:

@@ -32,7 +32,7 @@ OPTIONS = CommandOptions(
         ),
         KindOption(
             "copy_to",
-            frozenset({"plan", "compact", "status", "gc"}),
+            _WORKING | {"gc", "submit"},
             "Of a topic in a broker's bucket: leave it as it is, and make a new topic of this name, "
             "compacted, with the same offsets.",
             metavar="TOPIC",

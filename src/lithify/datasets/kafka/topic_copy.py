@@ -3,8 +3,9 @@
 A round takes a partition through the same steps as one in its place; only the last one publishes into the new
 topic, and the source is never changed. What differs:
 
-1. Producers may go on. So a round is about the objects that were there when this process first looked
-   (`Cut`), young ones apart, which others may still precede. What comes later is for the next run.
+1. Producers may go on. So a round is about the objects that were there when it was planned (`Cut`), young
+   ones apart, which others may still precede. What comes later is for the next round: of a service, which
+   begins one a minute at most (`PAUSE_MS`), or of the next command, which copies each partition once.
 2. A partition is compacted when it is copied first. After that a round has two steps, index and publish:
    what came since is put behind the copy as it is. Indexing tells how far transactions are decided; nothing
    is copied from the first open one on, since the broker would show it to readers of committed rows.
@@ -15,13 +16,13 @@ topic, and the source is never changed. What differs:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import ClassVar
 
 from lithify.clock import Clock
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
 from lithify.compaction.work import RangeWork
 from lithify.config.durations import to_milliseconds
 from lithify.datasets.kafka.copies import marks_of, rest_of, why_moved, why_not
@@ -39,13 +40,17 @@ from lithify.datasets.kafka.layouts.objects import Cut
 from lithify.datasets.kafka.layouts.segments import number_of
 from lithify.datasets.kafka.merging import MANIFEST_SUFFIX
 from lithify.datasets.kafka.planner import LogPolicy
+from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Copied, Round, State, Step
 from lithify.errors import Refused
-from lithify.ids import Ids, ulid_ms
+from lithify.ids import Ids, Ulid, ulid_ms
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
+PAUSE_MS = 60_000
+"""How long after the beginning of a partition's round a service begins the next one at the earliest: each
+reads the partition's newest chunk of objects again, which is worth it for many of them only."""
 _PRIORITY = 0.5
 
 
@@ -56,7 +61,7 @@ class CopySnapshot(LogSnapshot):
     name: str = ""
     """Of the new topic."""
     cuts: Mapping[str, Cut] = field(default_factory=dict)
-    """By partition, what this process is about."""
+    """By partition, what a round is about: that which has begun, or the next."""
     marks: Mapping[int, str] = field(default_factory=dict)
     """By number of the partition, of the offsets that groups have committed."""
     count: int = 0
@@ -64,10 +69,7 @@ class CopySnapshot(LogSnapshot):
 
     def round(self, partition: str) -> Round | None:
         found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
-        if found is None or folder is None or found.topic_id != folder.topic_id:
-            return None
-        meant = _cut_of(found).within(folder)
-        return found if meant is not None and meant.fingerprint == found.fingerprint else None
+        return found if found is not None and folder is not None and _is_of(found, folder) else None
 
     def as_of(self, spec: LogSpec) -> CopySnapshot:
         """With those objects of its partition only that a step is about."""
@@ -85,6 +87,11 @@ class CopySnapshot(LogSnapshot):
     def left(self, partition: str) -> int:
         """How many objects of a partition the copy does not have."""
         return len(rest_of(self.partitions[partition].segments, self.copied(partition)))
+
+    def has_moved_offsets(self, partition: str) -> bool:
+        """Whether groups have committed others in a partition since it was copied."""
+        found = self.state.copied.get(partition)
+        return found is not None and found.marks != self.marks.get(number_of(partition), "")
 
     @property
     def partitions_left(self) -> int:
@@ -128,11 +135,7 @@ class TopicCopy(LogDataset):
         super().__init__(url, source, output, clock, ids, settings, source_options, output_options)
         self._name = settings.copy_to
         self._target = join(self._root.rpartition("/")[0], self._name)
-        quiet_ms = to_milliseconds(settings.quiet_period)
-        self._young_ms = clock.now_ms() - quiet_ms if quiet_ms else None
-        self._cuts: dict[str, Cut] = {}
-        self._done: set[str] = set()
-        """Partitions that were copied by this process."""
+        self._quiet_ms = to_milliseconds(settings.quiet_period)
 
     def _claimed(self, state: State) -> State:
         return replace(super()._claimed(state), copy_id=str(self._ids.uuid()))
@@ -146,26 +149,40 @@ class TopicCopy(LogDataset):
         reasons += [why_moved(name, partitions.get(name), copied) for name, copied in state.copied.items()]
         for reason in filter(None, reasons):
             raise Refused(f"{self.url}: {reason}")
-        for name, folder in partitions.items():
-            if name not in self._cuts:
-                self._cuts[name] = self._cut(folder, state.copied.get(name))
+        cuts = {name: self._cut(folder, state, name) for name, folder in partitions.items()}
         offsets = listed_offsets(self._source, self._root, self._name)
         marks = {number: marks_of(of_groups) for number, of_groups in offsets.items()}
-        return CopySnapshot(partitions, state, None, self._name, dict(self._cuts), marks, found.of_source)
+        return CopySnapshot(partitions, state, None, self._name, cuts, marks, found.of_source)
 
-    def _cut(self, folder: PartitionFolder, copied: Copied | None) -> Cut:
-        until_ms = max(one.modified_ms for one in folder.segments)
-        if self._young_ms is not None:
-            until_ms = min(until_ms, self._young_ms)
-        if copied is not None:
-            until_ms = max(until_ms, copied.until_ms)
-        return Cut(max(0, until_ms), folder.bound + 1)
+    def _cut(self, folder: PartitionFolder, state: State, name: str) -> Cut:
+        known, copied = state.rounds.get(name), state.copied.get(name)
+        if known is not None and not known.is_whole and _is_of(known, folder):
+            return _cut_of(known)
+        young_ms = self._now_ms() - self._quiet_ms if self._quiet_ms else NO_BOUND
+        old = [one.modified_ms for one in folder.segments if one.modified_ms <= young_ms]
+        until_ms = max(old, default=0)
+        return Cut(until_ms if copied is None else max(until_ms, copied.until_ms), folder.bound + 1)
 
     def cost_bytes(self, spec: LogSpec, snapshot: LogSnapshot) -> int:
         assert isinstance(snapshot, CopySnapshot)
         return super().cost_bytes(spec, snapshot.as_of(spec))
 
     # Planning
+
+    def planner(self, *, full: bool = False) -> Planner:
+        """It finishes what had begun, and copies each partition once: there may always be more."""
+        before: frozenset[Ulid] | None = None
+
+        def plan_once(
+            snapshot: LogSnapshot, ledger: LogLedger, held: Held = NOTHING_HELD, /
+        ) -> Plan[LogSpec]:
+            nonlocal before
+            if before is None:
+                done = {id for found in snapshot.state.rounds.values() for id in found.done}
+                before = frozenset(done | {compaction.id for compaction in ledger.active()})
+            return self._planned(snapshot, ledger, held, before.__contains__)
+
+        return plan_once
 
     def propose(
         self,
@@ -175,6 +192,13 @@ class TopicCopy(LogDataset):
         full: bool = False,
     ) -> Plan[LogSpec]:
         """The next step of each round that has begun, and the first of those that have more to copy."""
+        before_ms = self._now_ms() - PAUSE_MS
+        return self._planned(snapshot, ledger, held, lambda id: ulid_ms(id) < before_ms)
+
+    def _planned(
+        self, snapshot: LogSnapshot, ledger: LogLedger, held: Held, is_past: Callable[[Ulid], bool]
+    ) -> Plan[LogSpec]:
+        """`is_past` says which steps were taken so long ago that they may be followed by another round."""
         assert isinstance(snapshot, CopySnapshot)
         busy = {compaction.spec.partition for compaction in ledger.active()}
         proposals: list[Proposal[LogSpec]] = []
@@ -184,17 +208,19 @@ class TopicCopy(LogDataset):
                 notes.append(f"{name}: {held[name]}")
             elif name in busy:
                 notes.append(f"{name}: is being copied")
-            elif isinstance(found := self._next(snapshot, name), str):
+            elif isinstance(found := self._next(snapshot, name, is_past), str):
                 notes.append(f"{name}: {found}")
             else:
                 proposals.append(found)
         if not proposals and not busy:
-            proposals += self._telling(snapshot, held)
+            proposals += self._telling(snapshot, held, is_past)
         if self.refusal is not None:
             notes.append(f"{self.url}: {self.refusal}")
         return Plan(tuple(sorted(proposals, key=lambda proposal: -proposal.priority)), tuple(notes))
 
-    def _next(self, snapshot: CopySnapshot, name: str) -> Proposal[LogSpec] | str:
+    def _next(
+        self, snapshot: CopySnapshot, name: str, is_past: Callable[[Ulid], bool]
+    ) -> Proposal[LogSpec] | str:
         """What is to be done with a partition, or why nothing is."""
         folder, copied, known = snapshot.partitions[name], snapshot.copied(name), snapshot.round(name)
         if known is not None and known.next_step is not None:
@@ -203,23 +229,21 @@ class TopicCopy(LogDataset):
         meant = snapshot.cuts[name].within(folder)
         if meant is None:
             return "all its objects are younger than quiet_period; run again"
-        if known is None or known.fingerprint != meant.fingerprint:
+        if known is None or (known.fingerprint != meant.fingerprint and is_past(known.done[0])):
             spec = LogSpec(name, meant.fingerprint, (), self.terms(folder.topic), snapshot.cuts[name])
             size_bytes, count = meant.size_bytes, len(rest_of(meant.segments, copied))
             how = "compacted" if copied is None else "as they are"
             reason = f"{name}: {count:,} objects go to {self._name}, {how}"
             return Proposal(spec, _PRIORITY, max(1, size_bytes), reason)
-        if (
-            copied is not None
-            and copied.marks != snapshot.marks.get(number_of(name), "")
-            and name not in self._done
-        ):
+        if snapshot.has_moved_offsets(name) and is_past(known.done[-1]):
             return self._again(snapshot, name, known, "groups have committed other offsets since")
         left = snapshot.left(name)
         rest = f"; {left:,} objects of it are young or in an open transaction, or came since" if left else ""
         return f"is in {self._name} up to offset {known.end:,}{rest}"
 
-    def _telling(self, snapshot: CopySnapshot, held: Held) -> list[Proposal[LogSpec]]:
+    def _telling(
+        self, snapshot: CopySnapshot, held: Held, is_past: Callable[[Ulid], bool]
+    ) -> list[Proposal[LogSpec]]:
         """What there is to do where the broker is to be told of partitions, and nothing of them to be copied:
         to publish one again."""
         state = snapshot.state
@@ -229,7 +253,10 @@ class TopicCopy(LogDataset):
         whole = (
             self._again(snapshot, name, found, known)
             for name in snapshot.partitions
-            if name not in held and (found := snapshot.round(name)) is not None and found.is_whole
+            if name not in held
+            and (found := snapshot.round(name)) is not None
+            and found.is_whole
+            and is_past(found.done[-1])
         )
         return list(islice(whole, 1))
 
@@ -356,7 +383,6 @@ class TopicCopy(LogDataset):
         said = report.fingerprint, report.marks, report.groups, report.gone_on
         copied = Copied(found.topic_id, found.until_ms, found.end, *said)
         state = replace(state, copied={**state.copied, spec.partition: copied})
-        self._done.add(spec.partition)
         if state.announced < snapshot.count and not snapshot.missing(state):
             announce(self._source, self._root, self._target, state.copy_id, snapshot.count)
             state = replace(state, announced=snapshot.count)
@@ -365,3 +391,9 @@ class TopicCopy(LogDataset):
 
 def _cut_of(found: Round) -> Cut:
     return Cut(found.until_ms, found.below)
+
+
+def _is_of(found: Round, folder: PartitionFolder) -> bool:
+    """Whether a round is about what there is now."""
+    meant = _cut_of(found).within(folder) if found.topic_id == folder.topic_id else None
+    return meant is not None and meant.fingerprint == found.fingerprint

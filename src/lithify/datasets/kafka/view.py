@@ -19,8 +19,9 @@ from lithify.views.blocks import Block, Line, Lines, Shown, Table, columns, note
 
 _CUT_OVER = (
     "Stop the producers of the topic; let its consumers read to the end, and stop them.",
-    "Wait for quiet_period, and run this command again: it takes the rest, and the offsets of the groups. "
-    "Repeat it until nothing is left.",
+    "Wait for quiet_period, and run lithify compact again: it takes the rest, and the offsets of the groups. "
+    "Repeat it until nothing is left. Where lithify run does that, wait until lithify status says so, and "
+    "stop it.",
     "Start the consumers on the new topic, with their groups, then the producers.",
     "When nothing needs the old topic any more, delete it through the broker.",
 )
@@ -40,6 +41,8 @@ class PartitionCopy:
     """That it does not have."""
     partitions_left: int
     """Of that topic, which the broker does not know yet."""
+    has_moved_offsets: bool
+    """Whether groups have committed others since."""
     groups: tuple[str, ...]
     """Whose committed offsets were carried over."""
     groups_gone_on: tuple[str, ...]
@@ -106,6 +109,7 @@ def _copy_of(snapshot: LogSnapshot, partition: str) -> PartitionCopy | None:
         None if copied is None else copied.end,
         snapshot.left(partition),
         snapshot.partitions_left,
+        snapshot.has_moved_offsets(partition),
         () if copied is None else copied.groups,
         () if copied is None else copied.gone_on,
     )
@@ -126,12 +130,14 @@ def copy_json(found: Look) -> dict[str, Any]:
     is_visible = any(one.is_visible for one in copies.values())
     left = sum(one.objects_left for one in copies.values())
     partitions_left = max(one.partitions_left for one in copies.values())
+    moved = [name for name, one in copies.items() if one.has_moved_offsets]
     document = {
         "topic": topic,
         "is_visible": is_visible,
-        "is_complete": is_visible and not left and not partitions_left,
+        "is_complete": is_visible and not (left or partitions_left or moved),
         "objects_left": left,
         "partitions_left": partitions_left,
+        "offsets_moved": moved,
         "groups": sorted({group for one in copies.values() for group in one.groups}),
         "groups_gone_on": sorted({group for one in copies.values() for group in one.groups_gone_on}),
         "end_offsets": {name: one.end_offset for name, one in copies.items()},
@@ -148,7 +154,9 @@ def _copy_blocks(found: Look) -> tuple[Block, ...]:
     copy = document["copy"]
     topic = copy["topic"]
     counts = {"object": copy["objects_left"], "partition": copy["partitions_left"]}
-    left = ", ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in counts.items() if n)
+    lacks = [f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in counts.items() if n]
+    lacks += ["offsets that groups have committed since"] if copy["offsets_moved"] else []
+    left = ", ".join(lacks)
     said = f"{topic} has all that there is." if copy["is_complete"] else f"{topic} lacks {left}; run again."
     if not copy["is_visible"]:
         return (Line(f"{topic} is not finished, and the broker does not know it yet; run again."),)
