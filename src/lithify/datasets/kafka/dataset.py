@@ -23,188 +23,44 @@ A log may belong to a group of copies, which then says what tombstones and marke
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import ClassVar, Self
+from dataclasses import replace
+from typing import ClassVar
 
-from lithify.clock import Clock
 from lithify.compaction.backlog import Backlog
 from lithify.compaction.lease import Permit
-from lithify.compaction.model import Compaction, Ledger
+from lithify.compaction.model import Ledger
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
-from lithify.compaction.work import Job, RangeOutcome, RangeWork
 from lithify.config.durations import FOREVER, to_milliseconds
-from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.kafka.fenced import first_element
-from lithify.datasets.kafka.kept_indexes import index_key, index_of_object, is_facts
-from lithify.datasets.kafka.layouts.contract import BrokerTopic, Layout, PartitionFolder
-from lithify.datasets.kafka.layouts.objects import Cut, ObjectTopic
-from lithify.datasets.kafka.layouts.segments import SegmentFolders, number_of
-from lithify.datasets.kafka.members import LogMember, lowest, waits
-from lithify.datasets.kafka.merging import MANIFEST_SUFFIX, MergeTask, merge_chunk
+from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
+from lithify.datasets.kafka.layouts.segments import number_of
+from lithify.datasets.kafka.members import lowest, waits
+from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.own_settings import OwnSettings
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
-from lithify.datasets.kafka.publishing import PublishTask, Report, Standstill, publish_merged
-from lithify.datasets.kafka.retention import NO_BOUND, Rules
-from lithify.datasets.kafka.round import Group as SegmentGroup
-from lithify.datasets.kafka.round import Indexed
-from lithify.datasets.kafka.settings import KafkaSettings
-from lithify.datasets.kafka.state import STEPS, Round, State, Step
-from lithify.datasets.kafka.tasks import (
-    OFFSETS,
-    IndexTask,
-    MatchPlan,
-    MatchTask,
-    Output,
-    Place,
-    RewriteTask,
-    TaskResult,
-    Work,
-    index_segment,
-    match_slice,
-    recorded,
-    rewrite_group,
-    slice_keys,
-)
+from lithify.datasets.kafka.publishing import Report
+from lithify.datasets.kafka.state import Round, State, Step
+from lithify.datasets.kafka.steps import LogSteps
+from lithify.datasets.kafka.tasks import OFFSETS, Output, slice_keys
 from lithify.datasets.kafka.terms import Terms
-from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.errors import Refused
-from lithify.ids import Ids, Ulid, parse_ulid, ulid_ms
-from lithify.jsonvalues import text, whole_number
+from lithify.ids import Ulid, ulid_ms
 from lithify.planning.admission import Capacity
-from lithify.store.keys import join, url_of
-from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
-from lithify.watermarks.groups import Group, Marks, Standing
+from lithify.watermarks.groups import Marks, Standing
 
-OWN_FOLDER = "_lithify"
-_MAX_RANGES = 1 << 31
 _LATER = 0.9
 """Priority of what a round has begun: its runs take room until it is whole."""
 _SELDOM = 0.1
 """Priority of a round that only removes tombstones."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogSpec:
-    """A step of a round."""
-
-    partition: str
-    fingerprint: str
-    """Of its folder, as it was planned."""
-    done: tuple[Ulid, ...]
-    """The steps before."""
-    terms: Terms
-    cut: Cut | None = None
-    """Of a topic that is copied, or compacted live: which of its objects this is about."""
-
-    @property
-    def step(self) -> Step:
-        return STEPS[len(self.done)]
-
-
-@dataclass(frozen=True, slots=True)
-class LogSnapshot:
-    """All partitions as they are listed, and how far Lithify is with each."""
-
-    partitions: Mapping[str, PartitionFolder]
-    state: State
-    group: Group | None = None
-    """`None` where it belongs to none."""
-
-    def done(self, partition: str) -> tuple[Ulid, ...]:
-        """The steps that are done of the partition as it is now."""
-        found = self.round(partition)
-        return () if found is None else found.done
-
-    def round(self, partition: str) -> Round | None:
-        """The round of the partition as it is now."""
-        found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
-        if found is None or folder is None or found.topic_id != folder.topic_id:
-            return None
-        if found.fingerprint != folder.fingerprint and found.next_step is not Step.PUBLISH:
-            return None
-        return found
-
-    def with_part(self, partition: str, meant: PartitionFolder | None) -> Self:
-        """With this part of a partition, or without it."""
-        partitions = {name: one for name, one in self.partitions.items() if name != partition or meant}
-        if meant is not None:
-            partitions[partition] = meant
-        return replace(self, partitions=partitions)
-
-
-def _read_spec(found: Mapping[str, object]) -> LogSpec:
-    done = found["done"]
-    if not isinstance(done, list) or len(done) >= len(STEPS):
-        raise ValueError(f"{done!r} are no steps")
-    terms = found["terms"]
-    if not isinstance(terms, dict):
-        raise ValueError(f"{terms!r} are no terms")
-    steps = tuple(map(parse_ulid, done))
-    cut = Cut.of(found.get("cut"))
-    return LogSpec(text(found["partition"]), text(found["fingerprint"]), steps, Terms.of(terms), cut)
-
-
-def _spec_fields(spec: LogSpec) -> dict[str, object]:
-    return {
-        "partition": spec.partition,
-        "fingerprint": spec.fingerprint,
-        "done": spec.done,
-        "terms": spec.terms.fields(),
-        **({} if spec.cut is None else {"cut": [spec.cut.until_ms, spec.cut.below]}),
-    }
-
-
-LEDGERS: LedgerFormat[LogSpec, int, Output] = LedgerFormat(
-    Values(_spec_fields, _read_spec),
-    Values(lambda number: number, lambda found: whole_number(found, most=_MAX_RANGES)),
-    Values(
-        lambda output: [output.key, output.size_bytes],
-        lambda found: Output(text(found[0]), whole_number(found[1], most=NO_BOUND)),
-    ),
-)
-LogCompaction = Compaction[LogSpec, int, Output]
-LogLedger = Ledger[LogSpec, int, Output]
-
-
-class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
+class LogDataset(LogSteps):
     """The partitions in one folder."""
 
     takes_cuts: ClassVar = False
     """Whether its steps are about a part of what is listed (`LogSpec.cut`)."""
-
-    def __init__(
-        self,
-        url: str,
-        source: tuple[ObjectStore, str],
-        output: tuple[ObjectStore, str],
-        clock: Clock,
-        ids: Ids,
-        settings: KafkaSettings,
-        source_options: Mapping[str, str] | None = None,
-        output_options: Mapping[str, str] | None = None,
-        member: LogMember | None = None,
-    ) -> None:
-        """Stores with a prefix in each; the options are those with which tasks open them."""
-        self.output_root = output[1]
-        super().__init__(url, output[0], join(output[1], OWN_FOLDER), LEDGERS, clock, ids, random.Random())
-        self._source, self._root = source
-        self._source_url = url_of(self._source.url, self._root)
-        self._source_place = Place(self._source.url, source_options or {})
-        self._own_place = Place(self.store.url, output_options or {})
-        self._settings = settings
-        self.member = member
-        folder = join(self.own_folder, "state")
-        self.states = VersionedFiles(self.store, folder, ".json", f"{folder}.boundary", ids)
-        self._now_ms = clock.now_ms
-
-    @cached_property
-    def _layout(self) -> Layout:
-        place = self._source, self._root
-        return ObjectTopic(*place) if ObjectTopic.is_at(*place) else SegmentFolders(*place)
 
     # Leadership
 
@@ -274,18 +130,6 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     def ledger_versions(self) -> VersionedFiles:
         """The numbered files of the ledger."""
         return self._ledger.files
-
-    def work_folder(self, compaction_id: Ulid) -> str:
-        """Where a step leaves what the next one needs."""
-        return join(self.own_folder, "work", compaction_id)
-
-    def index_folder(self, partition: str) -> str:
-        """Where the indexes of a partition's segments are kept."""
-        return join(self.own_folder, "index", partition)
-
-    def output_folder(self, compaction_id: Ulid, partition: str) -> str:
-        """Where a partition is written anew."""
-        return join(self.output_root, compaction_id, partition)
 
     def backlog(self, snapshot: LogSnapshot, now_ms: int) -> tuple[Backlog, ...]:
         return ()  # nobody writes it
@@ -487,158 +331,10 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
     # Executing
 
-    def prepare(self, compaction: LogCompaction, snapshot: LogSnapshot, slots: int = 0) -> Job[int]:
-        if (reason := self.validate(compaction, snapshot, Ledger())) is not None:
-            raise Refused(reason)
-        works = self._to_do(compaction, snapshot)
-        progress = () if compaction.progress is None else compaction.progress.ranges
-        for part in progress:
-            if part.outputs and part.range < len(works):
-                (output,) = part.outputs
-                result = TaskResult(output, {}, 0, 0, 0.0)
-                works[part.range] = RangeWork(part.range, recorded, result, 0)
-        return Job(tuple(works))
-
-    def _to_do(self, compaction: LogCompaction, snapshot: LogSnapshot) -> list[RangeWork[int]]:
-        folder = snapshot.partitions[compaction.spec.partition]
-        prepare = {
-            Step.INDEX: self._to_index,
-            Step.MATCH: self._to_match,
-            Step.REWRITE: self._to_merge if folder.topic else self._to_rewrite,
-            Step.PUBLISH: self._to_publish,
-        }
-        return prepare[compaction.spec.step](compaction, snapshot, folder)
-
-    def _to_index(
-        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
-    ) -> list[RangeWork[int]]:
-        works, target = [], self.index_folder(compaction.spec.partition)
-        kept = {index_of_object(meta.key) for meta in self.store.list(target) if is_facts(meta.key)}
-        ends = [*(part.base_offset for part in folder.parts[1:]), NO_BOUND]
-        for number, (segment, end) in enumerate(zip(folder.parts, ends, strict=True)):
-            key = index_key(target, segment)
-            task = IndexTask(self._work(compaction, number, key), segment, end)
-            cost_bytes = 1 if key in kept else max(1, segment.size_bytes)
-            works.append(RangeWork(number, index_segment, task, cost_bytes))
-        return works
-
-    def _to_match(
-        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
-    ) -> list[RangeWork[int]]:
-        found = self._round(snapshot, compaction.spec)
-        indexed = self._indexed(compaction.spec, folder)
-        target, count = self.work_folder(compaction.id), indexed.slices
-        plan_key = join(target, "plan")
-        MatchPlan(indexed.segments, indexed.fences, indexed.spans).put(self.store, plan_key)
-        works = []
-        for number, key in enumerate(slice_keys(target, count)):
-            task = MatchTask(self._work(compaction, number, key), number, count, found.bound, plan_key)
-            works.append(RangeWork(number, match_slice, task, max(1, indexed.records * 32 // count)))
-        return works
-
-    def _to_rewrite(
-        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
-    ) -> list[RangeWork[int]]:
-        found, terms = self._round(snapshot, compaction.spec), compaction.spec.terms
-        indexed = self._indexed(compaction.spec, folder)
-        matched, rules = self.work_folder(found.done[1]), _rules(compaction, found)
-        now_ms = rules.now_ms
-        expiration_ms = terms.producer_id_expiration_ms
-        works = []
-        for number, group in enumerate(indexed.groups(found.settled, terms.segment_bytes)):
-            plan_key = join(self.work_folder(compaction.id), f"group-{number:05d}.json")
-            self.store.put(plan_key, indexed.group_plan(group, now_ms, expiration_ms).encode())
-            segments = folder.segments[group.first : group.first + group.count]
-            task = RewriteTask(
-                self._work(compaction, number, self.output_folder(compaction.id, compaction.spec.partition)),
-                segments[0].base_offset,
-                segments,
-                matched if group.is_settled else "",
-                indexed.slices,
-                group.first,
-                len(folder.segments),
-                plan_key,
-                rules,
-                folder.companions if number == 0 else (),
-            )
-            size_bytes = sum(segment.size_bytes for segment in segments)
-            works.append(RangeWork(number, rewrite_group, task, max(1, size_bytes)))
-        return works
-
-    def _to_merge(
-        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
-    ) -> list[RangeWork[int]]:
-        found = self._round(snapshot, compaction.spec)
-        rules = _rules(compaction, found)
-        indexed = self._indexed(compaction.spec, folder)
-        works = []
-        for number, chunk in enumerate(folder.parts[: found.settled]):
-            plan_key = join(self.work_folder(compaction.id), f"group-{number:05d}.json")
-            group = indexed.group_plan(SegmentGroup(number, 1, is_settled=True), rules.now_ms, 0)
-            self.store.put(plan_key, group.encode())
-            rewrite = RewriteTask(
-                self._work(compaction, number, self._staged(compaction.id)),
-                chunk.base_offset,
-                (chunk,),
-                self.work_folder(found.done[1]),
-                indexed.slices,
-                number,
-                len(folder.parts),
-                plan_key,
-                rules,
-            )
-            task = MergeTask(rewrite, self._layout.target_bytes or compaction.spec.terms.segment_bytes)
-            works.append(RangeWork(number, merge_chunk, task, max(1, chunk.size_bytes)))
-        return works
-
-    def _to_publish(
-        self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
-    ) -> list[RangeWork[int]]:
-        found, terms = self._round(snapshot, compaction.spec), compaction.spec.terms
-        staged = self._staged(found.done[-1])
-        names = sorted(meta.key for meta in self.store.list(staged))
-        task = PublishTask(
-            self._work(compaction, 0, self._report_key(compaction.id)),
-            self._root,
-            folder.folder,
-            found.topic_id,
-            Standstill(found.activity, ulid_ms(found.done[0]), terms.quiet_ms),
-            staged,
-            tuple(key for key in names if key.endswith(MANIFEST_SUFFIX)),
-        )
-        return [RangeWork(0, publish_merged, task, max(1, folder.size_bytes))]
-
-    def _staged(self, compaction_id: Ulid) -> str:
-        """Where what was merged of a partition waits to be published."""
-        return join(self.work_folder(compaction_id), "staged")
-
-    def _report_key(self, compaction_id: Ulid) -> str:
-        return join(self.work_folder(compaction_id), "published.json")
-
     def _begins_again(self, snapshot: LogSnapshot, spec: LogSpec, folder: PartitionFolder) -> bool:
         """Whether it is the first step of another round over what has not changed."""
         found = snapshot.round(spec.partition)
         return not spec.done and found is not None and self._is_due_again(found, folder)
-
-    def _indexed(self, spec: LogSpec, folder: PartitionFolder) -> Indexed:
-        return Indexed(self._source, self.store, self.index_folder(spec.partition), folder)
-
-    def _round(self, snapshot: LogSnapshot, spec: LogSpec) -> Round:
-        found = snapshot.round(spec.partition)
-        assert found is not None, "the step was validated"
-        return found
-
-    def _work(self, compaction: LogCompaction, number: int, target: str) -> Work:
-        owner = compaction.worker
-        reporting = None
-        if owner is not None:
-            reporting = self._journal.reporting(compaction.id, number, owner.id, owner.last_heartbeat_ms)
-        return Work(self._source_place, self._own_place, target, reporting)
-
-    def outcome(self, result: TaskResult) -> RangeOutcome[Output]:
-        return RangeOutcome(
-            (result.output,), result.bytes_read, result.bytes_written, result.rows, result.cpu_s, 0
-        )
 
     # Publishing
 
@@ -744,19 +440,6 @@ class LogDataset(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
     def was_committed(self, compaction: LogCompaction) -> bool:
         return self.state().has(compaction.id)
-
-
-def _rules(compaction: LogCompaction, found: Round) -> Rules:
-    """How a round is rewritten."""
-    terms = compaction.spec.terms
-    return Rules(
-        ulid_ms(compaction.id),  # the same for whoever takes it up
-        terms.delete_retention_ms,
-        terms.keep_unkeyed,
-        found.bound,
-        terms.tombstones_below,
-        terms.markers_below,
-    )
 
 
 def _why_not_published(spec: LogSpec) -> str:

@@ -17,10 +17,11 @@ from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
 from lithify.datasets.kafka import view
 from lithify.datasets.kafka.checks import check_log
 from lithify.datasets.kafka.copies import checked_topic
-from lithify.datasets.kafka.dataset import LogDataset, LogLedger, LogSnapshot, LogSpec
+from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.garbage import collect
 from lithify.datasets.kafka.live_topic import LiveTopic, check_live
 from lithify.datasets.kafka.members import LogMember
+from lithify.datasets.kafka.model import LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.places import open_folder, open_places
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.topic_copy import TopicCopy

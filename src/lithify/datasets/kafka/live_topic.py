@@ -27,10 +27,11 @@ from typing import Any, ClassVar
 from lithify.compaction.lease import Permit
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.work import RangeWork
-from lithify.datasets.kafka.dataset import LogCompaction, LogDataset, LogLedger, LogSnapshot, LogSpec
+from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
 from lithify.datasets.kafka.layouts.objects import LIVE_TAIL, Cut, live_cut, live_part
 from lithify.datasets.kafka.merging import MergeTask
+from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.publishing import PublishTask
 from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.datasets.kafka.settings import KafkaSettings

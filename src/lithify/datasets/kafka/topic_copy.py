@@ -34,11 +34,12 @@ from lithify.datasets.kafka.copying import (
     find_topic,
     listed_offsets,
 )
-from lithify.datasets.kafka.dataset import LogCompaction, LogDataset, LogLedger, LogSnapshot, LogSpec
+from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.layouts.objects import Cut
 from lithify.datasets.kafka.layouts.segments import number_of
 from lithify.datasets.kafka.merging import MANIFEST_SUFFIX
+from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.planner import LogPolicy
 from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.datasets.kafka.settings import KafkaSettings

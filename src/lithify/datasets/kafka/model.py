@@ -1,0 +1,104 @@
+"""What of a log is planned, and how it stands in the ledger; and what planning looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+from lithify.compaction.model import Compaction, Ledger
+from lithify.coordination.ledger_documents import LedgerFormat, Values
+from lithify.datasets.kafka.layouts.contract import PartitionFolder
+from lithify.datasets.kafka.layouts.objects import Cut
+from lithify.datasets.kafka.retention import NO_BOUND
+from lithify.datasets.kafka.state import STEPS, Round, State, Step
+from lithify.datasets.kafka.tasks import Output
+from lithify.datasets.kafka.terms import Terms
+from lithify.ids import Ulid, parse_ulid
+from lithify.jsonvalues import text, whole_number
+from lithify.watermarks.groups import Group
+
+_MAX_RANGES = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpec:
+    """A step of a round."""
+
+    partition: str
+    fingerprint: str
+    """Of its folder, as it was planned."""
+    done: tuple[Ulid, ...]
+    """The steps before."""
+    terms: Terms
+    cut: Cut | None = None
+    """Of a topic that is copied, or compacted live: which of its objects this is about."""
+
+    @property
+    def step(self) -> Step:
+        return STEPS[len(self.done)]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """All partitions as they are listed, and how far Lithify is with each."""
+
+    partitions: Mapping[str, PartitionFolder]
+    state: State
+    group: Group | None = None
+    """`None` where it belongs to none."""
+
+    def done(self, partition: str) -> tuple[Ulid, ...]:
+        """The steps that are done of the partition as it is now."""
+        found = self.round(partition)
+        return () if found is None else found.done
+
+    def round(self, partition: str) -> Round | None:
+        """The round of the partition as it is now."""
+        found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
+        if found is None or folder is None or found.topic_id != folder.topic_id:
+            return None
+        if found.fingerprint != folder.fingerprint and found.next_step is not Step.PUBLISH:
+            return None
+        return found
+
+    def with_part(self, partition: str, meant: PartitionFolder | None) -> Self:
+        """With this part of a partition, or without it."""
+        partitions = {name: one for name, one in self.partitions.items() if name != partition or meant}
+        if meant is not None:
+            partitions[partition] = meant
+        return replace(self, partitions=partitions)
+
+
+def _read_spec(found: Mapping[str, object]) -> LogSpec:
+    done = found["done"]
+    if not isinstance(done, list) or len(done) >= len(STEPS):
+        raise ValueError(f"{done!r} are no steps")
+    terms = found["terms"]
+    if not isinstance(terms, dict):
+        raise ValueError(f"{terms!r} are no terms")
+    steps = tuple(map(parse_ulid, done))
+    cut = Cut.of(found.get("cut"))
+    return LogSpec(text(found["partition"]), text(found["fingerprint"]), steps, Terms.of(terms), cut)
+
+
+def _spec_fields(spec: LogSpec) -> dict[str, object]:
+    return {
+        "partition": spec.partition,
+        "fingerprint": spec.fingerprint,
+        "done": spec.done,
+        "terms": spec.terms.fields(),
+        **({} if spec.cut is None else {"cut": [spec.cut.until_ms, spec.cut.below]}),
+    }
+
+
+LEDGERS: LedgerFormat[LogSpec, int, Output] = LedgerFormat(
+    Values(_spec_fields, _read_spec),
+    Values(lambda number: number, lambda found: whole_number(found, most=_MAX_RANGES)),
+    Values(
+        lambda output: [output.key, output.size_bytes],
+        lambda found: Output(text(found[0]), whole_number(found[1], most=NO_BOUND)),
+    ),
+)
+LogCompaction = Compaction[LogSpec, int, Output]
+LogLedger = Ledger[LogSpec, int, Output]
