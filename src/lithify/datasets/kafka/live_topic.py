@@ -22,12 +22,12 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from lithify.compaction.lease import Permit
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan
 from lithify.compaction.work import RangeWork
-from lithify.datasets.kafka.dataset import LogDataset
+from lithify.datasets.kafka.cut_topic import CutSnapshot, CutTopic, IsPast
 from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
 from lithify.datasets.kafka.layouts.objects import LIVE_TAIL, Cut, live_cut, live_part
 from lithify.datasets.kafka.merging import MergeTask
@@ -38,7 +38,6 @@ from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Round, State, Step
 from lithify.datasets.kafka.terms import Terms
 from lithify.errors import Refused
-from lithify.ids import ulid_ms
 from lithify.watermarks.groups import Marks
 
 LEAST_BUILD = "0.7.0-pre.1"
@@ -83,29 +82,23 @@ def check_live(url: str, settings: KafkaSettings) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSnapshot(LogSnapshot):
+class LiveSnapshot(CutSnapshot):
     """All partitions, each with the objects that a round is about, and how far Lithify is with them."""
 
     whole: Mapping[str, PartitionFolder] = field(default_factory=dict)
-    """As they are listed."""
-    cuts: Mapping[str, Cut] = field(default_factory=dict)
-    """By partition, which objects a round is about; without those that have too few."""
+    """As they are listed; those that have too few objects have no cut."""
 
     def round(self, partition: str) -> Round | None:
         found = super(LiveSnapshot, self).round(partition)
         return None if found is None or not found.below else found
 
-    def as_of(self, spec: LogSpec) -> LiveSnapshot:
-        """With those objects of its partition only that a step is about."""
-        folder = self.whole.get(spec.partition)
-        meant = None if folder is None or spec.cut is None else live_part(folder, spec.cut)
-        return self.with_part(spec.partition, meant)
+    def part(self, partition: str, cut: Cut) -> PartitionFolder | None:
+        folder = self.whole.get(partition)
+        return None if folder is None else live_part(folder, cut)
 
 
-class LiveTopic(LogDataset):
+class LiveTopic(CutTopic):
     """A topic whose broker runs."""
-
-    takes_cuts: ClassVar = True
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """Says first what this cannot promise."""
@@ -126,30 +119,20 @@ class LiveTopic(LogDataset):
             meant = live_part(folder, cut)
             if meant is not None:
                 partitions[name], cuts[name] = meant, cut
-        return LiveSnapshot(partitions, found.state, None, found.partitions, cuts)
-
-    def cost_bytes(self, spec: LogSpec, snapshot: LogSnapshot) -> int:
-        assert isinstance(snapshot, LiveSnapshot)
-        return super().cost_bytes(spec, snapshot.as_of(spec))
+        return LiveSnapshot(partitions, found.state, None, cuts, found.partitions)
 
     # Planning
 
     def terms(self, topic: BrokerTopic | None = None, marks: Marks | None = None) -> Terms:
         return replace(super().terms(topic, marks), quiet_ms=0)
 
-    def planner(self, *, full: bool = False) -> Planner:
-        """One round of each partition: producers go on, so there is always more to do."""
-        began_ms, plan_again = self._now_ms(), super().planner(full=full)
-
-        def plan_once(
-            snapshot: LogSnapshot, ledger: LogLedger, held: Held = NOTHING_HELD, /
-        ) -> Plan[LogSpec]:
-            whole = {name for name, found in snapshot.state.rounds.items() if found.is_whole}
-            mine = {name for name in whole if ulid_ms(snapshot.state.rounds[name].done[-1]) >= began_ms}
-            reason = "was compacted in this run; what came since is for the next one"
-            return plan_again(snapshot, ledger, {**dict.fromkeys(mine, reason), **held})
-
-        return plan_once
+    def propose_after(
+        self, snapshot: LogSnapshot, ledger: LogLedger, held: Held, is_past: IsPast, *, full: bool
+    ) -> Plan[LogSpec]:
+        rounds = snapshot.state.rounds
+        over = [name for name, found in rounds.items() if found.is_whole and not is_past(found.done[-1])]
+        reason = "was compacted in this run; what came since is for the next one"
+        return self.propose(snapshot, ledger, {**dict.fromkeys(over, reason), **held}, full)
 
     def propose(
         self,
@@ -174,10 +157,6 @@ class LiveTopic(LogDataset):
         return super().validate(compaction, snapshot.as_of(compaction.spec), ledger)
 
     # Executing
-
-    def _to_do(self, compaction: LogCompaction, snapshot: LogSnapshot) -> list[RangeWork[int]]:
-        assert isinstance(snapshot, LiveSnapshot)
-        return super()._to_do(compaction, snapshot.as_of(compaction.spec))
 
     def _to_merge(
         self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder

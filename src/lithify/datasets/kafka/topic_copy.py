@@ -16,13 +16,12 @@ topic, and the source is never changed. What differs:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import ClassVar
 
 from lithify.clock import Clock
-from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal
+from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.compaction.work import RangeWork
 from lithify.config.durations import to_milliseconds
 from lithify.datasets.kafka.copies import marks_of, rest_of, why_moved, why_not
@@ -34,7 +33,7 @@ from lithify.datasets.kafka.copying import (
     find_topic,
     listed_offsets,
 )
-from lithify.datasets.kafka.dataset import LogDataset
+from lithify.datasets.kafka.cut_topic import CutSnapshot, CutTopic, IsPast
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.layouts.objects import Cut
 from lithify.datasets.kafka.layouts.segments import number_of
@@ -45,7 +44,7 @@ from lithify.datasets.kafka.retention import NO_BOUND
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.state import Copied, Round, State, Step
 from lithify.errors import Refused
-from lithify.ids import Ids, Ulid, ulid_ms
+from lithify.ids import Ids, ulid_ms
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
@@ -56,13 +55,11 @@ _PRIORITY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class CopySnapshot(LogSnapshot):
+class CopySnapshot(CutSnapshot):
     """All partitions as they are listed, and how far the copy is with each."""
 
     name: str = ""
     """Of the new topic."""
-    cuts: Mapping[str, Cut] = field(default_factory=dict)
-    """By partition, what a round is about: that which has begun, or the next."""
     marks: Mapping[int, str] = field(default_factory=dict)
     """By number of the partition, of the offsets that groups have committed."""
     count: int = 0
@@ -72,11 +69,9 @@ class CopySnapshot(LogSnapshot):
         found, folder = self.state.rounds.get(partition), self.partitions.get(partition)
         return found if found is not None and folder is not None and _is_of(found, folder) else None
 
-    def as_of(self, spec: LogSpec) -> CopySnapshot:
-        """With those objects of its partition only that a step is about."""
-        folder = self.partitions.get(spec.partition)
-        meant = None if folder is None or spec.cut is None else spec.cut.within(folder)
-        return self.with_part(spec.partition, meant)
+    def part(self, partition: str, cut: Cut) -> PartitionFolder | None:
+        folder = self.partitions.get(partition)
+        return None if folder is None else cut.within(folder)
 
     def copied(self, partition: str) -> Copied | None:
         """What the copy has of a partition; `None` if it is to be compacted in it."""
@@ -110,10 +105,8 @@ class CopySnapshot(LogSnapshot):
         ]
 
 
-class TopicCopy(LogDataset):
+class TopicCopy(CutTopic):
     """A topic that is copied to a new one."""
-
-    takes_cuts: ClassVar = True
 
     def __init__(
         self,
@@ -153,7 +146,7 @@ class TopicCopy(LogDataset):
         cuts = {name: self._cut(folder, state, name) for name, folder in partitions.items()}
         offsets = listed_offsets(self._source, self._root, self._name)
         marks = {number: marks_of(of_groups) for number, of_groups in offsets.items()}
-        return CopySnapshot(partitions, state, None, self._name, cuts, marks, found.of_source)
+        return CopySnapshot(partitions, state, None, cuts, self._name, marks, found.of_source)
 
     def _cut(self, folder: PartitionFolder, state: State, name: str) -> Cut:
         known, copied = state.rounds.get(name), state.copied.get(name)
@@ -164,26 +157,7 @@ class TopicCopy(LogDataset):
         until_ms = max(old, default=0)
         return Cut(until_ms if copied is None else max(until_ms, copied.until_ms), folder.bound + 1)
 
-    def cost_bytes(self, spec: LogSpec, snapshot: LogSnapshot) -> int:
-        assert isinstance(snapshot, CopySnapshot)
-        return super().cost_bytes(spec, snapshot.as_of(spec))
-
     # Planning
-
-    def planner(self, *, full: bool = False) -> Planner:
-        """It finishes what had begun, and copies each partition once: there may always be more."""
-        before: frozenset[Ulid] | None = None
-
-        def plan_once(
-            snapshot: LogSnapshot, ledger: LogLedger, held: Held = NOTHING_HELD, /
-        ) -> Plan[LogSpec]:
-            nonlocal before
-            if before is None:
-                done = {id for found in snapshot.state.rounds.values() for id in found.done}
-                before = frozenset(done | {compaction.id for compaction in ledger.active()})
-            return self._planned(snapshot, ledger, held, before.__contains__)
-
-        return plan_once
 
     def propose(
         self,
@@ -194,12 +168,11 @@ class TopicCopy(LogDataset):
     ) -> Plan[LogSpec]:
         """The next step of each round that has begun, and the first of those that have more to copy."""
         before_ms = self._now_ms() - PAUSE_MS
-        return self._planned(snapshot, ledger, held, lambda id: ulid_ms(id) < before_ms)
+        return self.propose_after(snapshot, ledger, held, lambda id: ulid_ms(id) < before_ms, full=full)
 
-    def _planned(
-        self, snapshot: LogSnapshot, ledger: LogLedger, held: Held, is_past: Callable[[Ulid], bool]
+    def propose_after(
+        self, snapshot: LogSnapshot, ledger: LogLedger, held: Held, is_past: IsPast, *, full: bool
     ) -> Plan[LogSpec]:
-        """`is_past` says which steps were taken so long ago that they may be followed by another round."""
         assert isinstance(snapshot, CopySnapshot)
         busy = {compaction.spec.partition for compaction in ledger.active()}
         proposals: list[Proposal[LogSpec]] = []
@@ -219,9 +192,7 @@ class TopicCopy(LogDataset):
             notes.append(f"{self.url}: {self.refusal}")
         return Plan(tuple(sorted(proposals, key=lambda proposal: -proposal.priority)), tuple(notes))
 
-    def _next(
-        self, snapshot: CopySnapshot, name: str, is_past: Callable[[Ulid], bool]
-    ) -> Proposal[LogSpec] | str:
+    def _next(self, snapshot: CopySnapshot, name: str, is_past: IsPast) -> Proposal[LogSpec] | str:
         """What is to be done with a partition, or why nothing is."""
         folder, copied, known = snapshot.partitions[name], snapshot.copied(name), snapshot.round(name)
         if known is not None and known.next_step is not None:
@@ -242,9 +213,7 @@ class TopicCopy(LogDataset):
         rest = f"; {left:,} objects of it are young or in an open transaction, or came since" if left else ""
         return f"is in {self._name} up to offset {known.end:,}{rest}"
 
-    def _telling(
-        self, snapshot: CopySnapshot, held: Held, is_past: Callable[[Ulid], bool]
-    ) -> list[Proposal[LogSpec]]:
+    def _telling(self, snapshot: CopySnapshot, held: Held, is_past: IsPast) -> list[Proposal[LogSpec]]:
         """What there is to do where the broker is to be told of partitions, and nothing of them to be copied:
         to publish one again."""
         state = snapshot.state
@@ -288,10 +257,6 @@ class TopicCopy(LogDataset):
         return f"{spec.partition}: what is copied of it has changed since it was planned"
 
     # Executing
-
-    def _to_do(self, compaction: LogCompaction, snapshot: LogSnapshot) -> list[RangeWork[int]]:
-        assert isinstance(snapshot, CopySnapshot)
-        return super()._to_do(compaction, snapshot.as_of(compaction.spec))
 
     def _to_publish(
         self, compaction: LogCompaction, snapshot: LogSnapshot, folder: PartitionFolder
