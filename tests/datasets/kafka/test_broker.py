@@ -22,6 +22,7 @@ from lithify.clock import SystemClock
 from lithify.coordination.leadership import Leadership
 from lithify.datasets.kafka import publishing
 from lithify.datasets.kafka.dataset import LogDataset
+from lithify.datasets.kafka.layouts.objects import ObjectTopic
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.datasets.kafka.topic_copy import TopicCopy
 from lithify.ids import RandomIds
@@ -118,7 +119,12 @@ def produce_all(address: str, written: Written, rng: random.Random) -> None:
 
 
 def read(
-    address: str, isolation: str = "read_uncommitted", topic: str = TOPIC, start: int = 0, wanted: int = 0
+    address: str,
+    isolation: str = "read_uncommitted",
+    topic: str = TOPIC,
+    start: int = 0,
+    wanted: int = 0,
+    most_bytes: int = 1 << 20,
 ) -> tuple[list[Row], int]:
     """All rows from an offset on, whatever repeats, and where the broker says that the end is: at `wanted` or
     behind it. A busy one may tell an earlier end first, as far as it got in one fetch."""
@@ -131,6 +137,7 @@ def read(
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "check.crcs": True,
+            "fetch.message.max.bytes": most_bytes,
         }
     )
     consumer.assign([kafka.TopicPartition(topic, 0, start)])
@@ -297,7 +304,10 @@ def lists_of_a_read(s3: S3, address: str, topic: str = TOPIC) -> int:
     return sum(one.operation is Operation.LIST for one in s3.server.log[before:])
 
 
-def test_readers_and_producers_go_on_after_a_window(times: S3, java: KafkaJava, tmp_path: Path) -> None:
+def test_readers_and_producers_go_on_after_a_window(
+    times: S3, java: KafkaJava, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ObjectTopic, "target_bytes", 300)  # so that several are merged
     bucket, log, written, rng = times.bucket(), tmp_path / "log", Written(), random.Random(7)
     with broker(times, bucket, log) as address:
         make_topic(address)
@@ -309,15 +319,17 @@ def test_readers_and_producers_go_on_after_a_window(times: S3, java: KafkaJava, 
     before_objects = objects(times, bucket)
     compact(times, bucket)
     bases = objects(times, bucket)
-    assert len(bases) == 2 < len(before_objects)
+    assert 4 < len(bases) < len(before_objects) / 8
     with broker(times, bucket, log) as address:
         # 1: the latest map is that of a replay, and offsets are as they were
         rows, end = read(address)
         assert end == written.end
         assert map_of(rows) == written.map
         assert set(rows) <= set(before)
-        # 2: from every position, with both clients
+        # 2: from every position, with both clients; however many of the objects an answer has
         read_from_everywhere(address, java, rows, bases, end)
+        for most_bytes in (1, 300, 600):
+            assert read(address, most_bytes=most_bytes)[0] == rows
         # 3: the broker's ends
         assert ends(address) == (bases[0], bases[-1] + 1)
         # 4: a group goes on

@@ -139,8 +139,8 @@ def test_a_run_ends_though_producers_do_not() -> None:
     assert "what came since is for the next one" in summary.plan.notes[0]
 
 
-def test_tombstones_of_keys_in_the_first_object_stay() -> None:
-    """It is not rewritten, so what they delete stays."""
+def test_a_key_in_the_first_object_which_is_untouched_never_comes_back() -> None:
+    """What deletes it stays."""
     rest = some(30)[2:]
     bucket = a_bucket([logs.data(0, ("a", "1")), logs.data(1, ("b", "1"), ("a", None), ("b", None)), *rest])
     expected = latest(bucket.rows())

@@ -211,3 +211,41 @@ def test_killed_under_a_running_broker(
         assert map_of(rows) == written.map
         assert [row[0] for row in rows] == sorted({row[0] for row in rows})
         assert ends(address) == (0, 121)
+
+
+def test_consumers_paused_inside_a_batch_go_on_after_it_was_merged(times: S3, tmp_path: Path) -> None:
+    """Also at a row that is gone since, and inside what is one batch only since. The pause is between two
+    fetches, which bring one object each, and as long as a round takes."""
+    bucket, written, kafka = times.bucket(), Written(), librdkafka()
+    with broker(times, bucket, tmp_path / "log") as address:
+        make_topic(address)
+        one = producer(address)
+        for n in range(24):
+            produce(one, written, [(b"k%d" % ((n + i) % 9), b"%d %d" % (n, i)) for i in range(5)])
+        paused = []
+        for stop in (7, 30, 63):
+            settings = {"bootstrap.servers": address, "group.id": f"r{stop}", "enable.auto.commit": False}
+            few = {"fetch.message.max.bytes": 1, "queued.min.messages": 1, "check.crcs": True}
+            consumer, had = kafka.Consumer({**settings, **few}), list[Row]()
+            place = kafka.TopicPartition(TOPIC, 0, 0)
+            consumer.assign([place])
+            while not had or had[-1][0] < stop:
+                message = consumer.poll(20)
+                assert message.error() is None
+                had.append((message.offset(), message.key(), message.value()))
+            consumer.pause([place])
+            paused.append((consumer, place, had))
+        while compact(times, bucket):
+            pass
+        assert objects(times, bucket) == [0, 5, *range(100, 120, 5)]
+        for consumer, place, had in paused:
+            begin = len(had)
+            consumer.resume([place])
+            while had[-1][0] < written.end - 1:
+                message = consumer.poll(20)
+                assert message.error() is None
+                had.append((message.offset(), message.key(), message.value()))
+            consumer.close()
+            assert [row[0] for row in had] == sorted({row[0] for row in had})
+            assert map_of(had) == written.map
+            assert len(had) - begin < written.end - begin - 20, "it was given what had been merged"

@@ -29,7 +29,7 @@ from lithify.store.wrapped import Call
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.engine import InlineEngine
 from lithify.testing.faulty import Crash, Fault, FaultyStore
-from lithify.watermarks.groups import Group, Marks, Role
+from lithify.watermarks.groups import Group, Marks, Role, Standing
 from lithify.watermarks.model import Member
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.folders import put_segments, read_rows
@@ -135,6 +135,11 @@ class Copies:
         assert found is not None
         return found
 
+    def commit_offset(self, reader: Member, offset: int) -> None:
+        """A registered reader is so far."""
+        self.files.say(reader, {0: Standing(Marks(offset, 0), offset)})
+        self.files.publish(self.files.lead("somebody"))
+
     def marks(self, name: str) -> Marks:
         return self.group.members[name].marks[0]
 
@@ -197,10 +202,28 @@ def test_removing_the_slowest_unblocks(copies: Copies) -> None:
     assert TOMBSTONE not in copies.compact("a")
 
 
-def test_a_reader_that_is_behind_keeps_a_tombstone(copies: Copies) -> None:
+@pytest.mark.parametrize(
+    ("offsets", "stays"), [([3], True), ([3, 5], False), ([6, 1], False)], ids=["behind", "past", "reset"]
+)
+def test_a_tombstone_stays_for_a_reader_that_is_behind_and_goes_after_its_commit(
+    copies: Copies, offsets: list[int], stays: bool
+) -> None:
+    """Offsets that are reset backwards lower nothing."""
     copies.files.leave("b")
-    copies.files.join(Member("warehouse", "1"), Role.READER, {0: 3})
-    assert TOMBSTONE in copies.compact("a")
+    copies.files.join(reader := Member("warehouse", "1"), Role.READER, {0: offsets[0]})
+    copies.compact("a")
+    for offset in offsets[1:]:
+        copies.commit_offset(reader, offset)
+    assert copies.group.thresholds_of(0).clean == (3 if stays else 5)
+    copies.adopt("a")
+    assert (TOMBSTONE in copies.compact("a")) is stays
+
+
+def test_clean_waits_while_resolved_rises(copies: Copies) -> None:
+    """A copy that was not taken over has superseded rows, and none in a transaction."""
+    copies.compact("a")
+    assert (copies.marks("a"), copies.marks("b")) == (Marks(5, 6), Marks(0, 6))
+    assert copies.group.thresholds_of(0) == Marks(0, 6)
 
 
 def test_markers_stay_while_another_copy_has_records_of_the_transaction() -> None:

@@ -160,8 +160,8 @@ def test_timestamps_survive_the_delete_horizon() -> None:
     assert all(before[row[0]] == row[1] for row in bucket.rows())
 
 
-def test_transactions() -> None:
-    """Aborted rows go, committed ones stay and are in no transaction any more, markers go."""
+def test_aborted_rows_go_and_committed_ones_stay_over_many_objects_interleaved() -> None:
+    """What stays is in no transaction any more, markers go."""
     bucket = a_bucket(
         [
             logs.in_transaction(0, ("a", "committed"), id=1),
