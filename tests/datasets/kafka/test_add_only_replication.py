@@ -9,7 +9,10 @@ import pytest
 
 from lithify.compaction.finding import Finding, Severity
 from lithify.datasets.kafka.checks import check_log
+from lithify.datasets.kafka.kernel.layout import LAST_OFFSET_DELTA_AT
 from lithify.datasets.kafka.layouts import objects
+from lithify.datasets.kafka.layouts.contract import Segment
+from lithify.datasets.kafka.layouts.objects import as_segment, count_covered
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.errors import LithifyError
 from lithify.service.status import status
@@ -18,6 +21,7 @@ from lithify.store.urls import open_store
 from lithify.testing.faulty import Fault
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import NOW_MS, Bucket, a_bucket
+from tests.datasets.kafka.copies import copied, copy_of
 from tests.datasets.kafka.folders import latest
 from tests.datasets.kafka.test_rounds import NAME, a_topic, published
 from tests.datasets.kafka.test_windows import dying, some, soon
@@ -66,10 +70,31 @@ def test_add_only_replication_leaves_what_merged_objects_cover() -> None:
     assert found.says.startswith("orders-0: of 30 objects 28 lie in the span of a merged one")
     assert not deletions(bucket)
     assert latest(replica.rows()) == latest(bucket.rows())
+    copied(replica)  # has the rows as well, and nothing that is covered
+    assert copy_of(replica).rows() == bucket.rows()
+    assert copy_of(replica).bases() == [0, 87]
     replica.compact(replica.opened(soon(min_cleanable_dirty_ratio="0")))
     assert replica.rows() == bucket.rows()
     assert replica.bases() == bucket.bases() == [0, 87]
     assert not deletions(replica)
+
+
+def test_what_is_damaged_covers_nothing() -> None:
+    """Its header says what it likes."""
+    bucket = a_bucket(some())
+    key = bucket.key(0)
+    data = bytearray(bucket.store.get(key))
+    data[LAST_OFFSET_DELTA_AT] = 1
+    assert count_covered(bucket.store, segments_of(bucket)) == 0
+    for damaged in (bytes(data[:-1]), bytes(data[:9]), b"", b"x" * 400):
+        bucket.store.put(key, damaged)
+        assert count_covered(bucket.store, segments_of(bucket)) == 0
+    bucket.store.put(key, bytes(data))
+    assert count_covered(bucket.store, segments_of(bucket)) == 29
+
+
+def segments_of(bucket: Bucket) -> list[Segment]:
+    return [as_segment(meta) for meta in bucket.listed()]
 
 
 def test_after_an_add_only_replication_a_deleted_key_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:

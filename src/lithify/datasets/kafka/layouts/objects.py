@@ -29,7 +29,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lithify.datasets.kafka.kernel.layout import BASE_OFFSET_BYTES, HEADER_BYTES, LAST_OFFSET_DELTA_AT
+from lithify.datasets.kafka.kernel.layout import (
+    BASE_OFFSET_BYTES,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    UNCOUNTED_BYTES,
+)
 from lithify.datasets.kafka.layouts.cluster_metadata import read_metadata
 from lithify.datasets.kafka.layouts.contract import Chunk, PartitionFolder, Segment, fingerprint_of
 from lithify.datasets.kafka.record_batches import rebased
@@ -271,7 +277,9 @@ def count_covered(store: ObjectStore, segments: Sequence[Segment]) -> int:
     def last_of(segment: Segment) -> int:
         try:
             header = store.get_range(segment.key, 0, min(HEADER_BYTES, segment.size_bytes))
-            return segment.base_offset + _last_delta(header, segment.key)
+            length = int.from_bytes(header[LENGTH_AT : LENGTH_AT + 4])
+            is_whole = UNCOUNTED_BYTES + length == segment.size_bytes
+            return segment.base_offset + _last_delta(header, segment.key) if is_whole else -1
         except (CorruptObject, StoreError):
             return -1
 
