@@ -98,8 +98,14 @@ def of_broker(bucket: Bucket, count: int, topic: str = "orders") -> None:
     bucket.store.put(key, json.dumps(document).encode())
 
 
+def said(bucket: Bucket) -> dict[str, Any]:
+    """What is said of the copy, in JSON."""
+    found: dict[str, Any] = view.copy_json(view.look(opened(bucket).snapshot()))["copy"]
+    return found
+
+
 def is_complete(bucket: Bucket) -> bool:
-    found: bool = view.copy_json(view.look(opened(bucket).snapshot()))["copy"]["is_complete"]
+    found: bool = said(bucket)["is_complete"]
     return found
 
 

@@ -91,6 +91,29 @@ def test_the_broker_is_told_though_groups_and_objects_came_too() -> None:
     assert not copies.copied(bucket).started
 
 
+def test_offsets_in_partitions_without_objects_are_carried_too() -> None:
+    """A consumer commits where it is in all its partitions, and may insist that it finds that again."""
+    bucket = a_bucket(some(6), partitions=2)
+    second = copies.numbered(bucket, 1)
+    copies.commit(second, "readers", 0)
+    copies.copied(bucket)
+    assert copies.committed(copies.copy_of(second), "readers") == 0
+    copies.commit(second, "late", 0)
+    assert not copies.is_complete(bucket)
+    assert copies.said(bucket)["offsets_moved"] == ["orders-1"]
+    copies.copied(bucket)
+    assert copies.committed(copies.copy_of(second), "late") == 0
+    assert copies.is_complete(bucket)
+    assert not copies.copied(bucket).started
+    second.produce(*some(5))
+    copies.commit(second, "readers", 12)
+    copies.copied(bucket)
+    copies.same_log(second)
+    assert copies.copy_of(second).bases() == [0, 3, 6, 9, 12]
+    assert copies.committed(copies.copy_of(second), "readers") == 12
+    assert copies.is_complete(bucket)
+
+
 def test_young_objects_of_a_gained_partition_come_later() -> None:
     bucket = a_bucket(some(6))
     copies.copied(bucket)
@@ -171,6 +194,7 @@ def only_empty() -> Bucket:
     bucket = a_bucket(some(4))
     copies.copied(bucket)
     copies.of_broker(bucket, 2)
+    copies.commit(copies.numbered(bucket, 1), "readers", 0)
     return bucket
 
 
@@ -225,8 +249,13 @@ def test_killed_while_the_broker_is_told_of_an_empty_partition(monkeypatch: pyte
     for number in writes(copies.dying(monkeypatch, only_empty(), 0, None)):
         bucket = only_empty()
         copies.dying(monkeypatch, bucket, number, Fault.CRASH_AFTER)
-        copies.numbered(bucket, 1).produce(*some(12))
+        second = copies.numbered(bucket, 1)
+        if shown(bucket) == 2:
+            assert copies.committed(copies.copy_of(second), "readers") == 0
+        second.produce(*some(12))
+        copies.commit(second, "readers", 36)
         assert not copies.copied(bucket).failures, f"killed at call {number}"
+        assert copies.committed(copies.copy_of(second), "readers") == 36
         assert shown(bucket) == 2
         whole(bucket)
         assert copies.is_complete(bucket)

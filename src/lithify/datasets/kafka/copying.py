@@ -11,15 +11,13 @@ A task, and again after every death:
    readers find the end of the log by how many records it has. Only in a partition that was not copied yet,
    and that no broker knows, what is there of an attempt on other terms is removed or replaced.
 4. *Times* are put right (`object_times.py`).
-5. *Offsets of groups* are carried over. What is to be written of them stands in an object of Lithify's own
-   before; so offsets that a group has committed in the new topic itself are told from carried ones, and stay.
+5. *Offsets of groups* are carried over (`carried_offsets.py`).
 
 The announcement is one conditional write into the broker's `meta.json`, after all partitions it tells of.
 """
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import json
 from collections.abc import Iterator, Mapping
@@ -29,13 +27,11 @@ from itertools import islice
 from typing import TypeVar
 
 from lithify.clock import Clock, SystemClock
+from lithify.datasets.kafka.carried_offsets import carry_offsets, listed_offsets
 from lithify.datasets.kafka.copies import (
-    CommittedOffset,
     Found,
-    committed_offsets,
     ending_at,
     high_of,
-    marks_of,
     rest_of,
     told_of,
     with_topic,
@@ -76,8 +72,6 @@ from lithify.store.together import all_of, each_of
 ItemT = TypeVar("ItemT")
 _MAX_CONFLICTS = 20
 _MOST = (1 << 63) - 1
-_KEPT_HASHES = 8
-"""Of what was carried to one place: the newest were written, or were going to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +190,12 @@ class _Copying:
             there = put_times_right(
                 self._store, self._records, self._clock, self._look_again, self._movements.moved
             )
-        marks, groups, gone_on = self._carry_offsets()
+        offsets = listed_offsets(self._store, task.root, self._name).get(task.number, [])
+        carried = carry_offsets(self._store, self._own, offsets, task.carried, self._look_again)
         kept = Cut(task.cut.until_ms, task.end).chosen(segments)
         fingerprint = fingerprint_of_segments(kept, task.topic_id) if kept else ""
         size_bytes = sum(meta.size for meta in there)
-        return CopyReport("", fingerprint, len(there), size_bytes, marks, groups, gone_on)
+        return CopyReport("", fingerprint, len(there), size_bytes, *carried)
 
     # Looking
 
@@ -324,39 +319,6 @@ class _Copying:
             assert meta.etag is not None, key
             self._store.replace(key, data, meta.etag)
 
-    def _carry_offsets(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        """Marks of what groups had committed, those whose offsets are there now, and those who went on there
-        themselves."""
-        offsets = listed_offsets(self._store, self._task.root, self._name).get(self._task.number, [])
-        documents = all_of((partial(self._store.get, one.object.key) for one in offsets), REQUESTS)
-        carried = _Carried.read(self._own, self._task.carried)
-        carried.add({one.target: data for one, data in zip(offsets, documents, strict=True)})
-        if offsets:
-            self._look_again()
-            self._own.put(self._task.carried, carried.encode())
-        groups: list[str] = []
-        gone_on: list[str] = []
-        for one, data in zip(offsets, documents, strict=True):
-            (groups if self._carry(one, data, carried) else gone_on).append(one.group)
-        return marks_of(offsets), tuple(groups), tuple(gone_on)
-
-    def _carry(self, one: CommittedOffset, data: bytes, carried: _Carried) -> bool:
-        try:
-            self._store.create(one.target, data)
-            return True
-        except ObjectExists:
-            before, meta = self._store.get_with_meta(one.target)
-        if before == data:
-            return True
-        if not carried.has(one.target, before):
-            return False
-        assert meta.etag is not None, one.target
-        try:
-            self._store.replace(one.target, data, meta.etag)
-        except PreconditionFailed:
-            return self._store.get(one.target) == data
-        return True
-
     def _listed(self) -> list[ObjectMeta]:
         return listed_objects(self._store, self._records)
 
@@ -365,33 +327,6 @@ class _Copying:
             f"{key} was not written here: somebody produces into {self._name} already, so it cannot be "
             "given what came since. Where that was too early, make another copy"
         )
-
-
-class _Carried:
-    """Hashes of what was carried to which place, or was going to be."""
-
-    def __init__(self, hashes: dict[str, list[str]]) -> None:
-        self._hashes = hashes
-
-    @classmethod
-    def read(cls, store: ObjectStore, key: str) -> _Carried:
-        data = _get(store, key)
-        try:
-            found = {} if data is None else json.loads(data)
-            return cls({text(place): list(map(text, known)) for place, known in found.items()})
-        except (ValueError, TypeError, AttributeError) as error:
-            raise CorruptObject(key, f"does not decode: {error}") from error
-
-    def encode(self) -> bytes:
-        return json.dumps(self._hashes).encode()
-
-    def add(self, documents: Mapping[str, bytes]) -> None:
-        for place, data in documents.items():
-            known = [one for one in self._hashes.get(place, []) if one != _hash(data)]
-            self._hashes[place] = [*known, _hash(data)][-_KEPT_HASHES:]
-
-    def has(self, place: str, data: bytes) -> bool:
-        return _hash(data) in self._hashes.get(place, [])
 
 
 def find_topic(store: ObjectStore, root: str, target: str) -> Found:
@@ -410,14 +345,6 @@ def find_topic(store: ObjectStore, root: str, target: str) -> Found:
     id, partitions = told_of(document, key, _name(target))
     found = store.folder(target)
     return Found(id, partitions, of_source, bool(found.folders or found.objects))
-
-
-def listed_offsets(store: ObjectStore, root: str, name: str) -> Mapping[int, list[CommittedOffset]]:
-    """By partition, what groups have committed for the topic in this folder, and where it goes for the topic
-    `name`."""
-    cluster, _, topic = root.rpartition("/topics/")
-    groups = join(cluster, "groups", "consumers")
-    return committed_offsets(store.list(groups), groups, topic, name)
 
 
 def announce(store: ObjectStore, root: str, target: str, id: str, count: int) -> None:
@@ -464,10 +391,6 @@ def _get(store: ObjectStore, key: str) -> bytes | None:
         return store.get(key)
     except ObjectNotFound:
         return None
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _some(items: Iterator[ItemT], most: int) -> Iterator[list[ItemT]]:

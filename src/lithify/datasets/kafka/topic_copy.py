@@ -10,8 +10,10 @@ topic, and the source is never changed. What differs:
    what came since is put behind the copy as it is. Indexing tells how far transactions are decided; nothing
    is copied from the first open one on, since the broker would show it to readers of committed rows.
 3. When all partitions are copied, and before that is published in the state, the broker is told of the new
-   topic. Who dies in between does so again. The same goes for partitions that the source gains later; where
-   these have no objects, a partition is copied again for it, to which nothing has come.
+   topic. Who dies in between does so again. The same goes for partitions that the source gains later.
+4. A partition without objects has no round. Offsets that groups have committed in it are carried over when
+   another one is published; if that is all there is to do, or the broker is to be told of it, another one is
+   published again, to which nothing has come.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from lithify.clock import Clock
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Proposal
 from lithify.compaction.work import RangeWork
 from lithify.config.durations import to_milliseconds
-from lithify.datasets.kafka.copies import marks_of, rest_of, why_moved, why_not
+from lithify.datasets.kafka.carried_offsets import CarriedOver, carry_offsets, listed_offsets
+from lithify.datasets.kafka.copies import CommittedOffset, marks_of, rest_of, why_moved, why_not
 from lithify.datasets.kafka.copying import (
     CopyReport,
     CopyTask,
     announce,
     copy_partition,
     find_topic,
-    listed_offsets,
 )
 from lithify.datasets.kafka.cut_topic import CutSnapshot, CutTopic, IsPast
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
@@ -58,10 +60,12 @@ _PRIORITY = 0.5
 class CopySnapshot(CutSnapshot):
     """All partitions as they are listed, and how far the copy is with each."""
 
+    topic: str = ""
+    """The name of the one that is copied."""
     name: str = ""
-    """Of the new topic."""
-    marks: Mapping[int, str] = field(default_factory=dict)
-    """By number of the partition, of the offsets that groups have committed."""
+    """Of the new one."""
+    offsets: Mapping[int, list[CommittedOffset]] = field(default_factory=dict)
+    """By number of the partition, what groups have committed."""
     count: int = 0
     """How many partitions the broker says that the topic has."""
 
@@ -85,9 +89,27 @@ class CopySnapshot(CutSnapshot):
         return len(rest_of(self.partitions[partition].segments, self.copied(partition)))
 
     def has_moved_offsets(self, partition: str) -> bool:
-        """Whether groups have committed others in a partition since it was copied."""
+        """Whether groups have committed others in a partition since they were carried over."""
         found = self.state.copied.get(partition)
-        return found is not None and found.marks != self.marks.get(number_of(partition), "")
+        if found is None and partition in self.partitions:
+            return False  # they come with what is in it
+        return ("" if found is None else found.marks) != marks_of(self.offsets.get(number_of(partition), ()))
+
+    @property
+    def moved_offsets(self) -> list[str]:
+        """Partitions in which groups have committed others."""
+        return [name for name in (*self.partitions, *self.without_objects) if self.has_moved_offsets(name)]
+
+    @property
+    def without_objects(self) -> list[str]:
+        """Partitions that have none, but offsets that groups have committed."""
+        names = (f"{self.topic}-{number}" for number in sorted(self.offsets) if number < self.count)
+        return [name for name in names if name not in self.partitions]
+
+    def to_be_carried(self, count: int) -> list[str]:
+        """Partitions without objects in which groups have committed others, of the first ones."""
+        names = [name for name in self.without_objects if number_of(name) < count]
+        return [name for name in names if self.has_moved_offsets(name)]
 
     @property
     def partitions_left(self) -> int:
@@ -139,14 +161,14 @@ class TopicCopy(CutTopic):
     def snapshot(self) -> CopySnapshot:
         partitions, state = self.partitions(), self.state()
         found = find_topic(self._source, self._root, self._target)  # after the objects, so it knows theirs
-        reasons = [why_not(self._root.rpartition("/")[2], self._name, found, state)]
+        topic = self._root.rpartition("/")[2]
+        reasons = [why_not(topic, self._name, found, state)]
         reasons += [why_moved(name, partitions.get(name), copied) for name, copied in state.copied.items()]
         for reason in filter(None, reasons):
             raise Refused(f"{self.url}: {reason}")
         cuts = {name: self._cut(folder, state, name) for name, folder in partitions.items()}
         offsets = listed_offsets(self._source, self._root, self._name)
-        marks = {number: marks_of(of_groups) for number, of_groups in offsets.items()}
-        return CopySnapshot(partitions, state, None, cuts, self._name, marks, found.of_source)
+        return CopySnapshot(partitions, state, None, cuts, topic, self._name, offsets, found.of_source)
 
     def _cut(self, folder: PartitionFolder, state: State, name: str) -> Cut:
         known, copied = state.rounds.get(name), state.copied.get(name)
@@ -187,7 +209,7 @@ class TopicCopy(CutTopic):
             else:
                 proposals.append(found)
         if not proposals and not busy:
-            proposals += self._telling(snapshot, held, is_past)
+            proposals += self._of_others(snapshot, held, is_past)
         if self.refusal is not None:
             notes.append(f"{self.url}: {self.refusal}")
         return Plan(tuple(sorted(proposals, key=lambda proposal: -proposal.priority)), tuple(notes))
@@ -213,15 +235,17 @@ class TopicCopy(CutTopic):
         rest = f"; {left:,} objects of it are young or in an open transaction, or came since" if left else ""
         return f"is in {self._name} up to offset {known.end:,}{rest}"
 
-    def _telling(self, snapshot: CopySnapshot, held: Held, is_past: IsPast) -> list[Proposal[LogSpec]]:
-        """What there is to do where the broker is to be told of partitions, and nothing of them to be copied:
-        to publish one again."""
+    def _of_others(self, snapshot: CopySnapshot, held: Held, is_past: IsPast) -> list[Proposal[LogSpec]]:
+        """What there is to do for partitions without objects: to publish another one again."""
         state = snapshot.state
-        if not state.copied or not snapshot.partitions_left or snapshot.missing(state):
+        if snapshot.partitions_left and not snapshot.missing(state):
+            reason = f"the broker knows {state.announced} of {snapshot.count} partitions of {self._name}"
+        elif snapshot.to_be_carried(state.announced):
+            reason = "groups have committed other offsets in partitions without objects"
+        else:
             return []
-        known = f"the broker knows {state.announced} of {snapshot.count} partitions of {self._name}"
         whole = (
-            self._again(snapshot, name, found, known)
+            self._again(snapshot, name, found, reason)
             for name in snapshot.partitions
             if name not in held
             and (found := snapshot.round(name)) is not None
@@ -283,7 +307,7 @@ class TopicCopy(CutTopic):
             merged_below,
             manifests,
             snapshot.copied(spec.partition),
-            join(self.own_folder, "carried", f"{spec.partition}.json"),
+            self._carried_key(spec.partition),
         )
         return [RangeWork(0, copy_partition, task, max(1, folder.size_bytes))]
 
@@ -349,10 +373,24 @@ class TopicCopy(CutTopic):
         said = report.fingerprint, report.marks, report.groups, report.gone_on
         copied = Copied(found.topic_id, found.until_ms, found.end, *said)
         state = replace(state, copied={**state.copied, spec.partition: copied})
-        if state.announced < snapshot.count and not snapshot.missing(state):
+        is_due = state.announced < snapshot.count and not snapshot.missing(state)
+        others = {
+            name: Copied(found.topic_id, 0, 0, "", *self._carried(snapshot, name))
+            for name in snapshot.to_be_carried(snapshot.count if is_due else state.announced)
+        }
+        state = replace(state, copied={**state.copied, **others})
+        if is_due:
             announce(self._source, self._root, self._target, state.copy_id, snapshot.count)
             state = replace(state, announced=snapshot.count)
         return state
+
+    def _carried(self, snapshot: CopySnapshot, name: str) -> CarriedOver:
+        """Carry over what groups have committed in a partition without objects, as it was just listed."""
+        offsets = snapshot.offsets[number_of(name)]
+        return carry_offsets(self._source, self.store, offsets, self._carried_key(name), lambda: None)
+
+    def _carried_key(self, name: str) -> str:
+        return join(self.own_folder, "carried", f"{name}.json")
 
 
 def _cut_of(found: Round) -> Cut:

@@ -42,8 +42,8 @@ class PartitionCopy:
     """That it does not have."""
     partitions_left: int
     """Of that topic, which the broker does not know yet."""
-    has_moved_offsets: bool
-    """Whether groups have committed others since."""
+    offsets_moved: tuple[str, ...]
+    """Partitions of the topic in which groups have committed others since they were carried over."""
     groups: tuple[str, ...]
     """Whose committed offsets were carried over."""
     groups_gone_on: tuple[str, ...]
@@ -76,6 +76,7 @@ Look = tuple[PartitionLook, ...]
 def look(snapshot: LogSnapshot) -> Look:
     """All partitions."""
     found = []
+    moved = tuple(snapshot.moved_offsets) if isinstance(snapshot, CopySnapshot) else ()
     for name, folder in snapshot.partitions.items():
         round_ = snapshot.round(name)
         steps = 0 if round_ is None else len(round_.done)
@@ -94,13 +95,13 @@ def look(snapshot: LogSnapshot) -> Look:
                 0 if round_ is None else round_.new_segments,
                 0 if round_ is None else round_.new_bytes,
                 published,
-                _copy_of(snapshot, name),
+                _copy_of(snapshot, name, moved),
             )
         )
     return tuple(found)
 
 
-def _copy_of(snapshot: LogSnapshot, partition: str) -> PartitionCopy | None:
+def _copy_of(snapshot: LogSnapshot, partition: str, moved: tuple[str, ...]) -> PartitionCopy | None:
     if not isinstance(snapshot, CopySnapshot):
         return None
     copied = snapshot.state.copied.get(partition)
@@ -110,7 +111,7 @@ def _copy_of(snapshot: LogSnapshot, partition: str) -> PartitionCopy | None:
         None if copied is None else copied.end,
         snapshot.left(partition),
         snapshot.partitions_left,
-        snapshot.has_moved_offsets(partition),
+        moved,
         () if copied is None else copied.groups,
         () if copied is None else copied.gone_on,
     )
@@ -131,7 +132,7 @@ def copy_json(found: Look) -> dict[str, Any]:
     is_visible = any(one.is_visible for one in copies.values())
     left = sum(one.objects_left for one in copies.values())
     partitions_left = max(one.partitions_left for one in copies.values())
-    moved = [name for name, one in copies.items() if one.has_moved_offsets]
+    moved = sorted({name for one in copies.values() for name in one.offsets_moved})
     document = {
         "topic": topic,
         "is_visible": is_visible,
