@@ -231,13 +231,13 @@ def commit(address: str, group: str, offset: int) -> None:
     consumer.close()
 
 
-def resumed(address: str, group: str, topic: str = TOPIC) -> int:
+def resumed(address: str, group: str, topic: str = TOPIC, partition: int = 0) -> int:
     """The first offset that a group gets which goes on."""
     kafka = librdkafka()
     consumer = kafka.Consumer(
         {"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "error", "log_level": 0}
     )
-    consumer.assign([kafka.TopicPartition(topic, 0, kafka.OFFSET_STORED)])
+    consumer.assign([kafka.TopicPartition(topic, partition, kafka.OFFSET_STORED)])
     try:
         message = consumer.poll(30)
         assert message is not None
