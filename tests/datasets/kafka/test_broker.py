@@ -274,11 +274,14 @@ def compact_with(options: dict[str, str], bucket: str, copy_to: str | None) -> N
     assert not summary.failures
 
 
-def kill_while_copying(s3: S3, bucket: str, copy_to: str, until: Callable[[], bool]) -> None:
-    """Copy in a process of its own, and kill that as soon as this is so."""
-    command = f"from {__name__} import compact_with; compact_with({s3.options!r}, {bucket!r}, {copy_to!r})"
+def kill_while_compacting(
+    s3: S3, bucket: str, until: Callable[[], bool], copy_to: str | None = None, within: str = __name__
+) -> None:
+    """Compact in a process of its own, with `compact_with` of this module, and kill that as soon as this is
+    so."""
+    command = f"from {within} import compact_with; compact_with({s3.options!r}, {bucket!r}, {copy_to!r})"
     weather, until_s = s3.server.weather, time.monotonic() + 60
-    s3.server.weather = replace(weather, latency={Verb.PUT: Latency(40)})
+    s3.server.weather = replace(weather, latency={Verb.PUT: Latency(40), Verb.DELETE: Latency(40)})
     process = subprocess.Popen([sys.executable, "-c", command], cwd=Path(__file__).parents[3])
     try:
         while not until() and time.monotonic() < until_s:
@@ -415,7 +418,7 @@ def test_a_copy_whose_process_is_killed_again_and_again_under_a_running_broker(
             lambda: new.encode() in found(times, bucket, "meta.json")["meta.json"],
         ):
             assert not is_known(address, new)
-            kill_while_copying(times, bucket, new, until)
+            kill_while_compacting(times, bucket, until, new)
             assert found(times, bucket, f"topics/{TOPIC}/") == old
         until_s = time.monotonic() + 20
         while not is_known(address, new) and time.monotonic() < until_s:
@@ -433,7 +436,7 @@ def test_a_copy_whose_process_is_killed_again_and_again_under_a_running_broker(
             produce(one, written, [(b"k%d" % n, b"late"), (b"more %d" % n, b"x")])
         time.sleep(2.1)
         old = found(times, bucket, f"topics/{TOPIC}/")
-        kill_while_copying(times, bucket, new, lambda: len(objects(times, bucket, new)) == 4)
+        kill_while_compacting(times, bucket, lambda: len(objects(times, bucket, new)) == 4, new)
         # A reader has what was, and then what came, in order, as far as it is there.
         ((_, _, position, *offsets),) = java.consume([address, new, "read_committed", str(end + 4)], [0])
         assert (position, offsets) == (end + 4, [*(row[0] for row in rows), *range(end, end + 4)])
@@ -466,20 +469,24 @@ def dying(monkeypatch: pytest.MonkeyPatch, after_writes: int) -> Iterator[None]:
             yield
 
 
-@pytest.mark.parametrize("after_writes", [1, 30])
+@pytest.mark.parametrize("after_writes", [1, 30, None])
 def test_a_broker_that_is_started_too_early_serves_all_the_same(
-    times: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_writes: int
+    times: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_writes: int | None
 ) -> None:
-    """6: who publishes dies, after the put or among the deletes. From offset 0 nothing is missing; the next
-    run, with the broker stopped, finishes."""
+    """6: who publishes dies, after the put or among the deletes, or its process is killed. From offset 0
+    nothing is missing; the next run, with the broker stopped, finishes."""
     bucket, log, written = times.bucket(), tmp_path / "log", Written()
     with broker(times, bucket, log) as address:
         make_topic(address)
         one = producer(address)
         for n in range(60):
             produce(one, written, [(b"k%d" % (n % 7), b"%d" % n), (b"only %d" % n, b"x")])
-    with dying(monkeypatch, after_writes):
-        compact(times, bucket)
+    if after_writes is None:
+        kill_while_compacting(times, bucket, lambda: len(objects(times, bucket)) < 50)
+    else:
+        with dying(monkeypatch, after_writes):
+            compact(times, bucket)
+    assert len(objects(times, bucket)) > 2
     with broker(times, bucket, log) as address:
         rows, end = read(address)
         assert end == written.end

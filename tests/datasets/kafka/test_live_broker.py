@@ -29,6 +29,7 @@ from tests.datasets.kafka.test_broker import (
     dying,
     ends,
     java,
+    kill_while_compacting,
     lists_of_a_read,
     make_topic,
     map_of,
@@ -54,16 +55,23 @@ KEYS = 12
 
 def compact(s3: S3, bucket: str) -> bool:
     """Live; whether there was anything to do."""
-    store, _ = open_store(f"s3://{bucket}", s3.options)
+    return compact_with(s3.options, bucket)
+
+
+def compact_with(options: dict[str, str], bucket: str, copy_to: None = None) -> bool:
+    """Whoever was at it before is dead."""
+    store, _ = open_store(f"s3://{bucket}", options)
     places = (store, f"clusters/{CLUSTER}/topics/{TOPIC}"), (store, f"clusters/{CLUSTER}/lithify/{TOPIC}")
     clock = SystemClock()
     settings = KafkaSettings.model_validate(
         {"live": True, "broker_build": "0.7.0-pre.1", "min_cleanable_dirty_ratio": "0"}
     )
-    options = (s3.options, s3.options)
-    dataset = LiveTopic(f"kafka+s3://{bucket}", *places, clock, RandomIds(), settings, *options)
-    leadership = Leadership(dataset, clock, RandomIds())
-    summary = one_shot.run(dataset, InlineEngine(), clock, RandomIds(), leadership, planner=dataset.planner())
+    both = (options, options)
+    dataset = LiveTopic(f"kafka+s3://{bucket}", *places, clock, RandomIds(), settings, *both)
+    leadership, planner = Leadership(dataset, clock, RandomIds()), dataset.planner()
+    summary = one_shot.run(
+        dataset, InlineEngine(), clock, RandomIds(), leadership, planner=planner, take_over=True
+    )
     assert not summary.failures
     assert not summary.refused
     return summary.started
@@ -188,20 +196,23 @@ def test_readers_and_a_producer_that_never_stop(times: S3, java: KafkaJava, tmp_
         assert map_of(rows) == written.map
 
 
-@pytest.mark.parametrize("after_writes", [1, 2, 30])
+@pytest.mark.parametrize("after_writes", [1, 2, 30, None])
 def test_killed_under_a_running_broker(
-    times: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_writes: int
+    times: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_writes: int | None
 ) -> None:
-    """6: who publishes dies, after the put or among the deletes. Readers find all there is; a producer goes
-    on; the next run finishes, with what came meanwhile left for later."""
+    """6: who publishes dies, after the put or among the deletes, or its process is killed. Readers find all
+    there is; a producer goes on; the next run finishes, with what came meanwhile left for later."""
     bucket, written = times.bucket(), Written()
     with broker(times, bucket, tmp_path / "log") as address:
         make_topic(address)
         one = producer(address, **{"enable.idempotence": True})
         for n in range(60):
             produce(one, written, [(b"k%d" % (n % 7), b"%d" % n), (b"only %d" % n, b"x")])
-        with dying(monkeypatch, after_writes):
-            compact(times, bucket)
+        if after_writes is None:
+            kill_while_compacting(times, bucket, lambda: len(objects(times, bucket)) < 50, within=__name__)
+        else:
+            with dying(monkeypatch, after_writes):
+                compact(times, bucket)
         rows, _ = read(address)
         assert map_of(rows) == written.map
         produce(one, written, [(b"k1", b"meanwhile")])
