@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -296,6 +297,16 @@ def test_a_bell_is_heard_once_by_each_and_costs_a_get(world: World) -> None:
     assert [ring.is_open for ring in one.hears() or ()] == [True]
     world.store.put("fleet/bells/Q1", b"junk")
     assert one.hears() is None
+
+
+def test_of_two_who_ring_at_once_both_are_heard(world: World) -> None:
+    bells = world.files.bells
+    ear = Ear(bells, "Q1")
+    ear.hears()
+    bells.ring("Q1", "keeper-0", [HINT], partial(bells.ring, "Q1", "keeper-1", [HINT]))
+    assert {ring.board for ring in bells.rings("Q1")} == {"keeper-0", "keeper-1"}
+    bells.ring("Q1", "keeper-2", [HINT], partial(bells.ring, "Q1", "keeper-3", [HINT]))
+    assert {ring.board for ring in ear.hears() or ()} == {f"keeper-{number}" for number in range(4)}
 
 
 # Wakes and memory

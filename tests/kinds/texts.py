@@ -37,6 +37,7 @@ from lithify.ids import Ids, Ulid
 from lithify.jsonvalues import text
 from lithify.planning.admission import Capacity
 from lithify.store.objects import ObjectStore
+from lithify.store.together import both
 from lithify.store.urls import open_store
 from lithify.store.versions import Version, VersionedFiles
 from lithify.store.waiting import Waiting
@@ -111,7 +112,11 @@ class TextDataset(OwnLedgerDataset[Texts, Spec, None, tuple[str, int]]):
         return self._texts(self._index.confirmed())
 
     def glance(self) -> tuple[TextLedger | None, Texts]:
-        return self.ledger(), self._texts(self._index.latest())
+        ledger, version = both(self.ledger, self._index.latest)
+        return ledger, self._texts(version)
+
+    def known(self) -> tuple[TextLedger | None, Texts]:
+        return self._ledger.known(), self._texts(self._index.known())
 
     def _texts(self, version: Version | None) -> Texts:
         if version is None:

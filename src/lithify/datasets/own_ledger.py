@@ -21,6 +21,9 @@ from lithify.store.objects import ObjectStore
 from lithify.store.together import both
 from lithify.store.versions import Counts
 
+FRESH_S = 5.0
+"""So long what a coordinator has found before it takes the epoch counts as just found."""
+
 
 class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
     """A dataset that only Lithify compacts. Nothing is written to one whose `snapshot` is refused."""
@@ -46,6 +49,8 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         self._ledger = LedgerFiles(url, store, folder, format, clock, ids, rng)
         self._journal = ObjectJournal(store, folder, clock, ids)
         self._lease = ObjectLease(store, folder)
+        self._looked_s = float("-inf")
+        """When `epoch` was read last."""
 
     @property
     def url(self) -> str:
@@ -89,6 +94,7 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
     # Leadership
 
     def epoch(self) -> int:
+        self._looked_s = self._clock.monotonic_s()
         return both(self.snapshot, self._ledger.epoch)[1]
 
     def check_epoch(self, epoch: int) -> None:
@@ -102,7 +108,8 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         return None
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
-        both(self.snapshot, self.ledger)  # watching the lease may have taken long
+        if self._clock.monotonic_s() - self._looked_s >= FRESH_S:  # watching the lease may have taken long
+            both(self.snapshot, self.ledger)
         return self._ledger.take_epoch(permit)
 
     def has_taken(self, taking: Taking) -> bool:

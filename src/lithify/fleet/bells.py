@@ -2,8 +2,9 @@
 (`lithify.planning.fleet.rings`).
 
 Who listens asks for it with one GET. Who rings reads it, beside the writing of the board, and writes it once
-the board is there, with one more ring, on no condition: of two who ring at once one may be lost. A bell may
-be lost as well, or rung for nothing: who has heard nothing for long looks anyway.
+the board is there, with one more ring, if it is still what was read: whoever is named by a ring that is
+lost is waited for in vain. Where others ring all the time it is written on no condition in the end. A bell
+may be lost as well, or rung for nothing: who has heard nothing for long looks anyway.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from lithify.errors import ObjectNotFound
+from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed
 from lithify.ids import Ids
 from lithify.jsonvalues import text, whole_number
 from lithify.planning.fleet.hints import Hint
@@ -23,6 +24,7 @@ from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
+MAX_TRIES = 4
 _MOST = 1 << 53
 
 
@@ -38,17 +40,32 @@ class Bells:
         self, queue_id: str, board: str, new: Iterable[Hint], write: Callable[[], None] = lambda: None
     ) -> None:
         """These hints are new on the board of a member, once `write` has written it."""
-        ring = ring_of(self._ids.uuid().hex, board, new)
-        _, known = together.both(write, partial(self.rings, queue_id))
-        rings = added(known, ring)
-        self._store.put(join(self._folder, queue_id), json.dumps([asdict(one) for one in rings]).encode())
+        key, ring = join(self._folder, queue_id), ring_of(self._ids.uuid().hex, board, new)
+        _, (known, etag) = together.both(write, partial(self._read, key))
+        for _ in range(MAX_TRIES):
+            try:
+                data = _encode(added(known, ring))
+                if etag is None:
+                    self._store.create(key, data)
+                else:
+                    self._store.replace(key, data, etag)
+                return
+            except (ObjectExists, PreconditionFailed):
+                known, etag = self._read(key)
+                if ring in known:
+                    return  # only the answer was lost
+        self._store.put(key, _encode(added(known, ring)))
 
     def rings(self, queue_id: str) -> tuple[Ring, ...]:
         """The last ones, the newest last; none when it was never rung, or cannot be read."""
+        return self._read(join(self._folder, queue_id))[0]
+
+    def _read(self, key: str) -> tuple[tuple[Ring, ...], str | None]:
         try:
-            return _decode(self._store.get(join(self._folder, queue_id)))
+            data, meta = self._store.get_with_meta(key)
         except ObjectNotFound:
-            return ()
+            return (), None
+        return _decode(data), meta.etag
 
 
 class Ear:
@@ -64,6 +81,10 @@ class Ear:
         rings = self._bells.rings(self._queue_id)
         known, self._known = self._known, frozenset(ring.id for ring in rings)
         return None if known is None else unheard(rings, known)
+
+
+def _encode(rings: Iterable[Ring]) -> bytes:
+    return json.dumps([asdict(one) for one in rings]).encode()
 
 
 def _decode(data: bytes) -> tuple[Ring, ...]:

@@ -25,7 +25,7 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
 MAX_HINTS = 128
-WRITE_EVERY_MS = 1_000
+WRITE_EVERY_MS = 250
 TAKE_OFF_AFTER_MS = 1_000
 WRITE_AGAIN_MS = 60_000
 READS_AT_ONCE = 8

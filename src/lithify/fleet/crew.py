@@ -23,7 +23,7 @@ What it knows may be lost: what it holds is in the ledgers, and is taken back wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -55,8 +55,9 @@ from lithify.planning.fleet.rings import Ring
 from lithify.planning.fleet.slots import Slots, Usage, left_for, reserved_of
 from lithify.service.worker_pool import WorkerPool
 
-LIST_BOARDS_EVERY = 30
-"""In so many questions to the bells."""
+LIST_BOARDS_EVERY_MS = 120_000
+BOARD_KNOWN_FOR_MS = 600_000
+"""So long a board is read that was there: who empties it deletes it, and puts it up again."""
 MAX_OLDER = 8
 """Catalogs that are kept besides the newest."""
 
@@ -90,17 +91,22 @@ class _Served:
     ear: Ear
     reserved: int = 0
     """Slots of this process that are kept for what is small or urgent."""
-    boards: set[str] = field(default_factory=set)
-    """Members that have one, as far as is known."""
+    boards: dict[str, int] = field(default_factory=dict)
+    """Members that have one, and when that was told last."""
     listed_ms: int | None = None
     """When that was listed; `None` when it has to be listed anew."""
 
-    def heard_of(self, rings: Sequence[Ring] | None) -> None:
-        """A board that was empty is none: a ring tells that there is one again."""
+    def heard_of(self, rings: Sequence[Ring] | None, now_ms: int) -> None:
+        """A new board is told of by a ring."""
         if rings is None:
             self.listed_ms = None
         else:
-            self.boards.update(ring.board for ring in rings)
+            self.are_there((ring.board for ring in rings), now_ms)
+
+    def are_there(self, boards: Iterable[str], now_ms: int) -> None:
+        """Those of these members."""
+        self.boards |= dict.fromkeys(boards, now_ms)
+        self.boards = {b: ms for b, ms in self.boards.items() if now_ms - ms < BOARD_KNOWN_FOR_MS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +201,7 @@ class Crew:
             held_urls = {url for url, _ in held}
             self._rules = {url: rule for url, rule in self._rules.items() if url in held_urls}
             self._claimed = {key: claimed for key, claimed in self._claimed.items() if key in held}
-            self._asking = Asking(now_ms)
+            self._asking = self._asking.claimed(now_ms)
         self._beat()
         if not self.is_over and self._has_room():
             self._ask()
@@ -354,7 +360,7 @@ class Crew:
         }
         boards = {board for of in rung.values() for board in of}
         for queue_id, rings in heard.items():
-            self._served[queue_id].heard_of(rings)
+            self._served[queue_id].heard_of(rings, now_ms)
         if is_unsure or boards:
             self._asking = self._asking.rung()
         if is_due:
@@ -369,9 +375,9 @@ class Crew:
     def _all_hints(self, queue_id: str) -> Sequence[Hint]:
         """Of all boards. Which there are is listed now and then: a ring names a new one."""
         served, now_ms = self._served[queue_id], self._now_ms()
-        pause_ms = LIST_BOARDS_EVERY * self._asking.bell_pause_ms(now_ms)
-        if served.listed_ms is None or now_ms - served.listed_ms >= pause_ms:
-            served.boards, served.listed_ms = set(self._files.boards.members(queue_id)), now_ms
+        if served.listed_ms is None or now_ms - served.listed_ms >= LIST_BOARDS_EVERY_MS:
+            served.are_there(self._files.boards.members(queue_id), now_ms)
+            served.listed_ms = now_ms
         return self._files.boards.read_of(queue_id, served.boards)
 
     def _claim(self) -> bool:

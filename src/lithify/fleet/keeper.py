@@ -75,7 +75,7 @@ WAKES_EVERY_S = 5.0
 COLLECT_AFTER_S = 600.0
 COLLECT_AT_LEAST_S = 3_600.0
 REMEMBER_EVERY_S = 60.0
-LOOKS_AT_ONCE = 16
+LOOKS_AT_ONCE = 32
 _NOTHING = Known()
 
 Collect = Callable[[str, Rule], None]
@@ -472,7 +472,13 @@ class Keeper:
 
     def _write_boards(self) -> None:
         catalog, faults = self._catalog.now.catalog, self._peers.faults
-        workers = IdleWorkers(self._others.free, faults.is_suspect, faults.failed_with)
+        placement = Placement(self._peers.alive)
+        workers = IdleWorkers(
+            self._others.free,
+            faults.is_suspect,
+            faults.failed_with,
+            lambda worker: placement.owner(worker) == self.name,
+        )
         queue_ids = {queue.id for queue in catalog.queues}
         self._boards.write(self._claimable(catalog), queue_ids, workers, self._now_s())
 

@@ -3,7 +3,9 @@
 1. Takes what may be claimed now. What stood on a board stays as it is, for whom it is included; what was
    tried and is free again is another hint.
 2. Addresses each new hint to a worker that is idle and has not failed with it, as long as there are some. A
-   worker is idle that said so, less what it was given since it said it.
+   worker is idle that said so, less what it was given since it said it. First come those that no other
+   keeper gives to first, and of these who had something in the last `BUSY_MS`: such a worker asks twice as
+   often, and what a process did before is faster there. The others ask ever more rarely.
 3. Writes the boards that have changed, each at most once in `WRITE_EVERY_MS`, and again after
    `WRITE_AGAIN_MS` what did not change; then it rings the bell for those whom something new is for. A board
    that only has less to say may wait for `TAKE_OFF_AFTER_MS`, so that it is not written for each claim, and
@@ -21,6 +23,7 @@ from lithify.fleet.boards import TAKE_OFF_AFTER_MS, WRITE_AGAIN_MS, WRITE_EVERY_
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.members import Member
 from lithify.planning.admission import WorkKey
+from lithify.planning.fleet.asking import BUSY_MS
 from lithify.planning.fleet.hints import Hint, meant_for
 
 
@@ -45,6 +48,8 @@ class IdleWorkers:
     """Whether a worker is given nothing new."""
     failed_with: Callable[[WorkKey], Collection[str]]
     """Which workers failed with something."""
+    is_own: Callable[[str], bool]
+    """Whether a worker is given to by this keeper first, and by no other that knows the same members."""
 
 
 @dataclass(slots=True)
@@ -69,6 +74,8 @@ class OwnBoards:
         """By queue id, how many hints were meant for a worker since it said how many slots are free."""
         self._said_ms: dict[str, int] = {}
         """When members said what is known of them, by their own clocks."""
+        self._given_s: dict[str, float] = {}
+        """When a hint was last meant for a worker."""
         self.due_s = float("inf")
         """When a board may be written that has changed."""
 
@@ -90,6 +97,7 @@ class OwnBoards:
     ) -> None:
         """This is all that may be claimed now; `queue_ids` are those of the queues that there are."""
         self.due_s = float("inf")
+        self._given_s = {name: s for name, s in self._given_s.items() if (now_s - s) * 1000 < BUSY_MS}
         found = self._addressed(claimable, workers)
         for queue_id in dict.fromkeys([*self._boards, *found]):  # in an order that can be replayed
             board = self._boards.setdefault(queue_id, _Board())
@@ -113,7 +121,9 @@ class OwnBoards:
             else:
                 write()
             self._boards[queue_id] = _Board(hints, now_s)
-            self._given[queue_id].update(hint.worker for hint in new if hint.worker is not None)
+            given = [hint.worker for hint in new if hint.worker is not None]
+            self._given[queue_id].update(given)
+            self._given_s.update(dict.fromkeys(given, now_s))
         for queue_id in [q for q, board in self._boards.items() if q not in queue_ids and not board.hints]:
             del self._boards[queue_id]
 
@@ -142,6 +152,7 @@ class OwnBoards:
                 (hint.key for hint in hints if _id_of(hint) in new),
                 free,
                 lambda key: workers.failed_with(keys[key]),
+                lambda name: 2 * (not workers.is_own(name)) + (name not in self._given_s),
             )
             found[queue_id] = [
                 replace(hint, worker=whom.get(hint.key), idle_workers=len(free))

@@ -59,6 +59,8 @@ RESIGNS_WITHIN_S = 60.0
 """A member that is alive has heard by then that another has its dataset."""
 ELSEWHERE_PAUSE_S = 60.0
 """So long a dataset is only watched that somebody else coordinates."""
+FRESH_S = 2.0
+"""So long what was seen counts as just seen."""
 AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
 _CLAIMED = (State.RUNNING, State.COMPACTED, State.COMPLETED)
 MAX_FAILED_TICKS = 5
@@ -120,7 +122,9 @@ class _Lead:
     busy_s: float
     """When there was last something to do."""
     is_known: bool
-    """The dataset was read just now, by who took the epoch."""
+    """The dataset was read just now, by who took the epoch, or by the look whose want was admitted."""
+    seen_s: float = float("-inf")
+    """When it was last read."""
 
 
 @dataclass(slots=True)
@@ -222,8 +226,11 @@ class Watched:
         return frozenset(self._admitted)
 
     def admit(self, key: WorkKey) -> None:
-        """This want may start, at the next look, which is due."""
+        """This want may start, at the next look, which is due. What has just been seen need not be read
+        again: what is published is refused where that was not the latest."""
         self._admitted.add(key)
+        if self._lead is not None:
+            self._lead.is_known = self._now_s() - self._lead.seen_s < FRESH_S
         self.wake()
 
     def wake(self) -> None:
@@ -310,6 +317,8 @@ class Watched:
         try:
             lead.leadership.renew()
             is_known, lead.is_known = lead.is_known, False
+            if not is_known:
+                lead.seen_s = self._now_s()
             result = lead.coordinator.tick(is_known=is_known)
         except Fenced:
             self._lost()

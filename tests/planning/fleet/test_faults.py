@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.planning.fleet.asking import BOARDS_PAUSE, Asking
+from lithify.planning.fleet.asking import BOARDS_PAUSE, BUSY_MS, Asking
 from lithify.planning.fleet.faults import MAX_REMEMBERED, Fault, Faults
 from lithify.planning.fleet.quarantine import QUARANTINE_PAUSE, Quarantine
 from tests.planning.fleet.wanting import key
@@ -114,4 +114,9 @@ def test_boards_are_read_when_it_rings_and_else_after_a_pause_that_grows() -> No
         now_ms += waited_ms
     assert pauses == [1_000, 4_000, 16_000, 30_000, 30_000, BOARDS_PAUSE.max_ms]
     assert asking.rung().missed(now_ms).reads_boards(now_ms + 1_000, has_rung=False), "a bell begins anew"
-    assert asking.claimed(now_ms).bell_pause_ms(now_ms) == 1_000
+
+
+def test_the_bell_is_asked_twice_as_often_by_who_had_something() -> None:
+    asking = Asking(0).claimed(2 * MINUTE)
+    assert asking.bell_pause_ms(2 * MINUTE) == 500
+    assert asking.rung().missed(3 * MINUTE).bell_pause_ms(2 * MINUTE + BUSY_MS) == 1_000

@@ -186,3 +186,10 @@ def test_two_who_give_hints_out_rarely_choose_the_same() -> None:
     ours = meant_for([WorkKey("ours", str(number)) for number in range(10)], free)
     theirs = meant_for([WorkKey("theirs", str(number)) for number in range(10)], free)
     assert len(set(ours.values()) & set(theirs.values())) <= 3
+
+
+def test_some_are_given_to_first() -> None:
+    keys, free = [WorkKey("db", str(number)) for number in range(5)], {"a": 1, "b": 2, "c": 9}
+    found = list(meant_for(keys, free, rank={"a": 1, "b": 1, "c": 2}.__getitem__).values())
+    assert sorted(found[:3]) == ["a", "b", "b"]
+    assert found[3:] == ["c", "c"]

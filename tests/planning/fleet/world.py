@@ -537,7 +537,7 @@ class Worker:
         if self.is_dead:
             return
         del self.running[piece.key]
-        self.asking = Asking(world.now_ms)
+        self.asking = self.asking.claimed(world.now_ms)
         if fails:
             world.counts["failed"] += 1
             piece.state = State.FAILED

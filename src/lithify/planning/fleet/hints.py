@@ -83,6 +83,11 @@ class Hint:
         return may_use_reserve(self.band, self.bytes)
 
 
+def all_alike(worker: str) -> int:
+    """No worker is given to before others."""
+    return 0
+
+
 def nobody(key: WorkKey) -> Collection[str]:
     """No worker has failed with it."""
     return ()
@@ -92,16 +97,19 @@ def meant_for(
     keys: Iterable[WorkKey],
     free: Mapping[str, int],
     failed_with: Callable[[WorkKey], Collection[str]] = nobody,
+    rank: Callable[[str], int] = all_alike,
 ) -> dict[WorkKey, str]:
     """Whom hints are for, the first of them first, when workers have so many free slots: each slot is given
     once, so the last ones may be for nobody, and so is what has failed with all of them
-    (`Faults.failed_with`). Two who put up hints of different compactions rarely choose the same worker."""
+    (`Faults.failed_with`). Those with the least `rank` are given to first; between equals it is another one
+    for each hint, so that two who put up hints of different compactions rarely choose the same: that costs
+    the second one's a handover."""
     left = {worker: slots for worker, slots in free.items() if slots > 0}
     found: dict[WorkKey, str] = {}
     for key in keys:
         able = left.keys() - set(failed_with(key))
         if able:
-            worker = ranking(_text(key), able)[0]
+            worker = min(ranking(_text(key), able), key=rank)
             found[key] = worker
             left[worker] -= 1
             if not left[worker]:
