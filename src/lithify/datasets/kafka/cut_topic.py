@@ -32,7 +32,7 @@ class CutSnapshot(LogSnapshot, ABC):
     """All partitions, and which objects of each a round is about."""
 
     cuts: Mapping[str, Cut] = field(default_factory=dict)
-    """By partition: of the round that has begun, or of the next."""
+    """By partition: of the next step, or of a round that begins now."""
 
     @abstractmethod
     def part(self, partition: str, cut: Cut) -> PartitionFolder | None:

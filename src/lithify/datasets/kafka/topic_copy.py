@@ -166,14 +166,12 @@ class TopicCopy(CutTopic):
         reasons += [why_moved(name, partitions.get(name), copied) for name, copied in state.copied.items()]
         for reason in filter(None, reasons):
             raise Refused(f"{self.url}: {reason}")
-        cuts = {name: self._cut(folder, state, name) for name, folder in partitions.items()}
+        cuts = {name: self._cut(folder, state.copied.get(name)) for name, folder in partitions.items()}
         offsets = listed_offsets(self._source, self._root, self._name)
         return CopySnapshot(partitions, state, None, cuts, topic, self._name, offsets, found.of_source)
 
-    def _cut(self, folder: PartitionFolder, state: State, name: str) -> Cut:
-        known, copied = state.rounds.get(name), state.copied.get(name)
-        if known is not None and not known.is_whole and _is_of(known, folder):
-            return _cut_of(known)
+    def _cut(self, folder: PartitionFolder, copied: Copied | None) -> Cut:
+        """What a round is about that begins now."""
         young_ms = self._now_ms() - self._quiet_ms if self._quiet_ms else NO_BOUND
         old = [one.modified_ms for one in folder.segments if one.modified_ms <= young_ms]
         until_ms = max(old, default=0)
