@@ -13,7 +13,8 @@
 6. Expiry, manifests and planning of tables with a long history, at scale (`benchmarks.history`).
 7. The first page of a large fleet's dashboard, and its memory (`benchmarks.dashboard`).
 8. What a fleet costs, idle and busy (`benchmarks.fleet`), how fast it compacts many small databases
-   (`benchmarks.fleet_small`), and how long it lets wait (`benchmarks.fleet_waits`).
+   (`benchmarks.fleet_small`), how long it lets wait (`benchmarks.fleet_waits`), and what is small beside
+   what is large (`benchmarks.fleet_beside`).
 9. Keyed logs in Kafka's format beside Kafka's own record filter, aiokafka and a plain compactor
    (`benchmarks.logs`).
 10. Report medians. The exit code is 0 even when a target is missed: the report says so.
@@ -34,6 +35,7 @@ from rich.console import Console
 from benchmarks import (
     dashboard,
     fleet,
+    fleet_beside,
     fleet_small,
     fleet_waits,
     history,
@@ -161,11 +163,18 @@ def main() -> None:
     shown = None
     if arguments.only is None or dashboard.NAME in arguments.only:
         shown = dashboard.measure(arguments.cache.absolute(), arguments.repetitions, console)
-    fleet_costs = small_databases = fleet_waited = None
+    of_fleets: dict[
+        str, fleet.FleetCost | fleet_small.SmallDatabases | fleet_waits.Waits | fleet_beside.Beside
+    ] = {}
     if arguments.only is None or fleet.NAME in arguments.only:
-        fleet_costs = fleet.measure_both(arguments.scale)
-        small_databases = fleet_small.measure(arguments.scale)
-        fleet_waited = fleet_waits.measure(arguments.scale)
+        idle, busy = fleet.measure_both(arguments.scale)
+        of_fleets = {
+            "idle": idle,
+            "busy": busy,
+            "small": fleet_small.measure(arguments.scale),
+            "waits": fleet_waits.measure(arguments.scale),
+            "beside": fleet_beside.measure(arguments.cache.absolute(), arguments.scale),
+        }
     keyed_logs = None
     if arguments.only is None or logs.NAME in arguments.only:
         keyed_logs = logs.measure(arguments.cache.absolute(), arguments.scale, console)
@@ -191,16 +200,10 @@ def main() -> None:
     if shown is not None:
         dashboard.print_tables(console, shown)
         results[dashboard.NAME] = shown.to_json()
-    if fleet_costs is not None and small_databases is not None and fleet_waited is not None:
-        idle, busy = fleet_costs
-        for part in (idle, busy, small_databases, fleet_waited):
+    if of_fleets:
+        for part in of_fleets.values():
             part.print_table(console)
-        results[fleet.NAME] = {
-            "idle": idle.to_json(),
-            "busy": busy.to_json(),
-            "small": small_databases.to_json(),
-            "waits": fleet_waited.to_json(),
-        }
+        results[fleet.NAME] = {name: part.to_json() for name, part in of_fleets.items()}
     if keyed_logs is not None:
         logs.print_tables(console, keyed_logs)
         results[logs.NAME] = keyed_logs.to_json()

@@ -91,14 +91,15 @@ def measure(scale: float = 1.0) -> SmallDatabases:
     part = max(OPEN_AT_ONCE, round(count * OFFICIAL_PART))
     with tempfile.TemporaryDirectory(prefix="fleet-small-") as name:
         folder = Path(name)
-        template = _template(folder / "template")
+        template = written(folder / "template")
         official = _official(_linked(template, folder / "official", part))
         quick = _official(_linked(template, folder / "quick", part), poll_ms=50)
         ours = _fleet(folder, _linked(template, folder / "ours", count))
         return SmallDatabases(count, ours, official, quick)
 
 
-def _template(path: Path) -> Path:
+def written(path: Path) -> Path:
+    """A database there that is small and has work."""
     for n in range(FLUSHES):
         with open_db(path) as database:
             database.write_batch([Put(b"%06d" % key, bytes([n]) * VALUE_BYTES) for key in range(KEYS)])

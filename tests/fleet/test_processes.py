@@ -15,6 +15,7 @@ import pytest
 
 import lithify
 from lithify.compaction.model import State
+from lithify.planning.fleet.wants import SMALL_BYTES
 from tests.engine.waiting import wait_until
 from tests.fleet.slowly import FILTER
 from tests.judge.official import Admin, Put, copy_database, open_db
@@ -24,6 +25,7 @@ from tests.processes.nodes import Nodes, Process, nodes_in
 
 KEYS = 20
 FLUSHES = 5
+LARGE_BYTES = 2 * SMALL_BYTES
 COMMIT_LIMIT_S = 60.0
 """After a keeper was killed."""
 AFTER_THAW_S = 25.0
@@ -47,20 +49,25 @@ class World:
         self.fleet.add(str(folder / "data" / "*"), settings={"slatedb.compaction_filter": FILTER})
         self._nodes = nodes
 
-    def databases(self, count: int, keys: int = KEYS) -> list[Path]:
+    def databases(self, count: int, keys: int = KEYS, value_bytes: int = 1) -> list[Path]:
         """Each with work of some seconds."""
         template = self.folder / "template"
-        for n in range(FLUSHES):
-            with open_db(template) as database:
-                database.write_batch([Put(b"%03d" % key, b"%d" % n) for key in range(keys)])
-                database.flush()
+        self.write(template, keys, value_bytes)
         return [copy_database(template, self.folder / "data" / f"d{n:02}") for n in range(count)]
+
+    def write(self, path: Path, keys: int = KEYS, value_bytes: int = 1) -> None:
+        """So much that there is work."""
+        for n in range(FLUSHES):
+            with open_db(path) as database:
+                value = (b"%d" % n) * value_bytes
+                database.write_batch([Put(b"%03d" % key, value) for key in range(keys)])
+                database.flush()
 
     def rows(self) -> dict[bytes, bytes]:
         return visible_rows(read_database(self.folder / "template"))
 
-    def keeper(self) -> Process:
-        return self._nodes.command("fleet", "keeper", self.fleet.url, environment=COMMON)
+    def keeper(self, *options: str) -> Process:
+        return self._nodes.command("fleet", "keeper", *options, self.fleet.url, environment=COMMON)
 
     def worker(self, *options: str, cores: int = 2) -> Process:
         given = {
@@ -103,6 +110,26 @@ def test_twenty_that_run_when_their_keeper_is_killed_commit_once_within_a_minute
     wait_until(lambda: world.states(paths)[State.COMPLETED] == len(paths))
     assert time.monotonic() - killed_s <= COMMIT_LIMIT_S
     world.check(paths)
+
+
+def test_what_is_small_is_claimed_while_what_is_large_fills_all_cores(world: World) -> None:
+    """How long it waits `benchmarks.fleet_beside` measures."""
+    small = world.folder / "data" / "small"
+    open_db(small).close()
+    large = world.databases(2, keys=250, value_bytes=LARGE_BYTES // (250 * FLUSHES))
+    world.fleet.set_queue("default", reserved_slots=1)
+    world.worker()
+    world.keeper("--set", "slatedb.l0_max_ssts=10000")  # so no stall is near
+    wait_until(lambda: world.states(large)[State.RUNNING] > 0)
+    world.write(small)
+    world.fleet.wake(str(small))
+    wait_until(lambda: world.states([small])[State.RUNNING] == 1)
+    assert world.states(large) == {State.RUNNING: 1, State.SCHEDULED: 1}, "the other slot is reserved"
+    wait_until(lambda: world.states([small])[State.COMPLETED] == 1)
+    wait_until(lambda: world.states(large)[State.COMPLETED] == len(large))
+    (tree,) = Admin(small).trees()
+    assert (len(tree.l0), len(tree.runs)) == (0, 1)
+    world.check(large)
 
 
 def test_what_a_killed_worker_had_is_resumed(world: World) -> None:

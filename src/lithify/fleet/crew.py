@@ -89,8 +89,8 @@ class _Served:
 
     queue: Queue
     ear: Ear
-    reserved: int = 0
-    """Slots of this process that are kept for what is small or urgent."""
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Slots of the other workers that serve it, by name; known only where some are reserved."""
     boards: dict[str, int] = field(default_factory=dict)
     """Members that have one, and when that was told last."""
     listed_ms: int | None = None
@@ -234,14 +234,20 @@ class Crew:
             served.queue = queue
             self._served[queue.id] = served
 
-    def _reserved(self, queue: Queue) -> int:
+    def _others(self, queue: Queue) -> Mapping[str, int]:
         """Only who serves a queue with a reserve has to know who else does."""
         if not queue.reserved_slots:
-            return 0
+            return {}
         alive = [seen.says for seen in self._files.members.listed() if seen.is_alive]
         workers = [says for says in alive if says is not None and says.role is Role.WORKER]
-        slots = {says.name: says.load[queue.id].slots for says in workers if queue.id in says.load}
-        return reserved_of(self.name, {**slots, self.name: self._slots_of(queue)}, queue.reserved_slots)
+        return {says.name: says.load[queue.id].slots for says in workers if queue.id in says.load}
+
+    def _reserved(self, served: _Served) -> int:
+        """Slots of this process that are kept for what is small or urgent, of those that it has now: their
+        number is known once Spark has started."""
+        queue = served.queue
+        slots = {**served.others, self.name: self._slots_of(queue)}
+        return reserved_of(self.name, slots, queue.reserved_slots)
 
     def _beat(self) -> None:
         now_s, said = self._clock.monotonic_s(), self._said
@@ -270,7 +276,7 @@ class Crew:
     def _member(self, beats_ms: int) -> Member:
         """What is to be said now."""
         for served in self._served.values():
-            served.reserved = self._reserved(served.queue)
+            served.others = self._others(served.queue)
         special = {tenant.name for tenant in self._catalog.now.catalog.tenants}
         self._named.see((one.hint.tenant for one in self._claimed.values()), special, self._now_ms())
         load = {queue_id: self._load(served) for queue_id, served in self._served.items()}
@@ -338,7 +344,9 @@ class Crew:
         slots = {}
         for queue_id, more in left.items():
             served = self._served[queue_id]
-            left_open = left_for(self._pool.slots, used_by_ordinary, served.queue.per_slot, served.reserved)
+            left_open = left_for(
+                self._pool.slots, used_by_ordinary, served.queue.per_slot, self._reserved(served)
+            )
             slots[queue_id] = Slots(usage.total + max(1, more), usage.ordinary + left_open)
         return slots, usage, {queue_id: served.queue.weight for queue_id, served in self._served.items()}
 

@@ -369,7 +369,9 @@ class Watched:
             key = WorkKey(self.url, dataset.name(compaction.spec))
             since_ms = self._active_since_ms.get(compaction.id)
             if since_ms is None:
-                since_ms = min(ulid_ms(compaction.id), self._since_ms.get(key, now_ms), now_ms)
+                since_ms = self._since_ms.get(key)
+            if since_ms is None:  # somebody else has submitted it; its id is as old as its sources at most
+                since_ms = min(ulid_ms(compaction.id), now_ms)
             if is_asked:
                 band = min(band, Band.ASKED)
             return Want(key, band, priority, cost_bytes, since_ms, self._tenant)
