@@ -60,7 +60,8 @@ from lithify.testing.simulation.core.waiting import AtOnce
 
 NAME = "fleet"
 DATABASES, KEEPERS, WORKERS = 10_000, 4, 100
-HOT, PER_MINUTE = 100, 60
+HOT, PER_MINUTE = 100, 50
+"""So often there is enough for a compaction of L0s; with those of runs that makes 60 a minute."""
 FLUSHES = 4
 MAX_DOLLARS_A_DAY, MAX_BUSY_DOLLARS_A_DAY = 8.0, 20.0
 WARM_UP_S = 1_200.0

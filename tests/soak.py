@@ -28,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -193,6 +194,7 @@ def repeating(action: Callable[[], None], every_s: float) -> Iterator[None]:
             while not stop.wait(every_s):
                 action()
         except BaseException as error:
+            traceback.print_exc()  # what comes until the end is worth less
             errors.append(error)
 
     thread = threading.Thread(target=loop, daemon=True)

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,7 +71,7 @@ class Watched:
     def scratch(self) -> Path:
         return self.folder / "scratch"
 
-    def look(self) -> list[int]:
+    def look(self) -> Sequence[int]:
         """Note the command lines of everything below the process, and give the ids."""
         found = descendants(self.process.pid)
         for pid in found:

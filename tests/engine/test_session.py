@@ -15,6 +15,7 @@ import pytest
 from lithify.scratch import remove_abandoned
 from tests.engine.waiting import (
     LIMIT_S,
+    Pid,
     child_environment,
     descendants,
     is_alive,
@@ -188,7 +189,7 @@ def test_a_killed_jvm_is_followed_by_another_until_that_has_happened_too_often(t
 
 
 @contextmanager
-def starting(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def starting(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[Pid]]]:
     """A process that starts a session, and what it has started, which stands still."""
     process = subprocess.Popen(
         [sys.executable, "-c", STARTING],
@@ -196,7 +197,7 @@ def starting(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
         text=True,
         env=child_environment() | {"TMPDIR": str(folder)},
     )
-    below: list[int] = []
+    below: list[Pid] = []
     try:
         wait_until(lambda: any(map(has_gateway, descendants(process.pid))))
         below = descendants(process.pid)

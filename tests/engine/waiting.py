@@ -28,28 +28,45 @@ def noted_pids(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
 
 
+class Pid(int):
+    """Of a process that was seen: when it has ended, another may get the same number."""
+
+    started: str
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is no zombie. One whose first thread has ended is alive for as long as
     another has not: until then it keeps its files and their locks."""
     process = Path(f"/proc/{pid}")
     try:
-        is_ended = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        return not is_ended or len(list((process / "task").iterdir())) > 1
+        state, _, started = _state_of(process)
+        if isinstance(pid, Pid) and started != pid.started:
+            return False
+        return state != "Z" or len(list((process / "task").iterdir())) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-def descendants(pid: int) -> list[int]:
+def _state_of(process: Path) -> tuple[str, int, str]:
+    """Its state, its parent, and when it was started."""
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return fields[0], int(fields[1]), fields[19]
+
+
+def descendants(pid: int) -> list[Pid]:
     """All processes below `pid`."""
-    children: dict[int, list[int]] = {}
+    children: dict[int, list[Pid]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                _, parent, started = _state_of(entry)
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            children.setdefault(parent, []).append(int(entry.name))
-    found, todo = [], [pid]
+            child = Pid(entry.name)
+            child.started = started
+            children.setdefault(parent, []).append(child)
+    found: list[Pid] = []
+    todo = [pid]
     while todo:
         below = children.get(todo.pop(), [])
         found += below

@@ -55,8 +55,8 @@ from lithify.planning.fleet.rings import Ring
 from lithify.planning.fleet.slots import Slots, Usage, left_for, reserved_of
 from lithify.service.worker_pool import WorkerPool
 
-LIST_BOARDS_EVERY_MS = 120_000
-BOARD_KNOWN_FOR_MS = 600_000
+LIST_BOARDS_EVERY_MS = 300_000
+BOARD_KNOWN_FOR_MS = 900_000
 """So long a board is read that was there: who empties it deletes it, and puts it up again."""
 MAX_OLDER = 8
 """Catalogs that are kept besides the newest."""
