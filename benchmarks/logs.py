@@ -10,7 +10,8 @@
    What rewriting reads and how much of the kept runs matching reads is told beside it.
 5. *A full read* of a topic of small objects through its broker, before and after (`benchmarks.logs_broker`).
 
-Numbers are of one run each, those of whole rounds of the middle one of `ROUNDS`; sizes in `RECORDS` and `KEYS` times `scale`.
+Numbers are of one run each, those of whole rounds of the middle one of `ROUNDS`; sizes in `RECORDS` and
+`KEYS` times `scale`.
 """
 
 from __future__ import annotations
