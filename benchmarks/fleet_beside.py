@@ -40,6 +40,7 @@ import lithify
 from benchmarks.cases import CASES
 from benchmarks.data import copy_for_a_run, database_of
 from benchmarks.fleet_small import LARGEST_BYTES, written
+from benchmarks.fleet_waits import p95
 from lithify.fleet.boards import BoardFiles
 from lithify.store.urls import open_store
 
@@ -102,8 +103,8 @@ def measure(cache: Path, scale: float = 1.0) -> Beside:
             LARGE,
             len(waits_s),
             statistics.median(waits_s),
-            _p95(waits_s),
-            _p95(done_s),
+            p95(waits_s),
+            p95(done_s),
             alone.large_s(),
             beside.large_s(),
         )
@@ -195,13 +196,9 @@ class _Run:
         return [wait for wait, _ in waits], [done for _, done in waits]
 
 
-def _p95(values: list[float]) -> float:
-    return sorted(values)[max(0, -(-len(values) * 95 // 100) - 1)]
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--cache", type=Path, default=Path("build/benchmarks"))
+    parser.add_argument("--cache", type=Path, default=Path("build/bench-data"))
     given = parser.parse_args()
     measure(given.cache, given.scale).print_table(Console())

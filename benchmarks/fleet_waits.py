@@ -102,11 +102,13 @@ def measure(scale: float = 1.0) -> Waits:
     waits_s, claims = _claims(workers, arrivals, max(2, round(HOT * scale)))
     cold_start_s = cold_start(datasets)
     take_over_s = _take_over(datasets)
-    ranked = sorted(waits_s)
-    p95_s = ranked[max(0, -(-len(ranked) * 95 // 100) - 1)]
-    lost = claims[False] / claims[True]
-    count = len(ranked)
-    return Waits(workers, datasets, count, statistics.median(ranked), p95_s, lost, cold_start_s, take_over_s)
+    lost, p50_s = claims[False] / claims[True], statistics.median(waits_s)
+    return Waits(workers, datasets, len(waits_s), p50_s, p95(waits_s), lost, cold_start_s, take_over_s)
+
+
+def p95(values: list[float]) -> float:
+    """What 95 of 100 of them are at most."""
+    return sorted(values)[max(0, -(-len(values) * 95 // 100) - 1)]
 
 
 def _claims(workers: int, arrivals: int, hot: int) -> tuple[list[float], Counter[bool]]:

@@ -148,11 +148,12 @@ class OwnBoards:
             hints.sort(key=order)
             new = {_id_of(hint) for hint in hints} - known.keys()
             free = self._free(queue_id, workers)
+            ranks = {name: self._rank(name, workers) for name in free} if new else {}
             whom = meant_for(
                 (hint.key for hint in hints if _id_of(hint) in new),
                 free,
                 lambda key: workers.failed_with(keys[key]),
-                lambda name: 2 * (not workers.is_own(name)) + (name not in self._given_s),
+                ranks.__getitem__,
             )
             found[queue_id] = [
                 replace(hint, worker=whom.get(hint.key), idle_workers=len(free))
@@ -161,6 +162,10 @@ class OwnBoards:
                 for hint in hints
             ]
         return found
+
+    def _rank(self, name: str, workers: IdleWorkers) -> int:
+        """Who has the least is given to first."""
+        return 2 * (not workers.is_own(name)) + (name not in self._given_s)
 
     def _free(self, queue_id: str, workers: IdleWorkers) -> dict[str, int]:
         """How many more hints each worker can take up."""
