@@ -198,7 +198,7 @@ class Replacing(WrappedStore):
 
     def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
         result = action()
-        if call.method == "get_range":
+        if call.method.startswith("get_range"):
             self.inner.put(*self._change)
         return result
 

@@ -155,15 +155,14 @@ def test_what_an_index_cannot_count_is_refused() -> None:
         writer.write(encode(far), ())
 
 
-@pytest.mark.parametrize("keeps_memory", [False, True])
 @pytest.mark.parametrize("piece_bytes", [1, 61, 700, 5000, 1 << 20])
-def test_pieces_are_whole_batches(piece_bytes: int, keeps_memory: bool) -> None:
+def test_pieces_are_whole_batches(piece_bytes: int) -> None:
     log = logs.random_log(random.Random(piece_bytes))
     data = encode_all(log)
     store = a_store()
     put(store, (0, data))
     segment = Segment(name(0), 0, len(data))
-    taken = pieces(store, segment, piece_bytes=piece_bytes, keeps_memory=keeps_memory)
+    taken = pieces(store, segment, piece_bytes=piece_bytes)
     found = [bytes(piece) for _, piece in taken]
     assert b"".join(found) == data
     assert sum(len(decode(piece, "log").batches) for piece in found) == len(log)
@@ -188,24 +187,35 @@ BAD = TWO[:-1] + bytes([TWO[-1] ^ 1])
     ],
 )
 @pytest.mark.parametrize("piece_bytes", [20, 100, 1 << 20])
-@pytest.mark.parametrize("keeps_memory", [False, True])
 def test_what_is_no_batch_is_refused_however_it_is_cut(
-    data: bytes, error: type[LithifyError], text: str, piece_bytes: int, keeps_memory: bool
+    data: bytes, error: type[LithifyError], text: str, piece_bytes: int
 ) -> None:
     store = a_store()
     put(store, (0, data))
     segment = Segment(name(0), 0, len(data))
-    found = pieces(store, segment, piece_bytes=piece_bytes, keeps_memory=keeps_memory)
+    found = pieces(store, segment, piece_bytes=piece_bytes)
     with pytest.raises(error, match=text):
         all(decode(piece, named) for named, piece in found)
 
 
-@pytest.mark.parametrize("keeps_memory", [False, True])
-def test_a_segment_that_became_shorter_is_an_error(keeps_memory: bool) -> None:
+def test_a_piece_stays_as_it_is_while_the_next_is_read() -> None:
+    """A writer may read what it was given until its next call returns."""
+    log = logs.random_log(random.Random(7))
+    store = a_store()
+    put(store, (0, encode_all(log)))
+    taken = pieces(store, Segment(name(0), 0, len(encode_all(log))), piece_bytes=700)
+    _, before = next(taken)
+    kept = bytes(before)
+    for _, piece in taken:
+        assert bytes(before) == kept
+        before, kept = piece, bytes(piece)
+
+
+def test_a_segment_that_became_shorter_is_an_error() -> None:
     store = a_store()
     put(store, (0, ONE))
     with pytest.raises(StoreError):
-        list(pieces(store, Segment(name(0), 0, len(ONE) + 1), keeps_memory=keeps_memory))
+        list(pieces(store, Segment(name(0), 0, len(ONE) + 1)))
 
 
 def test_a_folder_is_listed() -> None:

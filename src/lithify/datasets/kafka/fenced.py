@@ -30,7 +30,7 @@ def put_fenced(store: ObjectStore, key: str, elements: Records, ends: Sequence[i
     """Write the array; `ends` say for each part where it ends. How many bytes that are."""
     table = np.zeros(len(ends), _PART)
     table["end"] = ends
-    data = elements.tobytes()
+    data = np.ascontiguousarray(elements).view(np.uint8).data
     size, start = elements.dtype.itemsize, 0
     for part in table:
         end = int(part["end"]) * size
@@ -38,7 +38,7 @@ def put_fenced(store: ObjectStore, key: str, elements: Records, ends: Sequence[i
         start = end
     assert start == len(data), "the last part ends with the array"
     raw = table.tobytes()
-    whole = _HEAD.pack(_MAGIC, len(table), _checksum(key, raw)) + raw + data
+    whole = b"".join((_HEAD.pack(_MAGIC, len(table), _checksum(key, raw)), raw, data))
     store.put(key, whole)
     return len(whole)
 

@@ -68,8 +68,7 @@ def entries(source: RecordBatches, fates: Fates, bound: int) -> Records:
     skipped = fates.aborted | (source.batches["attributes"] & CONTROL != 0)
     found = np.empty(len(source.records), ENTRY)
     count = hash_keys(source.memory.ctypes.data, source.records, skipped, found)
-    found = found[:count]
-    return found[found["offset"] < bound]
+    return _where(found[:count], found[:count]["offset"] < bound)
 
 
 def slices(count: int) -> list[Slice]:
@@ -110,7 +109,7 @@ def _together(runs: Sequence[Run]) -> Run:
     """All entries in order, each record once: an object may have been indexed twice."""
     entries = ordered(np.concatenate([np.empty(0, ENTRY), *runs]))
     again = _equal(entries, "high") & _equal(entries, "low") & _equal(entries, "offset")
-    return entries[np.concatenate([~again, np.ones(min(1, len(entries)), np.bool_)])]
+    return _where(entries, np.concatenate([~again, np.ones(min(1, len(entries)), np.bool_)]))
 
 
 def ordered(entries: Records) -> Run:
@@ -124,6 +123,11 @@ def ordered(entries: Records) -> Run:
     if sort_entries(entries, np.uint64(least), np.uint64(shift), ends, target):
         return target
     return entries[np.lexsort((entries["offset"], entries["low"], entries["high"]))]
+
+
+def _where(entries: Records, wanted: Flags) -> Records:
+    """Those entries; mostly all are, and copying them costs more than asking."""
+    return entries if wanted.all() else entries[wanted]
 
 
 def _equal(entries: Run, field: str) -> Flags:

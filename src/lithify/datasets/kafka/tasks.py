@@ -47,6 +47,7 @@ from lithify.datasets.kafka.transactions import AbortedTransaction, Passed
 from lithify.errors import CorruptObject
 from lithify.ids import RandomIds
 from lithify.jsonvalues import text, whole_number
+from lithify.kernel.allocator import keep_freed_memory
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
@@ -314,6 +315,7 @@ def rewrite_group(task: RewriteTask) -> TaskResult:
 
 def reporting(work: Work, run: Callable[[ObjectStore, Movements], TaskResult]) -> TaskResult:
     """Run what a task does, with its own store and who says how far it is."""
+    keep_freed_memory()
     own = work.own.open()
     movements = Movements(work, own)
     try:

@@ -14,13 +14,13 @@ LOCAL_PIECE_BYTES = 4 << 20
 
 
 def pieces(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | memoryview]]:
-    """Batches behind each other, each time with a name for errors."""
+    """Batches behind each other, each time with a name for errors. A piece stays as it is until the next but
+    one is asked for."""
     return chunk_pieces(store, segment) if isinstance(segment, Chunk) else segments.pieces(store, segment)
 
 
 def streamed(store: ObjectStore, segment: Segment) -> Iterator[tuple[str, bytes | memoryview]]:
-    """The same where it does not matter how they are cut: smaller, unless each is a request that waits. Each
-    stays as it is until the next is asked for."""
+    """The same where it does not matter how they are cut: smaller, unless each is a request that waits."""
     if isinstance(segment, Chunk) or not is_local(store):
         return pieces(store, segment)
-    return segments.pieces(store, segment, piece_bytes=LOCAL_PIECE_BYTES, keeps_memory=True)
+    return segments.pieces(store, segment, piece_bytes=LOCAL_PIECE_BYTES)

@@ -39,8 +39,9 @@ from lithify.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.store.keys import join
 from lithify.store.objects import Folder, ObjectMeta, ObjectStore
 
-PIECE_BYTES = 32 << 20
-"""How much of a segment is in memory at once, unless a batch is larger."""
+PIECE_BYTES = 31 << 20
+"""How much of a segment is in memory at once, unless a batch is larger. Less than what the heap gives
+(`allocator.MAX_PIECE_BYTES`): what is larger is mapped anew for each segment."""
 LOG_SUFFIX = ".log"
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _PARTITION = re.compile(r"(.+)-([0-9]{1,10})")
@@ -125,22 +126,19 @@ def read_folder(store: ObjectStore, folder: str) -> PartitionFolder:
 
 
 def pieces(
-    store: ObjectStore, segment: Segment, *, piece_bytes: int = PIECE_BYTES, keeps_memory: bool = False
+    store: ObjectStore, segment: Segment, *, piece_bytes: int = PIECE_BYTES
 ) -> Iterator[tuple[str, memoryview]]:
     """The segment's batches, several whole ones at a time, each time with a name for errors. What does not
-    end with a whole batch is given as it is, for who decodes it to refuse. With `keeps_memory` all pieces
-    are read into the same memory: one stays as it is until the next is asked for."""
+    end with a whole batch is given as it is, for who decodes it to refuse. A piece stays as it is until the
+    next but one is asked for: pieces share memory, which costs more to take anew than to fill."""
     position = 0
     wanted = piece_bytes
-    memory = bytearray()
+    memory, other = bytearray(), bytearray()
     while position < segment.size_bytes:
         length = min(wanted, segment.size_bytes - position)
-        if keeps_memory:
-            memory = memory if len(memory) >= length else bytearray(length)
-            data = memoryview(memory)[:length]
-            store.get_range_into(segment.key, position, data)
-        else:
-            data = memoryview(store.get_range(segment.key, position, length))
+        memory = memory if len(memory) >= length else bytearray(length)
+        data = memoryview(memory)[:length]
+        store.get_range_into(segment.key, position, data)
         is_last = position + length == segment.size_bytes
         whole, next_bytes = (length, 0) if is_last else _whole(data)
         wanted = piece_bytes
@@ -150,6 +148,7 @@ def pieces(
         name = segment.key if not position else f"{segment.key}, from byte {position}"
         yield name, data[:whole]
         position += whole
+        memory, other = other, memory
 
 
 class SegmentWriter:
