@@ -5,7 +5,7 @@ Each `tick`:
 1. takes in the ranges that finished since the last one;
 2. reads the ledger; what is no longer its own is cancelled and dropped (it was reclaimed);
 3. in one publication writes Compacted for what is finished, and a heartbeat with the progress for
-   what goes on, when one is due and enough bytes have moved (`lithify.compaction.heartbeat_gate`);
+   what goes on, when one is due and enough bytes have moved (`lithify.service.heartbeats`);
 4. gives a compaction back (Scheduled, progress kept) when a range failed for good, and notes the attempt;
    when it was the engine that went down, or the store stayed away, that is no attempt;
 5. claims Scheduled compactions while there is room (`lithify.service.room`), cuts them into ranges and starts
@@ -31,7 +31,7 @@ ledger is all that tells an owner from a zombie.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ from lithify.clock import Clock
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.heartbeat_gate import Pulse
-from lithify.compaction.running import Claim, Prepared
+from lithify.compaction.running import Claim
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.datasets.kind import Dataset
 from lithify.defects import contained
@@ -51,7 +51,9 @@ from lithify.errors import EngineDown, LithifyError, LostOwnership, StoreError, 
 from lithify.events import Observer
 from lithify.ids import Ulid
 from lithify.planning.turns import Turns
+from lithify.service.heartbeats import Heartbeats
 from lithify.service.options import WorkerOptions
+from lithify.service.preparations import Preparations
 from lithify.service.room import Room
 from lithify.service.seen import Seen
 
@@ -77,8 +79,7 @@ class Worker:
     """Executes compactions of one dataset under one identity, in a `room` that it may share with workers of
     other datasets; without one it has its own.
 
-    Before a large compaction can run, many block indexes have to be read. The room's executor does that
-    beside the ticks, so that heartbeats go on meanwhile; without one, the tick that claims does it.
+    What has to be read before a claim can run is read beside the ticks (`lithify.service.preparations`).
     """
 
     def __init__(
@@ -99,6 +100,8 @@ class Worker:
         assert options is None or room is None, "the room has the options"
         self._room = room if room is not None else Room(engine, options or WorkerOptions())
         self._observe = observer
+        self._preparations = Preparations(dataset, engine, self._room)
+        self._heartbeats = Heartbeats(dataset, worker_id, self._room.options, observer)
         self._running: dict[Ulid, Claim] = {}
         self._free = _Free()
         self._free_since_ms: dict[Ulid, int] = {}
@@ -194,16 +197,11 @@ class Worker:
             entry = ledger.get(compaction_id)
             if entry is None or entry.progress is not None or not running.is_finished:
                 continue
-            if not self._is_short(running, now_ms):
+            if not self._heartbeats.is_short(running, now_ms):
                 continue
             if transitions.owns(ledger, compaction_id, self._id):
                 found.append(transitions.compacted(entry, self._id, now_ms, running.outputs()))
         return tuple(found)
-
-    def _is_short(self, running: Claim, now_ms: int) -> bool:
-        """Whether who dies now loses so little that nothing has to be on record: less than between two
-        heartbeats."""
-        return now_ms - running.claimed_at_ms < self._room.options.heartbeat_interval_ms
 
     def settled(self, compaction_ids: Iterable[Ulid]) -> None:
         """The coordinator has committed these, or was refused, and the ledger says so."""
@@ -317,7 +315,7 @@ class Worker:
             if error is None:
                 running.finish(index, self._dataset.outcome(future.result()), self._clock.now_ms())
                 self._report_range(running, index)
-                self._report_movement(running)
+                self._heartbeats.report_movement(running)
             elif running.error is None:
                 if not isinstance(error, Exception):
                     raise error
@@ -336,7 +334,11 @@ class Worker:
     def _publish(self) -> None:
         now_ms = self._clock.now_ms()
         finished = [r for r in self._running.values() if r.is_finished]
-        beating = [r for r in self._running.values() if not r.is_finished and self._deserves(r, now_ms)]
+        going_on = [r for r in self._running.values() if not r.is_finished]
+        is_beside = self._is_beside_coordinator
+        beating = [
+            r for r in going_on if self._heartbeats.deserves(r, now_ms, is_beside_coordinator=is_beside)
+        ]
         if not finished and not beating:
             return
         lost: set[Ulid] = set()
@@ -360,34 +362,10 @@ class Worker:
         for compaction_id in lost:
             self._drop(compaction_id)
         for running in beating:
-            self._has_beaten(running, now_ms)
+            self._heartbeats.has_beaten(running, now_ms)
         for running in finished:
             if running.compaction.id not in lost:
                 self._has_finished(running)
-
-    def _deserves(self, running: Claim, now_ms: int) -> bool:
-        """Whether a heartbeat is due and deserved."""
-        options, pulse = self._room.options, running.pulse
-        if running.error is not None:
-            return False
-        since_ms = now_ms - running.last_heartbeat_ms
-        # The coordinator beside it may soon commit the whole, which is then one version instead of three.
-        may_be_whole_soon = self._is_beside_coordinator and self._is_short(running, now_ms)
-        if pulse.has_news and not may_be_whole_soon:
-            return since_ms >= options.heartbeat_min_interval_ms
-        looked_ms = now_ms - running.looked_at_ms
-        if since_ms < options.heartbeat_interval_ms or looked_ms < options.heartbeat_min_interval_ms:
-            return False
-        running.looked_at_ms = now_ms
-        reported = self._dataset.journal.movements(running.compaction.id)
-        mine = {
-            name: movement
-            for name, movement in reported.items()
-            if (movement.worker, movement.claimed_at_ms) == (self._id, running.claimed_at_ms)
-        }
-        pulse.look(mine, now_ms)
-        self._report_movement(running)
-        return pulse.deserves_heartbeat(now_ms, options.heartbeat_bytes, options.range_start_timeout_ms)
 
     def _beat(self, ledger: AnyLedger, running: Claim) -> AnyLedger:
         return transitions.heartbeat(
@@ -408,13 +386,6 @@ class Worker:
         with suppress(StoreError):
             names = map(self._dataset.output_name, last)
             self._dataset.journal.note_finished(running.compaction.id, self._id, names)
-
-    def _has_beaten(self, running: Claim, now_ms: int) -> None:
-        running.last_heartbeat_ms = now_ms
-        running.pulse.beat()
-        self._observe(
-            events.Heartbeat(self._dataset.url, running.compaction.id, self._id, running.pulse.moved_bytes)
-        )
 
     def _has_finished(self, running: Claim) -> None:
         compaction_id = running.compaction.id
@@ -553,29 +524,12 @@ class Worker:
             running.error = error
             return
         self._engine.start()
-        running.preparation = self._beside(lambda: self._prepare(compaction, snapshot))
+        running.preparation = self._preparations.begin(compaction, snapshot)
         self._begin(running)
 
     def _let_go(self, compaction_id: Ulid) -> None:
         del self._running[compaction_id]
         self._room.leave(self.url, compaction_id)
-
-    def _beside(self, function: Callable[[], Prepared]) -> Future[Prepared]:
-        if self._room.executor is not None:
-            return self._room.executor.submit(function)
-        future: Future[Prepared] = Future()
-        try:
-            future.set_result(function())
-        except LithifyError as error:
-            future.set_exception(error)
-        return future
-
-    def _prepare(self, compaction: AnyCompaction, snapshot: object) -> Prepared:
-        with contained(f"preparing compaction {compaction.id} of {self.url}"):
-            job = self._dataset.prepare(compaction, snapshot, self._engine.slots)
-            if compaction.progress is None:
-                return Prepared(job)
-            return Prepared(job, self._dataset.journal.finished(compaction.id))
 
     def _begin(self, running: Claim) -> None:
         """Run the open ranges, once they are known."""
@@ -595,10 +549,6 @@ class Worker:
         self._observe(events.Prepared(url, compaction.id, len(works), running.cost_bytes))
         for index, work in works.items():
             running.pending[index] = self._engine.submit(compaction.id, work.function, work.argument)
-
-    def _report_movement(self, running: Claim) -> None:
-        done, cost = running.done_bytes, running.cost_bytes
-        self._observe(events.Moved(self._dataset.url, running.compaction.id, done, cost))
 
     def _report_range(self, running: Claim, index: int) -> None:
         outcome = running.outcomes[index]

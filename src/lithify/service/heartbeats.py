@@ -1,0 +1,73 @@
+"""When a worker's heartbeat of a claim is due and deserved.
+
+1. A claim that is to be given back has none.
+2. When a range has finished, one is due after `heartbeat_min_interval_ms`; but beside a coordinator, a claim
+   younger than a heartbeat interval may soon be committed as a whole, and waits for that.
+3. Otherwise one is due after `heartbeat_interval_ms`. Then what the tasks say has moved is read, at most once
+   in `heartbeat_min_interval_ms`, and whether that is enough is the pulse's to say
+   (`lithify.compaction.heartbeat_gate`). Only movements of this very claim count.
+
+Nothing is written here: the worker publishes the heartbeats of all its claims at once.
+"""
+
+from __future__ import annotations
+
+from lithify import events
+from lithify.compaction.running import Claim
+from lithify.datasets.kind import Dataset
+from lithify.events import Observer
+from lithify.service.options import WorkerOptions
+
+
+class Heartbeats:
+    """Those of one worker."""
+
+    def __init__(self, dataset: Dataset, worker_id: str, options: WorkerOptions, observer: Observer) -> None:
+        self._dataset = dataset
+        self._worker_id = worker_id
+        self._options = options
+        self._observe = observer
+
+    def is_short(self, running: Claim, now_ms: int) -> bool:
+        """Whether who dies now loses so little that nothing has to be on record: less than between two
+        heartbeats."""
+        return now_ms - running.claimed_at_ms < self._options.heartbeat_interval_ms
+
+    def deserves(self, running: Claim, now_ms: int, *, is_beside_coordinator: bool) -> bool:
+        """Whether a heartbeat is due and deserved; reads the movements, where these decide."""
+        options, pulse = self._options, running.pulse
+        if running.error is not None:
+            return False
+        since_ms = now_ms - running.last_heartbeat_ms
+        # The coordinator beside it may soon commit the whole, which is then one version instead of three.
+        may_be_whole_soon = is_beside_coordinator and self.is_short(running, now_ms)
+        if pulse.has_news and not may_be_whole_soon:
+            return since_ms >= options.heartbeat_min_interval_ms
+        looked_ms = now_ms - running.looked_at_ms
+        if since_ms < options.heartbeat_interval_ms or looked_ms < options.heartbeat_min_interval_ms:
+            return False
+        running.looked_at_ms = now_ms
+        reported = self._dataset.journal.movements(running.compaction.id)
+        mine = {
+            name: movement
+            for name, movement in reported.items()
+            if (movement.worker, movement.claimed_at_ms) == (self._worker_id, running.claimed_at_ms)
+        }
+        pulse.look(mine, now_ms)
+        self.report_movement(running)
+        return pulse.deserves_heartbeat(now_ms, options.heartbeat_bytes, options.range_start_timeout_ms)
+
+    def has_beaten(self, running: Claim, now_ms: int) -> None:
+        """The ledger has this heartbeat."""
+        running.last_heartbeat_ms = now_ms
+        running.pulse.beat()
+        self._observe(
+            events.Heartbeat(
+                self._dataset.url, running.compaction.id, self._worker_id, running.pulse.moved_bytes
+            )
+        )
+
+    def report_movement(self, running: Claim) -> None:
+        """Tell how much of it is done."""
+        done, cost = running.done_bytes, running.cost_bytes
+        self._observe(events.Moved(self._dataset.url, running.compaction.id, done, cost))

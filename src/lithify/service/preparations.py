@@ -1,0 +1,52 @@
+"""What has to be known before a claimed compaction can run, found out beside the ticks.
+
+1. Before a large compaction can run, many block indexes have to be read. The room's executor does that, so
+   that heartbeats go on meanwhile; without one, the tick that claims does it.
+2. The compaction is cut into ranges for as many tasks as the engine runs at once.
+3. If the ledger records progress, what the journal notes about finished ranges is read too.
+
+Whatever goes wrong is the future's: beginning one raises nothing of the dataset's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from lithify.compaction.running import Prepared
+from lithify.compaction.transitions import AnyCompaction
+from lithify.datasets.kind import Dataset
+from lithify.defects import contained
+from lithify.engine.ports import Engine
+from lithify.errors import LithifyError
+from lithify.service.room import Room
+
+
+class Preparations:
+    """Prepares compactions of one dataset, in a room."""
+
+    def __init__(self, dataset: Dataset, engine: Engine, room: Room) -> None:
+        self._dataset = dataset
+        self._engine = engine
+        self._room = room
+
+    def begin(self, compaction: AnyCompaction, snapshot: object) -> Future[Prepared]:
+        """Prepare this one, of which `snapshot` is at least as new."""
+        return self._beside(lambda: self._prepare(compaction, snapshot))
+
+    def _beside(self, function: Callable[[], Prepared]) -> Future[Prepared]:
+        if self._room.executor is not None:
+            return self._room.executor.submit(function)
+        future: Future[Prepared] = Future()
+        try:
+            future.set_result(function())
+        except LithifyError as error:
+            future.set_exception(error)
+        return future
+
+    def _prepare(self, compaction: AnyCompaction, snapshot: object) -> Prepared:
+        with contained(f"preparing compaction {compaction.id} of {self._dataset.url}"):
+            job = self._dataset.prepare(compaction, snapshot, self._engine.slots)
+            if compaction.progress is None:
+                return Prepared(job)
+            return Prepared(job, self._dataset.journal.finished(compaction.id))
