@@ -6,7 +6,7 @@ page for every use, which took up to half of a task's CPU time; and each thread 
 gaps add up to hundreds of megabytes.
 
 1. Pieces of up to `MAX_PIECE_BYTES` come from the heap, and there is one heap for all threads.
-2. The heap gives back to the system what is free at its end when that is more than `KEPT_BYTES`.
+2. The heap gives back to the system what is free at its end when that is more than is to be kept.
 
 Who has set any of this by glibc's environment variables has decided. Other C libraries are left as they are.
 """
@@ -20,6 +20,9 @@ from functools import cache
 MAX_PIECE_BYTES = 32 << 20
 """The most that glibc allows."""
 KEPT_BYTES = 256 << 20
+"""By a task, for the next one."""
+ALL_BYTES = (1 << 31) - 1
+"""The most that can be kept."""
 _GROWTH_BYTES = 16 << 20
 """By which the heap grows at least."""
 
@@ -34,7 +37,7 @@ _TUNABLES = "GLIBC_TUNABLES"
 
 
 @cache
-def keep_freed_memory() -> bool:
+def keep_freed_memory(kept_bytes: int = KEPT_BYTES) -> bool:
     """From now on, in this process and those forked from it. Whether it is so."""
     is_decided = any(name in os.environ for name in _VARIABLES)
     if is_decided or "glibc.malloc" in os.environ.get(_TUNABLES, ""):
@@ -48,7 +51,7 @@ def keep_freed_memory() -> bool:
     wanted = (
         (_M_ARENA_MAX, 1),
         (_M_MMAP_THRESHOLD, MAX_PIECE_BYTES),
-        (_M_TRIM_THRESHOLD, KEPT_BYTES),
+        (_M_TRIM_THRESHOLD, kept_bytes),
         (_M_TOP_PAD, _GROWTH_BYTES),
     )
     return all(mallopt(parameter, value) == 1 for parameter, value in wanted)

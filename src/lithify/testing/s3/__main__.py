@@ -15,6 +15,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from lithify.kernel.allocator import ALL_BYTES, keep_freed_memory
 from lithify.testing.s3.server import listen, new_event_loop
 from lithify.testing.s3.site import Site
 from lithify.testing.s3.weather import Weather, parse_latency
@@ -25,6 +26,8 @@ _MB = 1e6
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until SIGINT or SIGTERM."""
     options = _parser().parse_args(arguments)
+    # A store does not wait for memory, as a machine does whose host has to provide what was given back.
+    keep_freed_memory(ALL_BYTES)
     site = Site(_weather(options), options.seed, options.folder)
     if options.folder is not None:  # a file for each large part
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
