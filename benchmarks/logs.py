@@ -29,7 +29,7 @@ from tests.judge.kafka_java import class_path
 
 from benchmarks.logs_broker import measure_reads
 from benchmarks.logs_data import DEAD, PARTITION, made
-from benchmarks.report import Target
+from benchmarks.report import Target, middle
 from benchmarks.watch import run_watched
 from lithify.datasets.kafka.layouts.segments import PIECE_BYTES
 
@@ -135,9 +135,7 @@ def measure(cache: Path, scale: float, console: Console) -> LogResults:
     for _ in range(ROUNDS):
         rounds["Lithify"].append(in_a_folder("round", made(cache, many, many, VALUE_BYTES, "none"), cache))
         rounds["plain"].append(in_a_folder("plain", made(cache, few, few, VALUE_BYTES, "none"), cache))
-    medians = {
-        side: sorted(found, key=lambda one: one["wall_s"])[ROUNDS // 2] for side, found in rounds.items()
-    }
+    medians = {side: middle(found, lambda run: run["wall_s"]) for side, found in rounds.items()}
     console.print(f"{NAME}, a second round …", highlight=False)
     again = second_round(cache, scaled(AGAIN_RECORDS))
     console.print(f"{NAME}, a full read through the broker …", highlight=False)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +23,7 @@ from benchmarks.child import Cost
 from benchmarks.official import OfficialRun
 from benchmarks.ours import EndToEndRun, KernelRun
 
+RunT = TypeVar("RunT")
 PACKAGES = ("lithify", "slatedb", "numba", "numpy", "obstore", "pyspark")
 COLUMNS = ("data", "MB in", "cp CPU s", "official CPU s", "Lithify CPU s", "MB/CPU s", "× CPU", "× wall")
 OUTPUT_TOLERANCE = 0.02
@@ -156,6 +157,11 @@ class EndToEndSamples:
             },
             "targets": [target.to_json() for target in self.targets()],
         }
+
+
+def middle(runs: Sequence[RunT], wall_s: Callable[[RunT], float]) -> RunT:
+    """The run that took neither the least nor the most time."""
+    return sorted(runs, key=wall_s)[len(runs) // 2]
 
 
 def document(

@@ -37,6 +37,7 @@ from benchmarks.cases import Case
 from benchmarks.child import ChildFailed, cpu_s_of_tree
 from benchmarks.data import copy_for_a_run, database_of
 from benchmarks.ours import measure_kernel
+from benchmarks.report import middle
 from benchmarks.s3_cases import BANDWIDTH, IDLE, S3_CASES, S3Case
 from benchmarks.s3_rows import contents_of, contents_of_kept
 from benchmarks.s3_run import JUDGE, LITHIFY, OFFICIAL, WATCHER, SideRun, Task, measure, options_of
@@ -213,8 +214,8 @@ def _measure_case(
             raise ChildFailed(f"{case.name} by {side}: {after} is not {before} in one run")
         server.delete(BUCKET, prefix)
     size = sum(sst.stat().st_size for sst in database.rglob("*.sst"))
-    middle = {side: sorted(runs, key=lambda one: one.wall_s)[len(runs) // 2] for side, runs in found.items()}
-    return S3Result(case.name, latency_ms, size, middle[OFFICIAL], middle[LITHIFY])
+    sides = {side: middle(runs, lambda run: run.wall_s) for side, runs in found.items()}
+    return S3Result(case.name, latency_ms, size, sides[OFFICIAL], sides[LITHIFY])
 
 
 def _load_warm_ups(calm: S3Process, database: Path, small: Path) -> list[str]:

@@ -10,7 +10,6 @@ Whatever goes wrong is the future's: beginning one raises nothing of the dataset
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 
 from lithify.compaction.running import Prepared
@@ -32,14 +31,11 @@ class Preparations:
 
     def begin(self, compaction: AnyCompaction, snapshot: object) -> Future[Prepared]:
         """Prepare this one, of which `snapshot` is at least as new."""
-        return self._beside(lambda: self._prepare(compaction, snapshot))
-
-    def _beside(self, function: Callable[[], Prepared]) -> Future[Prepared]:
         if self._room.executor is not None:
-            return self._room.executor.submit(function)
+            return self._room.executor.submit(self._prepare, compaction, snapshot)
         future: Future[Prepared] = Future()
         try:
-            future.set_result(function())
+            future.set_result(self._prepare(compaction, snapshot))
         except LithifyError as error:
             future.set_exception(error)
         return future

@@ -36,12 +36,13 @@ from lithify.datasets.kafka.layouts.segment_indexes import IndexBuilder, markers
 from lithify.datasets.kafka.record_batches import headers
 from lithify.datasets.kafka.transactions import AbortedTransaction
 from lithify.errors import CorruptObject, DatasetNotFound, Refused
+from lithify.kernel.allocator import MAX_PIECE_BYTES
 from lithify.store.keys import join
 from lithify.store.objects import Folder, ObjectMeta, ObjectStore
 
-PIECE_BYTES = 31 << 20
-"""How much of a segment is in memory at once, unless a batch is larger. Less than what the heap gives
-(`allocator.MAX_PIECE_BYTES`): what is larger is mapped anew for each segment."""
+PIECE_BYTES = MAX_PIECE_BYTES - (1 << 20)
+"""The most that a request reads, unless a batch is larger. The heap gives less than `MAX_PIECE_BYTES`: what
+is as large would be mapped anew for each segment."""
 LOG_SUFFIX = ".log"
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _PARTITION = re.compile(r"(.+)-([0-9]{1,10})")
