@@ -49,7 +49,7 @@ from lithify.datasets.kafka.kernel.retaining import (
     reason_of,
 )
 from lithify.kernel.cache import called, entry, inlined
-from lithify.kernel.memory import SLACK, copy_bytes, copy_row, store_u8
+from lithify.kernel.memory import SLACK, borrowed, copy_bytes, copy_row, store_u8
 from lithify.kernel.zigzag import varlong_len, write_varlong
 
 Flags = npt.NDArray[np.bool_]
@@ -180,6 +180,7 @@ def rewrite(
     """Write what stays of the batches from `output.batch` on, and count records by reason. `kept` has room
     for the records of any batch. `PACK`: the records of one of them lie between the header at `batch_start`
     and `position`, and have to be compressed and sealed. Memory ends at the position `end`."""
+    batches, verdicts, kept, tally = borrowed(batches), borrowed(verdicts), borrowed(kept), borrowed(tally)
     way, output = ways[0], outputs[0]
     while output.batch < len(batches):
         batch, verdict = batches[output.batch], int(verdicts[output.batch])
@@ -214,4 +215,5 @@ def rewrite(
 @entry
 def merge(memory: int, end: int, records: Records, merged: Records, horizon_ms: int, address: int) -> int:
     """Write the records, at least one, as those of the one batch in `merged`, uncompressed; where it ends."""
+    records = borrowed(records)
     return _write_kept(memory, end, merged[0], records, len(records), horizon_ms, address)

@@ -37,7 +37,7 @@ from lithify.datasets.slatedb.kernel.layout import (
 )
 from lithify.datasets.slatedb.kernel.rows import next_row
 from lithify.kernel.cache import called, entry, inlined
-from lithify.kernel.memory import copy_bytes, copy_key, load_i64, store_64, store_u8
+from lithify.kernel.memory import borrowed, copy_bytes, copy_key, load_i64, store_64, store_u8
 
 Tree = npt.NDArray[np.int64]
 
@@ -360,6 +360,8 @@ def run(
     sources: Records, tree: Tree, mergers: Records, pending: Records, outputs: Records, codecs: Records
 ) -> int:
     """Merge until something is needed or all is done."""
+    sources, tree, pending = borrowed(sources), borrowed(tree), borrowed(pending)
+    mergers, outputs, codecs = borrowed(mergers), borrowed(outputs), borrowed(codecs)
     merger = mergers[0]
     output = outputs[0]
     codec = codecs[0]
@@ -395,7 +397,7 @@ def advance(sources: Records, tree: Tree, mergers: Records, codecs: Records) -> 
 def find_last_row(sources: Records, codecs: Records) -> int:
     """Read the only source to its end. Its record then holds the last row's `seq` and `flags`, and the
     key buffer its key, of `last_key_len` bytes."""
-    source = sources[0]
+    source = borrowed(sources)[0]
     while not source.exhausted:
         status = next_row(source, codecs[0])
         if status != _OK:

@@ -11,7 +11,9 @@
 4. Restore the key in the source's key buffer; the shared prefix is there already.
 5. Skip rows before the start; the first row at or behind the end ends the SST.
 6. All keys of the task share a common prefix. Check it where this row's key could differ in it, and
-   take the eight bytes behind it as the number the merge compares first.
+   take the eight bytes behind it, zeros behind the key's end, as the number the merge compares first.
+   They are put together from the number of the row before and the bytes just read: to load them from the
+   key buffer would wait for the stores that have just filled it.
 
 A row is accepted completely or the source is left as it was.
 """
@@ -47,11 +49,12 @@ from lithify.kernel.memory import (
     load_u16_be,
     load_u32_be,
     load_u64_be,
-    store_64,
 )
 
 _NO_COMPRESSION = 0
 _FORMAT_1 = 1
+_WORD_BYTES = 8
+_LEAST = np.uint64(0)
 _GREATEST = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 _OK = int(Status.OK)
@@ -129,6 +132,26 @@ def _has_common_prefix(source: Record) -> bool:
 
 
 @inlined
+def _prefix_of(source: Record, suffix: int, shared: int, key_len: int) -> Any:
+    """The eight bytes behind the common prefix of a key that shares `shared` bytes with the current one and
+    goes on at `suffix`, in a row: more than eight bytes follow the key."""
+    length = key_len - source.common_len
+    if length <= 0:
+        return _LEAST
+    behind = shared - source.common_len
+    if behind <= 0:
+        prefix = load_u64_be(suffix - behind)
+    elif behind < _WORD_BYTES:
+        kept = _GREATEST << np.uint64(64 - 8 * behind)
+        prefix = (source.prefix & kept) | (load_u64_be(suffix) >> np.uint64(8 * behind))
+    else:
+        prefix = source.prefix
+    if length < _WORD_BYTES:
+        prefix &= ~(_GREATEST >> np.uint64(8 * length))
+    return prefix
+
+
+@inlined
 def decode_row(source: Record) -> int:
     """Decode the row at the cursor and move the cursor behind it."""
     end = source.rows_end
@@ -165,9 +188,10 @@ def decode_row(source: Record) -> int:
     seq = load_u64_be(fixed)
     if source.has_previous and not _in_order(source, position, unshared, shared, seq):
         return _BAD_ORDER
+    prefix = _prefix_of(source, position, shared, key_len)
     key = source.key
     copy_key(key + shared, position, unshared)
-    store_64(key + key_len, 0)
+    source.prefix = prefix
     source.key_len = key_len
     source.shareable = key_len
     source.has_previous = 1
@@ -179,6 +203,7 @@ def decode_row(source: Record) -> int:
     source.expire_ms = expire_ms
     source.cursor = row_end
     if shared < source.common_len and not _has_common_prefix(source):
+        source.prefix = load_u64_be(key + source.common_len)
         return _BAD_BOUNDS
     return _OK
 
@@ -237,9 +262,7 @@ def next_row(source: Record, codecs: Record) -> int:
             if _is_before_start(source):
                 continue
             source.check_start = 0
-        prefix = load_u64_be(source.key + source.common_len)
-        if prefix >= source.end_prefix and _is_behind_end(source):
+        if source.prefix >= source.end_prefix and _is_behind_end(source):
             _end_sst(source)
             continue
-        source.prefix = prefix
         return _OK
