@@ -99,6 +99,24 @@ def test_more_is_in_flight_while_the_merge_waits(ssts: int) -> None:
 
 
 @pytest.mark.usefixtures("small_windows")
+def test_a_merge_begins_with_little_of_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = 16 << 10
+    monkeypatch.setattr(windows, "FIRST_WINDOW_BYTES", first)
+    bench = bench_of(3, 300)
+    task = with_blocks(bench.task(KEEP_ALL), bench.store)
+    store = bench.store = SlowStore(bench.store)
+    bench.run(task)
+    by_source: dict[str, list[int]] = {}
+    for call in store.asked:
+        by_source.setdefault(call.key, []).append(call.bytes_asked)
+    assert len(by_source) == 3
+    for asked in by_source.values():
+        least, *others = sorted(asked)
+        assert least <= first + windows.SLACK
+        assert others[0] > 2 * first
+
+
+@pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("sources", [1, 5, 40])
 def test_no_more_is_in_flight_than_the_budget_allows(sources: int, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = 10 * WINDOW

@@ -5,7 +5,8 @@
    of one, so a small SST is one request. And windows are requested ahead of their use, over the ends of SSTs
    too, each source's in order, by a pool of threads. How many of a source are ahead is found out while
    running: a few at first; when the merge has to wait for one, twice as many. So as much is in flight as
-   latency times the speed of the merge.
+   latency times the speed of the merge. The very first window of a source is small, unless it is all there is:
+   a merge begins when all first windows have come, over connections of which each has its speed.
 3. All windows of a task together stay within a fixed budget, those in flight and those in use included. A
    source may always have one window. When nothing is left of the budget, who waits for a window takes from
    the source that has most ahead, so all sources get what they need of it.
@@ -39,6 +40,8 @@ LOCAL_WINDOW_BYTES = 1 << 20
 """Smaller reads cost as much as larger ones."""
 REMOTE_WINDOW_BYTES = 4 << 20
 """A round trip costs as much as some megabytes, and each request money."""
+FIRST_WINDOW_BYTES = 512 << 10
+"""Of a source, behind a network: enough for the merge until the next window has come."""
 MIN_WINDOW_BYTES = 64 << 10
 FIRST_AHEAD = 4
 """Windows of a source that are requested ahead at first."""
@@ -153,6 +156,7 @@ class Windows:
         self._planned: Span | None = None
         self._next_block = 0
         """Of the span `_planned`: the first one not requested yet."""
+        self._has_requested = False
         self._ahead: deque[_Request] = deque()
         self._taken: Window | None = None
         reader.sources.append(self)
@@ -212,7 +216,7 @@ class Windows:
             return False
         self._check_size(span, start, size)
         self._reader.hold(size)
-        self._next_block = end
+        self._next_block, self._has_requested = end, True
         self._ahead.append(_Request(span, start, size, end, self._read(span, start, size)))
         return True
 
@@ -260,6 +264,8 @@ class Windows:
         most = size if self._reader.threads is None else size + size // 2
         if int(offsets[-1]) - start <= most:
             return max(len(span), first + 1)
+        if self._reader.threads is not None and not self._has_requested:
+            size = min(size, FIRST_WINDOW_BYTES)
         return max(int(np.searchsorted(offsets, start + size, "right")) - 1, first + 1)
 
     def _check_size(self, span: Span, start: int, size: int) -> None:
