@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from lithify.datasets.slatedb import execute
+from lithify.datasets.slatedb import execute, split
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing import ManualClock
@@ -99,4 +99,19 @@ def test_round_trips_of_a_later_run(url: str, s3: S3) -> None:
         "GET manifest.boundary",
         "PUT compactions",
         "GET compactions.boundary, PUT lease",
+    ]
+
+
+def test_what_is_to_be_cut_is_read_while_the_epoch_is_taken(
+    url: str, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (split, execute):
+        monkeypatch.setattr(module, "SMALL_BYTES", 0)
+    fill(url, s3)
+    assert shown(trips_of(url, s3))[2:7] == [
+        "9 × GET rows, PUT lease",  # all indexes, and the stats of the largest SST
+        "PUT manifest",
+        "GET manifest.boundary",
+        "PUT compactions, PUT lease",
+        "GET compactions.boundary, 8 × GET rows",
     ]

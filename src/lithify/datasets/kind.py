@@ -208,6 +208,11 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
         """Whether rows must be read; otherwise the coordinator commits it by itself."""
         ...
 
+    def foresee(self, spec: SpecT, snapshot: SnapshotT) -> None:
+        """A compaction of this spec will probably be prepared next here: begin to read what that takes. What
+        goes wrong is told when it is prepared."""
+        return
+
     def prepare(
         self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: SnapshotT, slots: int = 0
     ) -> Job[RangeT]:

@@ -2,7 +2,8 @@
 
 1. Read the ledger and the snapshot, and the lease at the same time. With nothing active and nothing to
    propose the run ends here: nothing is written and no engine is started.
-2. Acquire the leadership, which refuses when another coordinator may be alive, unless told to take over.
+2. Acquire the leadership, which refuses when another coordinator may be alive, unless told to take over. What
+   preparing the first proposal takes is read meanwhile.
 3. Take back what a dead run still held, in the first tick.
 4. Turn coordinator and worker ticks until nothing is active and nothing is proposed. Work that
    another process's worker holds is waited for, until it finishes or falls silent and is reclaimed.
@@ -77,6 +78,8 @@ def run(
         return RunSummary(started=False, plan=plan, before=snapshot, after=snapshot)
 
     engine.check()
+    for proposal in plan.proposals[:1]:
+        dataset.foresee(proposal.spec, snapshot)
     shunned = _Shunned(dataset)
     # Nobody else is there to leave work to.
     alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)

@@ -32,7 +32,7 @@ from lithify.datasets.slatedb.prepare import Preparation, Sources, narrowed
 from lithify.datasets.slatedb.split import ranges_between
 from lithify.datasets.slatedb.task import RowRules, SourceSst, SstOptions, sst_key
 from lithify.engine.task import Limits, encode_request
-from lithify.errors import EngineError, Refused
+from lithify.errors import CorruptObject, EngineError, Refused
 from lithify.store.objects import ObjectStore
 from lithify.testing import CountingStore, Verb, WrappedStore
 from tests.datasets.slatedb.merging import CONCATENATE, FOLDER, KEEP_ALL, Bench, merge
@@ -154,14 +154,17 @@ def large_compaction(ranges: Sequence[KeyRange], ssts: int) -> Job:
     return preparation.prepare(compaction, manifest, lambda index: None, 0)
 
 
-def prepared(bench: Bench, store: ObjectStore, max_sst_size: int) -> Job:
+def compaction_of_all(bench: Bench) -> tuple[SlateCompaction, Manifest]:
     """The compaction of all sources of the bench, each an L0 SST."""
     l0 = tuple(View(bench.ids.ulid(1), part.sst) for (part,) in bench.sources)
-    compaction: SlateCompaction = Compaction(
-        bench.ids.ulid(1), TieredSpec(b"", tuple(view.id for view in l0), (), 0), State.RUNNING
-    )
+    spec = TieredSpec(b"", tuple(view.id for view in l0), (), 0)
+    return Compaction(bench.ids.ulid(1), spec, State.RUNNING), Manifest(True, 1, 1, Tree(l0=l0))
+
+
+def prepared(bench: Bench, store: ObjectStore, max_sst_size: int) -> Job:
+    """The same, ready to run."""
     preparation = Preparation(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=max_sst_size))
-    return preparation.prepare(compaction, Manifest(True, 1, 1, Tree(l0=l0)), lambda index: None, 2)
+    return preparation.prepare(*compaction_of_all(bench), lambda index: None, 2)
 
 
 def three_l0s() -> Bench:
@@ -192,6 +195,34 @@ def test_a_task_asks_for_nothing_but_rows() -> None:
         assert all(end <= ends[key] for key, end in store.asked)
         found += bench.rows(result)
     assert found == expected
+
+
+def test_what_was_foreseen_is_read_once_and_then_again() -> None:
+    bench = three_l0s()
+    store = RangesStore(bench.store)
+    preparation = Preparation(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=50_000))
+    compaction, manifest = compaction_of_all(bench)
+    preparation.foresee(compaction, manifest)
+    first = preparation.prepare(compaction, manifest, lambda index: None, 2)
+    asked = len(store.asked)
+    assert asked == len(set(store.asked)) == 3 + 1  # the indexes, and the stats of the largest
+    second = preparation.prepare(compaction, manifest, lambda index: None, 2)
+    assert len(store.asked) == 2 * asked
+    assert [work.range for work in first.works] == [work.range for work in second.works]
+
+
+def test_what_went_wrong_when_it_was_foreseen_is_told_when_it_is_prepared() -> None:
+    bench = three_l0s()
+    ((part,), *_) = bench.sources
+    good = bench.store.get(part.key)
+    bench.store.put(part.key, b"x" * len(good))
+    preparation = Preparation(bench.store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=50_000))
+    compaction, manifest = compaction_of_all(bench)
+    preparation.foresee(compaction, manifest)
+    with pytest.raises(CorruptObject):
+        preparation.prepare(compaction, manifest, lambda index: None, 2)
+    bench.store.put(part.key, good)
+    assert preparation.prepare(compaction, manifest, lambda index: None, 2).works
 
 
 class RangesStore(WrappedStore):

@@ -17,6 +17,7 @@ from lithify.datasets.slatedb.kernel import windows
 from lithify.datasets.slatedb.kernel.spans import bounds_of, open_span, read_index, sent_blocks
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
 from lithify.datasets.slatedb.task import MergeTask, SourceSst
+from lithify.kernel.memory import SLACK
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
 from tests.datasets.slatedb.merging import KEEP_ALL, Bench, put
@@ -112,7 +113,7 @@ def test_a_merge_begins_with_little_of_each_source(monkeypatch: pytest.MonkeyPat
     assert len(by_source) == 3
     for asked in by_source.values():
         least, *others = sorted(asked)
-        assert least <= first + windows.SLACK
+        assert least <= first + SLACK
         assert others[0] > 2 * first
 
 

@@ -11,8 +11,11 @@ import random
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import cached_property
 from math import inf
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from lithify.clock import Clock
@@ -48,13 +51,16 @@ from lithify.datasets.slatedb.transform import (
     is_trivial_move,
 )
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import CorruptObject, ObjectNotFound, Refused
+from lithify.errors import CorruptObject, LithifyError, ObjectNotFound, Refused
 from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.together import both
 from lithify.store.versions import Counts
+
+if TYPE_CHECKING:
+    from lithify.datasets.slatedb.prepare import Preparation
 
 MOMENT_S = 1.0
 """For so long what was read need not be read again before an epoch is taken: whatever was published meanwhile
@@ -374,10 +380,20 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
 
     # Executing
 
-    def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> Job:
-        """Cut the compaction into ranges of about one output SST each, or less where slots are free."""
+    def foresee(self, spec: Spec, snapshot: Manifest) -> None:
+        compaction: SlateCompaction = Compaction(_NO_COMPACTION, spec)
+        if self.needs_worker(compaction, snapshot):
+            with suppress(LithifyError):  # it is raised again when the compaction is prepared
+                self._preparation.foresee(compaction, snapshot)
+
+    @cached_property
+    def _preparation(self) -> Preparation:
         from lithify.datasets.slatedb.prepare import Preparation  # with the compiler, which few need
 
+        return Preparation(self.store, self.paths, self._store_options, self.options)
+
+    def prepare(self, compaction: SlateCompaction, snapshot: Manifest, slots: int = 0) -> Job:
+        """Cut the compaction into ranges of about one output SST each, or less where slots are free."""
         owner = compaction.worker
 
         def reporting(index: int) -> Reporting | None:
@@ -385,8 +401,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
                 return None
             return self._journal.reporting(compaction.id, index, owner.id, owner.last_heartbeat_ms)
 
-        preparation = Preparation(self.store, self.paths, self._store_options, self.options)
-        return preparation.prepare(compaction, snapshot, reporting, slots)
+        return self._preparation.prepare(compaction, snapshot, reporting, slots)
 
     def outcome(self, result: TaskResult) -> RangeOutcome:
         return RangeOutcome(

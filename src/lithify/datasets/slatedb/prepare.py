@@ -56,6 +56,13 @@ class Preparation:
         self._paths = paths
         self._store_options = store_options
         self._options = options
+        self._foreseen = split.Foreseen()
+
+    def foresee(self, compaction: SlateCompaction, manifest: Manifest) -> None:
+        """Begin to read what preparing this compaction takes."""
+        _, _, sources = self._sources(compaction, manifest)
+        if sources:
+            self._foreseen.begin(self._store, sources, self._sst_options(sources))
 
     def prepare(
         self,
@@ -66,12 +73,7 @@ class Preparation:
     ) -> Job:
         """All ranges of the compaction; `reporting` says where the task of a range reports its movements, and
         `slots` how many run at once (0: not known)."""
-        spec = compaction.spec
-        if not isinstance(spec, TieredSpec):
-            raise Refused(
-                f"compaction {compaction.id} drains a segment, which the coordinator does by itself"
-            )
-        tree, sources = self._sources(compaction, spec, manifest)
+        spec, tree, sources = self._sources(compaction, manifest)
         if not sources:
             return Job(())
         cut, outputs = self._cut(compaction, sources, slots)
@@ -113,10 +115,13 @@ class Preparation:
         )
         return Job(works, horizon)
 
-    def _sources(
-        self, compaction: SlateCompaction, spec: TieredSpec, manifest: Manifest
-    ) -> tuple[Tree, Sources]:
-        """The tree, and what is to be read of it; `Refused` when that is not all there."""
+    def _sources(self, compaction: SlateCompaction, manifest: Manifest) -> tuple[TieredSpec, Tree, Sources]:
+        """The spec, its tree, and what is to be read of it; `Refused` when that is not all there."""
+        spec = compaction.spec
+        if not isinstance(spec, TieredSpec):
+            raise Refused(
+                f"compaction {compaction.id} drains a segment, which the coordinator does by itself"
+            )
         tree = manifest.tree(spec.segment)
         if tree is None:
             raise Refused(f"compaction {compaction.id}: {tree_label(spec.segment)} is gone from the manifest")
@@ -126,26 +131,21 @@ class Preparation:
         if left := older_l0_left(spec, tree):
             raise Refused(f"compaction {compaction.id}: {left}; it is not carried out")
         locate = Locator(self._store, self._paths, manifest)
-        return tree, tuple(
+        sources = tuple(
             tuple(SourceSst(locate(v), v.sst, v.visible_range or KeyRange()) for v in group)
             for group in groups
             if group
         )
+        return spec, tree, sources
 
     def _cut(
         self, compaction: SlateCompaction, sources: Sources, slots: int
     ) -> tuple[split.Cut, Sequence[tuple[Sst, ...]]]:
         """The ranges, and of each the outputs that are there already."""
-        compression = self._options.compression
-        options = SstOptions(
-            self._options.block_size,
-            max_sst_size=self._options.max_sst_size,
-            compression=sources[0][0].sst.info.compression if compression is None else compression,
-            min_filter_keys=self._options.min_filter_keys,
-        )
+        options = self._sst_options(sources)
         recorded = () if compaction.progress is None else compaction.progress.ranges
         if not recorded:
-            cut = split.plan_ranges(self._store, sources, options, slots)
+            cut = split.plan_ranges(self._store, sources, options, slots, self._foreseen)
             return cut, [()] * len(cut.ranges)
         _check_cover(compaction, [done.range for done in recorded])
         if options.block_size is None:
@@ -153,6 +153,15 @@ class Preparation:
             options = replace(options, block_size=found)
         ranges = tuple(done.range for done in recorded)
         return split.Cut(options, ranges), [done.outputs for done in recorded]
+
+    def _sst_options(self, sources: Sources) -> SstOptions:
+        compression = self._options.compression
+        return SstOptions(
+            self._options.block_size,
+            max_sst_size=self._options.max_sst_size,
+            compression=sources[0][0].sst.info.compression if compression is None else compression,
+            min_filter_keys=self._options.min_filter_keys,
+        )
 
 
 def with_blocks(sources: Sources, key_range: KeyRange, indexes: Mapping[str, BlockIndex]) -> Sources:

@@ -5,7 +5,8 @@
    But a range is no smaller than `MIN_RANGE_BYTES`, or a quarter of what a small compaction has in all:
    clients open each SST, and each is a line in the manifest for as long as it lives. What is small is one
    range, and no index is read for it.
-2. Read the block index of every source SST, and the stats that tell the block size, all at the same time.
+2. Read the block index of every source SST, and the stats that tell the block size, all at the same time, or
+   take what was begun to be read when the compaction was foreseen.
    The indexes tell tasks where their blocks are, so they are kept, as long as they are few; those of a large
    compaction do not fit into memory, and each is let go of as soon as step 3 is done with it.
 3. From each index take anchors: the key at which a group of consecutive blocks starts, and the stored
@@ -21,9 +22,10 @@ everything: (-inf, b1) [b1, b2) ... [bk, +inf).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -43,6 +45,8 @@ MIN_SMALL_RANGE_BYTES = 16 << 20
 MIN_RANGES_OF_SMALL = 4
 """Into so many even a compaction is cut whose ranges are then smaller than `MIN_RANGE_BYTES`."""
 MAX_KEPT_INDEX_BYTES = 64 << 20
+
+ReadT = TypeVar("ReadT")
 
 _ANCHORS_PER_TARGET = 64
 _MAX_ANCHORS_PER_SST = 4096
@@ -141,10 +145,44 @@ class Cut:
     """Of some source SSTs, by key of the object."""
 
 
+class Foreseen:
+    """What cutting some SSTs takes, begun to be read before it is sure that they will be cut."""
+
+    def __init__(self) -> None:
+        self._begun: dict[tuple[object, str], Callable[[], Any]] = {}
+
+    def begin(self, store: ObjectStore, sources: Sequence[Sequence[SourceSst]], options: SstOptions) -> None:
+        """Begin to read; of many SSTs, of those that are read first. What fails is raised where it is asked
+        for."""
+        parts = shown_parts(sources)
+        if is_small(parts, options):
+            return
+        largest = largest_of(parts) if options.block_size is None else None
+        reads: list[tuple[Callable[..., Any], SourceSst]] = [(read_index, part) for part in parts]
+        if largest is not None:
+            reads.insert(0, (read_stored_stats, largest))
+        self._begun = {
+            (read, part.key): together.beside.start(partial(read, store, part))
+            for read, part in reads[:INDEX_READERS]
+        }
+
+    def take(
+        self, read: Callable[[ObjectStore, SourceSst], ReadT], store: ObjectStore, part: SourceSst
+    ) -> ReadT:
+        """What `read` gives. What was begun is given out once."""
+        begun = self._begun.pop((read, part.key), None)
+        return read(store, part) if begun is None else cast(ReadT, begun())
+
+
 def plan_ranges(
-    store: ObjectStore, sources: Sequence[Sequence[SourceSst]], options: SstOptions, slots: int = 0
+    store: ObjectStore,
+    sources: Sequence[Sequence[SourceSst]],
+    options: SstOptions,
+    slots: int = 0,
+    foreseen: Foreseen | None = None,
 ) -> Cut:
     """The ranges of a compaction. Without a block size in `options` the one of the largest input is kept."""
+    take = Foreseen().take if foreseen is None else foreseen.take
     parts = shown_parts(sources)
     if is_small(parts, options):
         return Cut(options, (EVERYTHING,))
@@ -154,8 +192,12 @@ def plan_ranges(
 
     def views() -> Iterator[tuple[BlockIndex, KeyRange]]:
         nonlocal block_size
-        stats = None if largest is None else together.beside.start(partial(read_stored_stats, store, largest))
-        indexes = together.each_of((partial(read_index, store, part) for part in parts), INDEX_READERS)
+        stats = (
+            None
+            if largest is None
+            else together.beside.start(partial(take, read_stored_stats, store, largest))
+        )
+        indexes = together.each_of((partial(take, read_index, store, part) for part in parts), INDEX_READERS)
         for part, index in zip(parts, indexes, strict=True):
             if stats is not None and part is largest:
                 block_size = block_size_of(store, part, index, stats())

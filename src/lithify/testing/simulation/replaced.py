@@ -35,7 +35,7 @@ from lithify.datasets.slatedb import split as split_module
 from lithify.datasets.slatedb.dataset import SlateDataset, SlateOptions
 from lithify.datasets.slatedb.paths import parse_sst_key
 from lithify.datasets.slatedb.plan import TieredPolicy
-from lithify.datasets.slatedb.split import Cut
+from lithify.datasets.slatedb.split import Cut, Foreseen
 from lithify.datasets.slatedb.task import DEFAULT_BLOCK_SIZE, SourceSst, SstOptions
 from lithify.store import together as together_module
 from lithify.store.objects import ObjectStore
@@ -74,6 +74,7 @@ def replacements(world: World) -> Iterator[None]:
         sources: Sequence[Sequence[SourceSst]],
         options: SstOptions,
         slots: int,
+        foreseen: Foreseen,
     ) -> Cut:
         parts = [part for source in sources for part in source]
         keys = [row.key for part in parts for row in decode_rows(store.get(part.key))]
