@@ -32,11 +32,11 @@ class Case:
 
 
 CASES = (
-    Case("32 B", 32, 8_000_000, min_cpu_ratio=12, delete_fraction=0.05),
-    Case("200 B", 200, 2_000_000, min_cpu_ratio=8, max_cp_ratio=3.2, min_wall_ratio=5),
-    Case("1 KB", 1024, 410_000, min_cpu_ratio=5),
-    Case("8 KB", 8192, 52_000, min_cpu_ratio=4),
-    Case("200 B zstd", 200, 4_000_000, min_cpu_ratio=2.3, codec="Zstd"),
-    Case("200 B lz4", 200, 3_100_000, min_cpu_ratio=3.5, codec="Lz4"),
-    Case("200 B snappy", 200, 3_100_000, min_cpu_ratio=3.5, codec="Snappy"),
+    Case("32 B", 32, 8_000_000, min_cpu_ratio=14, delete_fraction=0.05),
+    Case("200 B", 200, 2_000_000, min_cpu_ratio=10, max_cp_ratio=3.2, min_wall_ratio=6),
+    Case("1 KB", 1024, 410_000, min_cpu_ratio=6),
+    Case("8 KB", 8192, 52_000, min_cpu_ratio=4.5),
+    Case("200 B zstd", 200, 4_000_000, min_cpu_ratio=3, codec="Zstd"),
+    Case("200 B lz4", 200, 3_100_000, min_cpu_ratio=4.5, codec="Lz4"),
+    Case("200 B snappy", 200, 3_100_000, min_cpu_ratio=4, codec="Snappy"),
 )
