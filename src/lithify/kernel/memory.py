@@ -28,7 +28,7 @@ SLACK = 64
 _BYTE = ir.IntType(8)
 _WORD = ir.IntType(64)
 _BIT = ir.IntType(1)
-_SHORT_COPY = 1024
+_SHORT_COPY = 2048
 
 
 def _load(width: int, big_endian: bool, result: Any) -> Callable[[int], Any]:
