@@ -210,7 +210,7 @@ class Dataset(Led, Protocol[SnapshotT, SpecT, RangeT, OutputT]):
 
     def foresee(self, spec: SpecT, snapshot: SnapshotT) -> None:
         """A compaction of this spec will probably be prepared next here: begin to read what that takes. What
-        goes wrong is told when it is prepared."""
+        it raises is raised again when it is prepared."""
         return
 
     def prepare(

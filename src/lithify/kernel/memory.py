@@ -152,7 +152,7 @@ def borrowed(_typing: Any, array: Any) -> Any:
     """The same array, not counted: for callers that keep it alive while it is in use.
 
     numba counts references to an array wherever one of its elements is taken, and leaves many of these
-    counts in loops: two locked instructions each, which took a third of a merge's time."""
+    counts in loops, each a locked instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         counted = context.make_array(signature.return_type)(context, builder, value=arguments[0])

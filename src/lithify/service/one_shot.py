@@ -26,6 +26,7 @@ ledger is taken up by the next run.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 
 from lithify import events
@@ -79,7 +80,9 @@ def run(
 
     engine.check()
     for proposal in plan.proposals[:1]:
-        dataset.foresee(proposal.spec, snapshot)
+        # Whatever goes wrong is the compaction's, when it is prepared.
+        with suppress(LithifyError), contained(f"foreseeing a compaction of {dataset.url}"):
+            dataset.foresee(proposal.spec, snapshot)
     shunned = _Shunned(dataset)
     # Nobody else is there to leave work to.
     alone = replace(options or WorkerOptions(), spare_claim_delay_ms=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -247,3 +248,25 @@ def test_ssts_of_a_run_out_of_order_are_refused() -> None:
     bench = Bench().add([put(b"b", 1), put(b"c", 1)], [put(b"a", 1), put(b"d", 1)])
     with pytest.raises(CorruptObject, match="not in order"):
         bench.run(bench.task(KEEP_ALL))
+
+
+@pytest.mark.parametrize("common_len", [0, 1, 7, 8, 9, 100, 3000])
+def test_keys_that_differ_anywhere_behind_a_common_prefix_are_in_order(common_len: int) -> None:
+    """Also beside keys outside the range that are shorter than the prefix."""
+    rng = random.Random(common_len)
+    common = b"p" * common_len
+    tails = {bytes(rng.choices(b"\x00\x01\xff", k=rng.randrange(14))) for _ in range(400)} - {b""}
+    inside = sorted(common + tail for tail in tails)
+    outside = [b"a", b"b", b"bb", b"q", b"qq"] if common else []
+    bench = Bench()
+    for first in range(3):
+        rows = [
+            put(key, 9 - first, b"%d" % first) for key in sorted({*outside, *inside[first::2], *inside[::5]})
+        ]
+        bench.add(rows, block_size=65536)
+    key_range = KeyRange(common, common + b"\xff" * 20)
+    found = bench.rows(bench.run(bench.task(KEEP_ALL, key_range=key_range)))
+    versions = sorted((row.key, -row.seq) for row in found)
+    assert [(row.key, -row.seq) for row in found] == versions
+    expected = [(key, first - 9) for first in range(3) for key in {*inside[first::2], *inside[::5]}]
+    assert versions == sorted(expected)

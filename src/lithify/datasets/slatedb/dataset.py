@@ -11,7 +11,6 @@ import random
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from math import inf
@@ -51,7 +50,7 @@ from lithify.datasets.slatedb.transform import (
     is_trivial_move,
 )
 from lithify.datasets.slatedb.validate import validate
-from lithify.errors import CorruptObject, LithifyError, ObjectNotFound, Refused
+from lithify.errors import CorruptObject, ObjectNotFound, Refused
 from lithify.ids import Ids, Ulid, ulid_from_int, ulid_ms
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.store.keys import url_of
@@ -383,8 +382,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     def foresee(self, spec: Spec, snapshot: Manifest) -> None:
         compaction: SlateCompaction = Compaction(_NO_COMPACTION, spec)
         if self.needs_worker(compaction, snapshot):
-            with suppress(LithifyError):  # it is raised again when the compaction is prepared
-                self._preparation.foresee(compaction, snapshot)
+            self._preparation.foresee(compaction, snapshot)
 
     @cached_property
     def _preparation(self) -> Preparation:

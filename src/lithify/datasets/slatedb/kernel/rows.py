@@ -133,8 +133,9 @@ def _has_common_prefix(source: Record) -> bool:
 
 @inlined
 def _prefix_of(source: Record, suffix: int, shared: int, key_len: int) -> Any:
-    """The eight bytes behind the common prefix of a key that shares `shared` bytes with the current one and
-    goes on at `suffix`, in a row: more than eight bytes follow the key."""
+    """The eight bytes of a key from `common_len` on, whether or not it begins with the common prefix. It
+    shares `shared` bytes with the current key, of which `source.prefix` has these eight, and goes on at
+    `suffix`, in a row: more than eight bytes follow the key."""
     length = key_len - source.common_len
     if length <= 0:
         return _LEAST
@@ -188,10 +189,8 @@ def decode_row(source: Record) -> int:
     seq = load_u64_be(fixed)
     if source.has_previous and not _in_order(source, position, unshared, shared, seq):
         return _BAD_ORDER
-    prefix = _prefix_of(source, position, shared, key_len)
-    key = source.key
-    copy_key(key + shared, position, unshared)
-    source.prefix = prefix
+    source.prefix = _prefix_of(source, position, shared, key_len)
+    copy_key(source.key + shared, position, unshared)
     source.key_len = key_len
     source.shareable = key_len
     source.has_previous = 1
@@ -203,7 +202,6 @@ def decode_row(source: Record) -> int:
     source.expire_ms = expire_ms
     source.cursor = row_end
     if shared < source.common_len and not _has_common_prefix(source):
-        source.prefix = load_u64_be(key + source.common_len)
         return _BAD_BOUNDS
     return _OK
 
