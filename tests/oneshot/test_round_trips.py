@@ -102,13 +102,16 @@ def test_round_trips_of_a_later_run(url: str, s3: S3) -> None:
     ]
 
 
-def test_what_goes_wrong_when_a_compaction_is_foreseen_ends_no_run(url: str, s3: S3) -> None:
+def test_what_goes_wrong_when_a_compaction_is_foreseen_ends_no_run(
+    url: str, s3: S3, defects: list[str]
+) -> None:
     fill(url, s3)
     dataset = dataset_at(url, store_options=s3.options)
     with mock.patch.object(dataset, "foresee", side_effect=ValueError("odd")) as foreseen:
         summary = compact(dataset)
     assert foreseen.called
     assert len(summary.committed) == 1
+    assert "ValueError: odd" in defects.pop()
 
 
 def test_what_is_to_be_cut_is_read_while_the_epoch_is_taken(
