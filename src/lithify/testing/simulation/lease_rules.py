@@ -78,7 +78,7 @@ class LeaseRules:
         now_ms, since_ms = self._world.now_ms, self._asked_ms
         if since_ms is None or now_ms - since_ms < LEASE_MS:
             self._fail(process, f"has not watched the lease of {holder.name} and takes it")
-        is_undisturbed = holder.disturbed_ms < since_ms and self._world.faults.slow_kind != holder.kind
+        is_undisturbed = holder.disturbed_ms < since_ms
         if not holder.is_dead and holder.name in self._epochs and is_undisturbed:
             self._fail(process, f"takes the lease of {holder.name}, which is alive and has not answered")
 

@@ -128,7 +128,7 @@ class Process:
         self.is_dead = False
         self.coordinator: HasEpoch | None = None
         self.disturbed_ms = 0
-        """Until when something went wrong last with one of its store calls."""
+        """Until when something went wrong last with one of its store calls, or one was slow."""
         self.takes_over = False
         """It was told to close whatever coordinator may be alive."""
         self.worker_ids: set[str] = set()
@@ -157,7 +157,10 @@ class Process:
         """Let time pass, then say what goes wrong with this call."""
         faults, rng, world = self.world.faults, self.rng, self.world
         is_slow = faults.slow_kind == self.kind
-        self.sleep_ms(1 + int(rng.random() * (SLOW_LATENCY_MS if is_slow else faults.max_latency_ms)))
+        latency_ms = 1 + int(rng.random() * (SLOW_LATENCY_MS if is_slow else faults.max_latency_ms))
+        if is_slow:
+            self._disturb(world.now_ms + latency_ms)
+        self.sleep_ms(latency_ms)
         if faults.disturbances and not self.is_dead:
             self._dawdle(call)
         if self.is_dead:
@@ -167,9 +170,12 @@ class Process:
             self.log(f"{call.method} {call.key}{f': {fault.value}' if fault else ''}")
         if fault is not None:
             world.count(f"fault: {self.kind} {fault.name.lower()}")
-            self.disturbed_ms = world.now_ms
+            self._disturb(world.now_ms)
             self.is_dead = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
         return fault
+
+    def _disturb(self, until_ms: int) -> None:
+        self.disturbed_ms = max(self.disturbed_ms, until_ms)
 
     def _dawdle(self, call: Call) -> None:
         """Perhaps take longer than usual."""
@@ -178,13 +184,13 @@ class Process:
             pause_ms = rng.randint(_MIN_PAUSE_MS, MAX_PAUSE_MS)
             world.count(f"fault: {self.kind} paused")
             self.log(f"pauses for {pause_ms / 1000:.1f} s before {call.method} {call.key}")
-            self.disturbed_ms = world.now_ms + pause_ms
+            self._disturb(world.now_ms + pause_ms)
             self.on_pause()
             self.sleep_ms(pause_ms)
         elif rng.random() < faults.delay_per_call:
             world.count("fault: delay")
             delay_ms = rng.randint(_MIN_DELAY_MS, _MAX_DELAY_MS)
-            self.disturbed_ms = world.now_ms + delay_ms
+            self._disturb(world.now_ms + delay_ms)
             self.sleep_ms(delay_ms)
 
     def _fault(self) -> Fault | None:
