@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from lithify.errors import Refused
 from lithify.store.urls import open_store
 from lithify.store.waiting import Waiting
-from tests.s3 import S3
+from tests.s3 import S3, serve_s3
 
 
 @pytest.mark.parametrize(
@@ -141,3 +142,29 @@ def test_options_win_over_the_environment(s3: S3, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AWS_ALLOW_HTTP", "false")
     store, _ = open_store(f"s3://{s3.bucket()}", {**s3.options, "max_retries": "0"})
     store.put("object", b"x")
+
+
+def test_what_is_opened_the_same_way_goes_on_with_the_same_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def connections(*options: dict[str, str]) -> set[int]:
+        s3.server.forget()
+        for one in options:
+            assert list(open_store(f"s3://{bucket}/db", one)[0].list("")) == []
+        return {request.connection for request in s3.server.log}
+
+    with serve_s3() as s3:
+        bucket, same = s3.bucket(), s3.options
+        first = connections(same, same, dict(reversed(same.items())))
+        assert len(first) == 1
+        assert len(connections(same, {**same, "timeout": "20s"}) - first) == 1
+        with monkeypatch.context() as patched:
+            patched.setenv("NO_PROXY", "example.com")
+            assert not connections(same) & first
+            patched.undo()
+            assert connections(same) == first
+            now_s = time.monotonic  # options may name files, which somebody else writes anew
+            patched.setattr(time, "monotonic", lambda: now_s() + 601)
+            another = connections(same, same)
+            assert len(another) == 1
+            assert another != first

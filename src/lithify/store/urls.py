@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
@@ -46,7 +47,7 @@ from lithify.store.retries import FIRST_PAUSE_S, MAX_PAUSE_S
 from lithify.store.waiting import Known, Waiting
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import BackoffConfig, ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Backend
 
 WAIT_OPTION = "retry_timeout_s"
@@ -58,6 +59,9 @@ lost. Reads are asked for again long before that (`lithify.store.hedging`)."""
 _LONGEST_READ = "1h"
 """An answer that goes on coming is not cut off before."""
 _UPLOADS_RETRIES = 1_000_000
+_MAX_KEPT = 32
+_KEPT_S = 600.0
+"""How long a client is used for what is opened anew."""
 _MAX_UPLOADS_WAIT_S = 7 * 86_400.0
 
 _PROVIDER_PREFIXES = {
@@ -248,32 +252,22 @@ def _remote(
         if provider == "aws_" and is_payload_unsigned(endpoint, config, os.environ):
             config["aws_unsigned_payload"] = "true"
 
-        def backend(retries: RetryConfig, client: Mapping[str, str]) -> Backend:
-            given: dict[str, Any] = {"config": config, "retry_config": retries}
-            given["client_options"] = cast("ClientConfig", client) if client else None
+        def backend(tries: int, max_s: float, client: Mapping[str, str]) -> Backend:
             if credentials is not None:
-                given["credential_provider"] = credentials
-            if provider == "aws_":  # `from_url` does not know the option that wins over every variable
-                return S3Store(urlsplit(root).netloc, **given)
-            return from_url(root, **given)
+                return _new_client(root, provider, config, client, tries, max_s, credentials)
+            said = frozenset(config.items()), frozenset(client.items()), frozenset(os.environ.items())
+            return _kept_client(root, provider, *said, tries, max_s, int(time.monotonic() / _KEPT_S))
 
-        once: RetryConfig = {"max_retries": 0}
-        patiently: RetryConfig = {
-            "max_retries": _UPLOADS_RETRIES if max_retries is None else max_retries,
-            "retry_timeout": timedelta(seconds=min(waiting.max_s, _MAX_UPLOADS_WAIT_S)),
-            "backoff": {
-                "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
-                "max_backoff": timedelta(seconds=MAX_PAUSE_S),
-            },
-        }
-        quick = backend(once, {"read_timeout": SILENT_READ, "timeout": _LONGEST_READ, **client})
+        quick = backend(0, 0, {"read_timeout": SILENT_READ, "timeout": _LONGEST_READ, **client})
         known = known_of(root, options) if waiting.comes_back else None
         requests = Requests(root, waiting, max_retries=max_retries, probe=lambda: probe(quick), known=known)
         pace = _pace_of(root, endpoint.url if endpoint is not None else None)
 
         @cache
         def uploads(limit_s: float) -> Backend:
-            return backend(patiently, {"timeout": f"{limit_s:g}s", **client})
+            tries = _UPLOADS_RETRIES if max_retries is None else max_retries
+            max_s = min(waiting.max_s, _MAX_UPLOADS_WAIT_S)
+            return backend(tries, max_s, {"timeout": f"{limit_s:g}s", **client})
 
         return ObstoreStore(root, quick, requests, lambda: uploads(pace.limit_s), pace)
     except Refused as error:
@@ -281,6 +275,49 @@ def _remote(
     except (BaseError, ValueError, OverflowError) as error:
         cause = str(error).partition("\n\nDebug source")[0]
         raise Refused(f"{root}: the store cannot be opened with these options: {cause}") from error
+
+
+def _new_client(
+    root: str,
+    provider: str,
+    config: Mapping[str, str],
+    client: Mapping[str, str],
+    tries: int,
+    max_s: float,
+    credentials: CredentialProvider | None = None,
+) -> Backend:
+    """A client that makes each request once, or again up to so many `tries` within `max_s`."""
+    retries: RetryConfig = {"max_retries": tries}
+    if tries:
+        backoff: BackoffConfig = {
+            "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
+            "max_backoff": timedelta(seconds=MAX_PAUSE_S),
+        }
+        retries |= {"retry_timeout": timedelta(seconds=max_s), "backoff": backoff}
+    given: dict[str, Any] = {"config": config, "retry_config": retries}
+    given["client_options"] = cast("ClientConfig", client) if client else None
+    if credentials is not None:
+        given["credential_provider"] = credentials
+    if provider == "aws_":  # `from_url` does not know the option that wins over every variable
+        return S3Store(urlsplit(root).netloc, **given)
+    return from_url(root, **given)
+
+
+@lru_cache(maxsize=_MAX_KEPT)
+def _kept_client(
+    root: str,
+    provider: str,
+    config: frozenset[tuple[str, str]],
+    client: frozenset[tuple[str, str]],
+    environment: frozenset[tuple[str, str]],
+    tries: int,
+    max_s: float,
+    period: int,
+) -> Backend:
+    """One client, and its connections, for all in this process who reach a store the same way: a task goes
+    on with those of the task before it, whose handshakes and credentials need not be asked for again. Not
+    for longer than a `period`, since options may name files whose content changes."""
+    return _new_client(root, provider, dict(config), dict(client), tries, max_s)
 
 
 @cache
