@@ -6,8 +6,8 @@ import mmap
 import tempfile
 from pathlib import Path
 
-MIN_MAPPED_BYTES = 1024 * 1024
-"""What is smaller is an ordinary object of Python's."""
+MIN_FILE_BYTES = 1024 * 1024
+"""What is smaller stays in memory."""
 
 
 class Bodies:
@@ -19,13 +19,8 @@ class Bodies:
 
     def room(self, size: int) -> bytearray | mmap.mmap:
         """So many bytes, to be written to. `OSError` if the folder is full or there are too many files."""
-        if size < MIN_MAPPED_BYTES:
+        if self._folder is None or size < MIN_FILE_BYTES:
             return bytearray(size)
-        if self._folder is None:
-            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            if hasattr(mmap, "MADV_HUGEPAGE"):  # else the pages cost more than the bytes
-                memory.madvise(mmap.MADV_HUGEPAGE)
-            return memory
         with tempfile.TemporaryFile(dir=self._folder) as file:
             file.truncate(size)
             return mmap.mmap(file.fileno(), size)
