@@ -295,6 +295,10 @@ def compacted(bucket: Bucket) -> None:
 
 def made_again(bucket: Bucket) -> None:
     copied(bucket)
+    of_another_id(bucket)
+
+
+def of_another_id(bucket: Bucket) -> None:
     bucket.id = "two"
     document = json.loads(bucket.store.get(f"{bucket.root}/clusters/c/meta.json"))
     document["topics"]["orders"]["id"] = "two"
@@ -358,6 +362,21 @@ def test_a_name_that_is_taken_while_the_copy_is_made(monkeypatch: pytest.MonkeyP
     with pytest.raises(Refused, match=r"there is a topic orders.v2 already"):
         copied(bucket)
     assert told(bucket)["id"] == "another"
+
+
+def test_the_topic_is_made_again_before_the_broker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was copied is another one's then."""
+    bucket = a_bucket(some())
+    announce = copying.announce
+
+    def late(*place: Any) -> None:
+        of_another_id(bucket)
+        announce(*place)
+
+    monkeypatch.setattr("lithify.datasets.kafka.topic_copy.announce", late)
+    with pytest.raises(Refused, match=r"orders was deleted and made again meanwhile"):
+        copied(bucket)
+    assert NEW not in json.loads(bucket.store.get(f"{bucket.root}/clusters/c/meta.json"))["topics"]
 
 
 def test_the_broker_writes_its_metadata_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

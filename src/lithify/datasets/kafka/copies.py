@@ -55,6 +55,7 @@ class Found:
     """As the broker knows it; `None` where it does not."""
     partitions: int
     """Likewise; 0 where it does not."""
+    source_id: str
     of_source: int
     """How many partitions the source has."""
     has_objects: bool
@@ -81,9 +82,10 @@ def _counted(partitions: int) -> str:
     return f"{partitions} partition{'' if partitions == 1 else 's'}"
 
 
-def why_moved(partition: str, folder: PartitionFolder | None, copied: Copied) -> str:
-    """Why what was copied of a partition is not what is there now; empty if it is."""
-    if folder is not None and folder.topic_id != copied.topic_id:
+def why_moved(partition: str, folder: PartitionFolder | None, source_id: str, copied: Copied) -> str:
+    """Why what was copied of a partition is not what is there now, of the topic with this id; empty if it
+    is."""
+    if source_id != copied.topic_id:
         return f"{partition}: the topic was deleted and made again since it was copied; make another copy"
     if copied.fingerprint and (folder is None or kept_of(folder, copied) != copied.fingerprint):
         return (
@@ -107,11 +109,13 @@ def rest_of(segments: Iterable[Segment], copied: Copied | None) -> tuple[Segment
     return tuple(one for one in segments if not has.chosen((one,)))
 
 
-def with_topic(document: bytes, key: str, source: str, name: str, id: str, count: int) -> bytes | None:
+def with_topic(
+    document: bytes, key: str, source: str, source_id: str, name: str, id: str, count: int
+) -> bytes | None:
     """The broker's `meta.json` with so many partitions of the new topic, which has the settings that the
     source had when it was made; `None` if it has them already.
 
-    Raises `CorruptObject`, and `Refused` where another one has that name, or the source less partitions.
+    Raises `CorruptObject`, and `Refused` where another one has either name, or the source less partitions.
     """
     try:
         found = json.loads(document)
@@ -120,6 +124,8 @@ def with_topic(document: bytes, key: str, source: str, name: str, id: str, count
             raise Refused(f"there is a topic {name} already, which was made meanwhile; choose another name")
         if source not in topics:
             raise Refused(f"the topic {source} was deleted meanwhile")
+        if topics[source]["id"] != source_id:
+            raise Refused(f"the topic {source} was deleted and made again meanwhile; make another copy")
         if (now := _partitions(topics[source])) < count:
             raise Refused(f"{source} has {_counted(now)} now, and had {count} a moment ago; run again")
         if name not in topics:

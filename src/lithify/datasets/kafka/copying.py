@@ -339,21 +339,21 @@ def find_topic(store: ObjectStore, root: str, target: str) -> Found:
         document = store.get(key)
     except ObjectNotFound as error:
         raise DatasetNotFound(f"{root}: there is no {key} of a broker beside it") from error
-    source, of_source = told_of(document, key, _name(root))
-    if source is None:
+    source_id, of_source = told_of(document, key, _name(root))
+    if source_id is None:
         raise DatasetNotFound(f"{root}: the broker knows no such topic ({key})")
     id, partitions = told_of(document, key, _name(target))
     found = store.folder(target)
-    return Found(id, partitions, of_source, bool(found.folders or found.objects))
+    return Found(id, partitions, source_id, of_source, bool(found.folders or found.objects))
 
 
-def announce(store: ObjectStore, root: str, target: str, id: str, count: int) -> None:
+def announce(store: ObjectStore, root: str, target: str, source_id: str, id: str, count: int) -> None:
     """Tell the broker of so many partitions of the new topic, unless it knows. `Refused` where another one
-    has that name, or the source less partitions."""
+    has either name, or the source less partitions."""
     key, name = metadata_key(root), _name(target)
     for _ in range(_MAX_CONFLICTS):
         before, meta = store.get_with_meta(key)
-        after = with_topic(before, key, _name(root), name, id, count)
+        after = with_topic(before, key, _name(root), source_id, name, id, count)
         if after is None:
             return
         for number in range(told_of(before, key, name)[1], count):

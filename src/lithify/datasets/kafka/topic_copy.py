@@ -163,7 +163,10 @@ class TopicCopy(CutTopic):
         found = find_topic(self._source, self._root, self._target)  # after the objects, so it knows theirs
         topic = self._root.rpartition("/")[2]
         reasons = [why_not(topic, self._name, found, state)]
-        reasons += [why_moved(name, partitions.get(name), copied) for name, copied in state.copied.items()]
+        reasons += [
+            why_moved(name, partitions.get(name), found.source_id, copied)
+            for name, copied in state.copied.items()
+        ]
         for reason in filter(None, reasons):
             raise Refused(f"{self.url}: {reason}")
         cuts = {name: self._cut(folder, state.copied.get(name)) for name, folder in partitions.items()}
@@ -378,7 +381,8 @@ class TopicCopy(CutTopic):
         }
         state = replace(state, copied={**state.copied, **others})
         if is_due:
-            announce(self._source, self._root, self._target, state.copy_id, snapshot.count)
+            place = self._source, self._root, self._target
+            announce(*place, found.topic_id, state.copy_id, snapshot.count)
             state = replace(state, announced=snapshot.count)
         return state
 
