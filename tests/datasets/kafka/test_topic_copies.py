@@ -23,7 +23,7 @@ from lithify.testing import ManualClock
 from lithify.testing.faulty import Fault, FaultyStore
 from tests.cli.invoking import invoke_json
 from tests.datasets.kafka import logs
-from tests.datasets.kafka.buckets import Bucket, a_bucket
+from tests.datasets.kafka.buckets import Bucket, Once, a_bucket
 from tests.datasets.kafka.copies import (
     NEW,
     Pausing,
@@ -362,6 +362,42 @@ def test_a_name_that_is_taken_while_the_copy_is_made(monkeypatch: pytest.MonkeyP
     with pytest.raises(Refused, match=r"there is a topic orders.v2 already"):
         copied(bucket)
     assert told(bucket)["id"] == "another"
+
+
+@pytest.mark.parametrize("moment", [("create", f"/copies/{NEW}/"), ("replace", "/meta.json")])
+def test_two_topics_are_copied_to_one_name(moment: tuple[str, str]) -> None:
+    """The second one is refused, and has written nothing of the new topic."""
+    bucket = a_bucket(some())
+    other = replace(bucket, name="others", id="two")
+    other.produce(*some(7))
+    key = f"{bucket.root}/clusters/c/meta.json"
+    document = json.loads(bucket.store.get(key))
+    document["topics"]["others"] = {**document["topics"]["orders"], "id": other.id}
+    bucket.store.put(key, json.dumps(document).encode())
+    refused: list[str] = []
+
+    def come() -> None:
+        before = {meta.key for meta in bucket.store.list(bucket.root)}
+        with pytest.raises(Refused, match="choose another name") as raised:
+            copied(other)
+        refused.append(str(raised.value))
+        written = {meta.key for meta in bucket.store.list(bucket.root)} - before
+        assert all("/lithify/others/copies/" in key for key in written)
+
+    once = Once(moment[0], come, of=moment[1])
+    assert not copied(bucket, FaultyStore(bucket.store, once)).failures
+    come()
+    assert len(refused) == 2
+    same_log(bucket)
+
+
+def test_who_dies_behind_the_claim_goes_on_with_it() -> None:
+    bucket = a_bucket(some())
+    id = copying.claimed_id(bucket.store, bucket.topic, copy_of(bucket).topic, "before")
+    assert id == "before"
+    copied(bucket)
+    assert told(bucket)["id"] == "before"
+    same_log(bucket)
 
 
 def test_the_topic_is_made_again_before_the_broker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

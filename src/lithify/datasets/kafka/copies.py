@@ -4,6 +4,7 @@ offsets, compacted. Pure.
     topics/NEW/partitions/P/records/…batch   what a round merged of the source, and the rest as it is
     topics/NEW/partitions/P/watermark.json   where the source ended
     groups/consumers/G/offsets/NEW/…         what groups had committed in the source
+    lithify/NEW/copy.json                    of which topic NEW is a copy, and its id
     meta.json                                NEW, with the settings of the source and an id of its own
 
 1. The broker knows of NEW by `meta.json` alone, so that is written last: nothing half is served as a topic.

@@ -14,6 +14,9 @@ A task, and again after every death:
 5. *Offsets of groups* are carried over (`carried_offsets.py`).
 
 The announcement is one conditional write into the broker's `meta.json`, after all partitions it tells of.
+
+Two that make a topic of one name would replace what the other wrote, as long as no broker knows it. So the name
+is claimed before anything else, by an object that only one can create.
 """
 
 from __future__ import annotations
@@ -70,6 +73,8 @@ from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.together import all_of, each_of
 
 ItemT = TypeVar("ItemT")
+CLAIM = "copy.json"
+"""In Lithify's folder for the new topic."""
 _MAX_CONFLICTS = 20
 _MOST = (1 << 63) - 1
 
@@ -345,6 +350,29 @@ def find_topic(store: ObjectStore, root: str, target: str) -> Found:
     id, partitions = told_of(document, key, _name(target))
     found = store.folder(target)
     return Found(id, partitions, source_id, of_source, bool(found.folders or found.objects))
+
+
+def claimed_id(store: ObjectStore, root: str, target: str, id: str) -> str:
+    """The id of the topic with the folder `target`, a copy of the one in `root`: this one, unless another is
+    said already. `Refused` where it is a copy of another."""
+    cluster, _, source = root.rpartition("/topics/")
+    key, name = join(cluster, "lithify", _name(target), CLAIM), _name(target)
+    try:
+        store.create(key, json.dumps({"id": id, "of": source}).encode())
+        return id
+    except ObjectExists:
+        pass
+    try:
+        found = json.loads(store.get(key))
+        known, of = text(found["id"]), text(found["of"])
+    except (ValueError, TypeError, LookupError) as error:
+        raise CorruptObject(key, f"does not decode: {error}") from error
+    if of != source:
+        raise Refused(
+            f"{root}: a copy of {of} is called {name} already, says {key}; choose another name, or delete "
+            "that object if nobody makes it any more"
+        )
+    return known
 
 
 def announce(store: ObjectStore, root: str, target: str, source_id: str, id: str, count: int) -> None:

@@ -32,6 +32,7 @@ from lithify.datasets.kafka.copying import (
     CopyReport,
     CopyTask,
     announce,
+    claimed_id,
     copy_partition,
     find_topic,
 )
@@ -154,7 +155,8 @@ class TopicCopy(CutTopic):
         self._quiet_ms = to_milliseconds(settings.quiet_period)
 
     def _claimed(self, state: State) -> State:
-        return replace(super()._claimed(state), copy_id=str(self._ids.uuid()))
+        id = claimed_id(self._source, self._root, self._target, str(self._ids.uuid()))
+        return replace(super()._claimed(state), copy_id=id)
 
     # Reading
 
