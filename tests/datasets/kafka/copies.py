@@ -36,7 +36,8 @@ def opened(
 ) -> TopicCopy:
     """A dataset that copies the topic."""
     through = store or bucket.store
-    places = (through, bucket.topic), (through, f"{bucket.root}/clusters/c/lithify/{bucket.name}/copies/{NEW}")
+    own = f"{bucket.root}/clusters/c/lithify/{bucket.name}/copies/{NEW}"
+    places = (through, bucket.topic), (through, own)
     asked = KafkaSettings.model_validate({"quiet_period": "0s", "copy_to": NEW, **settings})
     return kind("kafka+memory://x", *places, bucket.clock, RandomIds(), asked)
 

@@ -15,8 +15,8 @@ A task, and again after every death:
 
 The announcement is one conditional write into the broker's `meta.json`, after all partitions it tells of.
 
-Two that make a topic of one name would replace what the other wrote, as long as no broker knows it. So the name
-is claimed before anything else, by an object that only one can create.
+Two that make a topic of one name would replace what the other wrote, as long as no broker knows it. So the
+name is claimed before anything else, by an object that only one can create.
 """
 
 from __future__ import annotations
