@@ -365,7 +365,13 @@ def interrupted(
 
 
 def test_a_topic_deleted_and_made_again_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At any moment: nothing of the new topic is touched, and the next run compacts that one."""
+    """At any moment: nothing of the new topic is touched, and the next run compacts that one.
+
+    But for the deletes that are under way just then: stores have no conditional delete for all of us, so an
+    object of the new topic that came between a look and its delete goes. They go one at a time here, so it
+    is one object.
+    """
+    monkeypatch.setattr(publishing, "REQUESTS", 1)
     for before in ("get_with_meta", "list", "replace", "delete"):
         bucket = a_bucket(some())
         new = [logs.data(n, ("new", f"{n}")) for n in range(40)]
@@ -378,8 +384,10 @@ def test_a_topic_deleted_and_made_again_meanwhile(monkeypatch: pytest.MonkeyPatc
             bucket.produce(*new)
 
         interrupted(monkeypatch, bucket, before, made_again)
-        # What is half done of the old topic touches nothing of the new one, which has all its rows.
-        assert latest(bucket.rows()) == {b"new": (39, 1039, b"new", b"39")}, before
+        lost = {*range(40)} - {*bucket.bases()}
+        assert len(lost) == (before == "delete"), before
+        # What is half done of the old topic touches nothing else of the new one, which has all its rows.
+        assert [row[3] for row in bucket.rows()] == [b"%d" % n for n in range(40) if n not in lost], before
         bucket.compact()
         assert [row[0] for row in bucket.rows()] == [38, 39], before
 
