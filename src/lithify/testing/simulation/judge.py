@@ -92,6 +92,9 @@ class Judge:
             self._check_pinned(process, old, new)
             self._replaced.append((self._world.now_ms, old))
         self.manifest = number, new
+        for sst_id in _shown(new):
+            # From here on manifests need it, also while its writer does not know yet that this was published.
+            self._world.uploads.pop(sst_id, None)
         self._world.count("event: manifest published")
         named = {checkpoint.manifest_id for checkpoint in new.checkpoints}
         self._pinned[number] = new

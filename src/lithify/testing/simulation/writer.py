@@ -22,7 +22,6 @@ from typing import TypeVar
 from lithify.datasets.slatedb.model import Manifest, Tree, View
 from lithify.datasets.slatedb.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.errors import Fenced, StoreError
-from lithify.ids import Ulid
 from lithify.store.versions import VersionedFiles
 from lithify.testing.simulation.rows import Row, describe, encode_rows, in_order, newest_l0_ms
 from lithify.testing.simulation.scenario import L0_MAX_SSTS
@@ -99,11 +98,9 @@ class Writer:
         if not rows or is_full:
             return
         trees = {tree.prefix: tree for tree in self._mine.trees()}
-        uploaded: list[Ulid] = []
         for prefix in sorted({self._prefix(row.key) for row in rows}):
             chunk = in_order(row for row in rows if self._prefix(row.key) == prefix)
             view = self._upload(chunk)
-            uploaded.append(view.sst.id)
             tree = trees.get(prefix, Tree(prefix))
             trees[prefix] = replace(tree, l0=(view, *tree.l0))
         if self._process.rng.random() < self._world.faults.late_flush_per_flush:
@@ -121,8 +118,6 @@ class Writer:
             recent_snapshot_min_seq=min(self._world.model.snapshots, default=last_seq),
         )
         self._mine = self._publish(self._merged)
-        for sst_id in uploaded:
-            self._world.uploads.pop(sst_id, None)
 
     def _upload(self, rows: list[Row]) -> View:
         now_ms = max([self._process.clock.now_ms(), *map(newest_l0_ms, self._mine.trees())])
