@@ -6,6 +6,8 @@ import mmap
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 MIN_FILE_BYTES = 1024 * 1024
 """What is smaller stays in memory."""
 
@@ -17,10 +19,10 @@ class Bodies:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def room(self, size: int) -> bytearray | mmap.mmap:
+    def room(self, size: int) -> memoryview | mmap.mmap:
         """So many bytes, to be written to. `OSError` if the folder is full or there are too many files."""
         if self._folder is None or size < MIN_FILE_BYTES:
-            return bytearray(size)
+            return np.empty(size, np.uint8).data  # a bytearray would be filled with zeros
         with tempfile.TemporaryFile(dir=self._folder) as file:
             file.truncate(size)
             return mmap.mmap(file.fileno(), size)

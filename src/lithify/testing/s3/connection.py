@@ -33,8 +33,8 @@ from lithify.testing.s3.weather import Fate, Weather
 MAX_HEAD_BYTES = 64 * 1024
 SMALL_BYTES = 64 * 1024
 """Up to this, head and body of an answer are joined and sent by one call of the system."""
-PIECE_S = 0.003
-MIN_PIECE_BYTES, MAX_PIECE_BYTES = 4 * 1024, 256 * 1024
+PIECE_S = 0.006
+MIN_PIECE_BYTES, MAX_PIECE_BYTES = 4 * 1024, 512 * 1024
 """Where bandwidth is limited, a piece of an answer is what passes in `PIECE_S`, within these bounds."""
 UNSENT_BYTES = 1024 * 1024
 """Of an answer that wait in memory for the client to read."""
@@ -60,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._head_size = 0
         self._request: Request | None = None
         """What is being read or answered."""
-        self._body: bytearray | mmap.mmap | None = None
+        self._body: memoryview | mmap.mmap | None = None
         """What is being read, of known length."""
         self._body_size = 0
         self._chunks: ChunkReader | None = None
