@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,9 @@ STARTED = "EpochTaken"
 START_LIMIT_S = 120.0
 WARM_S = 10.0
 MIN_BYTES_RATIO = 1.3
+ROOM_BYTES_PER_S = 135_000_000
+"""What the store grows by at most, of both sides together: a writer's rows, and these again and again in
+what was compacted, of which nothing is deleted meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,25 @@ class Side:
 def measure(seconds: float, latency_ms: float) -> list[Side]:
     """Both sides, one after the other."""
     sides = []
-    # What both sides write, and nobody deletes meanwhile, is more than memory holds.
-    _warm_up()
-    with tempfile.TemporaryDirectory(prefix="writer-s3-") as folder, S3Process(folder=Path(folder)) as server:
-        for name in (OFFICIAL, LITHIFY):
-            print(f"{name}: {seconds:.0f} s at {latency_ms:g} ms …", flush=True)
-            sides.append(_measure(server, name, seconds, latency_ms))
+    # What both sides write is more than memory holds.
+    with tempfile.TemporaryDirectory(prefix="writer-s3-") as folder:
+        _check_room(folder, seconds)
+        _warm_up()
+        with S3Process(folder=Path(folder)) as server:
+            for name in (OFFICIAL, LITHIFY):
+                print(f"{name}: {seconds:.0f} s at {latency_ms:g} ms …", flush=True)
+                sides.append(_measure(server, name, seconds, latency_ms))
     return sides
+
+
+def _check_room(folder: str, seconds: float) -> None:
+    """A disk that runs full in the middle looks like a slow store."""
+    needed_bytes, free_bytes = int(seconds * ROOM_BYTES_PER_S), shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes:
+        raise SystemExit(
+            f"{folder} has {free_bytes / 1e9:.0f} GB; {seconds:.0f} s need {needed_bytes / 1e9:.0f} GB. "
+            "Set TMPDIR to a folder on a larger disk, or give fewer --seconds."
+        )
 
 
 def _measure(server: S3Process, name: str, seconds: float, latency_ms: float) -> Side:
