@@ -6,12 +6,14 @@ import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lithify import events
 from lithify.clock import SystemClock
 from lithify.config.model import Config
+from lithify.datasets.slatedb import execute, split
 from lithify.datasets.slatedb.kind import KIND
 from lithify.errors import StoreUnavailable
 from lithify.events import Event
@@ -64,6 +66,34 @@ def test_a_run_outlives_an_outage_and_tells_of_it(site: Site, how: Outage) -> No
     result = compact(dataset, engine=InlineEngine(), observer=fall_away)
     is_back.join()
     assert result.failures == ()
+    assert is_told_with_its_end(told)
+    assert site.read(name) == model
+
+
+@pytest.mark.parametrize("how", list(Outage))
+def test_an_outage_while_a_compaction_is_foreseen_is_waited_for(
+    site: Site, how: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (split, execute):
+        monkeypatch.setattr(module, "SMALL_BYTES", 0)  # nothing is too small to be cut
+    name = f"foreseen-{how}"
+    model = site.write(name)
+    told: list[Event] = []
+    config = Config(store_options=site.options)
+    waiting = Waiting(60.0, name, told.append)
+    dataset = KIND.open(site.url(name), config, SystemClock(), RandomIds(), lambda s: s, waiting)
+    foresee = dataset.foresee
+    is_back = threading.Timer(6.0, lambda: setattr(site.server, "weather", FAIR))
+
+    def fall_away(*compaction: Any) -> None:
+        site.server.weather = replace(FAIR, outage=how)
+        is_back.start()
+        foresee(*compaction)
+
+    monkeypatch.setattr(dataset, "foresee", fall_away)
+    result = compact(dataset, engine=InlineEngine())
+    is_back.join()
+    assert (len(result.committed), result.failures) == (1, ())
     assert is_told_with_its_end(told)
     assert site.read(name) == model
 
