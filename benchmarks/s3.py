@@ -70,6 +70,8 @@ class Side:
 
     wall_s: float
     """From the submission to the last write of the compaction's states."""
+    data_s: float
+    """From the first request for rows to the end of the last: what its tasks took, where one begins."""
     cpu_s: float
     """Of all its processes."""
     start_cpu_s: float
@@ -233,11 +235,13 @@ def side_of(side: str, run: SideRun, log: Sequence[LoggedRequest]) -> Side:
     submitted = [r.end_s for r in during if r.requester == WATCHER and r.operation is Operation.PUT]
     began_s = min(submitted, default=run.began_s)
     requests = [r for r in during if r.requester == side and r.end_s >= began_s]
-    last_s = max(r.end_s for r in requests if r.operation is Operation.PUT and not is_data(r.key))
+    last_s = max(r.end_s for r in requests if r.operation is Operation.PUT and is_state(r.key))
     requests = [r for r in requests if r.start_s <= last_s]
+    rows = [r for r in requests if is_data(r.key)]
     chain = longest_chain(requests)
     return Side(
         wall_s=last_s - began_s,
+        data_s=max(r.end_s for r in rows) - min(r.start_s for r in rows),
         cpu_s=run.cpu_s,
         start_cpu_s=run.start_cpu_s,
         requests=dict(by_class(requests, is_data)),
@@ -254,6 +258,11 @@ def side_of(side: str, run: SideRun, log: Sequence[LoggedRequest]) -> Side:
 def is_data(key: str) -> bool:
     """Whether an object holds rows, not states."""
     return key.endswith(".sst")
+
+
+def is_state(key: str) -> bool:
+    """Whether an object says how far a compaction is. A lease does not: it is given back by who has done."""
+    return key.endswith(".compactions")
 
 
 def _measure_idle(server: S3Process, weather: Weather, latency_ms: int, cache: Path) -> IdleResult:
@@ -291,7 +300,7 @@ def print_tables(console: Console, results: S3Results) -> None:
     limit = "without limit" if results.bandwidth is None else f"{results.bandwidth / 1e6:g} MB/s a connection"
     times = Table(title=f"Over S3, {limit}, official : Lithify")
     requests = Table(title="Requests over S3, official : Lithify")
-    _add_columns(times, "wall s", "× wall", "MB/s", "CPU s", "× CPU", "chain")
+    _add_columns(times, "wall s", "× wall", "MB/s", "data MB/s", "CPU s", "× CPU", "chain")
     _add_columns(requests, *_KINDS)
     for result in results.compactions:
         theirs, ours, ratios = result.official, result.lithify, result.to_json()["ratios"]
@@ -301,7 +310,10 @@ def print_tables(console: Console, results: S3Results) -> None:
             latency,
             f"{theirs.wall_s:.2f} : {ours.wall_s:.2f}",
             f"{ratios['wall']:.2f}",
-            f"{result.input_bytes / theirs.wall_s / 1e6:.0f} : {result.input_bytes / ours.wall_s / 1e6:.0f}",
+            *(
+                " : ".join(f"{result.input_bytes / seconds / 1e6:.0f}" for seconds in both)
+                for both in ((theirs.wall_s, ours.wall_s), (theirs.data_s, ours.data_s))
+            ),
             f"{theirs.cpu_s:.2f} : {ours.cpu_s:.2f}",
             f"{ratios['cpu']:.2f}",
             f"{theirs.chain} : {ours.chain}",

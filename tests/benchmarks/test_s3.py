@@ -39,11 +39,13 @@ def test_of_a_side_counts_what_it_asked_for_between_submission_and_completion() 
         request(WATCHER, Operation.GET, STATE, 14, 14.5),
         request(OFFICIAL, Operation.PUT, SST, 15, 16, 150),
         request(OFFICIAL, Operation.PUT, STATE, 16, 17, 5),
+        request(OFFICIAL, Operation.PUT, "db/lithify/coordinator.json", 17.1, 18, 5),
         request(OFFICIAL, Operation.GET, STATE, 18, 19),
     ]
     side = side_of(OFFICIAL, SideRun(began_s=9.8, ended_s=20, cpu_s=3, start_cpu_s=1), log)
     assert side == Side(
         wall_s=6,
+        data_s=3,
         cpu_s=3,
         start_cpu_s=1,
         requests={"LIST": 1, "control GET": 1, "data GET": 2, "PUT": 2},
@@ -69,8 +71,8 @@ def test_what_needs_much_memory_has_to_be_named() -> None:
 
 
 def test_the_report_has_both_sides_and_their_ratios() -> None:
-    theirs = Side(4.0, 2.0, 1.0, {"data GET": 30, "PUT": 10}, 100, 50, 20, [], 8)
-    ours = Side(2.0, 0.5, 9.0, {"data GET": 8, "control GET": 2, "PUT": 10}, 100, 50, 10, [], 4)
+    theirs = Side(4.0, 2.5, 2.0, 1.0, {"data GET": 30, "PUT": 10}, 100, 50, 20, [], 8)
+    ours = Side(2.0, 0.8, 0.5, 9.0, {"data GET": 8, "control GET": 2, "PUT": 10}, 100, 50, 10, [], 4)
     idle = IdleResult(20, {"control GET": 24}, {"control GET": 20, "PUT": 2}, 0.5, 0.25)
     results = S3Results([S3Result("S3 2 MB", 20, 2_000_000, theirs, ours)], [idle], None)
     (compaction,) = results.to_json()["compactions"]
@@ -82,6 +84,7 @@ def test_the_report_has_both_sides_and_their_ratios() -> None:
     text = console.file.getvalue()
     for shown in (
         "2 MB",
+        "800 : 2500",
         "4.00 : 2.00",
         "30 : 8",
         "0 : 2",
