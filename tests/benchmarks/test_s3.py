@@ -84,7 +84,7 @@ def test_the_report_has_both_sides_and_their_ratios() -> None:
     text = console.file.getvalue()
     for shown in (
         "2 MB",
-        "800 : 2500",
+        "1 : 2",
         "4.00 : 2.00",
         "30 : 8",
         "0 : 2",

@@ -144,27 +144,29 @@ def test_options_win_over_the_environment(s3: S3, monkeypatch: pytest.MonkeyPatc
     store.put("object", b"x")
 
 
-def test_what_is_opened_the_same_way_goes_on_with_the_same_connection(
+def test_what_is_opened_the_same_way_goes_on_with_the_same_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A connection is free again a moment after its answer, so now and then there is a second one."""
+
     def connections(*options: dict[str, str]) -> set[int]:
         s3.server.forget()
-        for one in options:
+        for one in options * 10:
             assert list(open_store(f"s3://{bucket}/db", one)[0].list("")) == []
         return {request.connection for request in s3.server.log}
 
     with serve_s3() as s3:
         bucket, same = s3.bucket(), s3.options
-        first = connections(same, same, dict(reversed(same.items())))
-        assert len(first) == 1
-        assert len(connections(same, {**same, "timeout": "20s"}) - first) == 1
+        first = connections(same, dict(reversed(same.items())))
+        assert len(first) < 10
+        assert not connections({**same, "timeout": "20s"}) & first
         with monkeypatch.context() as patched:
             patched.setenv("NO_PROXY", "example.com")
             assert not connections(same) & first
             patched.undo()
-            assert connections(same) == first
+            assert connections(same) & first
             now_s = time.monotonic  # options may name files, which somebody else writes anew
-            patched.setattr(time, "monotonic", lambda: now_s() + 601)
-            another = connections(same, same)
-            assert len(another) == 1
-            assert another != first
+            patched.setattr(time, "monotonic", lambda: now_s() + 61)
+            another = connections(same)
+            assert len(another) < 10
+            assert not another & first

@@ -60,8 +60,9 @@ _LONGEST_READ = "1h"
 """An answer that goes on coming is not cut off before."""
 _UPLOADS_RETRIES = 1_000_000
 _MAX_KEPT = 32
-_KEPT_S = 600.0
-"""How long a client is used for what is opened anew."""
+_KEPT_S = 60.0
+"""How long a client is used for what is opened anew. Credentials that were taken back early are in use no
+longer than this: a client asks for others only when they end."""
 _MAX_UPLOADS_WAIT_S = 7 * 86_400.0
 
 _PROVIDER_PREFIXES = {

@@ -15,12 +15,12 @@ from lithify.datasets.kafka.kind import KIND
 from lithify.datasets.kafka.layouts import objects
 from lithify.datasets.kafka.record_batches import rebased
 from lithify.datasets.registry import config_type
-from lithify.errors import LithifyError, Refused
+from lithify.errors import CorruptObject, LithifyError, ObjectExists, Refused, StoreUnavailable
 from lithify.ids import RandomIds
 from lithify.store.waiting import Waiting
-from lithify.store.wrapped import Call
+from lithify.store.wrapped import Call, ResultT, WrappedStore
 from lithify.testing import ManualClock
-from lithify.testing.faulty import Fault, FaultyStore
+from lithify.testing.faulty import Crash, Fault, FaultyStore
 from tests.cli.invoking import invoke_json
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, Once, a_bucket
@@ -34,6 +34,7 @@ from tests.datasets.kafka.copies import (
     copy_of,
     dying,
     high,
+    numbered,
     opened,
     same_log,
     told,
@@ -364,16 +365,23 @@ def test_a_name_that_is_taken_while_the_copy_is_made(monkeypatch: pytest.MonkeyP
     assert told(bucket)["id"] == "another"
 
 
-@pytest.mark.parametrize("moment", [("create", f"/copies/{NEW}/"), ("replace", "/meta.json")])
-def test_two_topics_are_copied_to_one_name(moment: tuple[str, str]) -> None:
-    """The second one is refused, and has written nothing of the new topic."""
-    bucket = a_bucket(some())
+def with_another(bucket: Bucket) -> Bucket:
+    """A second topic beside it, with as many partitions."""
     other = replace(bucket, name="others", id="two")
-    other.produce(*some(7))
+    for number in range(bucket.partitions):
+        numbered(other, number).produce(*some(7 + number))
     key = f"{bucket.root}/clusters/c/meta.json"
     document = json.loads(bucket.store.get(key))
     document["topics"]["others"] = {**document["topics"]["orders"], "id": other.id}
     bucket.store.put(key, json.dumps(document).encode())
+    return other
+
+
+@pytest.mark.parametrize("moment", [("create", f"/copies/{NEW}/"), ("replace", "/meta.json")])
+def test_two_topics_are_copied_to_one_name(moment: tuple[str, str]) -> None:
+    """The second one is refused, and has written nothing of the new topic."""
+    bucket = a_bucket(some())
+    other = with_another(bucket)
     refused: list[str] = []
 
     def come() -> None:
@@ -391,13 +399,93 @@ def test_two_topics_are_copied_to_one_name(moment: tuple[str, str]) -> None:
     same_log(bucket)
 
 
+def test_a_copy_that_was_begun_without_a_claim_asks_whose_the_name_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a version that made none, or the claim was deleted. Another topic has it meanwhile, and wins."""
+    bucket = a_bucket(some(), partitions=2)
+    numbered(bucket, 1).produce(*some(6))
+    other = with_another(bucket)
+
+    def die_begun(_: int, call: Call) -> Fault | None:
+        is_state = f"/orders/copies/{NEW}/_lithify/state/" in call.key
+        return Fault.CRASH_AFTER if call.method == "create" and is_state else None
+
+    with pytest.raises(Crash):
+        copied(bucket, FaultyStore(bucket.store, die_begun))
+    bucket.store.delete(f"{bucket.root}/clusters/c/lithify/{NEW}/{copying.CLAIM}")
+    with monkeypatch.context() as patched:
+        patched.setattr(copying._Copying, "carry_out", refuse_second(copying._Copying.carry_out))
+        assert copied(other).failures
+    before = copy_of(bucket).contents()
+    assert before
+    with pytest.raises(Refused, match=r"a copy of others is called orders\.v2 already"):
+        copied(bucket)
+    assert copy_of(bucket).contents() == before
+    assert not copied(other).failures
+    for number in (0, 1):
+        assert numbered(copy_of(bucket), number).bases()[-1] == numbered(other, number).bases()[-1]
+
+
+def refuse_second(carry_out: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """It is away for the second partition."""
+
+    def refusing(self: Any) -> Any:
+        if self._task.number == 1:
+            raise StoreUnavailable("away", "away")
+        return carry_out(self)
+
+    return refusing
+
+
 def test_who_dies_behind_the_claim_goes_on_with_it() -> None:
     bucket = a_bucket(some())
-    id = copying.claimed_id(bucket.store, bucket.topic, copy_of(bucket).topic, "before")
-    assert id == "before"
+    copying.claim_name(bucket.store, bucket.topic, copy_of(bucket).topic)
     copied(bucket)
-    assert told(bucket)["id"] == "before"
     same_log(bucket)
+
+
+def test_a_topic_that_is_copied_again_under_the_name_of_a_deleted_one_has_an_id_of_its_own() -> None:
+    bucket = a_bucket(some())
+    copied(bucket)
+    first = told(bucket)["id"]
+    for meta in [*bucket.store.list(copy_of(bucket).topic), *bucket.store.list(own_folder(bucket))]:
+        bucket.store.delete(meta.key)
+    bucket.put_metadata()
+    copied(bucket)
+    assert told(bucket)["id"] != first
+
+
+def own_folder(bucket: Bucket) -> str:
+    return f"{bucket.root}/clusters/c/lithify/orders"
+
+
+def test_a_claim_that_is_created_just_then_is_asked_for_again() -> None:
+    """S3 answers a create with 409 while another is under way, which may come to nothing."""
+    bucket = a_bucket(some())
+    tries = 0
+
+    class Busy(WrappedStore):
+        def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+            nonlocal tries
+            if call.method == "create" and call.key.endswith(copying.CLAIM):
+                tries += 1
+                if tries == 1:
+                    raise ObjectExists(f"{call.key}: 409")
+            return action()
+
+    copied(bucket, Busy(bucket.store))
+    assert tries == 2
+    same_log(bucket)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"[]", b'{"of": 1}', b"[" * 100_000])
+def test_a_damaged_claim_is_told_of(damaged: bytes) -> None:
+    bucket = a_bucket(some())
+    bucket.store.put(f"{bucket.root}/clusters/c/lithify/{NEW}/{copying.CLAIM}", damaged)
+    with pytest.raises(CorruptObject, match=copying.CLAIM):
+        copied(bucket)
+    assert not copy_of(bucket).contents()
 
 
 def test_the_topic_is_made_again_before_the_broker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

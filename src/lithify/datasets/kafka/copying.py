@@ -15,8 +15,8 @@ A task, and again after every death:
 
 The announcement is one conditional write into the broker's `meta.json`, after all partitions it tells of.
 
-Two that make a topic of one name would replace what the other wrote, as long as no broker knows it. So the
-name is claimed before anything else, by an object that only one can create.
+Two that make a topic of one name would replace what the other wrote, as long as no broker knows it. So until
+then whoever begins, or goes on, looks first whose the name is: an object says so that only one can create.
 """
 
 from __future__ import annotations
@@ -352,27 +352,35 @@ def find_topic(store: ObjectStore, root: str, target: str) -> Found:
     return Found(id, partitions, source_id, of_source, bool(found.folders or found.objects))
 
 
-def claimed_id(store: ObjectStore, root: str, target: str, id: str) -> str:
-    """The id of the topic with the folder `target`, a copy of the one in `root`: this one, unless another is
-    said already. `Refused` where it is a copy of another."""
+def claim_name(store: ObjectStore, root: str, target: str) -> None:
+    """Say that the topic with the folder `target` is a copy of the one in `root`. `Refused` where it is one
+    of another."""
     cluster, _, source = root.rpartition("/topics/")
-    key, name = join(cluster, "lithify", _name(target), CLAIM), _name(target)
-    try:
-        store.create(key, json.dumps({"id": id, "of": source}).encode())
-        return id
-    except ObjectExists:
-        pass
-    try:
-        found = json.loads(store.get(key))
-        known, of = text(found["id"]), text(found["of"])
-    except (ValueError, TypeError, LookupError) as error:
-        raise CorruptObject(key, f"does not decode: {error}") from error
+    name = _name(target)
+    key = join(cluster, "lithify", name, CLAIM)
+    of = _claimed_for(store, key, source)
     if of != source:
         raise Refused(
-            f"{root}: a copy of {of} is called {name} already, says {key}; choose another name, or delete "
-            "that object if nobody makes it any more"
+            f"{root}: a copy of {of} is called {name} already, says {key}; choose another name. If nobody "
+            f"makes that copy any more, delete {cluster}/lithify/{of}/copies/{name}, and then that object"
         )
-    return known
+
+
+def _claimed_for(store: ObjectStore, key: str, source: str) -> str:
+    """The name of the topic that has the claim `key`: this one, unless another was first."""
+    for _ in range(_MAX_CONFLICTS):
+        try:
+            store.create(key, json.dumps({"of": source}).encode())
+            return source
+        except ObjectExists:
+            pass
+        try:
+            return text(json.loads(store.get(key))["of"])
+        except ObjectNotFound:
+            continue  # another one was about to create it, or it was deleted just now
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise CorruptObject(key, f"does not decode: {error}") from error
+    raise Refused(f"{key} comes and goes; run again")
 
 
 def announce(store: ObjectStore, root: str, target: str, source_id: str, id: str, count: int) -> None:

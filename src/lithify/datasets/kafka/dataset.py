@@ -78,15 +78,18 @@ class LogDataset(LogSteps):
         return super().epoch()
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
-        """Says first of which log the output is."""
         self.epoch()  # refuses where there is nothing
+        self._say_source()
+        return super().take_epoch(permit)
+
+    def _say_source(self) -> None:
+        """Of which log the output is, before anything else of it is written."""
 
         def claim(version: Version | None) -> bytes | None:
             state = self._decoded(version)
             return None if state.source else self._claimed(state).encode()
 
         self.states.update(claim, self._clock, self._rng)
-        return super().take_epoch(permit)
 
     def _claimed(self, state: State) -> State:
         """The state of who begins."""

@@ -32,7 +32,7 @@ from lithify.datasets.kafka.copying import (
     CopyReport,
     CopyTask,
     announce,
-    claimed_id,
+    claim_name,
     copy_partition,
     find_topic,
 )
@@ -154,9 +154,13 @@ class TopicCopy(CutTopic):
         self._target = join(self._root.rpartition("/")[0], self._name)
         self._quiet_ms = to_milliseconds(settings.quiet_period)
 
+    def _say_source(self) -> None:
+        if not self.state().is_copy_visible:  # also where a version that did not say so has begun
+            claim_name(self._source, self._root, self._target)
+        super()._say_source()
+
     def _claimed(self, state: State) -> State:
-        id = claimed_id(self._source, self._root, self._target, str(self._ids.uuid()))
-        return replace(super()._claimed(state), copy_id=id)
+        return replace(super()._claimed(state), copy_id=str(self._ids.uuid()))
 
     # Reading
 
