@@ -3,9 +3,9 @@
 1. The store is `lithify.testing.s3` in a process of its own, with `BANDWIDTH` for each connection and one
    latency for all requests; a database is put there without being read.
 2. Each side compacts the same database in processes of its own (`benchmarks.s3_run`), the official client
-   first. Before that it has compacted the same, and `WARM_UPS` small ones, on a second server. Who asked for
-   what is told by the access key, and when by the server's log: of a side counts what it asked for between
-   the submission of the compaction and its completion.
+   first. Before that it has compacted the same, and `WARM_UPS` small ones, on a second server, and another
+   small one on the first. Who asked for what is told by the access key, and when by the server's log: of a
+   side counts what it asked for between the submission of the compaction and its completion.
 3. Afterwards, in good weather, the official client reads all rows: they must be those of the database
    before, and all in one run.
 4. *Chain*: the most requests of a side of which each began after the one before had ended. So many latencies
@@ -203,8 +203,7 @@ def _measure_case(
                     case.data.codec,
                     case.master,
                     case.max_sst_bytes,
-                    _load_warm_ups(calm, database, database_of(case.data, cache, _FEW_ROWS_SCALE)),
-                    calm.url,
+                    _load_warm_ups(server, calm, database, database_of(case.data, cache, _FEW_ROWS_SCALE)),
                 ),
             )
         finally:
@@ -214,19 +213,18 @@ def _measure_case(
         after = contents_of(url, options_of(server.url, JUDGE), keys)
         if after != replace(before, l0s=0, runs=1):
             raise ChildFailed(f"{case.name} by {side}: {after} is not {before} in one run")
-        server.delete(BUCKET, prefix)
+        server.delete(BUCKET, "")
     size = sum(sst.stat().st_size for sst in database.rglob("*.sst"))
     sides = {side: middle(runs, lambda run: run.wall_s) for side, runs in found.items()}
     return S3Result(case.name, latency_ms, size, sides[OFFICIAL], sides[LITHIFY])
 
 
-def _load_warm_ups(calm: S3Process, database: Path, small: Path) -> list[str]:
+def _load_warm_ups(server: S3Process, calm: S3Process, database: Path, small: Path) -> list[tuple[str, str]]:
     """What a side compacts before it is measured."""
-    prefixes = []
-    for n, warm_up in enumerate([*[small] * WARM_UPS, database]):
-        prefixes.append(f"{n}/db")
-        calm.load(warm_up, BUCKET, prefixes[-1])
-    return [f"s3://{BUCKET}/{prefix}" for prefix in prefixes]
+    there = [*[(calm, small)] * WARM_UPS, (calm, database), (server, small)]
+    for n, (where, warm_up) in enumerate(there):
+        where.load(warm_up, BUCKET, f"warm-up-{n}/db")
+    return [(f"s3://{BUCKET}/warm-up-{n}/db", where.url) for n, (where, _) in enumerate(there)]
 
 
 def side_of(side: str, run: SideRun, log: Sequence[LoggedRequest]) -> Side:

@@ -7,8 +7,8 @@ being JSON. It prints when it began and ended, and its CPU time, all processes b
 
 *Lithify*: a one-shot run on a Spark session that has been started.
 
-1. Both stand for a process that runs for days: each compacts other databases, on a server without latency,
-   before anything is measured.
+1. Both stand for a process that runs for days: before anything is measured each compacts other databases, on
+   a server without latency, and a small one where it is measured, whose store it has reached then.
 2. The server speaks HTTP, so that nothing of TLS is measured, and stands for a store that is reached over
    TLS. Each side signs what it signs there by default: the official client what it sends too, Lithify not
    (`lithify.store.endpoints`).
@@ -49,10 +49,8 @@ class Task:
     codec: str | None
     master: str
     max_sst_bytes: int | None
-    warm_up_urls: Sequence[str] = ()
-    """The databases to compact before."""
-    warm_up_endpoint: str = ""
-    """Where they are."""
+    warm_ups: Sequence[tuple[str, str]] = ()
+    """The databases to compact before: the URL of each, and the endpoint where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +90,8 @@ def _official(task: Task) -> SideRun:
     )
     settings = {**options["settings"], "manifest_poll_interval": "1s", "compactor_options": compactor}
     options["settings"] = settings
-    for url in task.warm_up_urls:
-        options["store_options"] = options_of(task.warm_up_endpoint, OFFICIAL)
+    for url, endpoint in task.warm_ups:
+        options["store_options"] = options_of(endpoint, OFFICIAL)
         with open_db(url, **options):
             _compact_officially(Admin(url, store_options=options["store_options"]))
     options["store_options"] = options_of(task.endpoint, OFFICIAL)
@@ -118,8 +116,8 @@ def _compact_officially(admin: Admin) -> None:
 def _lithify(task: Task) -> SideRun:
     with SparkEngine(task.master, preload=PRELOAD) as engine:
         start_session(engine)
-        for url in task.warm_up_urls:
-            _compact_with(engine, url, task.warm_up_endpoint, task)
+        for url, endpoint in task.warm_ups:
+            _compact_with(engine, url, endpoint, task)
         start_cpu_s, began_s = cpu_s_of_tree(), time.time()
         _compact_with(engine, task.url, task.endpoint, task)
         return SideRun(began_s, time.time(), cpu_s_of_tree() - start_cpu_s, start_cpu_s)
