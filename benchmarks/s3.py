@@ -308,10 +308,8 @@ def print_tables(console: Console, results: S3Results) -> None:
             latency,
             f"{theirs.wall_s:.2f} : {ours.wall_s:.2f}",
             f"{ratios['wall']:.2f}",
-            *(
-                " : ".join(f"{result.input_bytes / seconds / 1e6:.0f}" for seconds in both)
-                for both in ((theirs.wall_s, ours.wall_s), (theirs.data_s, ours.data_s))
-            ),
+            _speeds(result.input_bytes, theirs.wall_s, ours.wall_s),
+            _speeds(result.input_bytes, theirs.data_s, ours.data_s),
             f"{theirs.cpu_s:.2f} : {ours.cpu_s:.2f}",
             f"{ratios['cpu']:.2f}",
             f"{theirs.chain} : {ours.chain}",
@@ -325,6 +323,10 @@ def print_tables(console: Console, results: S3Results) -> None:
         others = f"official {idle.official} and {idle.official_cpu_s:.2f} CPU s"
         mine = f"Lithify {idle.lithify} and {idle.lithify_cpu_s:.2f} CPU s"
         console.print(f"{IDLE}, {idle.latency_ms} ms, a minute: {others}; {mine}", highlight=False)
+
+
+def _speeds(size_bytes: int, theirs_s: float, ours_s: float) -> str:
+    return f"{size_bytes / theirs_s / 1e6:.0f} : {size_bytes / ours_s / 1e6:.0f}"
 
 
 def _add_columns(table: Table, *names: str) -> None:

@@ -14,6 +14,7 @@ from lithify import events
 from lithify.clock import SystemClock
 from lithify.config.model import Config
 from lithify.datasets.slatedb import execute, split
+from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.kind import KIND
 from lithify.errors import StoreUnavailable
 from lithify.events import Event
@@ -35,6 +36,12 @@ def site() -> Iterator[Site]:
         yield Site(server, "b")
 
 
+def opened(site: Site, name: str, waiting: Waiting) -> SlateDataset:
+    """As a command opens it, which waits for its store like this."""
+    config = Config(store_options=site.options)
+    return KIND.open(site.url(name), config, SystemClock(), RandomIds(), lambda s: s, waiting)
+
+
 def test_runs_end_well_at_a_tenth_of_resets(site: Site) -> None:
     """The official client reads the last one back; `make flaky` does so for a hundred."""
     for n in range(RUNS - 1):
@@ -53,8 +60,7 @@ def test_a_run_outlives_an_outage_and_tells_of_it(site: Site, how: Outage) -> No
     model = site.write(name)
     told: list[Event] = []
     waiting = Waiting(60.0, name, told.append)
-    config = Config(store_options=site.options)
-    dataset = KIND.open(site.url(name), config, SystemClock(), RandomIds(), lambda s: s, waiting)
+    dataset = opened(site, name, waiting)
     is_back = threading.Timer(6.0, lambda: setattr(site.server, "weather", FAIR))
 
     def fall_away(event: Event) -> None:
@@ -79,9 +85,7 @@ def test_an_outage_while_a_compaction_is_foreseen_is_waited_for(
     name = f"foreseen-{how}"
     model = site.write(name)
     told: list[Event] = []
-    config = Config(store_options=site.options)
-    waiting = Waiting(60.0, name, told.append)
-    dataset = KIND.open(site.url(name), config, SystemClock(), RandomIds(), lambda s: s, waiting)
+    dataset = opened(site, name, Waiting(60.0, name, told.append))
     foresee = dataset.foresee
     is_back = threading.Timer(6.0, lambda: setattr(site.server, "weather", FAIR))
 
@@ -103,8 +107,7 @@ def test_the_error_of_a_run_is_what_ended_it_and_not_the_clean_up(
 ) -> None:
     site.write("gone")
     waiting = Waiting(1.0, "gone", events.ignore, tasks_max_s=1.0)
-    config = Config(store_options=site.options)
-    dataset = KIND.open(site.url("gone"), config, SystemClock(), RandomIds(), lambda s: s, waiting)
+    dataset = opened(site, "gone", waiting)
 
     def fall_away(event: Event) -> None:
         if isinstance(event, events.Claimed):

@@ -7,11 +7,10 @@
 | `…/clusters/C/topics/T`      | a topic in a broker's bucket, compacted in its place     |
 
 What Lithify keeps of a topic in a broker's bucket lies in `clusters/C/lithify/T`, and nowhere else, so that
-no two work on one topic without knowing of each other; of its copy to a new topic in `…/T/copies/NEW`,
-and whose copy that is in `clusters/C/lithify/NEW`. Of the
-others, the output is a folder of Lithify's alone. Nobody names one: it lies beside the log, with `.compacted`
-behind its name. Neither may lie in the other: what is read is never changed, and a folder of Lithify's among
-partitions keeps a broker from starting.
+no two work on one topic without knowing of each other; of its copy to a new topic in `…/T/copies/NEW`, and
+whose copy that is in `clusters/C/lithify/NEW`. Of the others, the output is a folder of Lithify's alone.
+Nobody names one: it lies beside the log, with `.compacted` behind its name. Neither may lie in the other:
+what is read is never changed, and a folder of Lithify's among partitions keeps a broker from starting.
 """
 
 from __future__ import annotations
