@@ -93,3 +93,30 @@ def test_a_command_that_ends_meanwhile_is_left_alone() -> None:
             terminate()
         time.sleep(0.15)
     assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
+
+
+def test_what_another_thread_was_given_is_told_to_a_main_thread_that_waits() -> None:
+    ready, never = threading.Event(), threading.Event()
+
+    def be_given() -> None:
+        ready.wait()
+        time.sleep(0.1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    thread = threading.Thread(target=be_given)
+    thread.start()
+    begun_s = time.monotonic()
+    ready.set()
+    with pytest.raises(Terminated), interrupted_by_sigterm():
+        never.wait(LIMIT_S)
+    assert time.monotonic() - begun_s < LIMIT_S
+    thread.join()
+
+
+def test_nothing_is_left_of_it() -> None:
+    threads = threading.active_count()
+    with interrupted_by_sigterm():
+        pass
+    assert signal.set_wakeup_fd(-1) == -1
+    assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
+    assert threading.active_count() == threads

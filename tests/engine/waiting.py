@@ -28,6 +28,14 @@ def noted_pids(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
 
 
+def replaces_a_file(pid: int) -> bool:
+    """Whether a process has a lock file of the local store open."""
+    try:
+        return any(file.readlink().name.endswith("#0") for file in Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:  # it has ended
+        return False
+
+
 class Pid(int):
     """Of a process that was seen: when it has ended, another may get the same number."""
 

@@ -176,3 +176,11 @@ def test_a_keeper_that_was_frozen_takes_nothing_back_when_it_thaws(world: World)
     epochs = Counter(event["dataset"] for keeper in keepers for event in keeper.events("EpochTaken"))
     assert max(epochs.values()) <= 2, "no ping-pong"
     world.check(paths)
+
+
+def test_one_that_is_told_to_end_the_moment_it_thaws_ends(world: World) -> None:
+    keeper = world.keeper()
+    wait_until(lambda: world.fleet.status().members)
+    keeper.freeze()
+    keeper.thaw()
+    assert keeper.terminate() == 0

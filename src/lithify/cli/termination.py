@@ -10,12 +10,17 @@ The handler raises `Terminated` wherever the main thread is, and that can be a b
 So one thread, begun by the first signal, sends it again and again until the command has ended, and the
 handler raises only where nothing that it raised is still on its way: a command is told once. Whoever cannot
 wait for the end of that sends SIGKILL.
+
+And it may not be called at all. The system gives a signal to any thread where the main thread has another
+pending, as a process has that was suspended and goes on; Python calls handlers in the main thread only, which
+learns nothing of it while it waits for a lock. A thread that is told of every signal wakes it.
 """
 
 from __future__ import annotations
 
 import _thread  # starts a thread without a lock that the interrupted code may hold
 import signal
+import socket
 import threading
 import time
 import weakref
@@ -24,6 +29,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 AGAIN_S = 0.1
+_WAKING = signal.SIGURG
+"""Means nothing, and nothing else here sends it."""
 _IMPORTS = "<frozen importlib"
 
 
@@ -37,13 +44,14 @@ def interrupted_by_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    teller = _Teller()
-    before = signal.signal(signal.SIGTERM, teller.handle)
-    try:
-        yield
-    finally:
-        teller.end()
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+    with _heard():
+        teller = _Teller()
+        before = signal.signal(signal.SIGTERM, teller.handle)
+        try:
+            yield
+        finally:
+            teller.end()
+            signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 class _Teller:
@@ -81,6 +89,32 @@ class _Teller:
                 if self._is_over:
                     return
                 signal.pthread_kill(self._main, signal.SIGTERM)
+
+
+@contextmanager
+def _heard() -> Iterator[None]:
+    """Handlers of signals are called at once, whichever thread the system gives a signal to."""
+    told, telling = socket.socketpair()
+    telling.setblocking(False)
+    main = threading.get_ident()
+
+    def wake() -> None:
+        while numbers := told.recv(256):
+            if any(number != _WAKING for number in numbers):
+                signal.pthread_kill(main, _WAKING)
+
+    thread = threading.Thread(target=wake, name="lithify-signals", daemon=True)
+    handled = signal.signal(_WAKING, lambda *_: None)
+    before = signal.set_wakeup_fd(telling.fileno(), warn_on_full_buffer=False)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        telling.close()
+        thread.join()
+        told.close()
+        signal.signal(_WAKING, handled if handled is not None else signal.SIG_DFL)
 
 
 def _is_importing(frame: FrameType | None) -> bool:
