@@ -3,9 +3,10 @@
 1. The store is `lithify.testing.s3` in a process of its own, with `BANDWIDTH` for each connection and one
    latency for all requests; a database is put there without being read.
 2. Each side compacts the same database in processes of its own (`benchmarks.s3_run`), the official client
-   first. Before that it has compacted the same, and `WARM_UPS` small ones, on a second server, and another
-   small one on the first. Who asked for what is told by the access key, and when by the server's log: of a
-   side counts what it asked for between the submission of the compaction and its completion.
+   first. Before that it has compacted the same, unless that is very large, and `WARM_UPS` small ones, on a
+   second server, and another small one on the first. Who asked for what is told by the access key, and when
+   by the server's log: of a side counts what it asked for between the submission of the compaction and its
+   completion.
 3. Afterwards, in good weather, the official client reads all rows: they must be those of the database
    before, and all in one run.
 4. *Chain*: the most requests of a side of which each began after the one before had ended. So many latencies
@@ -60,6 +61,8 @@ IDLE_SETTLE_S = 20.0
 IDLE_S = 60.0
 WARM_UPS = 10
 """Small databases that each side compacts before."""
+_MAX_WARM_UP_BYTES = 1 << 30
+"""A larger database is not compacted before it is measured: it would be in memory four times."""
 _IDLE_FLUSHES, _FEW_ROWS_SCALE = 1, 0.0001
 _KINDS = ("data GET", "control GET", "PUT", "LIST", "HEAD", "DELETE")
 
@@ -221,7 +224,9 @@ def _measure_case(
 
 def _load_warm_ups(server: S3Process, calm: S3Process, database: Path, small: Path) -> list[tuple[str, str]]:
     """What a side compacts before it is measured."""
-    there = [*[(calm, small)] * WARM_UPS, (calm, database), (server, small)]
+    size = sum(file.stat().st_size for file in database.rglob("*.sst"))
+    whole = [(calm, database)] if size <= _MAX_WARM_UP_BYTES else []
+    there = [*[(calm, small)] * WARM_UPS, *whole, (server, small)]
     for n, (where, warm_up) in enumerate(there):
         where.load(warm_up, BUCKET, f"warm-up-{n}/db")
     return [(f"s3://{BUCKET}/warm-up-{n}/db", where.url) for n, (where, _) in enumerate(there)]
