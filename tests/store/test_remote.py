@@ -191,10 +191,16 @@ def test_a_refused_access_is_an_error_with_its_cause(s3: S3) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"), [(PART_BYTES // 2, ["PUT"]), (2 * PART_BYTES + 1, ["POST"] * 2 + ["PUT"] * 3)]
+    ("size", "part_bytes", "expected"),
+    [
+        (PART_BYTES // 2, None, ["PUT"]),
+        (2 * PART_BYTES + 1, None, ["POST"] * 2 + ["PUT"] * 3),
+        (2 * PART_BYTES - 1, 2 * PART_BYTES, ["PUT"]),
+        (4 * PART_BYTES + 1, 2 * PART_BYTES, ["POST"] * 2 + ["PUT"] * 3),
+    ],
 )
 def test_small_uploads_take_one_request_and_large_ones_go_in_parts(
-    s3: S3, size: int, expected: list[str]
+    s3: S3, size: int, part_bytes: int | None, expected: list[str]
 ) -> None:
     methods: list[str] = []
 
@@ -203,7 +209,7 @@ def test_small_uploads_take_one_request_and_large_ones_go_in_parts(
 
     with between(s3, note) as options:
         store, _ = open_store(f"s3://{s3.bucket()}", options)
-        with store.open_writer("object") as writer:
+        with store.open_writer("object", part_bytes) as writer:
             writer.write(bytes(size))
             writer.commit()
     assert sorted(methods) == expected

@@ -169,7 +169,7 @@ class LocalStore:
         with suppress(OSError):  # a lock file that stays disturbs nobody
             _remove_lock(path)
 
-    def open_writer(self, key: str) -> LocalWriter:
+    def open_writer(self, key: str, part_bytes: int | None = None) -> LocalWriter:
         return LocalWriter(key, self._path(key))
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:

@@ -1,9 +1,9 @@
 """Uploads to a store behind a network, which go on while their writer does.
 
 1. A small object is kept until `commit` and is one PUT, repeated and told of like any other request.
-2. From `PART_BYTES` on, a thread hands what is written to obstore, which sends it in parts of that size, up
-   to `MAX_PARTS_IN_FLIGHT` at once. So neither the round trip that begins such an upload nor a slow part
-   holds the writer up.
+2. What is as large as a part or larger a thread hands to obstore, which sends it in parts, all of one size
+   but the last (not every store takes others), `IN_FLIGHT_BYTES` at once. So neither the round trip that
+   begins such an upload nor a slow part holds the writer up.
 3. Who writes faster than the network takes waits while `WAITING_BYTES` wait to be handed over.
 4. `commit` returns when all parts are there and the object has been put together.
 5. obstore repeats by itself what fails of the parts. Who waits in 3 or 4 looks now and then whether the store
@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
 
 PART_BYTES = 8 * 1024 * 1024
-MAX_PARTS_IN_FLIGHT = 8
+"""Of a part, where nobody wants another. What is written last is on its way alone: a larger part is fewer
+requests, and a longer wait at the end."""
+IN_FLIGHT_BYTES = 64 * 1024 * 1024
 WAITING_BYTES = 32 * 1024 * 1024
 _MAX_BEGINNINGS = 10
 _BROKEN_OFF_S = 5.0
@@ -64,8 +66,10 @@ class MultipartWriter:
         watch: Watch,
         store: ObjectStore,
         pace: Pace,
+        part_bytes: int | None = None,
     ) -> None:
         """`backend` is what large objects are sent with, `store` all else that is asked."""
+        self._part_bytes = PART_BYTES if part_bytes is None else part_bytes
         self._key = check_key(key)
         self._backend = backend
         self._failures = failures
@@ -92,7 +96,7 @@ class MultipartWriter:
             self._sender.send(piece)
             return
         self._small.append(piece)
-        if self._written_bytes >= PART_BYTES:
+        if self._written_bytes >= self._part_bytes:
             beginning, self._small = self._small, []
             self._sender = _Sender(self._open(beginning), self._key, self._failures, self._watch, self._pace)
             # Whoever forgets this writer has aborted it.
@@ -127,12 +131,16 @@ class MultipartWriter:
 
     def _open(self, beginning: Sequence[bytes | memoryview]) -> Callable[[], obstore.WritableFile]:
         """What begins the upload; that takes round trips."""
-        key, failures, backend = self._key, self._failures, self._backend  # it must not keep this writer
+        # It must not keep this writer.
+        key, failures, backend, part_bytes = self._key, self._failures, self._backend, self._part_bytes
 
         def begin() -> obstore.WritableFile:
             with failures("write", key):
                 file = obstore.open_writer(
-                    backend(), key, buffer_size=PART_BYTES, max_concurrency=MAX_PARTS_IN_FLIGHT
+                    backend(),
+                    key,
+                    buffer_size=part_bytes,
+                    max_concurrency=max(1, IN_FLIGHT_BYTES // part_bytes),
                 )
                 for piece in beginning:  # as much as a part, so the last returns when the upload has begun
                     file.write(piece)

@@ -144,8 +144,9 @@ class ObjectStore(Protocol):
         """Delete the object; deleting a missing one is no error."""
         ...
 
-    def open_writer(self, key: str) -> ObjectWriter:
-        """Start a streaming upload of a large object."""
+    def open_writer(self, key: str, part_bytes: int | None = None) -> ObjectWriter:
+        """Start a streaming upload of a large object. Behind a network it is sent in requests of `part_bytes`
+        each, 5 MiB or more, or of as many as the store finds right."""
         ...
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:

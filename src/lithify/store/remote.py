@@ -26,7 +26,7 @@ from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed, Sto
 from lithify.store.causes import failure_of, said_by
 from lithify.store.hedging import GotOn
 from lithify.store.keys import check_key, is_staging_name
-from lithify.store.multipart import MAX_PARTS_IN_FLIGHT, PART_BYTES, MultipartWriter
+from lithify.store.multipart import IN_FLIGHT_BYTES, MultipartWriter
 from lithify.store.objects import Folder, ObjectMeta
 from lithify.store.pace import Pace
 from lithify.store.ranges import check_range
@@ -223,9 +223,9 @@ class ObstoreStore:
         with suppress(ObjectNotFound):
             self._requests.write(write)
 
-    def open_writer(self, key: str) -> MultipartWriter:
-        watch = self._requests.watch(MAX_PARTS_IN_FLIGHT * PART_BYTES, self._pace.patience_s)
-        return MultipartWriter(key, self._uploads, _failures, watch, self, self._pace)
+    def open_writer(self, key: str, part_bytes: int | None = None) -> MultipartWriter:
+        watch = self._requests.watch(IN_FLIGHT_BYTES, self._pace.patience_s)
+        return MultipartWriter(key, self._uploads, _failures, watch, self, self._pace, part_bytes)
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:
         return iter(())

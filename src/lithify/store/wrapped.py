@@ -89,8 +89,8 @@ class WrappedStore:
     def delete_staged(self, key: str) -> None:
         self.around(Call("delete_staged", key), lambda: self.inner.delete_staged(key))
 
-    def open_writer(self, key: str) -> WrappedWriter:
-        inner = self.around(Call("open_writer", key), lambda: self.inner.open_writer(key))
+    def open_writer(self, key: str, part_bytes: int | None = None) -> WrappedWriter:
+        inner = self.around(Call("open_writer", key), lambda: self.inner.open_writer(key, part_bytes))
         return WrappedWriter(self, key, inner)
 
 

@@ -94,7 +94,7 @@ class MemoryStore:
         with self._lock:
             self._objects.pop(check_key(key), None)
 
-    def open_writer(self, key: str) -> MemoryWriter:
+    def open_writer(self, key: str, part_bytes: int | None = None) -> MemoryWriter:
         return MemoryWriter(self, check_key(key))
 
     def list_staged(self, prefix: str) -> Iterator[ObjectMeta]:

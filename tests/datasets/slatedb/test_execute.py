@@ -353,8 +353,8 @@ class LateStore(RemoteStore):
         super().__init__(inner)
         self.writers: list[LateWriter] = []
 
-    def open_writer(self, key: str) -> Any:
-        self.writers.append(LateWriter(super().open_writer(key)))
+    def open_writer(self, key: str, part_bytes: int | None = None) -> Any:
+        self.writers.append(LateWriter(super().open_writer(key, part_bytes)))
         return self.writers[-1]
 
 

@@ -34,6 +34,7 @@ from lithify.datasets.slatedb.task import RowRules, SourceSst, SstOptions, sst_k
 from lithify.engine.task import Limits, encode_request
 from lithify.errors import CorruptObject, EngineError, Refused
 from lithify.store.objects import ObjectStore
+from lithify.store.wrapped import WrappedWriter
 from lithify.testing import CountingStore, Verb, WrappedStore
 from tests.datasets.slatedb.merging import CONCATENATE, FOLDER, KEEP_ALL, Bench, merge
 from tests.judge.sst import Row
@@ -258,6 +259,29 @@ def test_to_cut_a_compaction_each_index_is_read_once_and_one_block_of_stats() ->
     store = CountingStore(bench.store)
     prepared(bench, store, 50_000)
     assert store.requests == {Verb.GET: 3 + 1}
+
+
+class PartsStore(WrappedStore):
+    """Notes in what parts each output was to be sent."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.asked: list[int | None] = []
+
+    def open_writer(self, key: str, part_bytes: int | None = None) -> WrappedWriter:
+        self.asked.append(part_bytes)
+        return super().open_writer(key, part_bytes)
+
+
+def test_what_a_large_compaction_writes_is_sent_in_larger_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = three_l0s()
+    total_bytes = sum(part.sst.info.data_end for (part,) in bench.sources)
+    for large_bytes, expected in ((total_bytes, prepare.LARGE_PART_BYTES), (total_bytes + 1, None)):
+        monkeypatch.setattr(prepare, "LARGE_BYTES", large_bytes)
+        works = prepared(bench, bench.store, 50_000).works
+        store = PartsStore(bench.store)
+        outputs = [run_merge(work.argument, store, bench.ids, bench.clock).outputs for work in works]
+        assert store.asked == [expected] * sum(map(len, outputs))
 
 
 @pytest.mark.parametrize("limit", ["MAX_SENT_BLOCKS_BYTES", "MAX_KEPT_INDEX_BYTES"])

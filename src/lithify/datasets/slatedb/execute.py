@@ -165,7 +165,14 @@ class _Merge:
         self._set_hooks(task.rules)
         self.codecs = Codecs({part.sst.info.compression for part in parts}, options.compression)
         self.outputs = Outputs(
-            store, task.output_folder, options, self.codecs, ids, clock, task.min_output_ms
+            store,
+            task.output_folder,
+            options,
+            self.codecs,
+            ids,
+            clock,
+            task.min_output_ms,
+            task.part_bytes,
         )
         # The record behind those of the sources holds folded rows.
         self.source_records = np.zeros(len(sources) + 1, SOURCE)

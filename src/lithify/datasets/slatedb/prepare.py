@@ -37,6 +37,10 @@ from lithify.store.objects import ObjectStore
 
 MAX_SENT_BLOCKS_BYTES = 1 << 20
 """Of what tells one task where its blocks are: a part of the largest request."""
+LARGE_BYTES = 1 << 30
+"""Of what a compaction reads. It takes seconds then, of which the last request of an upload is little, so its
+uploads are sent in larger and fewer parts."""
+LARGE_PART_BYTES = 12 << 20
 
 Sources = tuple[tuple[SourceSst, ...], ...]
 """Newest first; the SSTs of each in key order."""
@@ -91,7 +95,8 @@ class Preparation:
             merge_operator=self._options.merge_operator,
             compaction_filter=self._options.compaction_filter,
         )
-        cost_bytes = sum(s.sst.info.data_end for group in sources for s in group) // len(ranges)
+        total_bytes = sum(s.sst.info.data_end for group in sources for s in group)
+        cost_bytes = total_bytes // len(ranges)
         read = narrowed(sources, ranges)
         works = tuple(
             RangeWork(
@@ -107,6 +112,7 @@ class Preparation:
                     rules=rules,
                     options=cut.options,
                     resume_outputs=outputs[index],
+                    part_bytes=LARGE_PART_BYTES if total_bytes >= LARGE_BYTES else None,
                     reporting=reporting(index),
                 ),
                 cost_bytes,

@@ -106,6 +106,8 @@ class MergeTask:
     resume_outputs: tuple[Sst, ...] = ()
     """Outputs of this range that an earlier attempt finished and recorded, in order. The task
     continues after the last row (key, sequence number) of the last of them."""
+    part_bytes: int | None = None
+    """Of a request that sends a part of an output over a network; the store decides by default."""
     reporting: Reporting | None = None
     """Where to say how many bytes have moved; nowhere by default."""
 

@@ -268,7 +268,7 @@ class WatchedStore:
     def delete_staged(self, key: str) -> None:
         self._inner.delete_staged(key)
 
-    def open_writer(self, key: str) -> ObjectWriter:
+    def open_writer(self, key: str, part_bytes: int | None = None) -> ObjectWriter:
         raise AssertionError(f"{key}: SSTs of the simulation are put whole")
 
     def _wrote(self, key: str, data: bytes) -> None:

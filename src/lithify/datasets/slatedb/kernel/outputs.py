@@ -97,6 +97,7 @@ class Outputs:
         ids: Ids,
         clock: Clock,
         min_output_ms: int,
+        part_bytes: int | None = None,
     ) -> None:
         self.records = np.zeros(1, OUTPUT)
         self.bound = Bound(self.records[0])
@@ -105,6 +106,7 @@ class Outputs:
         self._is_local = is_local(store)
         self._store, self._folder, self._options, self._codecs = store, folder, options, codecs
         self._ids, self._clock, self._min_output_ms = ids, clock, min_output_ms
+        self._part_bytes = part_bytes
         self._writer: ObjectWriter | None = None
         self._output_bytes = 0
         self._committing: deque[_Committing] = deque()
@@ -300,7 +302,7 @@ class Outputs:
     def _opened_writer(self) -> ObjectWriter:
         if self._writer is None:
             self._id = self._ids.ulid(max(self._clock.now_ms(), self._min_output_ms))
-            self._writer = self._store.open_writer(sst_key(self._folder, self._id))
+            self._writer = self._store.open_writer(sst_key(self._folder, self._id), self._part_bytes)
             self._output_bytes = 0
         return self._writer
 

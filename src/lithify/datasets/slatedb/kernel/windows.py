@@ -34,7 +34,7 @@ from lithify.kernel.buffers import Bytes, new_bytes
 from lithify.kernel.memory import SLACK
 from lithify.store.objects import ObjectStore
 
-WINDOWS_BUDGET_BYTES = 96 << 20
+WINDOWS_BUDGET_BYTES = 128 << 20
 """For the windows of all sources of a task."""
 LOCAL_WINDOW_BYTES = 1 << 20
 """Smaller reads cost as much as larger ones."""
