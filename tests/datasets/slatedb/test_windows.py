@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -129,6 +130,19 @@ def test_no_more_is_in_flight_than_the_budget_allows(sources: int, monkeypatch: 
     assert bench.rows(found) == bench.rows(expected)
     # Where even the smallest windows are too large together, each source still has one.
     assert store.most_bytes <= max(budget, sources * 3 * windows.MIN_WINDOW_BYTES // 2)
+
+
+def test_no_source_takes_what_others_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has asked for a window ahead before any asks for a second one."""
+    sources = 12
+    monkeypatch.setattr(windows, "WINDOWS_BUDGET_BYTES", 2 * sources * WINDOW)
+    monkeypatch.setattr(windows, "FIRST_WINDOW_BYTES", WINDOW // 4)
+    bench = bench_of(sources, 3000)
+    task = with_blocks(bench.task(KEEP_ALL), bench.store)
+    store = bench.store = SlowStore(bench.store)
+    bench.run(task)
+    at_first = Counter(call.key for call in store.asked[: 2 * sources])
+    assert set(at_first.values()) == {2}
 
 
 @pytest.mark.parametrize("are_sent", [False, True])

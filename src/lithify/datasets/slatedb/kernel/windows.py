@@ -4,7 +4,7 @@
 2. On a store behind a network, what would be left over behind a window is taken along if it is less than half
    of one, so a small SST is one request. And windows are requested ahead of their use, over the ends of SSTs
    too, each source's in order, by a pool of threads. How many of a source are ahead is found out while
-   running: a few at first; when the merge has to wait for one, twice as many. So as much is in flight as
+   running: a few at first, and no more than all can have; when the merge has to wait for one, twice as many. So as much is in flight as
    latency times the speed of the merge. The very first window of a source is small, unless it is all there
    is: a merge begins when all first windows have come, over connections of which each has its speed.
 3. All windows of a task together stay within a fixed budget, those in flight and those in use included. A
@@ -44,7 +44,7 @@ FIRST_WINDOW_BYTES = 512 << 10
 """Of a source, behind a network: enough for the merge until the next window has come."""
 MIN_WINDOW_BYTES = 64 << 10
 FIRST_AHEAD = 4
-"""Windows of a source that are requested ahead at first."""
+"""Windows of a source that are requested ahead at first, if all sources can have as many."""
 MAX_READERS = 64
 
 _SUSPICIOUS_BLOCK_BYTES = 64 << 20
@@ -56,6 +56,13 @@ def window_bytes(source_count: int, *, reads_ahead: bool) -> int:
     most, count = (REMOTE_WINDOW_BYTES, 2) if reads_ahead else (LOCAL_WINDOW_BYTES, 1)
     share = WINDOWS_BUDGET_BYTES // (count * max(source_count, 1))
     return min(most, max(MIN_WINDOW_BYTES, share))
+
+
+def first_ahead(source_count: int, window_size_bytes: int) -> int:
+    """How many windows of each source are ahead at first: as many as all can have. If the first sources took
+    more, the others would have to wait for each window until they had got their share back."""
+    share = WINDOWS_BUDGET_BYTES // (window_size_bytes * max(source_count, 1))
+    return min(FIRST_AHEAD, max(1, share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,7 @@ class Reader:
         """`is_loaded`: the SSTs are in memory already."""
         self.store = store
         self.window_bytes = window_bytes(source_count, reads_ahead=reads_ahead)
+        self.first_ahead = first_ahead(source_count, self.window_bytes) if reads_ahead else 0
         self.lends = not reads_ahead and not is_loaded
         """Whether windows are read into memory of the reader's."""
         self.threads = ThreadPoolExecutor(MAX_READERS, "lithify-read") if reads_ahead else None
@@ -144,7 +152,7 @@ class Windows:
     """The windows of one source: of `parts`, one after another."""
 
     def __init__(self, reader: Reader, parts: Iterable[tuple[SourceSst, Bounds]]) -> None:
-        self.ahead_limit = 0 if reader.threads is None else FIRST_AHEAD
+        self.ahead_limit = reader.first_ahead
         self._reader = reader
         self._parts = deque(parts)
         self._opening: Future[Span] | None = None
