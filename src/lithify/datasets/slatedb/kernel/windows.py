@@ -4,9 +4,10 @@
 2. On a store behind a network, what would be left over behind a window is taken along if it is less than half
    of one, so a small SST is one request. And windows are requested ahead of their use, over the ends of SSTs
    too, each source's in order, by a pool of threads. How many of a source are ahead is found out while
-   running: a few at first, and no more than all can have; when the merge has to wait for one, twice as many. So as much is in flight as
-   latency times the speed of the merge. The very first window of a source is small, unless it is all there
-   is: a merge begins when all first windows have come, over connections of which each has its speed.
+   running: a few at first, and no more than all can have; when the merge has to wait for one, twice as many.
+   So as much is in flight as latency times the speed of the merge. The very first window of a source is
+   small, unless it is all there is: a merge begins when all first windows have come, over connections of
+   which each has its speed.
 3. All windows of a task together stay within a fixed budget, those in flight and those in use included. A
    source may always have one window. When nothing is left of the budget, who waits for a window takes from
    the source that has most ahead, so all sources get what they need of it.
