@@ -217,15 +217,18 @@ def _measure_case(
         if after != replace(before, l0s=0, runs=1):
             raise ChildFailed(f"{case.name} by {side}: {after} is not {before} in one run")
         server.delete(BUCKET, "")
-    size = sum(sst.stat().st_size for sst in database.rglob("*.sst"))
     sides = {side: middle(runs, lambda run: run.wall_s) for side, runs in found.items()}
-    return S3Result(case.name, latency_ms, size, sides[OFFICIAL], sides[LITHIFY])
+    return S3Result(case.name, latency_ms, _size_of(database), sides[OFFICIAL], sides[LITHIFY])
+
+
+def _size_of(database: Path) -> int:
+    """Bytes of its SSTs."""
+    return sum(sst.stat().st_size for sst in database.rglob("*.sst"))
 
 
 def _load_warm_ups(server: S3Process, calm: S3Process, database: Path, small: Path) -> list[tuple[str, str]]:
     """What a side compacts before it is measured."""
-    size = sum(file.stat().st_size for file in database.rglob("*.sst"))
-    whole = [(calm, database)] if size <= _MAX_WARM_UP_BYTES else []
+    whole = [(calm, database)] if _size_of(database) <= _MAX_WARM_UP_BYTES else []
     there = [*[(calm, small)] * WARM_UPS, *whole, (server, small)]
     for n, (where, warm_up) in enumerate(there):
         where.load(warm_up, BUCKET, f"warm-up-{n}/db")

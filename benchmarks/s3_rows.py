@@ -24,6 +24,7 @@ from tests.judge.official import Admin, open_reader
 
 from benchmarks.child import run_child
 from benchmarks.data import copy_for_a_run
+from lithify.engine.settings import usable_cpus
 
 READ_TIMEOUT_S = 600.0
 WINDOW_KEYS = 200_000
@@ -41,7 +42,7 @@ class Contents:
 
 def contents_of(url: str, store_options: Mapping[str, str], keys: int) -> Contents:
     """Read everything in child processes."""
-    readers = len(os.sched_getaffinity(0))
+    readers = usable_cpus()
     options = json.dumps(dict(store_options))
 
     def read(number: int) -> dict[str, Any]:
