@@ -233,8 +233,10 @@ def killed(monkeypatch: pytest.MonkeyPatch, numbers: list[int], *, grows: bool) 
 
 @pytest.mark.parametrize("grows", [False, True])
 def test_killed_between_some_writes(monkeypatch: pytest.MonkeyPatch, grows: bool) -> None:
-    found = writes(copies.dying(monkeypatch, gained(), 0, None))
-    assert len(found) > 30
+    calls = copies.dying(monkeypatch, gained(), 0, None)
+    found = writes(calls)
+    # Keys, since some objects are put again or not, by the milliseconds in which they were written.
+    assert len({calls[number - 1].key for number in found}) > 20
     killed(monkeypatch, sorted(random.Random(7).sample(found, 5)) + found[-3:], grows=grows)
 
 
