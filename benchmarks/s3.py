@@ -3,10 +3,11 @@
 1. The store is `lithify.testing.s3` in a process of its own, with `BANDWIDTH` for each connection and one
    latency for all requests; a database is put there without being read.
 2. Each side compacts the same database in processes of its own (`benchmarks.s3_run`), the official client
-   first. Before that it has compacted the same, unless that is very large, and `WARM_UPS` small ones, on a
-   second server, and another small one on the first. Who asked for what is told by the access key, and when
-   by the server's log: of a side counts what it asked for between the submission of the compaction and its
-   completion.
+   first. Before that it has compacted `SMALL_WARM_UPS` small ones, on a second server without latency, and
+   `WARM_UPS` of its size, as it is measured, or another small one where they are very large: how much memory
+   a side keeps depends on how much is in flight, and so on latency. Who asked for what is told by the access
+   key, and when by the server's log: of a side counts what it asked for between the submission of the
+   compaction and its completion.
 3. Afterwards, in good weather, the official client reads all rows: they must be those of the database
    before, and all in one run.
 4. *Chain*: the most requests of a side of which each began after the one before had ended. So many latencies
@@ -59,10 +60,10 @@ BUCKET = "bench"
 IDLE_SETTLE_S = 20.0
 """Until everybody has started."""
 IDLE_S = 60.0
-WARM_UPS = 10
-"""Small databases that each side compacts before."""
+SMALL_WARM_UPS, WARM_UPS = 10, 2
+"""What each side compacts before."""
 _MAX_WARM_UP_BYTES = 1 << 30
-"""A larger database is not compacted before it is measured: it would be in memory four times."""
+"""A larger database is not compacted before it is measured: it would be in memory six times."""
 _IDLE_FLUSHES, _FEW_ROWS_SCALE = 1, 0.0001
 _KINDS = ("data GET", "control GET", "PUT", "LIST", "HEAD", "DELETE")
 
@@ -228,8 +229,8 @@ def _size_of(database: Path) -> int:
 
 def _load_warm_ups(server: S3Process, calm: S3Process, database: Path, small: Path) -> list[tuple[str, str]]:
     """What a side compacts before it is measured."""
-    whole = [(calm, database)] if _size_of(database) <= _MAX_WARM_UP_BYTES else []
-    there = [*[(calm, small)] * WARM_UPS, *whole, (server, small)]
+    alike = [database] * WARM_UPS if _size_of(database) <= _MAX_WARM_UP_BYTES else [small]
+    there = [*[(calm, small)] * SMALL_WARM_UPS, *((server, one) for one in alike)]
     for n, (where, warm_up) in enumerate(there):
         where.load(warm_up, BUCKET, f"warm-up-{n}/db")
     return [(f"s3://{BUCKET}/warm-up-{n}/db", where.url) for n, (where, _) in enumerate(there)]

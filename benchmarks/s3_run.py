@@ -7,8 +7,8 @@ being JSON. It prints when it began and ended, and its CPU time, all processes b
 
 *Lithify*: a one-shot run on a Spark session that has been started.
 
-1. Both stand for a process that runs for days: before anything is measured each compacts other databases, on
-   a server without latency, and a small one where it is measured, whose store it has reached then.
+1. Both stand for a process that runs for days: before anything is measured each compacts other databases,
+   small ones on a server without latency, and some like the one that is measured, beside it.
 2. The server speaks HTTP, so that nothing of TLS is measured, and stands for a store that is reached over
    TLS. Each side signs what it signs there by default: the official client what it sends too, Lithify not
    (`lithify.store.endpoints`).

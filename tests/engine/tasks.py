@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -138,6 +139,11 @@ def spin_in_kernel(folder: str) -> int:
 
 
 preloaded = False
+
+
+def memory_hook() -> None:
+    """Say on standard error how many heaps there are."""
+    ctypes.CDLL(None).malloc_stats()
 
 
 def preload_hook() -> None:

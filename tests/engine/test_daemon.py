@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -55,19 +56,31 @@ def test_preload_does_what_the_hook_says_and_keeps_standard_output_clean() -> No
     assert "from below Python" in err
 
 
-@pytest.mark.parametrize(("hook", "is_kept"), [("preload_hook", True), ("threading_hook", False)])
-def test_hook_that_starts_threads_is_left_out_and_the_daemon_still_serves(hook: str, is_kept: bool) -> None:
-    environment = child_environment() | {"LITHIFY_PRELOAD": f"tests.engine.tasks:{hook}"}
-    answer = subprocess.run(
+def serve(hook: str) -> subprocess.CompletedProcess[bytes]:
+    """What a daemon answers that is told to end at once, by a closed standard input."""
+    return subprocess.run(
         [sys.executable, "-m", "lithify.engine.daemon", "pyspark.worker"],
-        stdin=subprocess.DEVNULL,  # closed at once, which tells the daemon to end
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=LIMIT_S,
         check=False,
-        env=environment,
+        env=child_environment() | {"LITHIFY_PRELOAD": f"tests.engine.tasks:{hook}"},
     )
+
+
+@pytest.mark.parametrize(("hook", "is_kept"), [("preload_hook", True), ("threading_hook", False)])
+def test_hook_that_starts_threads_is_left_out_and_the_daemon_still_serves(hook: str, is_kept: bool) -> None:
+    answer = serve(hook)
     assert 0 < int.from_bytes(answer.stdout, "big") < 65536  # its port and nothing else
     assert (b"started threads" not in answer.stderr) is is_kept
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
+def test_workers_inherit_one_heap() -> None:
+    """Though what is imported for them has had threads."""
+    said = serve("memory_hook").stderr
+    assert b"Arena 0" in said
+    assert b"Arena 1" not in said
 
 
 def test_zipped_pyspark_is_left_out_only_beside_its_own_package(tmp_path: Path) -> None:

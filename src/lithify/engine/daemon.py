@@ -1,15 +1,17 @@
 """The process that forks Spark's Python workers (`spark.python.daemon.module`).
 
-1. Import what every task needs before the first worker is forked, so that workers start at once
+1. Decide how memory is got (`lithify.allocator`) before anything starts a thread: the heap that a
+   thread was given then would be inherited by all workers and used by theirs.
+2. Import what every task needs before the first worker is forked, so that workers start at once
    and share the memory of it.
-2. Call the functions that `LITHIFY_PRELOAD` names (`package.module:function`, separated by commas), which
+3. Call the functions that `LITHIFY_PRELOAD` names (`package.module:function`, separated by commas), which
    load what this package may not know of, such as compiled kernels.
-3. If that has started a thread, begin again in the same process without it. No thread survives the
+4. If that has started a thread, begin again in the same process without it. No thread survives the
    fork, so a library that relies on one (such as the runtime of an object store's client) would
    wait for ever in every worker.
-4. Take everything that is loaded by now out of the garbage collector's sight. PySpark collects after every
+5. Take everything that is loaded by now out of the garbage collector's sight. PySpark collects after every
    task, which would walk through all of it for tens of milliseconds and copy its memory to each worker.
-5. Be PySpark's own daemon.
+6. Be PySpark's own daemon.
 
 Invariants: a failing preload only makes the first task slower, it never stops the daemon. Nothing
 but PySpark writes to standard output, where Spark reads the daemon's port.
@@ -28,6 +30,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from lithify.allocator import keep_freed_memory
 from lithify.engine.settings import DAEMON_MODULE, PRELOAD_VARIABLE
 
 _MODULES = ("pyspark.worker", "pyarrow", "numba")
@@ -96,6 +99,7 @@ def _output_kept_for_spark() -> Iterator[None]:
 
 def main() -> None:
     """Preload, then serve until Spark closes standard input."""
+    keep_freed_memory()
     sys.path[:] = prefer_unpacked_pyspark(sys.path)
     with _output_kept_for_spark():
         hooks = os.environ.pop(PRELOAD_VARIABLE, None)

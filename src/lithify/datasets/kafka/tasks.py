@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from lithify.allocator import keep_freed_memory
 from lithify.clock import SystemClock
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter, Reporting
@@ -47,7 +48,6 @@ from lithify.datasets.kafka.transactions import AbortedTransaction, Passed
 from lithify.errors import CorruptObject
 from lithify.ids import RandomIds
 from lithify.jsonvalues import text, whole_number
-from lithify.kernel.allocator import keep_freed_memory
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store

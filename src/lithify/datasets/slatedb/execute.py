@@ -28,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lithify.allocator import keep_freed_memory
 from lithify.clock import Clock, SystemClock
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import MovementReporter
@@ -69,7 +70,6 @@ from lithify.datasets.slatedb.task import (
 )
 from lithify.errors import CorruptObject, StoreError
 from lithify.ids import Ids, RandomIds
-from lithify.kernel.allocator import keep_freed_memory
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.store.objects import ObjectStore, is_local
 from lithify.store.preloaded import PreloadedStore
@@ -82,6 +82,7 @@ _COUNTS = ("rows_in", "rows_out", "superseded", "tombstones", "expired", "filter
 
 def execute_merge(task: MergeTask) -> TaskResult:
     """Run a task in this process, on the store its URL names."""
+    keep_freed_memory()  # before the store's threads, each of which would have a heap of its own
     store, _ = open_store(task.store_url, task.store_options)
     return run_merge(task, store, RandomIds(), SystemClock())
 
@@ -154,8 +155,6 @@ class _Merge:
         self._sources = sources
         parts = [part for group in sources for part, _ in group]
         is_remote = not is_local(store)
-        if is_remote:
-            keep_freed_memory()
         is_loaded = is_remote and _is_small(parts)
         if is_loaded:
             is_remote, store = False, PreloadedStore(store, {part.key: part.stated_bytes for part in parts})

@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from lithify.allocator import MAX_PIECE_BYTES
 from lithify.datasets.kafka.kernel.headers import whole_batches
 from lithify.datasets.kafka.kernel.layout import HEADER_BYTES
 from lithify.datasets.kafka.layouts.contract import PartitionFolder, Segment, fingerprint_of
@@ -36,7 +37,6 @@ from lithify.datasets.kafka.layouts.segment_indexes import IndexBuilder, markers
 from lithify.datasets.kafka.record_batches import headers
 from lithify.datasets.kafka.transactions import AbortedTransaction
 from lithify.errors import CorruptObject, DatasetNotFound, Refused
-from lithify.kernel.allocator import MAX_PIECE_BYTES
 from lithify.store.keys import join
 from lithify.store.objects import Folder, ObjectMeta, ObjectStore
 

@@ -5,7 +5,8 @@ threads. By default glibc maps each such piece anew and gives it back at once, s
 page for every use, which took up to half of a task's CPU time; and each thread has a heap of its own, whose
 gaps add up to hundreds of megabytes.
 
-1. Pieces of up to `MAX_PIECE_BYTES` come from the heap, and there is one heap for all threads.
+1. Pieces of up to `MAX_PIECE_BYTES` come from the heap, and there is one heap for all threads. Heaps that
+   threads have had before stay, and other threads get them: so this comes before anything that starts one.
 2. The heap gives back to the system what is free at its end when that is more than is to be kept.
 
 Who has set any of this by glibc's environment variables has decided. Other C libraries are left as they are.
