@@ -8,7 +8,7 @@ reads every row back. The store is `lithify.testing.s3` in a process of its own.
 2. Runs while 30 % of all requests are answered by 503, and as many without that, in turn, at 20 ms a request:
    what the faults cost, as the ratio of the medians of their walls, which may be `MAX_PRICE`. (Each 503
    takes its 20 ms, so that a run that waits for nothing but round trips takes 1.43 times as long without any
-   pause.)
+   pause; where several requests are made together, more.)
 3. An outage in the middle of a run. Of four minutes, with real processes: `tests.processes.outages`.
 """
 
@@ -141,7 +141,7 @@ def outage(site: Site, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--pairs", type=int, default=15, help="runs of part 2, of each kind")
+    parser.add_argument("--pairs", type=int, default=60, help="runs of part 2, of each kind")
     parser.add_argument("--outage", type=float, default=20.0, help="seconds")
     given = parser.parse_args()
     with S3Process() as server:
