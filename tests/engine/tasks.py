@@ -141,15 +141,15 @@ def spin_in_kernel(folder: str) -> int:
 preloaded = False
 
 
-def memory_hook() -> None:
-    """Say on standard error how many heaps there are."""
-    ctypes.CDLL(None).malloc_stats()
-
-
 def preload_hook() -> None:
     global preloaded
     preloaded = True
     print("a preload hook that prints must not disturb Spark's protocol")
+
+
+def memory_hook() -> None:
+    """Say on standard error how many heaps there are."""
+    ctypes.CDLL(None).malloc_stats()
 
 
 def was_preloaded(_: int) -> bool:
