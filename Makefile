@@ -7,6 +7,7 @@ BENCH_INSTALLED := $(VENV)/.bench-installed
 SPARK35 := build/spark35
 KAFKA := build/kafka
 BROKER := build/broker
+ICEBERG_S3 := build/iceberg-s3
 
 # The tests start hundreds of Python processes: what one has compiled the others need not compile again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -36,7 +37,7 @@ check: $(INSTALLED) ## Lint, types and layering
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(BENCH_INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Measure Lithify beside other compactors; writes build/bench.json
+bench: $(BENCH_INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed $(ICEBERG_S3)/.installed ## Measure Lithify beside other compactors; writes build/bench.json
 	$(BIN)/python -m benchmarks
 
 $(BENCH_INSTALLED): $(INSTALLED)
@@ -54,6 +55,11 @@ $(KAFKA)/.installed: tests/judge/kafka.txt | $(INSTALLED)
 
 $(BROKER)/.installed: tests/judge/broker.txt | $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(BROKER) --requirement $<
+	touch $@
+
+$(ICEBERG_S3)/.installed: benchmarks/iceberg_s3.txt | $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(ICEBERG_S3) --requirement $<
+	find $(ICEBERG_S3) -name '*.jar' ! -name '*-3.5.jar' -delete
 	touch $@
 
 simulate: $(INSTALLED) ## Play 10,000 seeds of each world of the simulator; a failing one says how to replay it

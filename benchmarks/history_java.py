@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 
-from benchmarks.iceberg_java import CATALOG, TABLE, open_session
+from benchmarks.iceberg_java import CATALOG, TABLE, newest, open_session
 from benchmarks.watch import TreeStopwatch
 
 
@@ -20,7 +20,7 @@ def _statements(job: str, kept: int) -> list[str]:
 
 
 def _main(job: str, rest_uri: str, kept: int) -> dict[str, object]:
-    session = open_session(rest_uri)
+    session = open_session(rest_uri, newest())
     session.sparkContext.setLogLevel("ERROR")
     session.range(1000).selectExpr("sum(id)").collect()  # start everything
     watch = TreeStopwatch()

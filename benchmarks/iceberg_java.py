@@ -1,7 +1,12 @@
 """Iceberg's own compaction, `rewrite_data_files`, on Spark 3.5: run by a Python that has that Spark and
 nothing of Lithify: `python -m benchmarks.iceberg_java TOOL FOLDER REST_URI`.
 
-Iceberg's runtime for Spark comes from the package index too, as what another package depends on.
+Iceberg's runtimes for Spark come from the package index too, inside other packages:
+
+1. The newest has no client for S3.
+2. An older one has, and both are moved to another Java package (`_MOVED`), in which not all of Iceberg's SQL
+   works, and Spark is not told that there is a data source `iceberg`: a file of services tells it. So what is
+   called is the action, which the SQL procedure calls too.
 """
 
 from __future__ import annotations
@@ -9,6 +14,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.judge.iceberg_java_server import java_home, runtime_jar
@@ -19,21 +29,67 @@ MASTER = "local[2]"
 TARGET_FILE_BYTES = 16 << 20
 TABLE = "db.events"
 CATALOG = "bench"
+REACHED = "catalog.json"
+"""As in `iceberg_data`, which this Python cannot import."""
+JARS_WITH_S3 = Path("build/iceberg-s3/feature_store_pyspark/jars")
+HADOOP = {"io-impl": "hadoop.HadoopFileIO"}
+_MOVED = "smfs.shaded."
+_SERVICES = Path("META-INF", "services", "org.apache.spark.sql.sources.DataSourceRegister")
 
 
-def open_session(rest_uri: str) -> Any:
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Iceberg for Spark."""
+
+    class_path: str
+    prefix: str = ""
+    """Of its Java packages."""
+
+    @property
+    def iceberg(self) -> str:
+        return f"{self.prefix}org.apache.iceberg"
+
+
+def newest() -> Runtime:
+    """Without a client for S3."""
+    return Runtime(str(runtime_jar()))
+
+
+def with_s3(scratch: Path) -> Runtime:
+    """The older one; `scratch` is an empty folder that is kept as long as it is used."""
+    jars = list(JARS_WITH_S3.glob("*-3.5.jar"))
+    if not jars:
+        raise RuntimeError(f"nothing in {JARS_WITH_S3}: `make build/iceberg-s3/.installed` brings it")
+    services = scratch / _SERVICES
+    services.parent.mkdir(parents=True)
+    services.write_text(f"{_MOVED}org.apache.iceberg.spark.source.IcebergSource\n")
+    return Runtime(f"{scratch}{os.pathsep}{jars[0].absolute()}", _MOVED)
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """How the files of a folder's table are reached: properties of a catalog, names of classes in Iceberg."""
+    reached = folder / REACHED
+    if not reached.exists():
+        return HADOOP
+    properties: dict[str, str] = json.loads(reached.read_text())
+    return {"io-impl": "aws.s3.S3FileIO", "client.region": properties["s3.region"], **properties}
+
+
+def open_session(rest_uri: str, runtime: Runtime, files: Mapping[str, str] = HADOOP) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = java_home()
+    catalog = f"spark.sql.catalog.{CATALOG}"
     settings = {
-        "spark.jars": str(runtime_jar()),
+        "spark.driver.extraClassPath": runtime.class_path,
         "spark.ui.enabled": "false",
         "spark.driver.memory": "2g",
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        f"spark.sql.catalog.{CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
-        f"spark.sql.catalog.{CATALOG}.type": "rest",
-        f"spark.sql.catalog.{CATALOG}.uri": rest_uri,
-        f"spark.sql.catalog.{CATALOG}.io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
+        "spark.sql.extensions": f"{runtime.iceberg}.spark.extensions.IcebergSparkSessionExtensions",
+        catalog: f"{runtime.iceberg}.spark.SparkCatalog",
+        f"{catalog}.type": "rest",
+        f"{catalog}.uri": rest_uri,
+        **{f"{catalog}.{name}": value for name, value in files.items()},
+        f"{catalog}.io-impl": f"{runtime.iceberg}.{files['io-impl']}",
     }
     builder = SparkSession.builder.master(MASTER).appName("bench")
     for key, value in settings.items():
@@ -41,23 +97,39 @@ def open_session(rest_uri: str) -> Any:
     return builder.getOrCreate()
 
 
-def _main(tool: str, rest_uri: str) -> dict[str, object]:
-    session = open_session(rest_uri)
+def _spark_package(session: Any, runtime: Runtime) -> Any:
+    """Iceberg's Java package for Spark."""
+    package = session._jvm
+    for name in f"{runtime.iceberg}.spark".split("."):
+        package = getattr(package, name)
+    return package
+
+
+def _main(tool: str, folder: Path, rest_uri: str, scratch: Path) -> dict[str, object]:
+    found = with_s3(scratch) if "with S3" in tool else newest()
+    session = open_session(rest_uri, found, files_of(folder))
     session.sparkContext.setLogLevel("ERROR")
     session.range(1000).selectExpr("sum(id)").collect()  # start everything
-    strategy = "sort" if tool.endswith("sorted") else "binpack"
-    watch = TreeStopwatch()
-    session.sql(
-        f"CALL {CATALOG}.system.rewrite_data_files(table => '{TABLE}', strategy => '{strategy}', "
-        f"options => map('target-file-size-bytes', '{TARGET_FILE_BYTES}'))"
-    ).collect()
+    java_session = session._jsparkSession
+    spark = _spark_package(session, found)
+    table = spark.Spark3Util.loadIcebergTable(java_session, f"{CATALOG}.{TABLE}")
+    action = spark.actions.SparkActions.get(java_session).rewriteDataFiles(table)
+    action = action.sort() if tool.endswith("sorted") else action.binPack()
+    action = action.option("target-file-size-bytes", str(TARGET_FILE_BYTES))
+    began_s, watch = time.time(), TreeStopwatch()
+    action.execute()
     wall_s, cpu_s = watch.read()
     rows = session.sql(f"SELECT file_path FROM {CATALOG}.{TABLE}.files").collect()
-    files = ["/" + row.file_path.removeprefix("file:").lstrip("/") for row in rows]
+    files = [_as_others_tell(row.file_path) for row in rows]
     session.stop()
-    return {"wall_s": wall_s, "cpu_s": cpu_s, "files": files, "details": {}}
+    return {"began_s": began_s, "wall_s": wall_s, "cpu_s": cpu_s, "files": files, "details": {}}
+
+
+def _as_others_tell(location: str) -> str:
+    return location if location.startswith("s3:") else "/" + location.removeprefix("file:").lstrip("/")
 
 
 if __name__ == "__main__":
-    document = _main(sys.argv[1], sys.argv[3])
+    with TemporaryDirectory(prefix="iceberg-java-") as made:
+        document = _main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], Path(made))
     print(json.dumps(document), flush=True)

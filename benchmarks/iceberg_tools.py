@@ -277,6 +277,11 @@ TOOLS = (
     Tool("deltalake compact", Kind.BIN_PACK, Format.DELTA, _deltalake, "deltalake"),
     Tool("DuckDB sorted COPY", Kind.SORT, Format.NONE, _duckdb, "duckdb"),
 )  # fmt: skip
+JAVA_WITH_S3 = Tool(
+    "Iceberg with S3 on Spark 3.5", Kind.BIN_PACK, Format.ICEBERG, _in_java,
+    "sagemaker-feature-store-pyspark", needs_rest=True, python=JAVA_PYTHON, module="benchmarks.iceberg_java",
+)  # fmt: skip
+"""An Iceberg that is not the newest, but with a client for S3: measured only where files are there."""
 NOT_MEASURED = {
     "iceops": "delegates to a Spark or Trino that has Iceberg; its own compaction is not there yet",
     "iceframe": "cannot write a table that has required columns; sorts the whole table in memory",
