@@ -28,7 +28,7 @@ demo: $(INSTALLED) ## Make a database, a table, a fleet and a topic with their o
 	-@$(MAKE) --no-print-directory $(BROKER)/.installed
 	$(BIN)/python -m demo
 
-test: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the whole test suite
+test: $(INSTALLED) $(SPARK35)/.installed $(ICEBERG_S3)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(INSTALLED) ## Lint, types and layering
@@ -37,7 +37,7 @@ check: $(INSTALLED) ## Lint, types and layering
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(BENCH_INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed $(ICEBERG_S3)/.installed ## Measure Lithify beside other compactors; writes build/bench.json
+bench: $(BENCH_INSTALLED) $(SPARK35)/.installed $(ICEBERG_S3)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Measure Lithify beside other compactors; writes build/bench.json
 	$(BIN)/python -m benchmarks
 
 $(BENCH_INSTALLED): $(INSTALLED)
@@ -49,17 +49,17 @@ $(SPARK35)/.installed: tests/judge/spark35.txt
 	$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
+$(ICEBERG_S3)/.installed: tests/judge/iceberg_s3.txt | $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(ICEBERG_S3) --requirement $<
+	find $(ICEBERG_S3) -name '*.jar' ! -name '*-3.5.jar' -delete
+	touch $@
+
 $(KAFKA)/.installed: tests/judge/kafka.txt | $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(KAFKA) --requirement $<
 	touch $@
 
 $(BROKER)/.installed: tests/judge/broker.txt | $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(BROKER) --requirement $<
-	touch $@
-
-$(ICEBERG_S3)/.installed: benchmarks/iceberg_s3.txt | $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(ICEBERG_S3) --requirement $<
-	find $(ICEBERG_S3) -name '*.jar' ! -name '*-3.5.jar' -delete
 	touch $@
 
 simulate: $(INSTALLED) ## Play 10,000 seeds of each world of the simulator; a failing one says how to replay it
@@ -81,7 +81,7 @@ flaky: $(INSTALLED) ## A hundred runs over a store that resets a tenth of all co
 	$(BIN)/python -m tests.flaky
 	$(BIN)/python -m tests.processes.outages
 
-whole: $(INSTALLED) $(SPARK35)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the rest of what the suite plays a part of
+whole: $(INSTALLED) $(SPARK35)/.installed $(ICEBERG_S3)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the rest of what the suite plays a part of
 	$(BIN)/python -m pytest --whole --numprocesses auto --maxprocesses 4 --dist loadfile
 
 databases: $(INSTALLED) ## Compact 200 random databases with both compactors; every row version must be equal

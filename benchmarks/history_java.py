@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import sys
 
-from benchmarks.iceberg_java import CATALOG, TABLE, newest, open_session
+from tests.judge.iceberg_runtimes import newest
+
+from benchmarks.iceberg_java import CATALOG, TABLE, open_session
 from benchmarks.watch import TreeStopwatch
 
 

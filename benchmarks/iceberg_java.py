@@ -1,12 +1,6 @@
 """Iceberg's own compaction, `rewrite_data_files`, on Spark 3.5: run by a Python that has that Spark and
-nothing of Lithify: `python -m benchmarks.iceberg_java TOOL FOLDER REST_URI`.
-
-Iceberg's runtimes for Spark come from the package index too, inside other packages:
-
-1. The newest has no client for S3.
-2. An older one has, and both are moved to another Java package (`_MOVED`), in which not all of Iceberg's SQL
-   works, and Spark is not told that there is a data source `iceberg`: a file of services tells it. So what is
-   called is the action, which the SQL procedure calls too.
+nothing of Lithify: `python -m benchmarks.iceberg_java TOOL FOLDER REST_URI`. What is called is the action,
+which the SQL procedure calls too: that works in both of Iceberg's runtimes (`iceberg_runtimes`).
 """
 
 from __future__ import annotations
@@ -16,12 +10,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.judge.iceberg_java_server import java_home, runtime_jar
+from tests.judge.iceberg_runtimes import Runtime, java_home, newest, with_s3
 
 from benchmarks.watch import TreeStopwatch
 
@@ -31,39 +24,7 @@ TABLE = "db.events"
 CATALOG = "bench"
 REACHED = "catalog.json"
 """As in `iceberg_data`, which this Python cannot import."""
-JARS_WITH_S3 = Path("build/iceberg-s3/feature_store_pyspark/jars")
 HADOOP = {"io-impl": "hadoop.HadoopFileIO"}
-_MOVED = "smfs.shaded."
-_SERVICES = Path("META-INF", "services", "org.apache.spark.sql.sources.DataSourceRegister")
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Iceberg for Spark."""
-
-    class_path: str
-    prefix: str = ""
-    """Of its Java packages."""
-
-    @property
-    def iceberg(self) -> str:
-        return f"{self.prefix}org.apache.iceberg"
-
-
-def newest() -> Runtime:
-    """Without a client for S3."""
-    return Runtime(str(runtime_jar()))
-
-
-def with_s3(scratch: Path) -> Runtime:
-    """The older one; `scratch` is an empty folder that is kept as long as it is used."""
-    jars = list(JARS_WITH_S3.glob("*-3.5.jar"))
-    if not jars:
-        raise RuntimeError(f"nothing in {JARS_WITH_S3}: `make build/iceberg-s3/.installed` brings it")
-    services = scratch / _SERVICES
-    services.parent.mkdir(parents=True)
-    services.write_text(f"{_MOVED}org.apache.iceberg.spark.source.IcebergSource\n")
-    return Runtime(f"{scratch}{os.pathsep}{jars[0].absolute()}", _MOVED)
 
 
 def files_of(folder: Path) -> dict[str, str]:

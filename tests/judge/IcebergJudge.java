@@ -19,6 +19,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.iceberg.BaseTable;
+import org.apache.iceberg.CatalogUtil;
 import org.apache.iceberg.DataFile;
 import org.apache.iceberg.DataFiles;
 import org.apache.iceberg.DeleteFile;
@@ -46,6 +47,7 @@ import org.apache.iceberg.encryption.EncryptedFiles;
 import org.apache.iceberg.encryption.EncryptionKeyMetadata;
 import org.apache.iceberg.hadoop.HadoopFileIO;
 import org.apache.iceberg.io.CloseableIterable;
+import org.apache.iceberg.io.FileIO;
 import org.apache.iceberg.io.InputFile;
 import org.apache.iceberg.io.OutputFile;
 import org.apache.iceberg.types.Types;
@@ -99,6 +101,12 @@ public class IcebergJudge {
   /** A table whose metadata and files are read-only; paths that start with `from` are read at `to`. */
   public Table table(String metadataLocation, String from, String to) {
     MappedFileIO io = new MappedFileIO(from, to);
+    return new BaseTable(new StaticTableOperations(metadataLocation, io), metadataLocation);
+  }
+
+  /** The same in S3, through Iceberg's own client, which only one of its runtimes has. */
+  public Table tableInS3(String metadataLocation, Map properties) {
+    FileIO io = CatalogUtil.loadFileIO("org.apache.iceberg.aws.s3.S3FileIO", properties, new Configuration());
     return new BaseTable(new StaticTableOperations(metadataLocation, io), metadataLocation);
   }
 

@@ -73,8 +73,9 @@ class Rows:
 class IcebergJava:
     """The judge."""
 
-    def __init__(self, python: Path = PYTHON) -> None:
+    def __init__(self, python: Path = PYTHON, *, speaks_s3: bool = False) -> None:
         self._python = python
+        self._which = "s3" if speaks_s3 else "newest"
         self._lock = threading.Lock()
         self._process: _Process | None = None
 
@@ -104,6 +105,11 @@ class IcebergJava:
                 moved=moved,
             )
         )
+
+    def rows_in_s3(self, metadata_location: str, properties: Mapping[str, str]) -> Rows:
+        """Rows of a table in S3, at the locations that the table names, as the judge finds them that speaks
+        S3; `properties` say how the store is reached, as Iceberg names them."""
+        return _rows(self.ask("rows_in_s3", metadata_location=metadata_location, properties=dict(properties)))
 
     def sql(self, statement: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Rows:
         """What a statement gives; `catalog` says how a table is called in it."""
@@ -185,7 +191,7 @@ class IcebergJava:
         """The answer to any request that the server knows."""
         with self._lock:
             if self._process is None:
-                self._process = _Process(self._python)
+                self._process = _Process(self._python, self._which)
             try:
                 answer = self._process.ask({"operation": operation, "arguments": arguments}, timeout_s)
             except BaseException:
@@ -215,7 +221,7 @@ def iceberg_java() -> IcebergJava:
 class _Process:
     """A running server."""
 
-    def __init__(self, python: Path) -> None:
+    def __init__(self, python: Path, which: str) -> None:
         if not python.exists():
             raise JavaError(f"there is no {python}: `make build/spark35/.installed` makes it")
         self._folder = TemporaryDirectory(prefix="iceberg-java-")
@@ -223,7 +229,7 @@ class _Process:
         environment = {key: value for key, value in os.environ.items() if key not in _OTHERS}
         with self._log.open("wb") as log:
             self._server = subprocess.Popen(
-                [python, SERVER, self._folder.name],
+                [python, SERVER, self._folder.name, which],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

