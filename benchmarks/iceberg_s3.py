@@ -43,7 +43,7 @@ LOCAL_ONLY = {
     "Iceberg on Spark 3.5 sorted": "it has no client for S3; an older one has",
     "DuckDB sorted COPY": "its extension for S3 does not come from the package index",
 }
-TABLE_WIDTH = 140
+TABLE_WIDTH = 160
 _KINDS = ("data GET", "control GET", "HEAD", "LIST", "PUT", "DELETE")
 
 
