@@ -33,7 +33,7 @@ from uuid import UUID
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "build" / "spark35" / "bin" / "python"
-SERVER = Path(__file__).with_name("iceberg_java_server.py")
+SERVER = "tests.judge.iceberg_java_server"
 START_TIMEOUT_S = 120.0
 DEFAULT_TIMEOUT_S = 120.0
 _TAIL_BYTES = 4000
@@ -229,7 +229,8 @@ class _Process:
         environment = {key: value for key, value in os.environ.items() if key not in _OTHERS}
         with self._log.open("wb") as log:
             self._server = subprocess.Popen(
-                [python, SERVER, self._folder.name, which],
+                [python, "-m", SERVER, self._folder.name, which],
+                cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -24,7 +24,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.judge.iceberg_runtimes import Runtime, java_home, newest, with_s3
 
 SOURCE = Path(__file__).with_name("IcebergJudge.java")
