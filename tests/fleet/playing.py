@@ -180,8 +180,8 @@ class Play(World):
 
     # Parties
 
-    def keeper(self, skew_ms: int = 0) -> Keeper:
-        """One whose clock is so far ahead."""
+    def keeper(self, skew_ms: int = 0, store: ObjectStore | None = None) -> Keeper:
+        """One whose clock is so far ahead, with its own way to the store if it has one."""
         clock = SkewedClock(self, skew_ms)
         name = new_member_name(Role.KEEPER, self.ids.ulid(self.clock.now_ms()))
 
@@ -199,7 +199,7 @@ class Play(World):
             )
 
         watch = WatchPorts(
-            self.open,
+            self.open if store is None else lambda url, rule: self._opened(url, store),
             coordinator,  # type: ignore[arg-type]
             lambda dataset: Leadership(dataset, WaitingClock(self), self.ids, name),
             clock,
@@ -207,7 +207,7 @@ class Play(World):
             self.events.append,
         )
         ports = KeeperPorts(
-            self.process(self.flaky),
+            self.process(store if store is not None else self.flaky),
             watch,
             self.find,
             lambda url, rule: self.collected.append(url),

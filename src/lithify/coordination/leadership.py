@@ -160,7 +160,9 @@ class Leadership:
         self._gave_way_to: str | None = None
         """The last who announced an epoch while this process held one."""
         self._ahead: tuple[FoundLease | None] | None = None
-        """What `look_ahead` has read, until it is used."""
+        """What `look_ahead` has read, or `ask_ahead` was left with, until it is used."""
+        self._has_asked = False
+        """Nobody is to be asked any more."""
         self._looked_s = 0.0
         self._written_s = 0.0
         self.holder = f"lithify-{ids.ulid(clock.now_ms())}" if holder is None else holder
@@ -174,8 +176,15 @@ class Leadership:
 
     def read_ahead(self) -> FoundLease | None:
         """The same for who needs to know what it says."""
-        self._ahead = (self._dataset.lease.read(),)
+        self._ahead, self._has_asked = (self._dataset.lease.read(),), False
         return self._ahead[0]
+
+    def ask_ahead(self) -> None:
+        """Step 3 for the next `acquire`, for who has other things to do meanwhile. `CoordinatorAlive` when
+        the holder lives. What is known of the dataset by then is as old as the question: look again, and
+        then whatever was done since changes the lease, which `acquire` notices."""
+        (found,) = self._ahead if self._ahead is not None else (self._dataset.lease.read(),)
+        self._ahead, self._has_asked = (self._watch(found),), True
 
     @contextmanager
     def acquire(
@@ -189,14 +198,14 @@ class Leadership:
         as the dataset gives them.
         """
         (found,) = self._ahead if self._ahead is not None else (self._dataset.lease.read(),)
-        self._ahead = None
+        has_asked, self._ahead, self._has_asked = self._has_asked, None, False
         lease = found.lease if found is not None else None
         epoch = self._dataset.epoch()
         if not take_over:
             reason = self._dataset.why_held(epoch, lease)
             if reason is not None:
                 raise CoordinatorAlive(reason)
-            if lease is None or not is_dead(lease.holder):
+            if not has_asked and (lease is None or not is_dead(lease.holder)):
                 found = self._watch(found)
         is_lithifys = lease is not None and lease.proves(epoch, self._dataset.has_taken)
         announced = Lease(self.holder, taken=epoch if is_lithifys else None)

@@ -9,8 +9,9 @@ Each `look`:
    anew, from what is there then, and starts of it what was admitted.
 3. A lease that somebody holds is respected. One of a member that is alive: it will resign, so it is left
    alone for `RESIGNS_WITHIN_S`. One of a member that is dead: taken over without waiting. Any other, and one
-   whose end could not be written: its holder is asked, beside the other datasets, which takes as long as a
-   lease; while somebody else coordinates, the dataset is only watched.
+   whose end could not be written: its holder is asked, beside the looks, which takes as long as a lease;
+   then the dataset is looked at once more, since it may have been coordinated and given back meanwhile.
+   While somebody else coordinates, it is only watched.
 4. After `REST_S` with nothing under way and nothing wanted the leadership is resigned.
 5. What may be claimed, whoever scheduled it, is told to the keeper, for its boards.
 
@@ -21,7 +22,7 @@ looked for once in `MISSING_PAUSE_S`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -33,7 +34,7 @@ from lithify.compaction.attempts import Attempt
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
-from lithify.coordination.leadership import Leadership, Term
+from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import Dataset
 from lithify.defects import contained
 from lithify.errors import CoordinatorAlive, DatasetNotFound, Fenced, LithifyError, StoreUnavailable
@@ -52,6 +53,7 @@ from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.failures import Failures
 from lithify.service.loops import LoopOptions
 from lithify.store import together
+from lithify.store.together import both
 
 REST_S = 600.0
 MISSING_PAUSE_S = 3_600.0
@@ -128,15 +130,12 @@ class _Lead:
 
 
 @dataclass(slots=True)
-class _Acquiring:
-    """An attempt to lead that goes on beside the looks."""
+class _Asking:
+    """The holder of the lease is asked beside the looks."""
 
-    stack: ExitStack
     leadership: Leadership
-    term: Term | None = None
     error: LithifyError | None = None
-    is_unwanted: bool = False
-    """What comes of it is to be given back at once."""
+    is_over: bool = False
 
 
 class Watched:
@@ -163,7 +162,7 @@ class Watched:
         self._glanced_s: float | None = None
         """When it was last looked at without leading it."""
         self._lead: _Lead | None = None
-        self._acquiring: _Acquiring | None = None
+        self._asking: _Asking | None = None
         self._elsewhere_until_s = 0.0
         self._left_alone_since_s: float | None = None
         """Since when a member that is alive has the lease of what is to be led here."""
@@ -276,13 +275,12 @@ class Watched:
 
     def _look(self) -> None:
         dataset = self._opened()
-        self._take_up_leadership(dataset)
         if self._lead is None and not self._should_lead():
+            if self._asking is not None and self._asking.is_over:
+                self._asking = None  # whoever leads, this one has nothing to do there any more
             self._glance(dataset)
         if self._lead is None and self._should_lead():
             self._seek_leadership(dataset)
-            if self._lead is None:
-                self._glance(dataset)
         if self._lead is not None:
             self._tick(dataset, self._lead)
 
@@ -418,7 +416,7 @@ class Watched:
     def _rest_until_next_look(self) -> None:
         now_ms = self._clock.now_ms()
         silence_ms = now_ms - (self.known.changed_ms if self.known.changed_ms is not None else now_ms)
-        is_running = not self.is_at_rest or self._acquiring is not None or bool(self._admitted)
+        is_running = not self.is_at_rest or self._asking is not None or bool(self._admitted)
         self.next_look_s = self._now_s() + pause_ms(max(0, silence_ms), is_running=is_running) / 1000
 
     # Leading
@@ -430,59 +428,69 @@ class Watched:
         return is_ours and self._now_s() >= self._elsewhere_until_s
 
     def _should_lead(self) -> bool:
-        return self._may_lead and self._acquiring is None and bool(self._admitted or self.active)
+        is_asking = self._asking is not None and not self._asking.is_over
+        return self._may_lead and not is_asking and bool(self._admitted or self.active)
 
     def _seek_leadership(self, dataset: Dataset) -> None:
-        """Take the leadership, or begin to ask who holds it."""
-        leadership = self._ports.leadership(dataset)
-        found = leadership.read_ahead()
+        """Take the leadership, or begin to ask who holds it. The dataset is looked at behind the lease: who
+        was suspended before that sees what others did meanwhile, and of who was after it the lease is refused
+        if they did anything."""
+        asking, self._asking = self._asking, None
+        if asking is None:
+            leadership = self._ports.leadership(dataset)
+            _, found = both(lambda: self._glance(dataset), leadership.read_ahead)
+        else:
+            leadership, found = asking.leadership, None
+            self._glance(dataset)
+        if not self._should_lead():
+            return
+        if asking is not None and asking.error is not None:
+            if not isinstance(asking.error, CoordinatorAlive):
+                raise asking.error
+            self._is_elsewhere()
+            return
         holder = found.lease.holder if found is not None and found.lease is not None else None
         is_open = found is not None and not (found.lease is not None and found.lease.is_ended)
         if is_open and holder in self._peers.alive - {self._peers.name} and self._leaves_time():
             return  # it resigns when it knows what this one knows
         self._left_alone_since_s = None
-        acquiring = _Acquiring(ExitStack(), leadership)
         dead = self._peers.dead
+        if is_open and holder != self._peers.name and holder not in dead:
+            self._ask(leadership)
+            return
+        self._take_leadership(dataset, leadership, dead)
 
-        def acquire() -> None:
+    def _ask(self, leadership: Leadership) -> None:
+        asking = _Asking(leadership)
+
+        def ask() -> None:
             try:
-                with contained(f"taking the leadership of {self.url}"):
-                    term = acquiring.leadership.acquire(is_dead=dead.__contains__)
-                    acquiring.term = acquiring.stack.enter_context(term)
-                    if acquiring.is_unwanted:
-                        acquiring.stack.close()
+                with contained(f"asking who coordinates {self.url}"):
+                    leadership.ask_ahead()
             except LithifyError as error:
-                acquiring.error = error
+                asking.error = error
+            asking.is_over = True
 
-        self._acquiring = acquiring
-        is_free = not is_open or holder == self._peers.name or holder in dead
-        if is_free:
-            acquire()
-        else:
-            together.beside.start(acquire)
-        self._take_up_leadership(dataset, is_known=is_free)
+        self._asking = asking
+        together.beside.start(ask)
+
+    def _take_leadership(self, dataset: Dataset, leadership: Leadership, dead: Collection[str]) -> None:
+        stack = ExitStack()
+        try:
+            with contained(f"taking the leadership of {self.url}"):
+                term = stack.enter_context(leadership.acquire(is_dead=dead.__contains__))
+        except CoordinatorAlive:
+            self._is_elsewhere()
+            return
+        coordinator = self._ports.coordinator(dataset, self.rule, self._take_plan, self._count_attempts)
+        self._lead = _Lead(stack, leadership, coordinator, self._now_s(), is_known=True)
+        coordinator.start(term)
 
     def _leaves_time(self) -> bool:
         """Whether the holder of the lease may still be about to resign."""
         if self._left_alone_since_s is None:
             self._left_alone_since_s = self._now_s()
         return self._now_s() - self._left_alone_since_s < RESIGNS_WITHIN_S
-
-    def _take_up_leadership(self, dataset: Dataset, *, is_known: bool = False) -> None:
-        """Take in how an attempt to lead has ended, if it has. `is_known`: if it has, then just now, here."""
-        acquiring = self._acquiring
-        if acquiring is None or (acquiring.term is None and acquiring.error is None):
-            return
-        self._acquiring = None
-        if acquiring.term is None:
-            if isinstance(acquiring.error, CoordinatorAlive):
-                self._is_elsewhere()
-                return
-            assert acquiring.error is not None
-            raise acquiring.error
-        coordinator = self._ports.coordinator(dataset, self.rule, self._take_plan, self._count_attempts)
-        self._lead = _Lead(acquiring.stack, acquiring.leadership, coordinator, self._now_s(), is_known)
-        coordinator.start(acquiring.term)
 
     def _take_plan(self, plan: Plan) -> Plan:
         """What of it may start."""
@@ -511,11 +519,7 @@ class Watched:
 
     def _resign(self) -> None:
         """Give the leadership back, if it is here."""
-        acquiring, self._acquiring = self._acquiring, None
-        if acquiring is not None:
-            acquiring.is_unwanted = True
-            if acquiring.term is not None:
-                acquiring.stack.close()
+        self._asking = None
         lead, self._lead = self._lead, None
         if lead is None:
             return

@@ -65,7 +65,7 @@ def _all_running(self: SilenceWatch, ledger: AnyLedger, now_s: float) -> tuple[U
 
 
 def _lead_always(self: Watched) -> bool:
-    return self._may_lead and self._acquiring is None
+    return self._may_lead and self._asking is None
 
 
 _honest_seek = Watched._seek_leadership

@@ -95,10 +95,9 @@ class Judge:
         """All is over: what keepers have open is closed, which reaches nobody any more."""
         for keeper in self.keepers.values():
             for watched in keeper.watched.values():
-                for part in (watched._lead, watched._acquiring):
-                    if part is not None:
-                        with suppress(BaseException):
-                            part.stack.close()
+                if watched._lead is not None:
+                    with suppress(BaseException):
+                        watched._lead.stack.close()
 
     def _fail(self, rule: str, text: str) -> Violation:
         return self._world.fail(rule, text)
