@@ -69,12 +69,11 @@ def test_round_trips_of_a_first_run(url: str, s3: S3) -> None:
     assert shown(trips_of(url, s3)) == [
         "GET compactions.boundary, GET manifest.boundary, HEAD lease, LIST compactions, LIST manifest",
         "GET manifest",  # now it is planned
-        "PUT lease",  # the epoch is announced
+        "8 × GET rows, PUT lease",  # the epoch is announced; the rows will travel with the task
         "PUT manifest",  # and taken
         "GET manifest.boundary",
         "PUT compactions, PUT lease",  # claimed; said that it was taken
-        "GET compactions.boundary, 8 × GET rows",
-        "PUT rows",
+        "GET compactions.boundary, PUT rows",
         "PUT manifest",  # committed
         "GET manifest.boundary",
         "PUT compactions",  # completed
@@ -89,16 +88,30 @@ def test_round_trips_of_a_later_run(url: str, s3: S3) -> None:
     assert shown(trips_of(url, s3)) == [
         "GET compactions.boundary, GET manifest.boundary, HEAD lease, LIST compactions, LIST manifest",
         "GET compactions, GET lease, GET manifest",
-        "PUT lease",
+        "9 × GET rows, PUT lease",
         "PUT manifest",
         "GET manifest.boundary",
         "PUT compactions, PUT lease",
-        "GET compactions.boundary, 9 × GET rows",
-        "PUT rows",
+        "GET compactions.boundary, PUT rows",
         "PUT manifest",
         "GET manifest.boundary",
         "PUT compactions",
         "GET compactions.boundary, PUT lease",
+    ]
+
+
+def test_what_is_too_much_to_travel_with_a_task_is_read_by_it(
+    url: str, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split, "SENT_BYTES", 1_000)
+    fill(url, s3)
+    assert shown(trips_of(url, s3))[2:8] == [
+        "PUT lease",
+        "PUT manifest",
+        "GET manifest.boundary",
+        "PUT compactions, PUT lease",
+        "GET compactions.boundary, 8 × GET rows",
+        "PUT rows",
     ]
 
 

@@ -29,7 +29,7 @@ def test_what_the_store_has_decided_is_not_asked_again() -> None:
 def test_pauses_double_up_to_a_bound_and_are_drawn_from_zero_to_that() -> None:
     samples = [pauses(RetryPolicy(math.inf), seed) for seed in range(200)]
     for n in range(40):
-        longest = min(0.005 * 2**n, 5.0)
+        longest = min(0.001 * 2**n, 5.0)
         drawn = [sample[n] for sample in samples]
         assert max(drawn) <= longest
         assert min(drawn) < 0.1 * longest < 0.9 * longest < max(drawn)

@@ -1,8 +1,8 @@
 """A view of a store in which the beginnings of some objects are in memory.
 
 Ranges that lie inside of them are answered from there, everything else by the store. For objects that never
-change, such as SSTs. All are read at once, by one request each, so whoever needs several small pieces of each
-of many small objects waits for one round trip.
+change, such as SSTs. All that nobody has read yet are read at once, by one request each, so whoever needs
+several small pieces of each of many small objects waits for one round trip.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ MAX_READERS = 32
 
 
 class PreloadedStore(WrappedStore):
-    """`inner`, with the first `sizes[key]` bytes of each of these objects in memory."""
+    """`inner`, with the first `sizes[key]` bytes of each of these objects in memory. `known` are those that
+    have been read already."""
 
-    def __init__(self, inner: ObjectStore, sizes: Mapping[str, int]) -> None:
+    def __init__(self, inner: ObjectStore, sizes: Mapping[str, int], known: Mapping[str, bytes]) -> None:
         super().__init__(inner)
-        found = all_of((partial(inner.get_buffer, key, 0, size) for key, size in sizes.items()), MAX_READERS)
-        self._loaded = dict(zip(sizes, found, strict=True))
+        left = {key: size for key, size in sizes.items() if len(known.get(key, b"")) != size}
+        found = all_of((partial(inner.get_buffer, key, 0, size) for key, size in left.items()), MAX_READERS)
+        self._loaded = {key: memoryview(content) for key, content in known.items() if key not in left}
+        self._loaded |= zip(left, found, strict=True)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         found = self._find(key, offset, length)

@@ -21,7 +21,7 @@ from enum import Enum
 
 DEFAULT_WAIT_S = 300.0
 MAX_DOUBTFUL_S = 10.0
-FIRST_PAUSE_S = 0.005
+FIRST_PAUSE_S = 0.001
 MAX_PAUSE_S = 5.0
 
 
@@ -46,7 +46,8 @@ class RetryPolicy:
     max_retries: int | None = None
     """Besides; without a bound by default."""
     first_pause_s: float = FIRST_PAUSE_S
-    """A single failure costs about as much as another round trip, so that a busy store costs little."""
+    """A single failure costs no more than another round trip: a store that refuses a share of all requests
+    takes most of them at once, and after ten refusals the pauses are a second long."""
     max_pause_s: float = MAX_PAUSE_S
     """Also the longest that the end of an outage goes unnoticed."""
 

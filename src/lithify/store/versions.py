@@ -415,8 +415,7 @@ class VersionedFiles:
         """The highest version there is, whatever was seen before, and the boundary. The highest of a listing
         cannot have been created behind the boundary, unless the latest was lost: so it does not matter which
         of the two is read first."""
-        ids, boundary = both(self.ids, self.boundary)
-        return self._highest_of(ids), boundary
+        return both(lambda: self._highest_of(self.ids()), self.boundary)
 
     def _follow(self, seen: Version) -> Version:
         """The last of the successors of `seen` that follow each other."""

@@ -1,7 +1,7 @@
 """Executing a merge task: the loop around the compiled kernel.
 
 1. Open an input for each source that can hold keys of the task's range. SSTs that are small in all are read
-   whole, at once; of others only what the task needs.
+   whole, at once, unless they came with the task; of others only what the task needs.
 2. When the task resumes, find the last row (key, sequence number) of the last output that an earlier
    attempt recorded. Reading starts at that key; its versions go through all rules again, so that
    retention and folds come out the same, and only what lies behind the row is written.
@@ -157,7 +157,9 @@ class _Merge:
         is_remote = not is_local(store)
         is_loaded = is_remote and _is_small(parts)
         if is_loaded:
-            is_remote, store = False, PreloadedStore(store, {part.key: part.stated_bytes for part in parts})
+            sizes = {part.key: part.stated_bytes for part in parts}
+            sent = {part.key: part.content for part in parts if part.content is not None}
+            is_remote, store = False, PreloadedStore(store, sizes, sent)
         options = task.options
         if options.block_size is None:
             options = replace(options, block_size=read_block_size(store, parts))

@@ -4,8 +4,8 @@
 2. Cut the key space into ranges (`split`), or take up the ranges that an earlier worker recorded.
 3. Give each range those SSTs of each source that can show a key of it, in their order (`narrowed`). A
    source that has none is left out: a task reads nothing of it. So the request for one range stays small,
-   however many SSTs the whole compaction has. With each goes where its blocks are, if that is known here, so
-   that the first request of a task is for rows.
+   however many SSTs the whole compaction has. With each goes what is known of it here: where its blocks are,
+   so that the first request of a task is for rows, or all that it has.
 
 This imports the compiler, which few commands need.
 """
@@ -22,21 +22,18 @@ from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb import split
 from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.execute import execute_merge
-from lithify.datasets.slatedb.index import BlockIndex
 from lithify.datasets.slatedb.kernel.spans import bounds_of, sent_blocks
 from lithify.datasets.slatedb.ledger import SlateCompaction
 from lithify.datasets.slatedb.model import KeyRange, Manifest, Sst, TieredSpec, Tree, tree_label
 from lithify.datasets.slatedb.options import SlateOptions
 from lithify.datasets.slatedb.paths import DatabasePaths
 from lithify.datasets.slatedb.sources import Locator, source_views
-from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions
+from lithify.datasets.slatedb.task import SENT_BYTES, MergeTask, RowRules, SourceSst, SstOptions
 from lithify.datasets.slatedb.validate import older_l0_left
 from lithify.errors import Refused
 from lithify.ids import ulid_ms
 from lithify.store.objects import ObjectStore
 
-MAX_SENT_BLOCKS_BYTES = 1 << 20
-"""Of what tells one task where its blocks are: a part of the largest request."""
 LARGE_BYTES = 1 << 30
 """Of what a compaction reads. It takes seconds then, of which the last request of an upload is little, so its
 uploads are sent in larger and fewer parts."""
@@ -107,7 +104,7 @@ class Preparation:
                     store_options=self._store_options,
                     output_folder=self._paths.compacted_folder,
                     min_output_ms=ulid_ms(compaction.id),
-                    sources=with_blocks(read[index], key_range, cut.indexes),
+                    sources=with_known(read[index], key_range, cut),
                     range=key_range,
                     rules=rules,
                     options=cut.options,
@@ -170,14 +167,18 @@ class Preparation:
         )
 
 
-def with_blocks(sources: Sources, key_range: KeyRange, indexes: Mapping[str, BlockIndex]) -> Sources:
-    """The sources of a range, with where their blocks are, as far as the indexes are there and the request
-    stays small."""
-    left_bytes = MAX_SENT_BLOCKS_BYTES
+def with_known(sources: Sources, key_range: KeyRange, cut: split.Cut) -> Sources:
+    """The sources of a range, with their contents or where their blocks are, as far as that is known and the
+    request stays small."""
+    left_bytes = SENT_BYTES
 
     def sent(part: SourceSst) -> SourceSst:
         nonlocal left_bytes
-        index, bounds = indexes.get(part.key), bounds_of(part, key_range)
+        content = cut.contents.get(part.key)
+        if content is not None and len(content) <= left_bytes:
+            left_bytes -= len(content)
+            return replace(part, content=content)
+        index, bounds = cut.indexes.get(part.key), bounds_of(part, key_range)
         blocks = None if index is None or bounds is None else sent_blocks(part, index, bounds)
         if blocks is None or len(blocks.sizes) > left_bytes:
             return part

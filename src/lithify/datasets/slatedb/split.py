@@ -4,7 +4,8 @@
    one for each. They are even (4), so more would make none end sooner, and each costs the start of a task.
    But a range is no smaller than `MIN_RANGE_BYTES`, or a quarter of what a small compaction has in all:
    clients open each SST, and each is a line in the manifest for as long as it lives. What is small is one
-   range, and no index is read for it.
+   range, and no index is read for it; but what is so small that it can travel with its task, and was read
+   when the compaction was foreseen, does so.
 2. Read the block index of every source SST, and the stats that tell the block size, all at the same time, or
    take what was begun to be read when the compaction was foreseen.
    The indexes tell tasks where their blocks are, so they are kept, as long as they are few; those of a large
@@ -23,6 +24,7 @@ everything: (-inf, b1) [b1, b2) ... [bk, +inf).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -33,9 +35,10 @@ from lithify.datasets.slatedb.block_size import block_size_of, largest_of, read_
 from lithify.datasets.slatedb.index import BlockIndex
 from lithify.datasets.slatedb.kernel.spans import held_range, read_index
 from lithify.datasets.slatedb.model import EVERYTHING, KeyRange
-from lithify.datasets.slatedb.task import SMALL_BYTES, SourceSst, SstOptions
+from lithify.datasets.slatedb.task import SENT_BYTES, SMALL_BYTES, SourceSst, SstOptions
+from lithify.errors import LithifyError
 from lithify.store import together
-from lithify.store.objects import ObjectStore
+from lithify.store.objects import ObjectStore, is_local
 
 MAX_RANGES = 10_000
 """More would make the record of a compaction unwieldy; ranges get larger instead."""
@@ -143,6 +146,13 @@ class Cut:
     ranges: tuple[KeyRange, ...]
     indexes: Mapping[str, BlockIndex] = field(default_factory=dict)
     """Of some source SSTs, by key of the object."""
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+    """Likewise, whole but for their tails."""
+
+
+def read_content(store: ObjectStore, part: SourceSst) -> bytes:
+    """The file without its tail."""
+    return store.get_range(part.key, 0, part.stated_bytes)
 
 
 class Foreseen:
@@ -155,12 +165,15 @@ class Foreseen:
         """Begin to read; of many SSTs, of those that are read first. What fails is raised where it is asked
         for."""
         parts = shown_parts(sources)
+        reads: list[tuple[Callable[..., Any], SourceSst]]
         if is_small(parts, options):
-            return
-        largest = largest_of(parts) if options.block_size is None else None
-        reads: list[tuple[Callable[..., Any], SourceSst]] = [(read_index, part) for part in parts]
-        if largest is not None:
-            reads.insert(0, (read_stored_stats, largest))
+            is_sent = not is_local(store) and sum(part.stated_bytes for part in parts) <= SENT_BYTES
+            reads = [(read_content, part) for part in parts] if is_sent else []
+        else:
+            largest = largest_of(parts) if options.block_size is None else None
+            reads = [(read_index, part) for part in parts]
+            if largest is not None:
+                reads.insert(0, (read_stored_stats, largest))
         self._begun = {
             (read, part.key): together.beside.start(partial(read, store, part))
             for read, part in reads[:INDEX_READERS]
@@ -173,6 +186,17 @@ class Foreseen:
         begun = self._begun.pop((read, part.key), None)
         return read(store, part) if begun is None else cast(ReadT, begun())
 
+    def contents(self, parts: Sequence[SourceSst]) -> dict[str, bytes]:
+        """Of those of which the content was begun to be read and is there. What is wrong with others their
+        task says, which reads them itself."""
+        found: dict[str, bytes] = {}
+        for part in parts:
+            begun = self._begun.pop((read_content, part.key), None)
+            if begun is not None:
+                with suppress(LithifyError):
+                    found[part.key] = begun()
+        return found
+
 
 def plan_ranges(
     store: ObjectStore,
@@ -182,10 +206,11 @@ def plan_ranges(
     foreseen: Foreseen | None = None,
 ) -> Cut:
     """The ranges of a compaction. Without a block size in `options` the one of the largest input is kept."""
-    take = Foreseen().take if foreseen is None else foreseen.take
+    foreseen = Foreseen() if foreseen is None else foreseen
+    take = foreseen.take
     parts = shown_parts(sources)
     if is_small(parts, options):
-        return Cut(options, (EVERYTHING,))
+        return Cut(options, (EVERYTHING,), contents=foreseen.contents(parts))
     largest = largest_of(parts) if options.block_size is None else None
     kept = _KeptIndexes()
     block_size = options.block_size

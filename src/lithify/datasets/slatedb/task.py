@@ -17,6 +17,9 @@ from lithify.ids import Ulid
 DEFAULT_BLOCK_SIZE = 4096
 SMALL_BYTES = 8 << 20
 """SSTs that have no more in all are read whole, at once."""
+SENT_BYTES = 1 << 20
+"""Of what the driver knows of its sources, so much at most travels with a task: a part of the largest
+request. SSTs that have no more in all may travel whole."""
 DEFAULT_MAX_SST_SIZE = 256 * 1024 * 1024
 DEFAULT_MIN_FILTER_KEYS = 1000
 DEFAULT_FILTER_BITS_PER_KEY = 10
@@ -78,6 +81,8 @@ class SourceSst:
     visible: KeyRange = EVERYTHING
     blocks: Blocks | None = None
     """Those that may hold keys of the task's range, if the driver knew; else the task reads the index."""
+    content: bytes | None = None
+    """The file without its tail, if the driver had it; else the task reads it."""
 
     @property
     def stated_bytes(self) -> int:
