@@ -32,7 +32,7 @@ def conf_of(kind: str) -> Mapping[str, str]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("kind", ["local", "cluster", "connect"])
+@pytest.mark.parametrize("kind", ["local", pytest.param("cluster", marks=pytest.mark.whole), "connect"])
 def test_a_notebook(kind: str, tmp_path: Path) -> None:
     servers = tmp_path / "servers"
     servers.mkdir()

@@ -435,13 +435,14 @@ class Watched:
         """Take the leadership, or begin to ask who holds it. The dataset is looked at behind the lease: who
         was suspended before that sees what others did meanwhile, and of who was after it the lease is refused
         if they did anything."""
-        asking, self._asking = self._asking, None
+        asking = self._asking
         if asking is None:
             leadership = self._ports.leadership(dataset)
             _, found = both(lambda: self._glance(dataset), leadership.read_ahead)
         else:
             leadership, found = asking.leadership, None
             self._glance(dataset)
+            self._asking = None
         if not self._should_lead():
             return
         if asking is not None and asking.error is not None:

@@ -178,7 +178,7 @@ MUTANTS = (
     _mutant(
         "what failed goes on at once", [rules.RESTS, rules.COUNTED], (Budget, "failed", _forgets_failures)
     ),
-    _mutant("the work is always to blame", [rules.BLAME], (Faults, "is_suspect", _never)),
+    _mutant("the work is always to blame", [rules.BLAME], (Faults, "is_suspect", _never), first_seed=1_013),
     _mutant("a poison worker goes on", [rules.SICK], (Rest, "lasts", _never), first_seed=1_015),
     _mutant("small work goes to the queue for large", [rules.ROUTED], (Routing, "route", _to_all)),
     _mutant("everybody watches everything", [rules.OWNER, rules.COUNTED], (Placement, "share", _everybodys)),

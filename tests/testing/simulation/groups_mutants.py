@@ -119,7 +119,9 @@ MUTANTS = (
     Mutant(
         "a copy believes a threshold as it is published", SHOWN, changed((copies, "bound", _as_published))
     ),
-    Mutant("markers go when they are clean", SHOWN, changed((copies, "bound", _clean_for_both))),
+    Mutant(
+        "markers go when they are clean", SHOWN, changed((copies, "bound", _clean_for_both)), first_seed=5_026
+    ),
     Mutant("a mark reaches past what the round did", SHOWN, changed((copies, "cleaned", _all_is_clean))),
     Mutant(
         "who was restored goes on as who it was",
@@ -133,7 +135,12 @@ MUTANTS = (
         changed((files, "passed", _nothing)),
         first_seed=5_020,
     ),
-    Mutant("a copy copies from whatever copy there is", SHOWN, changed((copies, "is_source", _anything))),
+    Mutant(
+        "a copy copies from whatever copy there is",
+        SHOWN,
+        changed((copies, "is_source", _anything)),
+        first_seed=5_033,
+    ),
     Mutant(
         "what was copied or read is kept though the member was removed",
         SHOWN,

@@ -155,7 +155,7 @@ MUTANTS = (
         "one dataset that fails makes all rest",
         (rules.IDLE,),
         ((Rest, "lasts", _all_rest),),
-        first_seed=5_042,
+        first_seed=5_085,
     ),
     Mutant(
         "one dataset in quarantine takes all with it",
@@ -186,7 +186,7 @@ MUTANTS = (
         "what has ended keeps its slot until its dataset can be told",
         (rules.IDLE,),
         ((Claim, "is_running", True),),
-        first_seed=5_056,
+        first_seed=5_066,
     ),
     Mutant(
         "nothing is ever given up",

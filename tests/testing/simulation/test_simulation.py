@@ -16,9 +16,9 @@ from tests.testing.simulation.playing import assert_noticed, trace_of
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
-SEEDS = (*range(1, 41), 54, 64, 72, 113, 198, 5657, 8568)
-"""With five of the last every fault is played. In 5657 what is slow was, until nothing goes wrong any more;
-in 8568 a writer sleeps after it has published, until that is compacted and collected.
+SEEDS = (*range(1, 41), 64, 100, 113, 198, 1254)
+"""With four of the last every fault is played. In 1254 a worker pauses for as long as one ever does, right
+when nothing goes wrong any more.
 
 `make simulate` plays many more."""
 

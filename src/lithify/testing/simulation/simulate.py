@@ -22,6 +22,7 @@ from lithify.datasets.slatedb.paths import DatabasePaths, parse_sst_key
 from lithify.datasets.slatedb.plan import TieredPolicy, propose
 from lithify.errors import CoordinatorAlive, Fenced, StoreError
 from lithify.ids import ulid_ms
+from lithify.service.worker_pool import QUARANTINE_PAUSE
 from lithify.testing.faulty import Crash
 from lithify.testing.simulation import rules
 from lithify.testing.simulation.core.outcome import Outcome, Violation
@@ -51,7 +52,7 @@ from lithify.testing.simulation.world import ROOT, Process, WatchedStore, World
 from lithify.testing.simulation.writer import Writer
 
 _PATHS = DatabasePaths(ROOT)
-SETTLE_MS = 300_000
+SETTLE_MS = QUARANTINE_PAUSE.max_ms + 300_000
 """So soon everything must have come to rest once nothing goes wrong any more: the longest pause, the
 heartbeat timeout, the pause after two failures of the same work, and some time to work."""
 _LOOK_MS = 1_000
