@@ -159,10 +159,8 @@ class Leadership:
         """Waits for the lease to say it, while that is under way beside the caller."""
         self._gave_way_to: str | None = None
         """The last who announced an epoch while this process held one."""
-        self._ahead: tuple[FoundLease | None] | None = None
-        """What `look_ahead` has read, or `ask_ahead` was left with, until it is used."""
-        self._has_asked = False
-        """Nobody is to be asked any more."""
+        self._ahead: tuple[FoundLease | None, bool] | None = None
+        """The lease that was read ahead, and whether its holder was asked, until it is used."""
         self._looked_s = 0.0
         self._written_s = 0.0
         self.holder = f"lithify-{ids.ulid(clock.now_ms())}" if holder is None else holder
@@ -176,15 +174,20 @@ class Leadership:
 
     def read_ahead(self) -> FoundLease | None:
         """The same for who needs to know what it says."""
-        self._ahead, self._has_asked = (self._dataset.lease.read(),), False
-        return self._ahead[0]
+        found = self._dataset.lease.read()
+        self._ahead = found, False
+        return found
 
     def ask_ahead(self) -> None:
         """Step 3 for the next `acquire`, for who has other things to do meanwhile. `CoordinatorAlive` when
         the holder lives. What is known of the dataset by then is as old as the question: look again, and
         then whatever was done since changes the lease, which `acquire` notices."""
-        (found,) = self._ahead if self._ahead is not None else (self._dataset.lease.read(),)
-        self._ahead, self._has_asked = (self._watch(found),), True
+        found, _ = self._taken_ahead()
+        self._ahead = self._watch(found), True
+
+    def _taken_ahead(self) -> tuple[FoundLease | None, bool]:
+        ahead, self._ahead = self._ahead, None
+        return ahead if ahead is not None else (self._dataset.lease.read(), False)
 
     @contextmanager
     def acquire(
@@ -197,8 +200,7 @@ class Leadership:
         may be at work and this one was not told to `take_over`. `Refused`, `CorruptObject` and `StoreError`
         as the dataset gives them.
         """
-        (found,) = self._ahead if self._ahead is not None else (self._dataset.lease.read(),)
-        has_asked, self._ahead, self._has_asked = self._has_asked, None, False
+        found, has_asked = self._taken_ahead()
         lease = found.lease if found is not None else None
         epoch = self._dataset.epoch()
         if not take_over:

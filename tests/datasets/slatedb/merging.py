@@ -11,7 +11,7 @@ from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, TaskResult, sst_key
 from lithify.ids import RandomIds
 from lithify.store.objects import ObjectStore
-from lithify.testing import ManualClock, MemoryStore
+from lithify.testing import ManualClock, MemoryStore, WrappedStore
 from tests.datasets.slatedb.reference_model import build_sst
 from tests.judge.sst import Row, SstFile, read_sst
 
@@ -30,6 +30,14 @@ def delete(key: bytes, seq: int, create: int | None = 7) -> Row:
 
 def merge(key: bytes, seq: int, value: bytes, create: int | None = 7, expire: int | None = None) -> Row:
     return Row(key, seq, "merge", value, create, expire)
+
+
+class RemoteStore(WrappedStore):
+    """A store that tasks take for a remote one."""
+
+    @property
+    def url(self) -> str:
+        return "s3://bucket"
 
 
 class Bench:

@@ -30,7 +30,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedWriter
 from lithify.testing import CountingStore, Fault, FaultyStore, ManualClock, Verb, WrappedStore
 from tests.compacting import dataset_at
-from tests.datasets.slatedb.merging import FOLDER, KEEP_ALL, LAST_RUN, Bench, delete, put
+from tests.datasets.slatedb.merging import FOLDER, KEEP_ALL, LAST_RUN, Bench, RemoteStore, delete, put
 from tests.judge.official import Delete, OpenOptions, Put, Write, compact_officially, copy_database, open_db
 from tests.judge.old import OLD_DATABASES, unpack_old_database
 from tests.judge.rows import read_database
@@ -297,14 +297,6 @@ def test_resuming_behind_an_output_of_another_range_is_refused() -> None:
     whole = bench.run()
     with pytest.raises(CorruptObject, match="outside the range"):
         bench.run(bench.task(LAST_RUN, key_range=KeyRange(None, b"b"), resume_outputs=whole.outputs))
-
-
-class RemoteStore(WrappedStore):
-    """A store that tasks take for a remote one."""
-
-    @property
-    def url(self) -> str:
-        return "s3://bucket"
 
 
 def test_a_remote_store_is_read_ahead() -> None:

@@ -36,7 +36,7 @@ from lithify.errors import CorruptObject, EngineError, ObjectNotFound, Refused
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import WrappedWriter
 from lithify.testing import CountingStore, Verb, WrappedStore
-from tests.datasets.slatedb.merging import CONCATENATE, FOLDER, KEEP_ALL, Bench, merge
+from tests.datasets.slatedb.merging import CONCATENATE, FOLDER, KEEP_ALL, Bench, RemoteStore, merge
 from tests.judge.sst import Row
 
 MANY_SSTS = 15_000
@@ -284,14 +284,6 @@ def test_what_a_large_compaction_writes_is_sent_in_larger_parts(monkeypatch: pyt
         assert store.asked == [expected] * sum(map(len, outputs))
 
 
-class RemoteStore(RangesStore):
-    """Taken for one that is far away."""
-
-    @property
-    def url(self) -> str:
-        return "s3://bucket"
-
-
 def foreseen_and_prepared(bench: Bench, store: ObjectStore) -> Job:
     """One task for all sources of the bench."""
     preparation = Preparation(store, DatabasePaths("db"), {}, SlateOptions(max_sst_size=1 << 20))
@@ -302,7 +294,7 @@ def foreseen_and_prepared(bench: Bench, store: ObjectStore) -> Job:
 
 def test_what_is_small_and_far_away_travels_with_its_task() -> None:
     bench = three_l0s()
-    store = RemoteStore(bench.store)
+    store = RangesStore(RemoteStore(bench.store))
     (work,) = foreseen_and_prepared(bench, store).works
     assert sorted(store.asked) == sorted((part.key, part.stated_bytes) for (part,) in bench.sources)
     store.asked.clear()
@@ -321,7 +313,7 @@ def test_nothing_small_is_foreseen_of_a_store_that_is_near() -> None:
 def test_what_is_foreseen_travels_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = three_l0s()
     monkeypatch.setattr(split, "SENT_BYTES", sum(part.stated_bytes for (part,) in bench.sources) - 1)
-    store = RemoteStore(bench.store)
+    store = RangesStore(RemoteStore(bench.store))
     (work,) = foreseen_and_prepared(bench, store).works
     assert not store.asked
     assert bench.rows(run_merge(work.argument, store, bench.ids, bench.clock))
@@ -332,13 +324,13 @@ def test_what_is_not_there_when_it_is_foreseen_is_told_by_the_task() -> None:
     bench = three_l0s()
     ((part,), *_) = bench.sources
     bench.store.delete(part.key)
-    store = RemoteStore(bench.store)
+    store = RangesStore(RemoteStore(bench.store))
     (work,) = foreseen_and_prepared(bench, store).works
     with pytest.raises(ObjectNotFound, match=part.key):
         run_merge(work.argument, store, bench.ids, bench.clock)
 
 
-class HalfStore(RemoteStore):
+class HalfStore(RangesStore):
     """A store that answers with less than it was asked for."""
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
@@ -347,8 +339,8 @@ class HalfStore(RemoteStore):
 
 def test_what_was_cut_short_when_it_was_foreseen_is_read_again() -> None:
     bench = three_l0s()
-    (work,) = foreseen_and_prepared(bench, HalfStore(bench.store)).works
-    store = RemoteStore(bench.store)
+    (work,) = foreseen_and_prepared(bench, HalfStore(RemoteStore(bench.store))).works
+    store = RangesStore(RemoteStore(bench.store))
     found = bench.rows(run_merge(work.argument, store, bench.ids, bench.clock))
     assert len(store.asked) == 3
     assert found == bench.rows(bench.run(bench.task(KEEP_ALL)))
