@@ -29,7 +29,7 @@ demo: $(INSTALLED) ## Make a database, a table, a fleet and a topic with their o
 	$(BIN)/python -m demo
 
 test: $(INSTALLED) $(SPARK35)/.installed $(ICEBERG_S3)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the whole test suite
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
 check: $(INSTALLED) ## Lint, types and layering
 	$(BIN)/ruff check .
@@ -82,7 +82,7 @@ flaky: $(INSTALLED) ## A hundred runs over a store that resets a tenth of all co
 	$(BIN)/python -m tests.processes.outages
 
 whole: $(INSTALLED) $(SPARK35)/.installed $(ICEBERG_S3)/.installed $(KAFKA)/.installed $(BROKER)/.installed ## Run the rest of what the suite plays a part of
-	$(BIN)/python -m pytest --whole --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --whole --numprocesses auto --maxprocesses 5 --dist loadfile
 
 databases: $(INSTALLED) ## Compact 200 random databases with both compactors; every row version must be equal
 	$(BIN)/python -m tests.oneshot.random_databases

@@ -29,6 +29,7 @@ KERNELS = {
 """What a module needs."""
 
 LONG = (
+    "tests/fleet/test_processes.py",
     "tests/processes/test_kills.py",
     "tests/datasets/iceberg/test_java.py",
     "tests/processes/test_shapes.py",
@@ -36,7 +37,7 @@ LONG = (
     "tests/engine/test_archive.py",
     "tests/engine/test_session.py",
     "tests/docs/test_howtos.py",
-    "tests/processes/test_cluster_kills.py",
+    "tests/testing/simulation/test_fleet.py",
     "tests/service/test_away.py",
     "tests/benchmarks/test_service.py",
     "tests/planning/fleet/test_world.py",
@@ -57,8 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two more processes than there are processors: many tests wait, for clocks, servers and processes."""
-    return usable_cpus() + 2
+    """Three more processes than there are processors: many tests wait, for clocks, servers and processes."""
+    return usable_cpus() + 3
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -223,11 +223,11 @@ def test_wants_vanish_when_somebody_else_has_done_the_work(fleet: Fleet, busy: P
     (path,) = fleet.put(busy, "a")
     keeper = fleet.keeper()
     fleet.run(30)
-    assert len(keeper.watched[str(path)].wants) == 1
+    assert len(keeper.watched[str(path)].demand.wants) == 1
     compact_officially(path)
     fleet.files.wakes.wake(str(path))
     fleet.run(10)
-    assert keeper.watched[str(path)].wants == ()
+    assert keeper.watched[str(path)].demand.wants == ()
     fleet.crew()
     fleet.run(60)
     assert fleet.times(events.Claimed, path) == 0

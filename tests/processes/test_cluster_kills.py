@@ -23,6 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)  # mostly waiting for servers
 def test_what_a_killed_master_costs(tmp_path: Path, cluster: Cluster) -> None:
     path = tmp_path / "db"

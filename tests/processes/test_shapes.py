@@ -85,7 +85,13 @@ def is_lithify(worker: str) -> bool:
     return worker.startswith("lithify-")
 
 
-@pytest.mark.parametrize("embedded", [True, False], ids=["with its embedded worker", "alone"])
+@pytest.mark.parametrize(
+    "embedded",
+    [
+        pytest.param(True, id="with its embedded worker"),
+        pytest.param(False, id="alone", marks=pytest.mark.whole),
+    ],
+)
 def test_workers_of_an_official_coordinator(embedded: bool, tmp_path: Path, nodes: Nodes) -> None:
     path = tmp_path / "db"
     compactor = compactor_settings(scheduler={})

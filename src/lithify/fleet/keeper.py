@@ -278,7 +278,8 @@ class Keeper:
 
     def _member(self) -> Member:
         queues = self._catalog.now.catalog.queues
-        having = {w.rule.tenant_of(w.url) for w in self._watched.values() if w.wants or w.active}
+        demands = [(w, w.demand) for w in self._watched.values()]
+        having = {w.rule.tenant_of(w.url) for w, demand in demands if demand.wants or demand.active}
         self._name_tenants(having)
         load = {queue.id: self._load(queue) for queue in queues}
         self._waits = {place: waits for place, waits in self._waits.items() if self._is_told_of(*place)}
@@ -378,22 +379,22 @@ class Keeper:
             else:
                 self._peers.faults.failed(key, worker)
         routing = Routing(catalog.queues)
-        for want, waited_ms in watched.take_claimed():
+        for want, waited_ms in watched.demand.take_claimed():
             queue_id = self._queue_id(want, watched.rule, routing, catalog)
             self._name_tenants([want.tenant])
             place = queue_id, self._named.name(want.tenant)
             self._waits[place] = self._waits.get(place, NO_WAITS).plus(waited_ms)
         wants: dict[str, list[Want]] = {}
         active: dict[str, list[Active]] = {}
-        for want in watched.wants:
+        for want in watched.demand.wants:
             queue_id = self._queue_id(want, watched.rule, routing, catalog)
             if want.key in watched.admitted:
                 active.setdefault(queue_id, []).append(Active(want))
             else:
                 wants.setdefault(queue_id, []).append(want)
-        for one in watched.active:
+        for one in watched.demand.active:
             active.setdefault(self._queue_id(one.want, watched.rule, routing, catalog), []).append(one)
-        under_way = {one.want.key for one in watched.active} | watched.admitted
+        under_way = {one.want.key for one in watched.demand.active} | watched.admitted
         if watched.is_known:
             self._forget_admitted(watched.url, under_way)
         for key in under_way:  # what somebody else admitted counts from when it is seen
@@ -485,8 +486,8 @@ class Keeper:
     def _claimable(self, catalog: Catalog) -> Iterator[Claimable]:
         routing = Routing(catalog.queues)
         for watched in self._watched.values():
-            tenant = watched.rule.tenant_of(watched.url) if watched.free else None
-            for free in watched.free:
+            tenant = watched.rule.tenant_of(watched.url) if watched.demand.free else None
+            for free in watched.demand.free:
                 want = Want(free.key, free.band, free.priority, free.bytes, free.since_ms, tenant)
                 hint = Hint(
                     *(watched.url, free.compaction, free.band, free.priority, free.bytes, free.since_ms),

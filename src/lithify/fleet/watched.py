@@ -22,16 +22,15 @@ looked for once in `MISSING_PAUSE_S`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from lithify import events
 from lithify.backoff import GrowingPause
 from lithify.clock import Clock
-from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt
-from lithify.compaction.model import Ledger, State
+from lithify.compaction.model import Ledger
 from lithify.compaction.proposal import Plan
 from lithify.compaction.transitions import AnyCompaction, AnyLedger
 from lithify.coordination.leadership import Leadership
@@ -40,15 +39,12 @@ from lithify.defects import contained
 from lithify.errors import CoordinatorAlive, DatasetNotFound, Fenced, LithifyError, StoreUnavailable
 from lithify.events import Observer
 from lithify.fleet.catalog import Coordinates, Rule
+from lithify.fleet.demand import Demand
 from lithify.fleet.memory import Known
-from lithify.ids import Ulid, ulid_ms
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.admission import Active
-from lithify.planning.fleet.bands import Band, band_of
 from lithify.planning.fleet.cadence import SURE_MS, pause_ms
 from lithify.planning.fleet.faults import Faults
 from lithify.planning.fleet.quarantine import Quarantine
-from lithify.planning.fleet.wants import Want
 from lithify.service.coordinator import Coordinator, CountAttempts
 from lithify.service.failures import Failures
 from lithify.service.loops import LoopOptions
@@ -64,7 +60,6 @@ ELSEWHERE_PAUSE_S = 60.0
 FRESH_S = 2.0
 """So long what was seen counts as just seen."""
 AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
-_CLAIMED = (State.RUNNING, State.COMPACTED, State.COMPLETED)
 MAX_FAILED_TICKS = 5
 """In a row; then somebody else may lead, or this one later."""
 
@@ -99,21 +94,6 @@ class WatchPorts:
     clock: Clock
     options: LoopOptions
     observe: Observer = events.ignore
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """A compaction that may be claimed."""
-
-    compaction: Ulid
-    key: WorkKey
-    band: Band
-    priority: float
-    bytes: int
-    since_ms: int
-    """When it was first seen to be wanted, by this member's clock."""
-    attempts: int = 0
-    """At it that are known and came to nothing."""
 
 
 @dataclass(slots=True)
@@ -170,20 +150,7 @@ class Watched:
         """What may start and has not."""
         self._plan = Plan()
         """As it was before admission."""
-        self._asked: set[Ulid] = set()
-        """What somebody else has submitted."""
-        self._since_ms: dict[WorkKey, int] = {}
-        """When what is wanted was first wanted."""
-        self._active_since_ms: dict[Ulid, int] = {}
-        """When what is under way was first wanted, or submitted."""
-        self._free_before: dict[Ulid, Want] = {}
-        """What could be claimed at the last look."""
         self._tried: list[tuple[WorkKey, str, bool]] = []
-        self._attempts: dict[Ulid, set[Attempt]] = {}
-        """Those that are known, of what is under way."""
-        self._once_claimed: set[Ulid] = set()
-        """Of what is under way."""
-        self._claimed: list[tuple[Want, int]] = []
         self._failed_looks = 0
         """In a row."""
         self.error: LithifyError | None = None
@@ -191,12 +158,7 @@ class Watched:
         self.known = known
         self.next_look_s = 0.0
         """By the monotonic clock."""
-        self.wants: tuple[Want, ...] = ()
-        """What could be admitted, or was and has not started."""
-        self.active: tuple[Active, ...] = ()
-        """What is under way."""
-        self.free: tuple[Free, ...] = ()
-        """What may be claimed."""
+        self.demand = Demand(url, lambda: self.rule.tenant_of(url))
         self._given_up: list[WorkKey] = []
 
     @property
@@ -212,12 +174,12 @@ class Watched:
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing is under way."""
-        return not self.active
+        return not self.demand.active
 
     @property
     def may_commit(self) -> bool:
         """Whether a look may find work that is finished, and publish it: that takes longest."""
-        return self.is_led and not self._admitted and bool(self._once_claimed)
+        return self.is_led and not self._admitted and self.demand.is_being_worked_on
 
     @property
     def admitted(self) -> frozenset[WorkKey]:
@@ -246,12 +208,6 @@ class Watched:
         tried, self._tried = tuple(self._tried), []
         return tried
 
-    def take_claimed(self) -> tuple[tuple[Want, int], ...]:
-        """What somebody has claimed since the last call, and for how many milliseconds it had waited since it
-        was first seen to be wanted. Only what was seen to wait: not what ran when this began to watch."""
-        claimed, self._claimed = tuple(self._claimed), []
-        return claimed
-
     def look(self) -> None:
         """One round of the algorithm above."""
         try:
@@ -269,7 +225,7 @@ class Watched:
     def leave(self) -> None:
         """Watch no more: somebody else does, or nobody is to."""
         self._resign_quietly()
-        self.wants, self.active, self.free = (), (), ()
+        self.demand.drop()
 
     # Looking
 
@@ -330,12 +286,12 @@ class Watched:
                 self._tried.append((WorkKey(self.url, dataset.name(done.spec)), done.worker.id, True))
         if result.committed:
             self.known = replace(self.known, committed_ms=self._clock.now_ms())
-        is_busy = bool(self.active or self.wants or result.refused or result.committed)
+        is_busy = bool(self.demand.active or self.demand.wants or result.refused or result.committed)
         if is_busy:
             lead.busy_s = now_s
         elif now_s - lead.busy_s >= REST_S:
             self._resign()
-        is_active = bool(self.active or self._admitted or result.refused)
+        is_active = bool(self.demand.active or self._admitted or result.refused)
         pause_s = options.commit_compacted_interval_s if is_active else options.poll_interval_s
         self.next_look_s = now_s + pause_s
 
@@ -350,68 +306,8 @@ class Watched:
         elif self._seen[0] != ledger or self._seen[1] != snapshot:
             self.known = replace(self.known, changed_ms=now_ms)
         self._seen = ledger, snapshot
-        bands = {
-            backlog.unit: band_of(stall_ms=backlog.stall_ms, waiting=backlog.waiting, limit=backlog.limit)
-            for backlog in dataset.backlog(snapshot, now_ms)
-        }
-        under_way = ledger.active()
-        self._asked = {
-            c.id for c in under_way if c.id in self._asked or (c.state is State.SUBMITTED and not self.is_led)
-        }
-
-        def want(compaction: AnyCompaction) -> Want:
-            unit, is_asked = dataset.unit(compaction.spec), compaction.id in self._asked
-            band = bands.get(unit, Band.NORMAL)
-            priority = _bounded(dataset.priority(compaction.spec, snapshot))
-            cost_bytes = dataset.cost_bytes(compaction.spec, snapshot)
-            key = WorkKey(self.url, dataset.name(compaction.spec))
-            since_ms = self._active_since_ms.get(compaction.id)
-            if since_ms is None:
-                since_ms = self._since_ms.get(key)
-            if since_ms is None:  # somebody else has submitted it; its id is as old as its sources at most
-                since_ms = min(ulid_ms(compaction.id), now_ms)
-            if is_asked:
-                band = min(band, Band.ASKED)
-            return Want(key, band, priority, cost_bytes, since_ms, self._tenant)
-
-        wanted = {c.id: want(c) for c in under_way}
-        self.active = tuple(Active(wanted[c.id], c.state is not State.COMPACTED) for c in under_way)
-        self.free = tuple(
-            Free(c.id, w.key, w.band, w.priority, w.cost_bytes, w.since_ms, len(self._attempts.get(c.id, ())))
-            for c in transitions.claimable(ledger)
-            for w in (wanted[c.id],)
-        )
-        self._note_claims(ledger, {w.key for w in self.wants}, wanted, now_ms)
-        started = {w.key for w in wanted.values()}
-        wants = []
-        for proposal in plan.proposals:
-            key = WorkKey(self.url, dataset.name(proposal.spec))
-            if key in started:
-                continue
-            band = bands.get(dataset.unit(proposal.spec), Band.NORMAL)
-            since_ms = self._since_ms.get(key, now_ms)
-            after = tuple(WorkKey(self.url, name) for name in proposal.after)
-            priority = _bounded(proposal.priority)
-            wants.append(Want(key, band, priority, proposal.cost_bytes, since_ms, self._tenant, after))
-        self.wants = tuple(wants)
-        self._since_ms = {want.key: want.since_ms for want in wants}
-        self._admitted.intersection_update(self._since_ms)
-
-    def _note_claims(
-        self, ledger: AnyLedger, wanted_before: set[WorkKey], wanted: Mapping[Ulid, Want], now_ms: int
-    ) -> None:
-        """What was free, or only wanted, at the last look and is claimed now; for the first time, not again
-        after it was given back. What was claimed and committed since then is still in the ledger."""
-        new = {c: w for c, w in wanted.items() if c not in self._active_since_ms and w.key in wanted_before}
-        for compaction_id, want in {**new, **self._free_before}.items():
-            found = ledger.get(compaction_id)
-            if found is not None and found.state in _CLAIMED and compaction_id not in self._once_claimed:
-                self._claimed.append((want, max(0, now_ms - want.since_ms)))
-        running = {c.id for c in ledger.active() if c.state in _CLAIMED}
-        self._once_claimed = {c for c in wanted if c in running or c in self._once_claimed}
-        self._active_since_ms = {c: want.since_ms for c, want in wanted.items()}
-        self._attempts = {c: known for c, known in self._attempts.items() if c in wanted}
-        self._free_before = {f.compaction: wanted[f.compaction] for f in self.free}
+        self.demand.see(dataset, ledger, snapshot, plan, now_ms, is_led=self.is_led)
+        self._admitted.intersection_update(want.key for want in self.demand.wants)
 
     def _rest_until_next_look(self) -> None:
         now_ms = self._clock.now_ms()
@@ -429,7 +325,7 @@ class Watched:
 
     def _should_lead(self) -> bool:
         is_asking = self._asking is not None and not self._asking.is_over
-        return self._may_lead and not is_asking and bool(self._admitted or self.active)
+        return self._may_lead and not is_asking and bool(self._admitted or self.demand.active)
 
     def _seek_leadership(self, dataset: Dataset) -> None:
         """Take the leadership, or begin to ask who holds it. The dataset is looked at behind the lease: who
@@ -503,16 +399,15 @@ class Watched:
     def _count_attempts(self, compaction: AnyCompaction, attempts: Sequence[Attempt]) -> int:
         """Those that say something against it; the keeper learns of all."""
         key = WorkKey(self.url, self._opened().name(compaction.spec))
-        known = self._attempts.setdefault(compaction.id, set())
-        self._tried += ((key, attempt.worker, False) for attempt in attempts if attempt not in known)
-        known.update(attempts)
+        new = self.demand.note_attempts(compaction.id, attempts)
+        self._tried += ((key, attempt.worker, False) for attempt in new)
         return sum(not self._peers.excuses(attempt.worker) for attempt in attempts)
 
     def _is_elsewhere(self) -> None:
         """Somebody else coordinates it."""
         self._elsewhere_until_s = self._now_s() + ELSEWHERE_PAUSE_S
         self._admitted.clear()
-        self.wants = ()
+        self.demand.wants = ()
 
     def _lost(self) -> None:
         self._is_elsewhere()
@@ -533,7 +428,7 @@ class Watched:
         """There is nothing there."""
         self._resign_quietly()
         self._dataset = self._failures = self._seen = None
-        self.wants, self.active, self.free = (), (), ()
+        self.demand.drop()
         self._admitted.clear()
         self.error = error
         self.next_look_s = self._now_s() + MISSING_PAUSE_S
@@ -541,7 +436,7 @@ class Watched:
     def _failed(self, error: LithifyError) -> None:
         self._failed_looks += 1
         self.error = error
-        self.free = ()  # nobody could claim it
+        self.demand.free = ()  # nobody could claim it
         is_away = isinstance(error, StoreUnavailable)
         if is_away or isinstance(error, Fenced):
             pause_s = AWAY_PAUSE.after_ms(self._failed_looks) / 1000
@@ -562,13 +457,5 @@ class Watched:
         except LithifyError as error:
             self.error = error
 
-    @property
-    def _tenant(self) -> str | None:
-        return self.rule.tenant_of(self.url)
-
     def _now_s(self) -> float:
         return self._clock.monotonic_s()
-
-
-def _bounded(priority: float) -> float:
-    return min(max(priority, 0.0), 1.0)

@@ -3,7 +3,8 @@
 1. Where the processor multiplies without carries (x86-64 with PCLMULQDQ), all whole 16-byte groups of
    a run are folded: four lanes at a time, then one, then to 32 bits by Barrett reduction. To fold a lane
    over a distance is to multiply its halves by powers of x modulo the polynomial.
-2. With AVX-512 (VPCLMULQDQ) long runs are folded in lanes of 512 bits first, which fold into one of 128.
+2. Where it does so for wider registers (VPCLMULQDQ), long runs are folded in lanes of 512 bits first (with
+   AVX-512), or of 256 (with AVX2), which fold into one of 128.
 3. Everything else, and all of it on other processors, goes through eight tables, eight bytes a step.
 
 A *register* is the remainder so far, before the final inversion.
@@ -29,11 +30,15 @@ U64 = np.uint64
 ALL_ONES = U64(0xFFFFFFFF)
 LANE_BYTES = 16
 NARROW = 2
-WIDE = 8
 """Words of a lane."""
 _LANES = 4
 NARROW_MIN_BYTES = _LANES * NARROW * 8
-WIDE_MIN_BYTES = _LANES * WIDE * 8
+_MULTIPLY = {
+    NARROW: "llvm.x86.pclmulqdq",
+    2 * NARROW: "llvm.x86.pclmulqdq.256",
+    4 * NARROW: "llvm.x86.pclmulqdq.512",
+}
+"""The instruction for lanes of so many words."""
 _BYTE_MASK = U64(0xFF)
 _DEGREE = 32
 
@@ -52,8 +57,13 @@ def has_carryless_multiply() -> bool:
 
 
 def has_wide_carryless_multiply() -> bool:
-    """Whether this processor has VPCLMULQDQ on 512 bits."""
-    return has_carryless_multiply() and has_features("vpclmulqdq", "avx512f")
+    """Whether this processor has VPCLMULQDQ."""
+    return has_carryless_multiply() and has_features("vpclmulqdq", "avx2")
+
+
+WIDE = 4 * NARROW if has_features("avx512f") else 2 * NARROW
+"""Words of the widest lane, where there is more than one width."""
+WIDE_MIN_BYTES = _LANES * WIDE * 8
 
 
 def _power(exponent: int, polynomial: int) -> int:
@@ -140,7 +150,7 @@ class _Folding:
 
     def product(self, left: Any, right: Any, halves: int) -> Any:
         lane = left.type
-        name = "llvm.x86.pclmulqdq" if lane.count == NARROW else "llvm.x86.pclmulqdq.512"
+        name = _MULTIPLY[lane.count]
         module = self.builder.module
         kind = ir.FunctionType(lane, [lane, lane, ir.IntType(8)])
         multiply = module.globals.get(name) or ir.Function(module, kind, name)
@@ -189,12 +199,12 @@ class _Folding:
         builder.position_at_end(done)
         return at, rest, current
 
-    def quarters(self, lane: Any) -> list[Any]:
-        """A wide lane as four narrow ones."""
+    def narrowed(self, lane: Any) -> list[Any]:
+        """A wide lane as narrow ones."""
         index = ir.IntType(32)
         picks = [
             ir.Constant(ir.VectorType(index, NARROW), [index(NARROW * i), index(NARROW * i + 1)])
-            for i in range(_LANES)
+            for i in range(lane.type.count // NARROW)
         ]
         return [self.builder.shuffle_vector(lane, lane, pick) for pick in picks]
 
@@ -222,9 +232,9 @@ class _Folding:
         left = builder.sub(length, self.word(8 * words * _LANES))
         address, left, lanes = self.fold_while(address, left, lanes)
         lane = self.fold_all(lanes, 8 * words)
-        if words == WIDE:
+        if words > NARROW:
             address, left, (lane,) = self.fold_while(address, left, [lane])
-            lane = self.fold_all(self.quarters(lane), LANE_BYTES)
+            lane = self.fold_all(self.narrowed(lane), LANE_BYTES)
         _, _, (lane,) = self.fold_while(address, left, [lane])
         return self.reduce(lane)
 

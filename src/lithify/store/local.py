@@ -58,6 +58,7 @@ class LocalStore:
 
     def __init__(self, root: str = "/") -> None:
         self._root = Path(root).absolute()
+        self._folder = str(self._root).rstrip("/") + "/"
 
     @property
     def url(self) -> str:
@@ -78,7 +79,7 @@ class LocalStore:
         if missing > 0:
             raise _too_short(key, min(missing, length), offset + length)
         with _failures("get", key):
-            fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self._name(key), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 data = os.pread(fd, length, offset)
             finally:
@@ -93,7 +94,7 @@ class LocalStore:
         check_range(key, offset, target.nbytes)
         rest = target.cast("B")
         with _failures("get", key):
-            fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self._name(key), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 while rest:
                     count = os.preadv(fd, [rest], offset)
@@ -186,6 +187,10 @@ class LocalStore:
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
+
+    def _name(self, key: str) -> str:
+        """The same, for what is done for every megabyte: a `Path` takes longer to make than to open."""
+        return f"{self._folder}{check_key(key)}"
 
     def _walk(self, folder: Path, prefix: str, wanted: Callable[[str], bool]) -> Iterator[ObjectMeta]:
         for name, is_folder in _names_in(folder):

@@ -275,7 +275,7 @@ class Windows:
             return max(len(span), first + 1)
         if self._reader.threads is not None and not self._has_requested:
             size = min(size, FIRST_WINDOW_BYTES)
-        return max(int(np.searchsorted(offsets, start + size, "right")) - 1, first + 1)
+        return max(int(offsets.searchsorted(start + size, "right")) - 1, first + 1)
 
     def _check_size(self, span: Span, start: int, size: int) -> None:
         key = span.part.key
