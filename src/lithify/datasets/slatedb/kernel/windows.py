@@ -37,8 +37,9 @@ from lithify.store.objects import ObjectStore
 
 WINDOWS_BUDGET_BYTES = 128 << 20
 """For the windows of all sources of a task."""
-LOCAL_WINDOW_BYTES = 1 << 20
-"""Smaller reads cost as much as larger ones."""
+LOCAL_WINDOW_BYTES = 2 << 20
+"""A smaller read takes Python as long as a larger one; much larger windows do not stay in the processor's
+cache."""
 REMOTE_WINDOW_BYTES = 4 << 20
 """A round trip costs as much as some megabytes, and each request money."""
 FIRST_WINDOW_BYTES = 512 << 10
