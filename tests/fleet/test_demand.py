@@ -30,14 +30,14 @@ class Looks:
     def __init__(self) -> None:
         clock, self.ids = ManualClock(), RandomIds()
         self.dataset = TextDataset(URL, MemoryStore(), "data/a", clock, self.ids, TextSettings())
-        self.demand = Demand(URL, lambda: "tenant")
+        self.demand = Demand(URL)
 
     def submitted(self) -> tuple[Ulid, Ledger]:
         compaction: Compaction = Compaction(self.ids.ulid(SUBMITTED_MS), SPEC)
         return compaction.id, transitions.submit(Ledger(1), compaction)
 
     def see(self, ledger: Ledger, now_ms: int, plan: Plan = PLANNED, *, is_led: bool = True) -> Demand:
-        self.demand.see(self.dataset, ledger, TEXTS, plan, now_ms, is_led=is_led)
+        self.demand.see(self.dataset, ledger, TEXTS, plan, now_ms, is_led=is_led, tenant="tenant")
         return self.demand
 
 

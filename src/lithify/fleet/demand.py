@@ -13,7 +13,7 @@ and no store: who looks says what time it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lithify.compaction import transitions
@@ -47,11 +47,10 @@ class Free:
 
 
 class Demand:
-    """Of the dataset at `url`, whose work `tenant` pays for."""
+    """Of the dataset at `url`."""
 
-    def __init__(self, url: str, tenant: Callable[[], str | None]) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
-        self._tenant = tenant
         self.wants: tuple[Want, ...] = ()
         """What could be admitted, or was and has not started."""
         self.active: tuple[Active, ...] = ()
@@ -71,6 +70,11 @@ class Demand:
         self._once_claimed: set[Ulid] = set()
         """Of what is under way."""
         self._claimed: list[tuple[Want, int]] = []
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything is wanted or under way."""
+        return bool(self.wants or self.active)
 
     @property
     def is_being_worked_on(self) -> bool:
@@ -103,8 +107,9 @@ class Demand:
         now_ms: int,
         *,
         is_led: bool,
+        tenant: str | None,
     ) -> None:
-        """This was found by a look. `is_led`: what is submitted here is ours."""
+        """This was found by a look. `is_led`: what is submitted here is ours. `tenant`: whose work it is."""
         bands = {
             backlog.unit: band_of(stall_ms=backlog.stall_ms, waiting=backlog.waiting, limit=backlog.limit)
             for backlog in dataset.backlog(snapshot, now_ms)
@@ -126,7 +131,7 @@ class Demand:
                 since_ms = min(ulid_ms(compaction.id), now_ms)
             priority = _bounded(dataset.priority(compaction.spec, snapshot))
             cost_bytes = dataset.cost_bytes(compaction.spec, snapshot)
-            return Want(key, band, priority, cost_bytes, since_ms, self._tenant())
+            return Want(key, band, priority, cost_bytes, since_ms, tenant)
 
         wanted = {c.id: want(c) for c in under_way}
         self.active = tuple(Active(wanted[c.id], c.state is not State.COMPACTED) for c in under_way)
@@ -136,7 +141,7 @@ class Demand:
             for w in (wanted[c.id],)
         )
         self._note_claims(ledger, {w.key for w in self.wants}, wanted, now_ms)
-        self.wants = self._wanted(dataset, plan, bands, {w.key for w in wanted.values()}, now_ms)
+        self.wants = self._wanted(dataset, plan, bands, {w.key for w in wanted.values()}, now_ms, tenant)
         self._since_ms = {want.key: want.since_ms for want in self.wants}
 
     def _wanted(
@@ -146,6 +151,7 @@ class Demand:
         bands: Mapping[str, Band],
         started: Collection[WorkKey],
         now_ms: int,
+        tenant: str | None,
     ) -> tuple[Want, ...]:
         """What is proposed and has not started."""
         wants = []
@@ -157,7 +163,7 @@ class Demand:
             since_ms = self._since_ms.get(key, now_ms)
             after = tuple(WorkKey(self.url, name) for name in proposal.after)
             priority = _bounded(proposal.priority)
-            wants.append(Want(key, band, priority, proposal.cost_bytes, since_ms, self._tenant(), after))
+            wants.append(Want(key, band, priority, proposal.cost_bytes, since_ms, tenant, after))
         return tuple(wants)
 
     def _note_claims(

@@ -278,8 +278,7 @@ class Keeper:
 
     def _member(self) -> Member:
         queues = self._catalog.now.catalog.queues
-        demands = [(w, w.demand) for w in self._watched.values()]
-        having = {w.rule.tenant_of(w.url) for w, demand in demands if demand.wants or demand.active}
+        having = {w.rule.tenant_of(w.url) for w in self._watched.values() if w.demand.is_any}
         self._name_tenants(having)
         load = {queue.id: self._load(queue) for queue in queues}
         self._waits = {place: waits for place, waits in self._waits.items() if self._is_told_of(*place)}

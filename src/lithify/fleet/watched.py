@@ -158,7 +158,7 @@ class Watched:
         self.known = known
         self.next_look_s = 0.0
         """By the monotonic clock."""
-        self.demand = Demand(url, lambda: self.rule.tenant_of(url))
+        self.demand = Demand(url)
         self._given_up: list[WorkKey] = []
 
     @property
@@ -286,7 +286,7 @@ class Watched:
                 self._tried.append((WorkKey(self.url, dataset.name(done.spec)), done.worker.id, True))
         if result.committed:
             self.known = replace(self.known, committed_ms=self._clock.now_ms())
-        is_busy = bool(self.demand.active or self.demand.wants or result.refused or result.committed)
+        is_busy = self.demand.is_any or bool(result.refused or result.committed)
         if is_busy:
             lead.busy_s = now_s
         elif now_s - lead.busy_s >= REST_S:
@@ -306,7 +306,8 @@ class Watched:
         elif self._seen[0] != ledger or self._seen[1] != snapshot:
             self.known = replace(self.known, changed_ms=now_ms)
         self._seen = ledger, snapshot
-        self.demand.see(dataset, ledger, snapshot, plan, now_ms, is_led=self.is_led)
+        tenant = self.rule.tenant_of(self.url)
+        self.demand.see(dataset, ledger, snapshot, plan, now_ms, is_led=self.is_led, tenant=tenant)
         self._admitted.intersection_update(want.key for want in self.demand.wants)
 
     def _rest_until_next_look(self) -> None:

@@ -186,10 +186,10 @@ class LocalStore:
             path.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
-        return self._root / check_key(key)
+        return Path(self._name(key))
 
     def _name(self, key: str) -> str:
-        """The same, for what is done for every megabyte: a `Path` takes longer to make than to open."""
+        """For what is done for every megabyte: a `Path` takes longer to make than to open."""
         return f"{self._folder}{check_key(key)}"
 
     def _walk(self, folder: Path, prefix: str, wanted: Callable[[str], bool]) -> Iterator[ObjectMeta]:
