@@ -1,8 +1,10 @@
 """A process that keeps datasets compacted until it is stopped: coordinators, workers, metrics.
 
-1. Each dataset has a coordinator. One that cannot start, because another may be alive or the dataset is
-   refused, ends the service before anything is written there. One that is fenced later ends for good and says
-   so, and the others go on; the service ends with the last. One whose store is away starts when it is back.
+1. Each dataset has a coordinator. One that is refused when the service starts, because another may be alive
+   or the dataset is none, ends the service before anything is written there. One that is fenced later ends
+   for good and says so, and the others go on; the service ends with the last. One whose store is away starts
+   when it is back. What else stands in the way of one of several, such as damage, is said once and tried
+   again after growing pauses; from then on that one never ends the others.
 2. One pool of workers works on all of them (`lithify.service.worker_pool`). A worker has the name that is in
    the lease of its dataset's coordinator here, so that whoever starts after a crash takes back at once what
    it held.
@@ -36,12 +38,13 @@ from lithify.datasets.kind import Dataset
 from lithify.datasets.waiting import service_waiting
 from lithify.defects import contained
 from lithify.engine.ports import Engine
-from lithify.errors import Fenced, LithifyError, Refused, StoreUnavailable
+from lithify.errors import Fenced, LithifyError, Refused, StoreUnavailable, Unsupported
 from lithify.events import Observer, each, ignore
 from lithify.observe.logs import FIELDS
 from lithify.service.loops import once_back, run_coordinator, run_workers
 from lithify.service.shared import SharedReads, SharingRecords, sharing, watching
 from lithify.service.trouble import Trouble
+from lithify.service.worker_pool import QUARANTINE_PAUSE
 
 if TYPE_CHECKING:
     from lithify.service.garbage_loop import Collector
@@ -259,9 +262,7 @@ class Service:
     def _coordinate_beside(self, url: str, name: str, stop: threading.Event) -> None:
         """In a thread of its own."""
         try:
-            found = self._awaited(url, stop)
-            if found is not None:
-                self._coordinate(found, name, stop, None)
+            self._try_to_coordinate(url, name, stop)
         except BaseException as error:
             self._errors.append(error)
             if isinstance(error, Fenced) and url in self._shared:
@@ -273,6 +274,27 @@ class Service:
                 _log.error("%s is coordinated by another process from here on: %s", url, error)
             else:
                 stop.set()
+
+    def _try_to_coordinate(self, url: str, name: str, stop: threading.Event) -> None:
+        """Coordinate one of several, again and again where that cannot begin. Raises `Fenced`, and what
+        refuses it at the start."""
+        trouble = Trouble(f"{url} is not coordinated for now, and that is tried again")
+        failures, may_refuse = 0, self._coordinated[url] is not None
+        while not stop.is_set():
+            try:
+                with contained(f"coordinating {url}"):
+                    found = self._awaited(url, stop)
+                    if found is not None:
+                        self._coordinate(found, name, stop, None)
+                return
+            except Fenced:
+                raise
+            except LithifyError as error:
+                if may_refuse and _is_refusal(error):
+                    raise
+                trouble.say(error)
+            self._coordinated[url], may_refuse, failures = None, False, failures + 1
+            stop.wait(QUARANTINE_PAUSE.after_ms(failures) / 1000)
 
     def _coordinate(
         self, found: _Coordinated, name: str, stop: threading.Event, worker: Worker | None
@@ -289,10 +311,14 @@ class Service:
         )
 
     def _opened(self, url: str) -> _Coordinated | None:
-        """What is refused is so from the start. What cannot be reached is opened when it can (`_awaited`)."""
+        """What is refused is so from the start. What cannot be reached is opened when it can (`_awaited`); so
+        is one of several that cannot be read."""
         try:
-            return self._open_both(url)
-        except StoreUnavailable as error:
+            with contained(f"opening {url}"):
+                return self._open_both(url)
+        except LithifyError as error:
+            if _is_refusal(error) or (len(self._urls) == 1 and not isinstance(error, StoreUnavailable)):
+                raise
             _log.warning("%s is opened later: %s", url, error)
             return None
 
@@ -323,3 +349,9 @@ class Service:
         if self._metrics is not None:
             self._metrics.serves(dataset.url)
         return dataset
+
+
+def _is_refusal(error: LithifyError) -> bool:
+    """Whether it is for who started the service to do something about it. A format that is not known is the
+    dataset's own matter: it may be damage, or the work of a newer version."""
+    return isinstance(error, Refused) and not isinstance(error, Unsupported)

@@ -15,7 +15,8 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 import lithify
-from lithify import events
+from lithify import events, serving
+from lithify.backoff import GrowingPause
 from lithify.testing.engine import InlineEngine
 from tests.datasets.iceberg.tables import append, fresh, make_rows, new_catalog, new_table, read
 from tests.judge.official import Put, open_db
@@ -149,6 +150,57 @@ def test_where_one_is_coordinated_already_nothing_is_started(place: Place) -> No
         with second, pytest.raises(lithify.CoordinatorAlive):
             second.run(threading.Event())
         assert not ended
+
+
+@pytest.mark.parametrize("junk", [b"junk", b"\0\2" + bytes(40)], ids=["no format", "a known format"])
+@pytest.mark.parametrize("what", ["manifest", "compactions"])
+def test_one_that_is_damaged_from_the_start_holds_up_none_of_the_others(
+    place: Place, what: str, junk: bytes
+) -> None:
+    one, two = place.database("one"), place.database("two")
+    folder = place.folder / "two" / what
+    newest = max(folder.iterdir()) if folder.is_dir() else folder / f"{1:020}.{what}"
+    sound = newest.read_bytes() if newest.exists() else None
+    newest.parent.mkdir(exist_ok=True)
+    newest.write_bytes(junk)
+    watch, stop = Watch(), threading.Event()
+    service = lithify.Service([two, one], settings=place.settings, on_event=watch, engine=InlineEngine())
+    with service, running(service, stop) as ended:
+        until(lambda: bool(watch.of(events.Committed, one)), "the sound one has no commit")
+        assert not ended
+        assert not watch.of(events.EpochTaken, two), "a manifest was written for each try"
+        if sound is None:
+            newest.unlink()
+        else:
+            newest.write_bytes(sound)
+        until(lambda: bool(watch.of(events.Committed, two)), "the restored one has no commit")
+    assert not ended
+
+
+def test_one_that_others_coordinate_once_it_is_sound_holds_up_none_of_the_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "QUARANTINE_PAUSE", GrowingPause(first_ms=3_000, max_ms=3_000))
+    one, two = place.database("one"), place.database("two")
+    newest = max((place.folder / "two" / "manifest").iterdir())
+    sound = newest.read_bytes()
+    newest.write_bytes(b"junk")
+    watch, stop = Watch(), threading.Event()
+    service = lithify.Service([two, one], settings=place.settings, on_event=watch, engine=InlineEngine())
+    with service, running(service, stop) as ended:
+        until(lambda: bool(watch.of(events.Committed, one)), "the sound one has no commit")
+        newest.write_bytes(sound)
+        others, leaves = Watch(), threading.Event()
+        second = lithify.Service([two], settings=place.settings, on_event=others, engine=InlineEngine())
+        with second, running(second, leaves):
+            until(lambda: bool(others.of(events.Committed, two)), "no commit")
+            time.sleep(3.5)
+            assert not ended
+            assert not watch.of(events.EpochTaken, two)
+        for n in range(5):
+            place.flush("two", b"again %d" % n)
+        until(lambda: bool(watch.of(events.Committed, two)), "it was not taken up when the others left")
+    assert not ended
 
 
 def test_a_coordinator_and_a_worker_apart(place: Place) -> None:

@@ -22,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from lithify.datasets.slatedb.execute import peak_memory_bytes
+from lithify.peak_memory import peak_memory_bytes
 from tests.fuzz.family import WROTE_NOTHING, Command, Damaged, Family, Verdict
 from tests.fuzz.running import run
 

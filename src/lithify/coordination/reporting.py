@@ -11,14 +11,33 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lithify.clock import Clock
-from lithify.coordination.sidecar import REPORT_INTERVAL_S, MovementReporter
+from lithify.coordination.sidecar import REPORT_INTERVAL_S, MovementReporter, Reporting
+from lithify.ids import Ids
+from lithify.store.objects import ObjectStore
 
 FIRST_REPORT_S = 4.0
 """Well before the first heartbeat is due, which asks for it. A report is two requests."""
 _CLOSE_LIMIT_S = 1.0
 """How long the end of a task waits for a report. What is left behind is removed with the compaction."""
+
+
+@contextmanager
+def reported(
+    reporting: Reporting | None, store: ObjectStore, clock: Clock, ids: Ids
+) -> Iterator[BackgroundReporter | None]:
+    """What the task that runs in the block reports to; `None` when nobody wants to know."""
+    if reporting is None:
+        yield None
+        return
+    reporter = BackgroundReporter(MovementReporter(reporting, store, clock, ids), clock)
+    try:
+        yield reporter
+    finally:
+        reporter.close()
 
 
 class BackgroundReporter:

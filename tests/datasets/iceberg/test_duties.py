@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from lithify.datasets.iceberg.orphans import remove_orphans
 from lithify.datasets.iceberg.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewrite_manifests import ManifestRewriter
 from lithify.datasets.iceberg.settings import TableGarbageSettings
-from lithify.errors import LithifyError, Refused, StoreError
+from lithify.errors import CorruptObject, LithifyError, Refused, StoreError
 from lithify.events import Event, GarbageCollected
 from lithify.ids import RandomIds
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
@@ -187,20 +186,30 @@ def test_a_part_that_there_is_not_is_refused(catalog: SqlCatalog) -> None:
         dataset_of(table).policy(fresh(table))
 
 
-def test_garbage_that_is_refused_stops_no_expiry(
-    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [Refused("too much"), CorruptObject("a/ledger", "it is short"), StoreError("away"), TypeError("defect")],
+    ids=lambda error: type(error).__name__,
+)
+def test_garbage_that_is_not_collected_stops_no_expiry(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, defects: list[str], error: Exception
 ) -> None:
     table = six_snapshots(new_table(catalog, properties={**AT_ONCE, "lithify.expire-snapshots": "1"}))
 
-    def refuse(*_: object) -> None:
-        raise Refused("too much garbage")
+    def fail(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr("lithify.datasets.iceberg.duties.collect_due", refuse)
+    monkeypatch.setattr("lithify.datasets.iceberg.duties.collect_due", fail)
     clock = a_clock()
     options = dict.fromkeys(Kind, DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS))
-    with suppress(Refused):
-        duties(dataset_of(table, clock=clock), clock, RandomIds(), options).tick()
+    found: list[Event] = []
+    collector = duties(dataset_of(table, clock=clock), clock, RandomIds(), options, found.append)
+    with pytest.raises(LithifyError, match=str(error)):
+        collector.tick()
     assert len(ids_of(table)) == 1
+    collected = [event for event in found if isinstance(event, GarbageCollected)]
+    assert [event.deleted[Duty.SNAPSHOT.value] for event in collected if event.deleted] == [5]
+    defects.clear()
 
 
 @pytest.mark.parametrize("error", [StoreError("it took too long"), TypeError("a defect")])

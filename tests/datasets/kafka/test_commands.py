@@ -242,6 +242,7 @@ def test_metrics(url: str) -> None:
         coordinator.tick()
         worker.tick()
     assert metrics.registry.get_sample_value("lithify_committed_total", {"dataset": url}) == 3
+    assert (metrics.registry.get_sample_value("lithify_task_peak_memory_bytes", {"dataset": url}) or 0) > 1e6
 
 
 def test_a_pattern_names_topics_and_not_what_was_made_of_them(tmp_path: Path, quick: None) -> None:

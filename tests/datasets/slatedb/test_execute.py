@@ -377,7 +377,7 @@ def test_failures_while_reading_ahead_are_raised() -> None:
 
 PEAK_MEMORY = """
 import random, sys
-from lithify.datasets.slatedb.execute import peak_memory_bytes
+from lithify.peak_memory import peak_memory_bytes
 from lithify.datasets.slatedb.kernel.warm_up import warm_up
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore

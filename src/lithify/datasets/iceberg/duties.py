@@ -13,15 +13,15 @@
 
 What `lithify.skip-parts` names is left out of all that: files, deletes, manifests, expiry.
 
-Each comes though one before it was refused or has failed, which is said after all of them; the garbage is
-first, so that it is collected from a table which the others must not touch. A run that something stands in
-the way of says so in the log, and is tried again after the interval.
+Each comes though one before it was refused or has failed, in whatever way. The first of these failures is
+raised after all of them. The garbage is first, so that it is collected from a table which the others must not
+touch. A run that something stands in the way of says so in the log, and is tried again after the interval.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -47,6 +47,9 @@ ORPHANS_LOOK_MS = 3_600_000
 """So often a coordinator sees whether it is time to look for orphan files; what failed is tried then."""
 
 
+_Step = Callable[[GarbageCollected], GarbageCollected]
+
+
 class Duty(StrEnum):
     """What is no garbage."""
 
@@ -65,51 +68,19 @@ def duties(
     """What is done for one table again and again."""
 
     def carry_out(due: Due[Any]) -> GarbageCollected:
-        kinds = due.kinds - frozenset(Duty)
         done = GarbageCollected(dataset.url, due.dry_run, {}, {}, 0)
-        failed: LithifyError | None = None
-        wanted: TablePolicy | None = None
-        left_out = frozenset[str]()
-        try:
-            table = dataset.load()
-            left_out = dataset.left_out(table)
-            wanted = dataset.policy(table)
-        except LithifyError as error:
-            # Who only collects garbage needs no more of the policy.
-            failed = None if due.kinds == kinds else error
-        if kinds and "files" not in left_out:
+        failures: list[LithifyError] = []
+        for what, run in _steps(dataset, clock, ids, due, observer, failures):
             try:
-                done = collect_due(dataset, clock, Due(due.min_age_ms, due.dry_run, kinds))
-            except Refused as error:
-                failed = error
-        if wanted is not None and Duty.REWRITE in due.kinds:
-            # Delete files before manifests, so that those they leave are merged with the rest.
-            for part, is_wanted, rewrite in (
-                ("deletes", wanted.rewrite_position_delete_files, _rewrite_deletes),
-                ("manifests", wanted.rewrite_manifests, _rewrite_manifests),
-            ):
-                if is_wanted and part not in left_out:
-                    try:
-                        with contained(f"rewriting delete files and manifests of {dataset.url}"):
-                            rewrite(dataset, clock)
-                    except LithifyError as error:
-                        failed = failed or error
-        is_expired = wanted is not None and wanted.expire_snapshots and "expiry" not in left_out
-        if is_expired and Duty.SNAPSHOT in due.kinds:
-            try:
-                with contained(f"expiring snapshots of {dataset.url}"):
-                    done = _expire(dataset, clock, ids, due, done, observer)
+                with contained(f"{what} of {dataset.url}"):
+                    done = run(done)
             except LithifyError as error:
-                failed = failed or error
-        if wanted is not None and wanted.remove_orphans and Duty.ORPHAN in due.kinds:
-            try:
-                with contained(f"removing orphan files of {dataset.url}"):
-                    done = _remove_orphans(dataset, clock, ids, wanted, done)
-            except LithifyError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
-        return done
+                failures.append(error)
+        if not failures:
+            return done
+        if done.deleted:
+            observer(done)  # what the others did counts nevertheless
+        raise failures[0]
 
     options: dict[Any, DirectoryOptions] = dict(garbage)
     options[Duty.REWRITE] = DirectoryOptions(min_age_ms=DEFAULT_GRACE_MS)
@@ -118,20 +89,59 @@ def duties(
     return PeriodicCollector(options, carry_out, clock, observer)
 
 
-def _rewrite_deletes(dataset: IcebergDataset, clock: Clock) -> None:
-    done = DeleteRewriter(dataset, clock).run(unasked=True)
-    if not done.is_done:
-        _log.warning("%s: no delete files were rewritten: %s", dataset.url, done.why)
-    elif done.removed:
-        _log.info("%s: rewrote %d delete files as %d", dataset.url, len(done.removed), len(done.added))
+def _steps(
+    dataset: IcebergDataset,
+    clock: Clock,
+    ids: Ids,
+    due: Due[Any],
+    observer: Observer,
+    failures: list[LithifyError],
+) -> Iterator[tuple[str, _Step]]:
+    """What is to be done now: each step's name, and what adds its outcome to that of those before. Why the
+    table or its policy cannot be read goes to `failures`, if anybody needs them."""
+    garbage = due.kinds - frozenset(Duty)
+    wanted: TablePolicy | None = None
+    left_out = frozenset[str]()
+    try:
+        table = dataset.load()
+        left_out = dataset.left_out(table)
+        wanted = dataset.policy(table)
+    except LithifyError as error:
+        if due.kinds != garbage:
+            failures.append(error)
+    if garbage and "files" not in left_out:
+        collection = Due(due.min_age_ms, due.dry_run, garbage)
+        yield "collecting the garbage", lambda _: collect_due(dataset, clock, collection)
+    if wanted is None:
+        return
+    if Duty.REWRITE in due.kinds:
+        # Delete files before manifests, so that those they leave are merged with the rest.
+        if wanted.rewrite_position_delete_files and "deletes" not in left_out:
+            yield "rewriting delete files", lambda done: _rewrite_deletes(dataset, clock, done)
+        if wanted.rewrite_manifests and "manifests" not in left_out:
+            yield "rewriting manifests", lambda done: _rewrite_manifests(dataset, clock, done)
+    if wanted.expire_snapshots and Duty.SNAPSHOT in due.kinds and "expiry" not in left_out:
+        yield "expiring snapshots", lambda done: _expire(dataset, clock, ids, due, done, observer)
+    if wanted.remove_orphans and Duty.ORPHAN in due.kinds:
+        yield "removing orphan files", lambda done: _remove_orphans(dataset, clock, ids, wanted, done)
 
 
-def _rewrite_manifests(dataset: IcebergDataset, clock: Clock) -> None:
-    done = ManifestRewriter(dataset, clock).run(unasked=True)
-    if not done.is_done:
-        _log.warning("%s: no manifests were rewritten: %s", dataset.url, done.why)
-    elif done.rewritten:
-        _log.info("%s: rewrote %d manifests as %d", dataset.url, done.rewritten, done.added)
+def _rewrite_deletes(dataset: IcebergDataset, clock: Clock, done: GarbageCollected) -> GarbageCollected:
+    found = DeleteRewriter(dataset, clock).run(unasked=True)
+    if not found.is_done:
+        _log.warning("%s: no delete files were rewritten: %s", dataset.url, found.why)
+    elif found.removed:
+        _log.info("%s: rewrote %d delete files as %d", dataset.url, len(found.removed), len(found.added))
+    return done
+
+
+def _rewrite_manifests(dataset: IcebergDataset, clock: Clock, done: GarbageCollected) -> GarbageCollected:
+    found = ManifestRewriter(dataset, clock).run(unasked=True)
+    if not found.is_done:
+        _log.warning("%s: no manifests were rewritten: %s", dataset.url, found.why)
+    elif found.rewritten:
+        _log.info("%s: rewrote %d manifests as %d", dataset.url, found.rewritten, found.added)
+    return done
 
 
 def _expire(

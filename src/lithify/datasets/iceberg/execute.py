@@ -15,16 +15,13 @@ The files count only once they are committed. On any error they are deleted.
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
 from lithify.clock import SystemClock
-from lithify.coordination.reporting import BackgroundReporter
-from lithify.coordination.sidecar import MovementReporter
+from lithify.coordination.reporting import reported
 from lithify.datasets.iceberg.fileio import lend
 from lithify.datasets.iceberg.reader import RangeReader
 from lithify.datasets.iceberg.sorting import RowOrder, row_order, sort_rows
@@ -33,6 +30,7 @@ from lithify.datasets.iceberg.task import RewriteTask, TaskResult
 from lithify.datasets.iceberg.writer import DataWriter, RollingWriter, even_rows
 from lithify.errors import StoreError
 from lithify.ids import Ids, RandomIds
+from lithify.peak_memory import peak_memory_bytes
 from lithify.store.urls import open_store
 
 Report = Callable[[float, int], None]
@@ -50,19 +48,13 @@ def execute_rewrite(task: RewriteTask) -> TaskResult:
         return run_rewrite(task, ids, _no_report)
     store, _ = open_store(task.store_url, task.store_options)
     lend(store, task.io.properties)
-    if task.reporting is None:
-        return run_rewrite(task, ids, _no_report)
-    clock = SystemClock()
-    reporter = BackgroundReporter(MovementReporter(task.reporting, store, clock, ids), clock)
+    with reported(task.reporting, store, SystemClock(), ids) as reporter:
 
-    def report(bytes_read: float, bytes_written: int) -> None:
-        if reporter.is_due():
-            reporter.report(round(bytes_read), bytes_written)
+        def report(bytes_read: float, bytes_written: int) -> None:
+            if reporter is not None and reporter.is_due():
+                reporter.report(round(bytes_read), bytes_written)
 
-    try:
         return run_rewrite(task, ids, report)
-    finally:
-        reporter.close()
 
 
 def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
@@ -138,9 +130,3 @@ def _write_piece(
 def _sorted(tables: Iterable[pa.Table], order: RowOrder) -> Iterator[pa.Table]:
     for table in tables:
         yield sort_rows(table.combine_chunks(), order)
-
-
-def peak_memory_bytes() -> int:
-    """High-water mark of this process's resident memory."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -222,8 +222,13 @@ class _Copying:
 
     def _look_again(self) -> None:
         """Before something is written."""
-        if self._store.head(metadata_key(self._task.root)).etag != self._etag:
-            self._look()
+        key = metadata_key(self._task.root)
+        try:
+            if self._store.head(key).etag == self._etag:
+                return
+        except ObjectNotFound as error:
+            raise Changed(f"{key} is gone") from error
+        self._look()
 
     def _planned(self, segments: tuple[Segment, ...]) -> tuple[dict[int, str], list[Segment]]:
         """Keys of what was merged by their base, and what is copied as it is, in order."""

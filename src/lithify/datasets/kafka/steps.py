@@ -119,7 +119,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         for part in progress:
             if part.outputs and part.range < len(works):
                 (output,) = part.outputs
-                result = TaskResult(output, {}, 0, 0, 0.0)
+                result = TaskResult(output, {}, 0, 0, 0.0, 0)
                 works[part.range] = RangeWork(part.range, recorded, result, 0)
         return Job(tuple(works))
 
@@ -249,7 +249,12 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
     def outcome(self, result: TaskResult) -> RangeOutcome[Output]:
         return RangeOutcome(
-            (result.output,), result.bytes_read, result.bytes_written, result.rows, result.cpu_s, 0
+            (result.output,),
+            result.bytes_read,
+            result.bytes_written,
+            result.rows,
+            result.cpu_s,
+            result.peak_memory_bytes,
         )
 
 

@@ -26,8 +26,8 @@ import numpy as np
 
 from lithify.allocator import keep_freed_memory
 from lithify.clock import SystemClock
-from lithify.coordination.reporting import BackgroundReporter
-from lithify.coordination.sidecar import MovementReporter, Reporting
+from lithify.coordination.reporting import BackgroundReporter, reported
+from lithify.coordination.sidecar import Reporting
 from lithify.datasets.kafka.cleaning import Cleaner
 from lithify.datasets.kafka.facts import StoredRun, run_key
 from lithify.datasets.kafka.fenced import get_parts, put_fenced
@@ -48,6 +48,7 @@ from lithify.datasets.kafka.transactions import AbortedTransaction, Passed
 from lithify.errors import CorruptObject
 from lithify.ids import RandomIds
 from lithify.jsonvalues import text, whole_number
+from lithify.peak_memory import peak_memory_bytes
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
@@ -141,6 +142,8 @@ class TaskResult:
     bytes_read: int
     bytes_written: int
     cpu_s: float
+    peak_memory_bytes: int
+    """Of its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,14 +274,10 @@ def recorded(result: TaskResult) -> TaskResult:
 class Movements:
     """Counts the bytes that move, and says so beside the ledger when it is time."""
 
-    def __init__(self, work: Work, store: ObjectStore) -> None:
+    def __init__(self, reporter: BackgroundReporter | None) -> None:
         self.bytes_read = self.bytes_written = 0
         self._began_s = time.process_time()
-        self._reporter: BackgroundReporter | None = None
-        if work.reporting is not None:
-            clock = SystemClock()
-            movements = MovementReporter(work.reporting, store, clock, RandomIds())
-            self._reporter = BackgroundReporter(movements, clock)
+        self._reporter = reporter
 
     def moved(self, read: int, written: int) -> None:
         """So many bytes more."""
@@ -287,15 +286,11 @@ class Movements:
         if self._reporter is not None and self._reporter.is_due():
             self._reporter.report(self.bytes_read, self.bytes_written)
 
-    def close(self) -> None:
-        """Nothing more will move."""
-        if self._reporter is not None:
-            self._reporter.close()
-
     def result(self, output: Output, rows: Mapping[str, int] = NO_ROWS) -> TaskResult:
         """What travels back at the end."""
         cpu_s = time.process_time() - self._began_s
-        return TaskResult(output, dict(rows), self.bytes_read, self.bytes_written, cpu_s)
+        moved = self.bytes_read, self.bytes_written
+        return TaskResult(output, dict(rows), *moved, cpu_s, peak_memory_bytes())
 
 
 def index_segment(task: IndexTask) -> TaskResult:
@@ -317,11 +312,8 @@ def reporting(work: Work, run: Callable[[ObjectStore, Movements], TaskResult]) -
     """Run what a task does, with its own store and who says how far it is."""
     keep_freed_memory()
     own = work.own.open()
-    movements = Movements(work, own)
-    try:
-        return run(own, movements)
-    finally:
-        movements.close()
+    with reported(work.reporting, own, SystemClock(), RandomIds()) as reporter:
+        return run(own, Movements(reporter))
 
 
 def _index(task: IndexTask, own: ObjectStore, movements: Movements) -> TaskResult:

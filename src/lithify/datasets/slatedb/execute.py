@@ -18,20 +18,15 @@ error the output in progress is thrown away; completed ones are never published 
 from __future__ import annotations
 
 import ctypes
-import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from lithify.allocator import keep_freed_memory
 from lithify.clock import Clock, SystemClock
-from lithify.coordination.reporting import BackgroundReporter
-from lithify.coordination.sidecar import MovementReporter
+from lithify.coordination.reporting import BackgroundReporter, reported
 from lithify.datasets.slatedb.block_size import read_block_size
 from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY, Input, open_inputs
@@ -71,6 +66,7 @@ from lithify.datasets.slatedb.task import (
 from lithify.errors import CorruptObject, StoreError
 from lithify.ids import Ids, RandomIds
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
+from lithify.peak_memory import peak_memory_bytes
 from lithify.store.objects import ObjectStore, is_local
 from lithify.store.preloaded import PreloadedStore
 from lithify.store.urls import open_store
@@ -89,14 +85,8 @@ def execute_merge(task: MergeTask) -> TaskResult:
 
 def run_merge(task: MergeTask, store: ObjectStore, ids: Ids, clock: Clock) -> TaskResult:
     """Run a task with everything passed in."""
-    reporting = task.reporting
-    if reporting is None:
-        return _run_merge(task, store, ids, clock, None)
-    reporter = BackgroundReporter(MovementReporter(reporting, store, clock, ids), clock)
-    try:
+    with reported(task.reporting, store, clock, ids) as reporter:
         return _run_merge(task, store, ids, clock, reporter)
-    finally:
-        reporter.close()
 
 
 def _run_merge(
@@ -122,19 +112,6 @@ def _run_merge(
         cpu_s=time.process_time() - started_s,
         peak_memory_bytes=peak_memory_bytes(),
     )
-
-
-def peak_memory_bytes() -> int:
-    """High-water mark of this process's resident memory.
-
-    Linux says in `ru_maxrss` what the process that started this one had, if that was more.
-    """
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 class _Merge:
