@@ -26,6 +26,11 @@ class Clock(Protocol):
         ...
 
 
+def monotonic_ms(clock: Clock) -> int:
+    """Milliseconds from an arbitrary start, for how long something takes: a wall clock may jump meanwhile."""
+    return round(clock.monotonic_s() * 1000)
+
+
 class SystemClock:
     """The clock of the machine."""
 

@@ -72,7 +72,7 @@ def test_a_claim_is_as_far_as_its_bytes() -> None:
     pulse = Pulse(0)
     recorded = Progress((RangeProgress("r0", ("done",)), *(RangeProgress(f"r{n}", ()) for n in range(1, 4))))
     compaction: AnyCompaction = Compaction(RandomIds().ulid(1), "spec", State.RUNNING, progress=recorded)
-    claim = Claim(compaction, 0, 0, 0, pulse)
+    claim = Claim(compaction, 0, 0, 0, 0, pulse)
     works = tuple(RangeWork(f"r{n}", lambda _: None, None, 100) for n in range(4))
     assert set(claim.begin(Prepared(Job(works), frozenset({"done"})), str)) == {1, 2, 3}
     assert (claim.done_bytes, claim.cost_bytes) == (0, 300)

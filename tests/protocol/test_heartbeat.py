@@ -29,6 +29,43 @@ def test_a_range_that_moves_is_never_taken_back_however_long_it_is(rig: Rig) -> 
     rig.check()
 
 
+@pytest.mark.parametrize("jump_s", [-3600, -40, 40, 3600])
+def test_a_clock_that_is_set_anew_costs_no_claim(rig: Rig, jump_s: float) -> None:
+    coordinator, worker = rig.coordinator(), rig.worker(heartbeat_bytes=BYTES)
+    coordinator.tick()
+    worker.tick()
+    for beat in range(1, 9):
+        rig.move("w", beat * BYTES)
+        rig.clock.advance_s(INTERVAL_S)
+        if beat == 3:
+            rig.clock.jump_s(jump_s)
+        worker.tick()
+        coordinator.tick()
+    assert len(rig.seen(events.Heartbeat)) == 8
+    assert not rig.seen(events.Reclaimed)
+    rig.finish(coordinator, worker)
+    rig.check()
+
+
+@pytest.mark.parametrize("jump_s", [-3600, 3600])
+def test_ranges_wait_for_a_slot_whatever_the_clock_says(rig: Rig, jump_s: float) -> None:
+    coordinator = rig.coordinator()
+    worker = rig.worker(range_start_timeout_ms=120_000)
+    coordinator.tick()
+    worker.tick()
+    rig.clock.jump_s(jump_s)
+    for _ in range(11):
+        rig.clock.advance_s(INTERVAL_S)
+        worker.tick()
+        coordinator.tick()
+    assert rig.owner() == "w"
+    for _ in range(6):
+        rig.clock.advance_s(INTERVAL_S)
+        worker.tick()
+        coordinator.tick()
+    assert len(rig.seen(events.Reclaimed)) == 1
+
+
 @pytest.mark.parametrize("bytes_moved", [0, BYTES - 1], ids=["hung", "too slow"])
 def test_a_range_that_hardly_moves_is_taken_back(rig: Rig, bytes_moved: int) -> None:
     coordinator, worker = rig.coordinator(), rig.worker(heartbeat_bytes=BYTES)

@@ -316,6 +316,17 @@ def test_a_sender_of_which_nothing_is_heard_for_long_is_told_of_though_the_store
     assert len(world.told) == 2
 
 
+def test_who_looks_after_a_sender_has_ended_waits_for_nothing() -> None:
+    """The sender may end between two looks of who waits for it."""
+    world = Watching()
+    watch = world.requests.watch(8 << 20)
+    watch.look()
+    world.clock.advance_s(13)
+    watch.end()
+    watch.look()
+    assert not [event for event in world.told if isinstance(event, WaitingForStore)]
+
+
 # Requests that hang. These take real time, a little.
 
 

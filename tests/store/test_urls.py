@@ -36,6 +36,8 @@ from tests.s3 import S3, serve_s3
         ("abfss://files@account.dfs.core.windows.net/db", "abfss://files@account.dfs.core.windows.net", "db"),
         ("memory://one/db", "memory://one", "db"),
         ("memory:///db", "memory://", "db"),
+        ("/data/a\tb\nc\r", "file:///", "data/a\tb\nc\r"),
+        ("file:///data/a%09b%0Ac%0D", "file:///", "data/a\tb\nc\r"),
     ],
 )
 def test_root_and_prefix(url: str, root: str, prefix: str) -> None:
@@ -94,6 +96,10 @@ def test_a_symbolic_link_is_followed_and_keeps_its_name(tmp_path: Path) -> None:
         ("s3://bucket/db", {"retry_timeout_s": "long"}, "long"),
         ("s3://bucket/db", {"max_retries": "-1"}, "less than none"),
         ("az://container/db", {}, "Account"),
+        ("file:///data/a\tb", {}, "write %09"),
+        ("s3://bucket/a\nb", {}, "write %0A"),
+        ("memory://one/a\rb", {}, "write %0D"),
+        ("s3://buck[et/db", {}, "is no URL"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_with_the_reason(

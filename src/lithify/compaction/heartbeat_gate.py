@@ -7,7 +7,8 @@
    ranges is being executed, a heartbeat is deserved as well, until `range_start_timeout_ms` have passed
    since bytes moved last.
 
-So a range may take as long as it likes while it moves, and a hung one ends the heartbeats.
+So a range may take as long as it likes while it moves, and a hung one ends the heartbeats. Times are those
+of a clock that does not jump.
 """
 
 from __future__ import annotations

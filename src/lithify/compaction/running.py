@@ -35,6 +35,9 @@ class Claim:
     compaction: AnyCompaction
     """As it was claimed."""
     claimed_at_ms: int
+    """As the ledger says, by a wall clock. The other times here are for how long something takes, by a clock
+    that does not jump."""
+    began_ms: int
     last_heartbeat_ms: int
     looked_at_ms: int
     """When the movements were read last."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from lithify.clock import Clock
+from lithify.clock import Clock, monotonic_ms
 from lithify.compaction.model import Ledger, State
 from lithify.compaction.proposal import Plan, Planner, Proposal
 from lithify.compaction.transitions import AnyLedger
@@ -81,7 +81,7 @@ class Admission:
     def conflicted(self, spec: Any) -> None:
         """A compaction came to nothing because somebody else changed what it read."""
         name = self._dataset.name(spec)
-        self._budget.failed(self._key(name), self._now_ms())
+        self._budget.failed(self._key(name), monotonic_ms(self._clock))
         self._conflicts[name] = self._dataset.scope(spec)
 
     def look(self, plan: Plan, ledger: AnyLedger, snapshot: Any) -> Choice:
@@ -93,7 +93,9 @@ class Admission:
             if not conflicts[name].issuperset(self._dataset.scope(proposals[name].spec)):
                 budget.finished(self._key(name))
                 del conflicts[name]
-        dropped = budget.offer([self._work(name, p) for name, p in proposals.items()], self._now_ms())
+        dropped = budget.offer(
+            [self._work(name, p) for name, p in proposals.items()], monotonic_ms(self._clock)
+        )
         shed = tuple(proposals[d.work.key.unit].spec for d in dropped if d.why is Drop.SHED)
         started = tuple(proposals[work.key.unit] for work in budget.start())
         notes = plan.notes
@@ -129,6 +131,3 @@ class Admission:
 
     def _key(self, name: str) -> WorkKey:
         return WorkKey(self._dataset.url, name)
-
-    def _now_ms(self) -> int:
-        return round(self._clock.monotonic_s() * 1000)

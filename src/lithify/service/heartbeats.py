@@ -7,7 +7,8 @@
    in `heartbeat_min_interval_ms`, and whether that is enough is the pulse's to say
    (`lithify.compaction.heartbeat_gate`). Only movements of this very claim count.
 
-Nothing is written here: the worker publishes the heartbeats of all its claims at once.
+Nothing is written here: the worker publishes the heartbeats of all its claims at once. Times are milliseconds
+of a clock that does not jump: a wall clock that is set back would keep a claim silent until it is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Heartbeats:
     def is_short(self, running: Claim, now_ms: int) -> bool:
         """Whether who dies now loses so little that nothing has to be on record: less than between two
         heartbeats."""
-        return now_ms - running.claimed_at_ms < self._options.heartbeat_interval_ms
+        return now_ms - running.began_ms < self._options.heartbeat_interval_ms
 
     def deserves(self, running: Claim, now_ms: int, *, is_beside_coordinator: bool) -> bool:
         """Whether a heartbeat is due and deserved; reads the movements, where these decide."""

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lithify import events
-from lithify.clock import Clock
+from lithify.clock import Clock, monotonic_ms
 from lithify.compaction import transitions
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.heartbeat_gate import Pulse
@@ -181,7 +181,7 @@ class Worker:
 
     def chooses(self, new: Sequence[AnyCompaction], snapshot: Any) -> tuple[Ulid, ...]:
         """Which of these, which nobody has waited for, it has idle slots for; the most urgent first."""
-        if self._room.rests(self.url, self._clock.now_ms()):
+        if self._room.rests(self.url, monotonic_ms(self._clock)):
             return ()
         by_urgency = sorted(new, key=lambda c: (-self._dataset.priority(c.spec, snapshot), c.id))
         return tuple(c.id for c in by_urgency[: self._room.idle_slots])
@@ -190,14 +190,14 @@ class Worker:
         """What is finished here and still this worker's in `ledger`, as Compacted, for the coordinator beside
         it to commit. Only what was claimed less than a heartbeat interval ago and has nothing on record: work
         that took longer is worth a version of its own before anything else can go wrong."""
-        now_ms = self._clock.now_ms()
+        now_ms, at_ms = self._clock.now_ms(), monotonic_ms(self._clock)
         found: list[AnyCompaction] = []
         for compaction_id, running in self._running.items():
             self._take_in_results(running)
             entry = ledger.get(compaction_id)
             if entry is None or entry.progress is not None or not running.is_finished:
                 continue
-            if not self._heartbeats.is_short(running, now_ms):
+            if not self._heartbeats.is_short(running, at_ms):
                 continue
             if transitions.owns(ledger, compaction_id, self._id):
                 found.append(transitions.compacted(entry, self._id, now_ms, running.outputs()))
@@ -313,7 +313,7 @@ class Worker:
             del running.pending[index]
             error = future.exception()
             if error is None:
-                running.finish(index, self._dataset.outcome(future.result()), self._clock.now_ms())
+                running.finish(index, self._dataset.outcome(future.result()), monotonic_ms(self._clock))
                 self._report_range(running, index)
                 self._heartbeats.report_movement(running)
             elif running.error is None:
@@ -332,12 +332,12 @@ class Worker:
         self._observe(events.Lost(self._dataset.url, compaction_id, self._id))
 
     def _publish(self) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms, at_ms = self._clock.now_ms(), monotonic_ms(self._clock)
         finished = [r for r in self._running.values() if r.is_finished]
         going_on = [r for r in self._running.values() if not r.is_finished]
         is_beside = self._is_beside_coordinator
         beating = [
-            r for r in going_on if self._heartbeats.deserves(r, now_ms, is_beside_coordinator=is_beside)
+            r for r in going_on if self._heartbeats.deserves(r, at_ms, is_beside_coordinator=is_beside)
         ]
         if not finished and not beating:
             return
@@ -362,7 +362,7 @@ class Worker:
         for compaction_id in lost:
             self._drop(compaction_id)
         for running in beating:
-            self._heartbeats.has_beaten(running, now_ms)
+            self._heartbeats.has_beaten(running, at_ms)
         for running in finished:
             if running.compaction.id not in lost:
                 self._has_finished(running)
@@ -433,7 +433,7 @@ class Worker:
         self._dataset.update_ledger(change)
         self._let_go(compaction_id)
         self._failures.append((compaction_id, error))
-        self._room.failed(self.url, now_ms)
+        self._room.failed(self.url, monotonic_ms(self._clock))
         self._observe(events.AttemptFailed(self._dataset.url, compaction_id, str(error)))
 
     def _adopt(self, ledger: AnyLedger, known: set[Ulid], seen: Seen | None) -> None:
@@ -450,20 +450,20 @@ class Worker:
 
     def _see_free(self, ledger: AnyLedger, seen: Seen | None) -> None:
         free = transitions.claimable(ledger)
-        now_ms = self._clock.now_ms()
+        now_ms = monotonic_ms(self._clock)
         self._free_since_ms = {c.id: self._free_since_ms.get(c.id, now_ms) for c in free}
         self._free = _Free({c.id: c for c in free}, seen)
         self._turns.keep(self._free_since_ms.keys())
 
     def _candidates(self, *, is_sharing: bool = False) -> tuple[Ulid, ...]:
         """What may be claimed now, oldest first."""
-        now_ms = self._clock.now_ms()
-        if not self._free.compactions or self._room.rests(self.url, now_ms):
+        at_ms = monotonic_ms(self._clock)
+        if not self._free.compactions or self._room.rests(self.url, at_ms):
             return ()
         found = [
             i
             for i in self._free.compactions
-            if is_sharing or self._room.has_slot(now_ms - self._free_since_ms[i])
+            if is_sharing or self._room.has_slot(at_ms - self._free_since_ms[i])
         ]
         if not found:
             return ()
@@ -471,6 +471,7 @@ class Worker:
             is_known = all(map(self._is_new, found))
             self._free.attempts = {} if is_known else self._dataset.journal.attempts()
         attempts = self._free.attempts
+        now_ms = self._clock.now_ms()  # other processes' attempts, by their clocks
         return tuple(i for i in found if not self._is_paused(attempts.get(i, ()), now_ms))
 
     def _is_new(self, compaction_id: Ulid) -> bool:
@@ -510,10 +511,9 @@ class Worker:
     def _start(self, compaction: AnyCompaction, seen: Seen | None = None) -> None:
         """Find out what is left of a compaction that this worker has claimed, and run that. `seen` if it was
         new there."""
-        now_ms = self._clock.now_ms()
-        owner = compaction.worker
-        claimed_at_ms = now_ms if owner is None else owner.last_heartbeat_ms
-        running = Claim(compaction, claimed_at_ms, now_ms, now_ms, Pulse(now_ms), is_noted=seen is None)
+        at_ms, owner = monotonic_ms(self._clock), compaction.worker
+        claimed_at_ms = self._clock.now_ms() if owner is None else owner.last_heartbeat_ms
+        running = Claim(compaction, claimed_at_ms, at_ms, at_ms, at_ms, Pulse(at_ms), is_noted=seen is None)
         self._running[compaction.id] = running
         self._room.take(self.url, compaction.id)
         try:

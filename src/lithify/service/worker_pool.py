@@ -39,7 +39,7 @@ from typing import Protocol
 
 from lithify import events
 from lithify.backoff import GrowingPause
-from lithify.clock import Clock
+from lithify.clock import Clock, monotonic_ms
 from lithify.compaction.finding import Finding, problem
 from lithify.defects import contained
 from lithify.errors import DatasetNotFound, LithifyError, Refused, StoreUnavailable
@@ -250,7 +250,7 @@ class WorkerPool:
 
     def findings(self) -> tuple[Finding, ...]:
         """What is quarantined now, and why. Any thread may ask."""
-        now_ms = self._now_ms()
+        now_ms = monotonic_ms(self._clock)
         return tuple(
             problem(
                 "quarantine",
@@ -287,7 +287,9 @@ class WorkerPool:
 
     def _look(self, member: _Member) -> bool:
         member.is_well = False
-        if member.error is not None and self._now_ms() - member.failed_at_ms < self._pause_ms(member):
+        if member.error is not None and monotonic_ms(self._clock) - member.failed_at_ms < self._pause_ms(
+            member
+        ):
             return False
         try:
             with contained(f"a round over {member.url}"):
@@ -362,7 +364,7 @@ class WorkerPool:
             member.failed_rounds = 0
         is_news = member.failed_rounds == 0 or says_else
         member.failed_rounds += 1
-        member.failed_at_ms = self._now_ms()
+        member.failed_at_ms = monotonic_ms(self._clock)
         if is_news and not member.is_away:
             if not member.quarantined_as:
                 member.quarantined_as = member.url if member.worker is None else member.worker.url
@@ -378,9 +380,6 @@ class WorkerPool:
         pause = AWAY_PAUSE if member.is_away else QUARANTINE_PAUSE
         pause_ms = pause.after_ms(member.failed_rounds)
         return min(pause_ms, self._heartbeat_interval_ms) if member.holds else pause_ms
-
-    def _now_ms(self) -> int:
-        return round(self._clock.monotonic_s() * 1000)
 
 
 def release(worker: Worker) -> None:

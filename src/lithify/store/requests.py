@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -351,6 +352,8 @@ class _Watch(Watch):
         self._patience_s = patience_s
         self._since_s: float | None = None
         """When the wait began, as far as is known."""
+        self._lock = threading.Lock()
+        self._has_ended = False
 
     def got_on(self) -> None:
         if self._since_s is not None:
@@ -358,10 +361,14 @@ class _Watch(Watch):
             self._requests.answered(self)
 
     def look(self) -> None:
-        self._since_s = self._requests.look_for(self, self._since_s, self._patience_s)
+        with self._lock:
+            if not self._has_ended:  # else nobody would take it out of those who wait
+                self._since_s = self._requests.look_for(self, self._since_s, self._patience_s)
 
     def end(self) -> None:
-        self._requests.leaves(self)
+        with self._lock:
+            self._has_ended = True
+            self._requests.leaves(self)
 
 
 def _made_elsewhere(url: str, max_wait_s: float, max_retries: int | None) -> Requests:

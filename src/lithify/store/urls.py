@@ -29,7 +29,7 @@ from datetime import timedelta
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from obstore.exceptions import BaseError
@@ -78,6 +78,8 @@ _CREDENTIALS = (
     *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
     *(TOKEN_OPTION, "azure_storage_sas_key"),
 )
+DROPPED = "\t\n\r"
+"""What `urlsplit` leaves out of a URL without a word, so that this would name another place."""
 SCHEMES = ("file", "memory", *_PROVIDER_PREFIXES)
 """What a URL of a store begins with."""
 _CLIENT_OPTIONS = (
@@ -131,7 +133,13 @@ def open_store(
     scheme, rest = split_scheme(url)
     if scheme is None:
         return _local(url, url, options)
-    parts = urlsplit(f"{scheme}:{rest}")
+    dropped = next((odd for odd in DROPPED if odd in rest), None)
+    if dropped is not None:
+        raise Refused(f"{url!r}: {dropped!r} cannot be part of a URL; write {quote(dropped)} for it")
+    try:
+        parts = urlsplit(f"{scheme}:{rest}")
+    except ValueError as error:
+        raise Refused(f"{url}: is no URL: {error}") from error
     if parts.query or parts.fragment:
         raise Refused(f"{url}: a '?' or '#' cannot be part of the URL; write %3F or %23 if the path has one")
     path = unquote(parts.path)

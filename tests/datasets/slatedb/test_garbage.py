@@ -25,7 +25,7 @@ from lithify.store.keys import is_staging_name
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.store.versions import VersionedFiles
-from lithify.store.wrapped import Call
+from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing import Fault, FaultyStore, ManualClock, MemoryStore, crash_at_every_call
 from tests.compacting import check_state_files, compact, dataset_at
 from tests.datasets.slatedb.collecting import (
@@ -442,4 +442,26 @@ def test_failures_of_the_store_lose_nothing_and_the_next_runs_finish(path: Path,
         got, expected = names(path, folder), names(path.with_name("untroubled"), folder)
         # A lost answer may have published the manifest without expired checkpoints twice.
         assert got == expected or (folder == "manifest" and max(got) > max(expected))
+    check(path, model)
+
+
+def test_what_may_not_be_deleted_keeps_nothing_else_from_it(path: Path) -> None:
+    """A legal hold, or a policy of the bucket, on the oldest object of each folder that was to go."""
+    model = aged_database(path)
+    copy_database(path, path.with_name("free"))
+    gc(path.with_name("free"), clock=in_an_hour())
+    folders = ("compacted", "manifest", "compactions")
+    kept = {folder: names(path.with_name("free"), folder) for folder in folders}
+    held = {folder: min(names(path, folder) - kept[folder]) for folder in folders}
+
+    class Holding(WrappedStore):
+        def delete(self, key: str) -> None:
+            if key.rpartition("/")[2] in held.values():
+                raise StoreError(f"delete {key}: it is held")
+            super().delete(key)
+
+    with pytest.raises(StoreError, match="it is held"):
+        gc(path, clock=in_an_hour(), store=Holding(open_store(str(path))[0]))
+    for folder in folders:
+        assert names(path, folder) == kept[folder] | {held[folder]}
     check(path, model)

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from lithify.backoff import GrowingPause
+from lithify.clock import monotonic_ms
 from lithify.compaction.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.compaction.running import Claim
 from lithify.compaction.transitions import AnyLedger
@@ -83,7 +84,7 @@ _honest_look = WorkerPool._look
 
 def _all_are_quarantined(self: WorkerPool, member: Any) -> bool:
     pauses = (
-        m.error is not None and self._now_ms() - m.failed_at_ms < self._pause_ms(m)
+        m.error is not None and monotonic_ms(self._clock) - m.failed_at_ms < self._pause_ms(m)
         for m in self._members.values()
     )
     if any(pauses):

@@ -31,7 +31,15 @@ from lithify.datasets.iceberg.fileio import forget_metadata, lend, let_wait, wai
 from lithify.datasets.iceberg.vended import VendedCredentials, vended
 from lithify.errors import CorruptObject, Refused
 from lithify.store.objects import ObjectStore
-from lithify.store.urls import TOKEN_OPTION, known_of, open_store, settled_endpoint, split_scheme, with_wait
+from lithify.store.urls import (
+    DROPPED,
+    TOKEN_OPTION,
+    known_of,
+    open_store,
+    settled_endpoint,
+    split_scheme,
+    with_wait,
+)
 from lithify.store.waiting import Known, Waiting
 
 SCHEME = "iceberg://"
@@ -110,7 +118,12 @@ class TableUrl:
 
 def parse_url(url: str) -> TableUrl:
     """The catalog and the identifier in a URL."""
-    parts = urlsplit(url)
+    if any(odd in url for odd in DROPPED):
+        raise Refused(f"{url!r}: a tab or an end of line cannot be part of a URL; write %09, %0A or %0D")
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise Refused(f"{url}: is no URL: {error}") from error
     names = tuple(unquote(name) for name in parts.path.strip("/").split("."))
     if f"{parts.scheme}://" != SCHEME or not parts.netloc or len(names) < 2 or not all(names):
         raise Refused(f"{url}: is not of the form {SCHEME}CATALOG/NAMESPACE.TABLE")

@@ -103,7 +103,7 @@ class SlateDataset(Dataset[Manifest, Spec, KeyRange, Sst]):
     @property
     def url(self) -> str:
         # It names the same place again, whatever is in the path.
-        return url_of(self.store.url, re.sub(r"[%?#]", lambda odd: quote(odd[0]), self.paths.root))
+        return url_of(self.store.url, re.sub(r"[%?#\t\n\r]", lambda odd: quote(odd[0]), self.paths.root))
 
     @property
     def journal(self) -> ObjectJournal:

@@ -52,13 +52,12 @@ from lithify.datasets.slatedb.paths import (
 from lithify.datasets.slatedb.retention import Cutoff
 from lithify.errors import CorruptObject, LithifyError, ObjectNotFound, Refused
 from lithify.ids import Ids, RandomIds
+from lithify.store.deleting import Deleting
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
-from lithify.store.together import all_of
 from lithify.store.versions import Version, VersionedFiles
 
 DEFAULT_MIN_AGE_MS = 300_000
-MAX_DELETES_IN_FLIGHT = 8
 
 
 class Kind(StrEnum):
@@ -378,8 +377,8 @@ class _Collection:
     def _delete(self, garbage: Iterable[ObjectMeta], delete: Callable[[str], None] | None = None) -> None:
         if self._options.dry_run:
             return
-        deleting = (partial(delete or self._store.delete, meta.key) for meta in garbage)
-        all_of(deleting, MAX_DELETES_IN_FLIGHT)
+        with Deleting() as deleting:
+            deleting.all(partial(delete or self._store.delete, meta.key) for meta in garbage)
 
 
 def _count(found: Sequence[object], garbage: Sequence[ObjectMeta]) -> Count:
