@@ -151,11 +151,6 @@ class Budget:
         """What runs, in the order in which it started."""
         return tuple(self._running.values())
 
-    @property
-    def running_bytes(self) -> int:
-        """The cost of what runs."""
-        return sum(work.cost_bytes for work in self._running.values())
-
     def copy(self) -> Budget:
         """The same, to go on from without changing this one."""
         twin = Budget(self.capacity)

@@ -36,10 +36,9 @@ from itertools import chain
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify import events
 from lithify.clock import Clock
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.collecting import DirectoryOptions, Due
 from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
@@ -49,7 +48,7 @@ from lithify.datasets.iceberg.pending import Pending
 from lithify.datasets.iceberg.reachable import files_in, manifests_in
 from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import Refused
-from lithify.events import GarbageCollected, Observer
+from lithify.events import GarbageCollected
 from lithify.ids import RandomIds, Ulid
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
@@ -303,16 +302,6 @@ class _Collection:
             if not self._options.dry_run:
                 delete(meta.key)
             self._garbage.append(Garbage(kind, url_of(self._store.url, meta.key), meta.size))
-
-
-def table_collector(
-    dataset: IcebergDataset,
-    clock: Clock,
-    options: Mapping[Kind, DirectoryOptions],
-    observer: Observer = events.ignore,
-) -> PeriodicCollector[Kind]:
-    """What collects the garbage of one table, again and again, each kind as its options say."""
-    return PeriodicCollector(options, lambda due: collect_due(dataset, clock, due), clock, observer)
 
 
 def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[Kind]) -> GarbageCollected:
