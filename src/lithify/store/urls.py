@@ -75,8 +75,11 @@ CredentialProvider = Callable[[], Any]
 TOKEN_OPTION = "google_bearer_token"
 """A token for Google's store that lasts for as long as it is needed; obstore has no such option."""
 _CREDENTIALS = (
-    *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
-    *(TOKEN_OPTION, "azure_storage_sas_key"),
+    "aws_access_key_id",
+    "aws_secret_access_key",
+    "aws_session_token",
+    TOKEN_OPTION,
+    "azure_storage_sas_key",
 )
 SCHEMES = ("file", "memory", *_PROVIDER_PREFIXES)
 """What a URL of a store begins with."""
