@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from lithify.backoff import RandomPause
 from lithify.clock import Clock, SystemClock
 from lithify.errors import LithifyError, StoreError, StoreUnavailable
 from lithify.store.causes import UNREACHED
@@ -295,10 +296,11 @@ class Requests(Direct):
         """Until the store answers again, or nobody wants to know."""
         assert self._probe is not None
         waiter, since_s = object(), self._clock.monotonic_s()
-        longest_s, limit_s = self.policy.first_pause_s, _FIRST_PROBE_S
+        pause = RandomPause(self.policy.first_pause_s, self.policy.max_pause_s)
+        failures, limit_s = 1, _FIRST_PROBE_S
         while not self._waiting.is_ending():
-            longest_s = min(2 * longest_s, self.policy.max_pause_s)
-            self._clock.sleep_s(self._rng.uniform(0, longest_s))
+            failures += 1
+            self._clock.sleep_s(pause.after_s(failures, self._rng))
             try:
                 self._probe_for(limit_s)
             except StoreUnavailable as error:
