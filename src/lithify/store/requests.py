@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from lithify.backoff import RandomPause
 from lithify.clock import Clock, SystemClock
+from lithify.defects import contained
 from lithify.errors import LithifyError, StoreError, StoreUnavailable
 from lithify.store.causes import UNREACHED
 from lithify.store.hedging import LOOK_S, GotOn, Traffic, followed, least_patience_s, start_thread
@@ -302,7 +303,8 @@ class Requests(Direct):
             failures += 1
             self._clock.sleep_s(pause.after_s(failures, self._rng))
             try:
-                self._probe_for(limit_s)
+                with contained(f"looking whether the store {self.url} is back"):
+                    self._probe_for(limit_s)
             except StoreUnavailable as error:
                 self._outages.waits(waiter, since_s, error.cause)
                 if error.cause == SILENCE:
@@ -310,9 +312,9 @@ class Requests(Direct):
                 continue
             except StoreError:
                 pass  # an answer
-            except Exception:
+            except LithifyError as error:
                 # Whatever it is, who ends here leaves the store given up for ever.
-                _log.exception("looking whether the store %s is back", self.url)
+                _log.error("%s", error)
                 continue
             self._outages.answered(waiter)
             return
