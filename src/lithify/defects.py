@@ -11,7 +11,15 @@ that runs it inside `contained`, and treats what comes out like any other `Lithi
 4. Everything else passes: an interrupt and the end of the process are no defects.
 
 The traceback is logged at DEBUG, and stays with the error as its cause. Nothing else in Lithify may catch
-`Exception` to go on, apart from the engine, whose tasks end in other processes.
+`Exception` to go on, apart from
+
+- the engine, whose tasks end in other processes, and which asks a Spark that may be gone;
+- who is about to raise another error already, and ends what was begun beside it (`store.together`, the
+  writers of Iceberg's files).
+
+Who catches it to raise it is no exception: in the thread that waits for it, once compiled code has returned
+(`datasets.slatedb.kernel.libraries`), or as an error that says more, where a library checks little of what it
+reads (`datasets.iceberg.manifests`, `neighbours`) or a function is the user's (`datasets.slatedb.hooks`).
 """
 
 from __future__ import annotations

@@ -56,7 +56,13 @@ from lithify.store.urls import split_scheme
 
 READS_AT_ONCE = 16
 _OF_PROCESSES = (
-    *("spark", "log", "metrics", "web", "service.worker", "service.embedded_worker", "service.poll_interval"),
+    "spark",
+    "log",
+    "metrics",
+    "web",
+    "service.worker",
+    "service.embedded_worker",
+    "service.poll_interval",
     "service.commit_compacted_interval",
 )
 """Settings that are not of datasets."""

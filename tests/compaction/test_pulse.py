@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from lithify.backoff import GrowingPause
+from lithify.backoff import GrowingPause, RandomPause
 from lithify.compaction.attempts import Movement
 from lithify.compaction.heartbeat_gate import Pulse
 from lithify.compaction.model import Compaction, Progress, RangeProgress, State
@@ -115,6 +117,14 @@ def test_pauses_grow_up_to_a_bound() -> None:
     pause = GrowingPause(1_000, 60_000)
     assert [pause.after_ms(n) for n in range(6)] == [0, 1_000, 4_000, 16_000, 60_000, 60_000]
     assert pause.after_ms(10**9) == 60_000
+
+
+def test_a_random_pause_is_at_most_twice_as_long_each_time_up_to_a_bound() -> None:
+    pause, rng = RandomPause(0.5, 3), random.Random(1)
+    for failures, longest_s in ((1, 0.5), (2, 1), (3, 2), (4, 3), (10**9, 3)):
+        drawn = [pause.after_s(failures, rng) for _ in range(200)]
+        assert 0 <= min(drawn) < 0.1 * longest_s
+        assert 0.9 * longest_s < max(drawn) <= longest_s
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from lithify.testing.simulation.groups.log import (
 )
 from lithify.watermarks.groups import Marks, Role, Standing, bound, is_source, lost, waiting
 from lithify.watermarks.model import Member
+from tests.watermarks.marks import marks_of
 
 P = 0
 
@@ -128,7 +129,7 @@ class Copies:
         number = int(self.logs[name].incarnation[1:]) + 1 if name in self.logs else 1
         self.logs[name] = Log(incarnation=f"{name}{number}")
         group = self.files.join(self.member(name), Role.COPY)
-        self.logs[name] = replace(self.logs[name], marks=group.marks_of(self.member(name), P))
+        self.logs[name] = replace(self.logs[name], marks=marks_of(group, self.member(name), P))
 
     def join_reader(self, name: str, position: int) -> None:
         self.files.join(Member(name, "1"), Role.READER, {P: position})
@@ -158,7 +159,7 @@ class Copies:
         assert self.files.read().thresholds_of(P) == Marks(clean, resolved)
 
     def marks(self, name: str, clean: int, resolved: int) -> None:
-        assert self.files.read().marks_of(self.member(name), P) == Marks(clean, resolved)
+        assert marks_of(self.files.read(), self.member(name), P) == Marks(clean, resolved)
 
     def shows(self, names: str, text: str) -> None:
         expected = dict(word.split("=") for word in text.split())

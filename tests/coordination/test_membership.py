@@ -16,6 +16,7 @@ from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.faulty import crash_at_every_call
 from lithify.watermarks.groups import Marks, Role, Standing
 from lithify.watermarks.model import Member
+from tests.watermarks.marks import marks_of
 
 P = 0
 OTHER = Member("other", "1")
@@ -92,7 +93,7 @@ def test_who_has_all_joins_with_what_it_has() -> None:
     world.shelf.kept = kept(end=5)
     assert world.enter_at_last() == [Entry.JOINED, Entry.MEMBER]
     assert world.shelf.kept.standings == kept(end=5).standings
-    assert world.files.read().marks_of(world.member, P) == Marks(0, 0)
+    assert marks_of(world.files.read(), world.member, P) == Marks(0, 0)
 
 
 @pytest.mark.parametrize("end", [0, 4])

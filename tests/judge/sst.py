@@ -349,11 +349,14 @@ def _check_filter(data: bytes, filter_format: int, rows: tuple[Row, ...]) -> Non
 
 
 def _check_bloom(data: bytes, rows: tuple[Row, ...]) -> None:
-    probes, bits = int.from_bytes(data[:2], "big"), data[2:]
     for key in {row.key for row in rows}:
-        assert all(bits[bit >> 3] >> (bit & 7) & 1 for bit in _bloom_bits(key, probes, 8 * len(bits))), (
-            f"key {key!r} is not in the filter"
-        )
+        assert might_contain(data, key), f"key {key!r} is not in the filter"
+
+
+def might_contain(bloom: bytes, key: bytes) -> bool:
+    """Whether a bloom filter that is not empty allows that a key was added."""
+    probes, bits = int.from_bytes(bloom[:2], "big"), bloom[2:]
+    return all(bits[bit >> 3] >> (bit & 7) & 1 for bit in _bloom_bits(key, probes, 8 * len(bits)))
 
 
 def _bloom_bits(key: bytes, probes: int, size: int) -> Iterator[int]:

@@ -233,7 +233,7 @@ def test_what_one_dataset_knows_of_a_store_another_need_not_find_out() -> None:
     assert other.read(world.call) == "answer"
 
 
-def test_who_looks_for_the_stores_return_survives_whatever_comes() -> None:
+def test_who_looks_for_the_stores_return_survives_whatever_comes(defects: list[str]) -> None:
     world = Probing(back_s=1000.0)
     errors = iter([ZeroDivisionError("unforeseen")])
     call = world.call
@@ -248,6 +248,7 @@ def test_who_looks_for_the_stores_return_survives_whatever_comes() -> None:
     world.call = fail_once  # type: ignore[method-assign]
     world.may_probe.set()
     assert world.is_over.wait(20)
+    assert "ZeroDivisionError: unforeseen" in defects.pop()
 
 
 def test_what_may_be_a_mistake_in_the_settings_is_none_once_the_store_has_answered() -> None:

@@ -28,6 +28,7 @@ from lithify.watermarks.groups import (
     waiting,
 )
 from lithify.watermarks.model import Member
+from tests.watermarks.marks import marks_of
 
 A, B, C = Member("a", "1"), Member("b", "1"), Member("c", "1")
 P = 0
@@ -135,7 +136,7 @@ def test_the_last_copy_may_leave() -> None:
 
 def test_who_comes_with_nothing_adopts_the_thresholds_and_keeps_nobody() -> None:
     group = joined(say(group_of(A), a=(9, 8)), B, Role.COPY, 2)
-    assert group.marks_of(B, P) == Marks(9, 8)
+    assert marks_of(group, B, P) == Marks(9, 8)
     assert bound(group, A, P) == Marks(9, 8)
     assert thresholds(say(group, a=(12, 12))) == (9, 8), "until it is clean itself"
 

@@ -127,6 +127,11 @@ class FoundLease:
     written_ms: int
     """When it was written, by the store's clock."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its holder has not resigned, as far as that can be read."""
+        return self.lease is None or not self.lease.is_ended
+
 
 class LeaseFile(Protocol):
     """Where a dataset's lease is kept."""
@@ -155,6 +160,12 @@ def next_epoch(epoch: int, name: str) -> int:
             "program counts so far, so it is damaged: restore an older version of it",
         )
     return epoch + 1
+
+
+def without_lease(epoch: int) -> CoordinatorStatus:
+    """What it tells of Lithify's coordinator that there is no lease, or none that can be read. `epoch` was
+    taken last, 0 when none was."""
+    return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
 
 
 def judge_lease(epoch: int, lease: Lease, written_ms: int, now_ms: int) -> CoordinatorStatus:

@@ -69,7 +69,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeGuard
+from typing import Protocol
 
 from lithify.clock import Clock
 from lithify.compaction.lease import (
@@ -268,8 +268,8 @@ class Leadership:
 
     def _watch(self, found: FoundLease | None) -> FoundLease | None:
         """The lease of another, once nobody answers for it; `CoordinatorAlive` when its holder lives."""
-        if not _is_open(found) or _is_of(found, self.holder):  # it may be left from a try that failed
-            return found
+        if found is None or not found.is_open or _is_of(found, self.holder):
+            return found  # its own may be left from a try that failed
         name = found.lease.holder if found.lease is not None else "somebody"
         _log.warning(
             "%s may still be at work; watching the lease of %s for %d s",
@@ -279,7 +279,7 @@ class Leadership:
         )
         seen: FoundLease | None = self._ask(found)
         left_ms = LEASE_MS
-        while _is_open(seen) and left_ms > 0:
+        while seen is not None and seen.is_open and left_ms > 0:
             pause_ms = min(left_ms, WATCH_PAUSE_MS)
             self._clock.sleep_s(pause_ms / 1000)
             left_ms -= pause_ms
@@ -301,7 +301,7 @@ class Leadership:
         if self._dataset.lease.look() == found.etag:
             return found
         seen = self._dataset.lease.read()
-        if not _is_open(seen) or _is_unanswered(found.lease, seen.lease):
+        if seen is None or not seen.is_open or _is_unanswered(found.lease, seen.lease):
             return seen
         name = f"Lithify run ({seen.lease.holder})" if seen.lease is not None else "run"
         raise CoordinatorAlive(
@@ -393,11 +393,6 @@ class Leadership:
             )
         finally:
             self._lease = None
-
-
-def _is_open(found: FoundLease | None) -> TypeGuard[FoundLease]:
-    """Whether there is a lease whose holder has not resigned, as far as that can be read."""
-    return found is not None and not (found.lease is not None and found.lease.is_ended)
 
 
 def _is_of(found: FoundLease, holder: str) -> bool:

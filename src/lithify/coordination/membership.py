@@ -6,7 +6,9 @@
    nothing.
 3. Who has nothing writes down the marks that it has adopted before it gets anything: it relies on them, and
    so does whoever restores it from a backup.
-4. What it got after that counts only if it is a member still when it has got it (`is_still`).
+4. What it got after that counts only if it is a member still when it has got it (`is_still`). That is up to
+   whoever copies or reads: Lithify gets nothing from other members, a log that it compacts was copied by
+   somebody else. So only those that the simulator plays ask it (`lithify.testing.simulation.groups`).
 
 Each step is one write on condition of what was read. Who dies between two of them begins again with what is
 there. Whoever puts a backup in place of what a member has stops its processes first: one that sleeps could

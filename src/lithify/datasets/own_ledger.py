@@ -7,9 +7,9 @@ from abc import ABC
 from collections.abc import Callable
 
 from lithify.clock import Clock
-from lithify.compaction.lease import Lease, Permit, Taking, judge_lease
+from lithify.compaction.lease import Lease, Permit, Taking, judge_lease, without_lease
 from lithify.compaction.model import Ledger, OutputT, RangeT, SpecT
-from lithify.compaction.presence import CoordinatorStatus, Presence
+from lithify.compaction.presence import CoordinatorStatus
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_documents import LedgerFormat
 from lithify.coordination.ledger_files import LedgerFiles
@@ -119,5 +119,5 @@ class OwnLedgerDataset(Dataset[SnapshotT, SpecT, RangeT, OutputT], ABC):
         ledger, found = self.ledger(), self._lease.read()
         epoch = 0 if ledger is None else ledger.epoch
         if found is None or found.lease is None:
-            return CoordinatorStatus(Presence.STOPPED if epoch else Presence.NEVER, epoch)
+            return without_lease(epoch)
         return judge_lease(epoch, found.lease, found.written_ms, now_ms)

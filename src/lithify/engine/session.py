@@ -211,7 +211,7 @@ class ClassicSession:
 
     def _give_up(self) -> None:
         """End all that runs, and let nothing run any more."""
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # in a JVM that has died nothing runs any more
             self._context._jsc.sc().stop()
 
     def log_tail(self) -> str:
@@ -415,7 +415,7 @@ class ConnectSession:
             return True  # before the client retries for ten minutes
         try:
             self._spark.conf.get("spark.master", "")
-        except Exception:
+        except Exception:  # whatever the client says of a session that is gone; who goes on opens another
             return True
         return False
 
@@ -551,7 +551,7 @@ def _forget_context() -> None:
 
     with SparkContext._lock:
         if SparkContext._gateway is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # nobody is there to be told when its JVM has died
                 SparkContext._gateway.shutdown()
         SparkContext._gateway = None
         SparkContext._jvm = None

@@ -33,8 +33,15 @@ EnumT = TypeVar("EnumT", bound=Enum)
 
 _TOP = ("format", "queues", "default_queue", "rules", "tenants")
 _QUEUE = (
-    *("name", "id", "largest_bytes", "weight", "reserved_slots", "longest_backlog", "largest_share"),
-    *("per_slot", "state"),
+    "name",
+    "id",
+    "largest_bytes",
+    "weight",
+    "reserved_slots",
+    "longest_backlog",
+    "largest_share",
+    "per_slot",
+    "state",
 )
 _TENANT = ("name", "weight", "most_running")
 _RULE = ("pattern", "coordinates", "queue", "tenant", "settings")

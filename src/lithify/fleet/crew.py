@@ -280,22 +280,29 @@ class Crew:
         special = {tenant.name for tenant in self._catalog.now.catalog.tenants}
         self._named.see((one.hint.tenant for one in self._claimed.values()), special, self._now_ms())
         load = {queue_id: self._load(served) for queue_id, served in self._served.items()}
-        number = self._catalog.now.number
-        host, version = self._ports.host, self._ports.version
         at_ms = self._clock.now_ms()
         running = tuple(
             Running(
-                *(url, compaction, one.queue_id, at_ms - (self._now_ms() - one.since_ms), one.hint.bytes),
+                url=url,
+                compaction=compaction,
+                queue_id=one.queue_id,
+                since_ms=at_ms - (self._now_ms() - one.since_ms),
+                bytes=one.hint.bytes,
                 tenant=one.hint.tenant,
                 catalog=one.catalog,
             )
             for (url, compaction), one in self._claimed.items()
         )
         return Member(
-            *(self.name, Role.WORKER, host, version, number, 0, load),
+            name=self.name,
+            role=Role.WORKER,
+            host=self._ports.host,
+            version=self._ports.version,
+            catalog=self._catalog.now.number,
+            load=load,
             running=running,
             at_ms=at_ms,
-            needs=min((number, *(one.catalog for one in running))),
+            needs=min((self._catalog.now.number, *(one.catalog for one in running))),
             beats_ms=beats_ms,
         )
 
@@ -405,7 +412,10 @@ class Crew:
             if admitted_under is None or not self._can_treat(hint.url, admitted_under.catalog):
                 self._choice.leave(hint, now_ms)
             elif self._pool.claim(
-                *(hint.url, Ulid(hint.compaction)), is_sharing=per_slot > 1, is_untried=not hint.attempts
+                hint.url,
+                Ulid(hint.compaction),
+                is_sharing=per_slot > 1,
+                is_untried=not hint.attempts,
             ):
                 self._choice.claimed(hint, slots, usage, weights, now_ms)
                 share = Fraction(1, per_slot)

@@ -283,10 +283,16 @@ class Keeper:
         load = {queue.id: self._load(queue) for queue in queues}
         self._waits = {place: waits for place, waits in self._waits.items() if self._is_told_of(*place)}
         number = self._catalog.now.number
-        host, version = self._ports.host, self._ports.version
         bad = self._quarantine.entries
         return Member(
-            *(self.name, Role.KEEPER, host, version, number, len(self._watched), load, len(bad)),
+            name=self.name,
+            role=Role.KEEPER,
+            host=self._ports.host,
+            version=self._ports.version,
+            catalog=number,
+            datasets=len(self._watched),
+            load=load,
+            quarantined=len(bad),
             troubled={url: entry.why for url, entry in list(bad.items())[:MAX_TROUBLED]},
             at_ms=self._clock.now_ms(),
             needs=min((number, *self._catalog_of.values())),
@@ -489,7 +495,12 @@ class Keeper:
             for free in watched.demand.free:
                 want = Want(free.key, free.band, free.priority, free.bytes, free.since_ms, tenant)
                 hint = Hint(
-                    *(watched.url, free.compaction, free.band, free.priority, free.bytes, free.since_ms),
+                    url=watched.url,
+                    compaction=free.compaction,
+                    band=free.band,
+                    priority=free.priority,
+                    bytes=free.bytes,
+                    since_ms=free.since_ms,
                     attempts=free.attempts,
                     tenant=tenant,
                     catalog=self._catalog_of.get(free.key, self._catalog.now.number),

@@ -239,7 +239,10 @@ class MemberFiles:
         newest_ms = max((meta.last_modified_ms for meta in found), default=0)
         return tuple(
             Seen(
-                *(name, role, meta.last_modified_ms, newest_ms - meta.last_modified_ms),
+                name=name,
+                role=role,
+                last_ms=meta.last_modified_ms,
+                silent_ms=newest_ms - meta.last_modified_ms,
                 says=self._known[meta],
             )
             for meta, (name, role) in found.items()
@@ -303,7 +306,13 @@ def _running(fields: Any) -> Running:
 
 _OF_QUEUE = ("slots", "bytes_per_s", "resting")
 _COUNTS = (
-    *("running", "queued", "queued_bytes", "waiting", "waiting_bytes", "deferred", "demand"),
+    "running",
+    "queued",
+    "queued_bytes",
+    "waiting",
+    "waiting_bytes",
+    "deferred",
+    "demand",
     "backlog_ms",
 )
 _AGES = ("oldest_ms", "youngest_ms")

@@ -112,7 +112,10 @@ def running(status: FleetStatus) -> tuple[RunningStatus, ...]:
     names = {queue.id: queue.name for queue in catalog.queues}
     found = [
         RunningStatus(
-            *(one.url, one.compaction, member.seen.name, names.get(one.queue_id)),
+            url=one.url,
+            compaction=one.compaction,
+            worker=member.seen.name,
+            queue=names.get(one.queue_id),
             running_ms=max(0, member.says.at_ms - one.since_ms),
             bytes=one.bytes,
             tenant=one.tenant,

@@ -348,7 +348,7 @@ class Watched:
             self._is_elsewhere()
             return
         holder = found.lease.holder if found is not None and found.lease is not None else None
-        is_open = found is not None and not (found.lease is not None and found.lease.is_ended)
+        is_open = found is not None and found.is_open
         if is_open and holder in self._peers.alive - {self._peers.name} and self._leaves_time():
             return  # it resigns when it knows what this one knows
         self._left_alone_since_s = None

@@ -29,13 +29,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from lithify.backoff import GrowingPause
 from lithify.errors import Refused
 
 MAX_REMEMBERED_FAILURES = 10_000
 """Units whose failures are remembered; those whose pause ends first are forgotten first."""
 UNBOUNDED_BYTES = 1 << 63
 """More than any dataset has."""
-_MAX_DOUBLINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ class Capacity:
             raise Refused(f"max_passed_over is {self.max_passed_over}; it must not be negative")
         if self.max_pause_ms < self.first_pause_ms:
             raise Refused(f"max_pause_ms {self.max_pause_ms} is below first_pause_ms {self.first_pause_ms}")
+
+    @property
+    def pause(self) -> GrowingPause:
+        """How long a unit is left alone after it failed."""
+        return GrowingPause(self.first_pause_ms, self.max_pause_ms, factor=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +156,6 @@ class Budget:
         """What runs, in the order in which it started."""
         return tuple(self._running.values())
 
-    @property
-    def running_bytes(self) -> int:
-        """The cost of what runs."""
-        return sum(work.cost_bytes for work in self._running.values())
-
     def copy(self) -> Budget:
         """The same, to go on from without changing this one."""
         twin = Budget(self.capacity)
@@ -239,8 +239,7 @@ class Budget:
         self._running.pop(key, None)
         before = self._failures.pop(key, None)
         count = before.count + 1 if before is not None else 1
-        pause_ms = self.capacity.first_pause_ms << min(count - 1, _MAX_DOUBLINGS)
-        self._failures[key] = _Failures(count, now_ms + min(pause_ms, self.capacity.max_pause_ms))
+        self._failures[key] = _Failures(count, now_ms + self.capacity.pause.after_ms(count))
         if len(self._failures) > MAX_REMEMBERED_FAILURES:
             del self._failures[min(self._failures, key=lambda key: self._failures[key].until_ms)]
         return self._drop_waiting_for({key})

@@ -22,7 +22,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from lithify.backoff import RandomPause
 from lithify.clock import Clock, SystemClock
+from lithify.defects import contained
 from lithify.errors import LithifyError, StoreError, StoreUnavailable
 from lithify.store.causes import UNREACHED
 from lithify.store.hedging import LOOK_S, GotOn, Traffic, followed, least_patience_s, start_thread
@@ -296,12 +298,14 @@ class Requests(Direct):
         """Until the store answers again, or nobody wants to know."""
         assert self._probe is not None
         waiter, since_s = object(), self._clock.monotonic_s()
-        longest_s, limit_s = self.policy.first_pause_s, _FIRST_PROBE_S
+        pause = RandomPause(self.policy.first_pause_s, self.policy.max_pause_s)
+        failures, limit_s = 1, _FIRST_PROBE_S
         while not self._waiting.is_ending():
-            longest_s = min(2 * longest_s, self.policy.max_pause_s)
-            self._clock.sleep_s(self._rng.uniform(0, longest_s))
+            failures += 1
+            self._clock.sleep_s(pause.after_s(failures, self._rng))
             try:
-                self._probe_for(limit_s)
+                with contained(f"looking whether the store {self.url} is back"):
+                    self._probe_for(limit_s)
             except StoreUnavailable as error:
                 self._outages.waits(waiter, since_s, error.cause)
                 if error.cause == SILENCE:
@@ -309,9 +313,9 @@ class Requests(Direct):
                 continue
             except StoreError:
                 pass  # an answer
-            except Exception:
+            except LithifyError as error:
                 # Whatever it is, who ends here leaves the store given up for ever.
-                _log.exception("looking whether the store %s is back", self.url)
+                _log.error("%s", error)
                 continue
             self._outages.answered(waiter)
             return

@@ -19,6 +19,8 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
+from lithify.backoff import RandomPause
+
 DEFAULT_WAIT_S = 300.0
 MAX_DOUBTFUL_S = 10.0
 FIRST_PAUSE_S = 0.001
@@ -58,5 +60,5 @@ class RetryPolicy:
             return None
         if self.max_retries is not None and tries > self.max_retries:
             return None
-        longest_s = min(self.first_pause_s * 2 ** min(tries - 1, 32), self.max_pause_s)
-        return min(rng.uniform(0, longest_s), max_wait_s - waited_s)
+        pause = RandomPause(self.first_pause_s, self.max_pause_s)
+        return min(pause.after_s(tries, rng), max_wait_s - waited_s)

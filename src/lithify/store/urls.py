@@ -75,8 +75,11 @@ CredentialProvider = Callable[[], Any]
 TOKEN_OPTION = "google_bearer_token"
 """A token for Google's store that lasts for as long as it is needed; obstore has no such option."""
 _CREDENTIALS = (
-    *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
-    *(TOKEN_OPTION, "azure_storage_sas_key"),
+    "aws_access_key_id",
+    "aws_secret_access_key",
+    "aws_session_token",
+    TOKEN_OPTION,
+    "azure_storage_sas_key",
 )
 DROPPED = "\t\n\r"
 """What `urlsplit` leaves out of a URL without a word, so that this would name another place."""

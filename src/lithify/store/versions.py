@@ -68,6 +68,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, TypeVar
 
+from lithify.backoff import RandomPause
 from lithify.clock import Clock
 from lithify.errors import (
     CorruptObject,
@@ -98,9 +99,8 @@ MAX_BOUNDARY_TRIES = 20
 """Times an advance of the boundary is repeated after a conflict."""
 MAX_UPDATE_TRIES = 20
 """Times `update` is repeated after a conflict."""
-FIRST_PAUSE_S = 0.05
-"""Longest pause after the first conflict; doubles with each further one."""
-MAX_PAUSE_S = 2.0
+CONFLICT_PAUSE = RandomPause(first_s=0.05, max_s=2.0)
+"""After a conflict."""
 
 MAX_VERSION_ID = (1 << 64) - 1
 _ID_DIGITS = 20
@@ -356,7 +356,6 @@ class VersionedFiles:
         rng: random.Random,
         publish: Callable[[Version | None, bytes], Version],
     ) -> Version | None:
-        pause_s = FIRST_PAUSE_S
         base, is_latest, tries = self.known(), False, 0
         while True:
             data, failure = _tried(change, base)
@@ -374,8 +373,7 @@ class VersionedFiles:
                 tries += 1
                 if tries == MAX_UPDATE_TRIES:
                     raise
-            clock.sleep_s(rng.uniform(0, pause_s))
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+            clock.sleep_s(CONFLICT_PAUSE.after_s(tries, rng))
             base, is_latest = self.latest(), True
 
     def boundary(self) -> int:

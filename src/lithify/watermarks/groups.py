@@ -131,11 +131,6 @@ class Group:
     def thresholds_of(self, partition: int) -> Marks:
         return self.thresholds.get(partition, _NO_THRESHOLDS).positions
 
-    def marks_of(self, member: Member, partition: int) -> Marks:
-        """What counts for it in a partition; nothing when it is no member."""
-        found = self.find(member)
-        return NO_MARKS if found is None else found.marks.get(partition, NO_MARKS)
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting:

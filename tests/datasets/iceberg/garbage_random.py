@@ -27,8 +27,8 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from lithify.datasets.collecting import DirectoryOptions
-from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect, table_collector
+from lithify.datasets.collecting import DirectoryOptions, PeriodicCollector
+from lithify.datasets.iceberg.garbage import GarbageOptions, Kind, collect, collect_due
 from tests.datasets.iceberg.reachability import needed_by
 from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -220,9 +220,8 @@ def collect_twice(rng: random.Random, table: Table) -> None:
     """The second finds nothing; which of the two ways is chosen by chance."""
     dataset = dataset_of(table)
     if rng.random() < 0.5:
-        table_collector(
-            dataset, a_clock(), dict.fromkeys(Kind, DirectoryOptions(min_age_ms=3_600_000))
-        ).tick()
+        options = dict.fromkeys(Kind, DirectoryOptions(min_age_ms=3_600_000))
+        PeriodicCollector(options, lambda due: collect_due(dataset, a_clock(), due), a_clock()).tick()
     else:
         collect(dataset, a_clock(), GarbageOptions(dry_run=False))
     assert not collect(dataset_of(table), a_clock()).garbage

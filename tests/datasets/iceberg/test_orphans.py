@@ -15,10 +15,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg import orphans
+from lithify.datasets.iceberg import deleting
 from lithify.datasets.iceberg.catalogs import open_place
+from lithify.datasets.iceberg.deleting import ALWAYS_FEW
 from lithify.datasets.iceberg.expire import ExpireOptions
-from lithify.datasets.iceberg.garbage import ALWAYS_FEW
 from lithify.datasets.iceberg.orphans import DAY_MS, OrphanOptions, Orphans, remove_orphans
 from lithify.errors import CorruptObject, Refused
 from lithify.ids import RandomIds
@@ -391,7 +391,7 @@ def test_files_that_are_added_while_others_are_deleted_are_kept(
     for path in orphans_:
         shutil.copy(source, path)
     age_files(root_of(table), OLD_S)
-    monkeypatch.setattr(orphans, "BATCH_FILES", 1)
+    monkeypatch.setattr(deleting, "BATCH_FILES", 1)
     added, delete = list[str](), all_of
 
     def delete_and_add(*arguments: object) -> None:
@@ -452,7 +452,7 @@ def test_tables_elsewhere_do_not_matter(catalog: SqlCatalog, table: Table) -> No
 
 def test_more_than_a_share_is_a_mistake(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ALWAYS_FEW >= 100
-    monkeypatch.setattr(orphans, "ALWAYS_FEW", 5)
+    monkeypatch.setattr(deleting, "ALWAYS_FEW", 5)
     left(table, *(f"data/{n}.parquet" for n in range(40)))
     found = run(table, OrphanOptions())
     assert (found.found, "--max-percent" in found.notes[0]) == (40, True)
@@ -464,7 +464,7 @@ def test_more_than_a_share_is_a_mistake(table: Table, monkeypatch: pytest.Monkey
 
 
 def test_what_is_named_meanwhile_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "BATCH_FILES", 1)
+    monkeypatch.setattr(deleting, "BATCH_FILES", 1)
     named = left(table, *(f"data/{n}.parquet" for n in range(4)))
     source = next(root_of(table).glob("data/00000*.parquet"))
     for path in named:

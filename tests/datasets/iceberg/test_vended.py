@@ -94,7 +94,7 @@ def test_those_at_hand_stay_while_the_catalog_is_away(caplog: pytest.LogCaptureF
     catalog.is_away = True
     kept = credentials()
     assert (kept["token"], ends_in_s(kept, clock)) == ("token-0", RETRY_S)
-    assert "no new credentials: nobody there" in caplog.text
+    assert "no new credentials: loading table db.events: ConnectionError: nobody there" in caplog.text
     catalog.is_away = False
     assert credentials()["token"] == "token-1"
 

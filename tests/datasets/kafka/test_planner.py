@@ -13,7 +13,6 @@ from lithify.datasets.kafka.planner import (
     LogPlan,
     LogPolicy,
     Partition,
-    Waiting,
     groups,
     plan,
 )
@@ -31,12 +30,10 @@ def of(partition: Partition, **policy: Any) -> LogPlan:
     return plan([partition], LogPolicy(**policy), NOW_MS)
 
 
-def partition(
-    all_objects: Iterable[LogObject], clean: int = 0, stable: int | None = None, **facts: Any
-) -> Partition:
+def partition(all_objects: Iterable[LogObject], clean: int = 0, stable: int | None = None) -> Partition:
     listed = list(all_objects)
     end = listed[-1].end_offset if listed else 0
-    return Partition(3, listed, clean, end if stable is None else stable, **facts)
+    return Partition(3, listed, clean, end if stable is None else stable)
 
 
 def test_what_is_mostly_new_is_worth_it() -> None:
@@ -53,16 +50,6 @@ def test_what_is_mostly_clean_is_left_alone() -> None:
     assert found.notes == (
         "partition 3: 40% of 10.0 kB is new, below 50% (min.cleanable.dirty.ratio), in 10 objects, 1 needed; "
         "the newest object, from 100 on, stays as it is",
-    )
-
-
-def test_an_index_knows_better_what_is_gained() -> None:
-    waiting = [Waiting("tombstones", 1204, "copy eu", 40_112)]
-    facts = partition(objects(9996, 21_400), superseded_bytes=134_757_000, waiting=waiting)
-    (found,) = of(facts, target_object_bytes=9_000_000).rounds
-    assert found.reason == (
-        "partition 3, offsets 0 to 99,950: 63% of 213.9 MB superseded, 9,995 objects where 24 would do; "
-        "1,204 tombstones wait for copy eu at 40,112"
     )
 
 

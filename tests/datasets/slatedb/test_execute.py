@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,13 @@ from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb import execute
 from lithify.datasets.slatedb.execute import execute_merge, run_merge
-from lithify.datasets.slatedb.filter import build_bloom, decode_filters
+from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
+from lithify.datasets.slatedb.kernel import libraries
 from lithify.datasets.slatedb.model import Codec, KeyRange, Manifest, Sst, TieredSpec
 from lithify.datasets.slatedb.sources import source_views
 from lithify.datasets.slatedb.sst import unseal
 from lithify.datasets.slatedb.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
-from lithify.errors import CorruptObject, StoreError
+from lithify.errors import CorruptObject, LithifyError, Refused, StoreError
 from lithify.ids import ulid_ms
 from lithify.store.local import LocalStore
 from lithify.store.objects import ObjectStore
@@ -161,8 +163,56 @@ def test_the_filter_has_short_and_long_keys() -> None:
     for sst, file in zip(result.outputs, files, strict=True):
         data = bench.store.get(sst_key(FOLDER, sst.id))
         section = data[sst.info.filter_offset : sst.info.filter_offset + sst.info.filter_len]
-        (bloom,) = decode_filters(unseal(section, Codec.NONE, "filter"), "filter")
-        assert bloom.data == build_bloom(np.array([siphash13(row.key) for row in file.rows], np.uint64), 10)
+        bloom = build_bloom(np.array([siphash13(row.key) for row in file.rows], np.uint64), 10)
+        assert unseal(section, Codec.NONE, "filter") == encode_filters([NamedFilter(BLOOM_NAME, bloom)])
+
+
+class BrokenZlib:
+    """Raises whatever is asked of it."""
+
+    error = zlib.error
+
+    def __init__(self, raised: BaseException) -> None:
+        self._raised = raised
+
+    def compress(self, data: bytes, level: int) -> bytes:
+        raise self._raised
+
+    def decompressobj(self) -> Any:
+        raise self._raised
+
+
+ROWS = [put(b"%04d" % i, 1) for i in range(500)]
+ZLIB = SstOptions(1024, 20_000, compression=Codec.ZLIB)
+
+
+@pytest.mark.parametrize("raised", [MemoryError(), KeyboardInterrupt(), OverflowError("a defect")])
+@pytest.mark.parametrize(("inputs", "options"), [(Codec.ZLIB, SstOptions()), (Codec.NONE, ZLIB)])
+def test_what_a_codec_in_python_raises_for_no_fault_of_the_bytes_is_raised(
+    monkeypatch: pytest.MonkeyPatch, inputs: Codec, options: SstOptions, raised: BaseException
+) -> None:
+    bench = Bench().add(ROWS, codec=inputs)
+    task = bench.task(options=options)
+    monkeypatch.setattr(libraries, "zlib", BrokenZlib(raised))
+    with pytest.raises(type(raised)) as caught:
+        bench.run(task)
+    assert caught.value is raised
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "kind"),
+    [(Codec.ZLIB, SstOptions(), CorruptObject), (Codec.NONE, ZLIB, Refused)],
+)
+def test_what_a_codec_in_python_refuses_is_the_cause(
+    monkeypatch: pytest.MonkeyPatch, inputs: Codec, options: SstOptions, kind: type[LithifyError]
+) -> None:
+    bench = Bench().add(ROWS, codec=inputs)
+    task = bench.task(options=options)
+    refusal = zlib.error("incorrect header check")
+    monkeypatch.setattr(libraries, "zlib", BrokenZlib(refusal))
+    with pytest.raises(kind, match=r"does not decompress|cannot compress") as caught:
+        bench.run(task)
+    assert caught.value.__cause__ is refusal
 
 
 def names(bench: Bench) -> set[str]:

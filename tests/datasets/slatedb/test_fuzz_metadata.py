@@ -7,18 +7,9 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import pytest
 
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
-from lithify.datasets.slatedb.filter import (
-    NamedFilter,
-    build_bloom,
-    decode_filters,
-    encode_filters,
-    hash_key,
-    might_contain,
-)
 from lithify.datasets.slatedb.index import decode_blocks, decode_index, encode_index
 from lithify.datasets.slatedb.ledger import (
     SlateCompaction,
@@ -78,11 +69,6 @@ def stats_and_back(data: bytes) -> None:
     assert decode_stats(encode_stats(stats), NAME) == stats
 
 
-def filters(data: bytes) -> None:
-    for named in decode_filters(data, NAME):
-        might_contain(named.data, hash_key(b"key"), NAME)
-
-
 def sealed(codec: Codec) -> Callable[[bytes], None]:
     """Damage behind a checksum that fits: what the codec is given."""
 
@@ -126,9 +112,6 @@ def targets() -> Iterator[Target]:
     yield Target("part of an index", index, part_of_index)
     blocks = tuple(Block(n, n % 2, n % 3) for n in range(20))
     yield Target("stats", encode_stats(stats_of(Root(100, 10, 5, 7, 8, blocks))), stats_and_back)
-    bloom = build_bloom(np.array([hash_key(b"%d" % n) for n in range(50)], np.uint64), 10)
-    yield Target("filter", encode_filters([NamedFilter("_bf", bloom), NamedFilter("x", b"other")]), filters)
-    yield Target("bloom", bloom, lambda data: might_contain(data, hash_key(b"key"), NAME))
     yield Target("tail", bytes(60) + encode_tail(INFO, 60), sst_info)
     for codec in Codec:
         yield Target(f"sealed {codec.name.lower()}", seal(index, codec)[:-4], sealed(codec))

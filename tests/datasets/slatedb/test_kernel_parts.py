@@ -16,7 +16,7 @@ import lz4.block
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lithify.datasets.slatedb.kernel import codecs, libraries, snappy, varint, zstd_frame
@@ -27,6 +27,7 @@ from lithify.datasets.slatedb.kernel.rows_v1 import transcode_block, transcoded_
 from lithify.datasets.slatedb.model import Codec
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
 from lithify.kernel.crc32 import checksum
+from lithify.kernel.siphash import siphash
 from tests.datasets.slatedb.merging import delete, merge, put
 from tests.datasets.slatedb.reference_model import COMPRESS, encode_block_v1, encode_row, encode_row_v1
 from tests.datasets.slatedb.reference_model import varint as plain_varint
@@ -88,6 +89,13 @@ def test_keys_that_are_hashed_together_have_the_hashes_of_the_paper(lengths: lis
     hash_keys(places.ctypes.data, sizes.ctypes.data, len(keys), hashes.ctypes.data)
     assert hashes[: len(keys)].tolist() == [siphash13(key) for key in keys]
     assert not hashes[len(keys) :].any()
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=80))
+@example(b"")
+def test_hashes_are_those_of_the_paper(key: bytes) -> None:
+    assert siphash(bytes_of(key).ctypes.data, len(key)) == siphash13(key)
 
 
 def text(seed: int, size: int) -> bytes:

@@ -17,7 +17,6 @@ from lithify.datasets.slatedb.flatbuffer import Ref, TableType, write
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import (
     I64_MIN,
-    U64_MAX,
     Checkpoint,
     Codec,
     ExternalDb,
@@ -32,7 +31,7 @@ from lithify.datasets.slatedb.model import (
 from lithify.errors import CorruptObject, LithifyError, Unsupported
 from lithify.ids import Ulid, ulid_from_int
 from tests.datasets.slatedb.judging import official_manifest, plain, same
-from tests.datasets.slatedb.values import EMPTY_SEQUENCE_TRACKER, manifests
+from tests.datasets.slatedb.values import EMPTY_SEQUENCE_TRACKER, U64_MAX, manifests
 from tests.judge.admin import Admin, CloneSource
 from tests.judge.client import Delete, Put, open_db
 from tests.judge.compactor import compact_officially

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from lithify.compaction.model import State
-from lithify.datasets.slatedb.filter import hash_key, might_contain
 from lithify.datasets.slatedb.index import decode_index
 from lithify.datasets.slatedb.ledger import decode_ledger, encode_ledger
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
-from lithify.datasets.slatedb.model import FilterFormat, Manifest
+from lithify.datasets.slatedb.model import Manifest
 from lithify.datasets.slatedb.sst import read_info, unseal
 from lithify.datasets.slatedb.stats import decode_stats
 from lithify.store.local import LocalStore
@@ -83,9 +82,6 @@ def test_metadata_of_every_sst(version: str) -> None:
             unseal(data[info.index_offset :][: info.index_len], info.compression, key), info, key
         )
         assert [index.key(i) for i in range(len(index))] == [block.index_key for block in judged.blocks]
-        bloom = bytes(unseal(data[info.filter_offset :][: info.filter_len], info.compression, key))
-        if info.filter_format is FilterFormat.LEGACY:
-            assert all(might_contain(bloom, hash_key(row.key), key) for row in judged.rows)
         if info.stats_len:
             stats = decode_stats(
                 unseal(data[info.stats_offset :][: info.stats_len], info.compression, key), key

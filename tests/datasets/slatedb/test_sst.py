@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.datasets.slatedb import sst
-from lithify.datasets.slatedb.filter import build_bloom, decode_filters, encode_filters, hash_key
+from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
 from lithify.datasets.slatedb.index import decode_index, encode_index
 from lithify.datasets.slatedb.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.model import Codec, FilterFormat, SstInfo
@@ -27,7 +27,7 @@ from lithify.testing.memory import MemoryStore
 from tests.datasets.slatedb.official_ssts import varied_rows, written_sst
 from tests.datasets.slatedb.values import infos, keys
 from tests.judge.client import concat, open_db
-from tests.judge.sst import read_sst
+from tests.judge.sst import read_sst, siphash13
 
 KEY = "db/compacted/01M7XX0DYH21RD4ETECS3XV00P.sst"
 
@@ -65,11 +65,10 @@ def test_metadata_is_byte_identical(tmp_path: Path, codec: str | None, block_siz
 
     index = decode_index(raw(info.index_offset, info.index_len), info, KEY)
     stats = decode_stats(raw(info.stats_offset, info.stats_len), KEY)
-    (bloom,) = decode_filters(raw(info.filter_offset, info.filter_len), KEY)
+    bloom = build_bloom(np.array([siphash13(row.key) for row in rows], np.uint64), 10)
     assert encode_index(index) == raw(info.index_offset, info.index_len)
     assert encode_stats(stats) == raw(info.stats_offset, info.stats_len)
-    assert encode_filters([bloom]) == raw(info.filter_offset, info.filter_len)
-    assert bloom.data == build_bloom(np.array([hash_key(row.key) for row in rows], np.uint64), 10)
+    assert encode_filters([NamedFilter(BLOOM_NAME, bloom)]) == raw(info.filter_offset, info.filter_len)
     assert len(index) == len(read_sst(data).blocks)
     assert info.data_end == index.offsets[-1]
     info_offset = info.stats_offset + info.stats_len
@@ -129,10 +128,9 @@ def test_the_official_client_reads_our_metadata(tmp_path: Path, codec: str) -> N
 def test_the_blocks_of_a_known_file() -> None:
     assert len(WHOLE_FILE) == 0x85
     assert sst.check_seal(WHOLE_FILE[:0x6B], KEY) == WHOLE_FILE[:0x67]
-    (bloom,) = decode_filters(unseal(WHOLE_FILE[0x6B:], Codec.NONE, KEY), KEY)
-    assert bloom.name == "_bf"
-    hashes = np.array([hash_key(key) for key in (b"apple", b"apply", b"b", b"c")], np.uint64)
-    assert bloom.data == build_bloom(hashes, 10)
+    hashes = np.array([siphash13(key) for key in (b"apple", b"apply", b"b", b"c")], np.uint64)
+    filters = encode_filters([NamedFilter("_bf", build_bloom(hashes, 10))])
+    assert unseal(WHOLE_FILE[0x6B:], Codec.NONE, KEY) == filters
 
 
 # ------------------------------------------------------------------------------------------- sealing

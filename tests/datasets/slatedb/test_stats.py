@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.datasets.slatedb.flatbuffer import U8, U16, U64, TableType, tables, write
+from lithify.datasets.slatedb.flatbuffer import U8, U64, Scalar, TableType, tables, write
 from lithify.datasets.slatedb.stats import SstStats, decode_stats, encode_stats
 from lithify.errors import CorruptObject, Unsupported
 from tests.datasets.slatedb.values import u16s
@@ -33,6 +33,7 @@ class Root(NamedTuple):
     block_stats: tuple[Block, ...] | None
 
 
+U16 = Scalar("H", 2, 0, (1 << 16) - 1)
 BLOCK = TableType("BlockStats", Block, (U16, U16, U16))
 ROOT = TableType("SstStats", Root, (U64, U64, U64, U64, U64, tables(BLOCK)))
 

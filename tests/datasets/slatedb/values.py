@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lithify.compaction.model import Compaction, Ledger, Progress, RangeProgress, State, Worker
 from lithify.datasets.slatedb.ledger import SlateCompaction, SlateLedger, SlateProgress
 from lithify.datasets.slatedb.model import (
-    U64_MAX,
     Checkpoint,
     Codec,
     DrainSpec,
@@ -31,6 +30,7 @@ from lithify.datasets.slatedb.model import (
 from lithify.ids import Ulid, ulid_from_int
 
 U32_MAX = (1 << 32) - 1
+U64_MAX = (1 << 64) - 1
 I64_MAX = (1 << 63) - 1
 
 u16s = st.integers(0, (1 << 16) - 1)

@@ -268,8 +268,8 @@ def test_what_a_dataset_cannot_use_takes_no_slots_from_other_members() -> None:
 
 def test_what_came_to_nothing_takes_no_slot() -> None:
     queue = queue_of(want("a"), want("b"))
-    (admitted,) = queue.admit(ONE, 1)
-    queue.withdraw(admitted.key)
+    assert names(queue.admit(ONE, 1)) == ["a"]
+    queue.follow("a", ())
     assert names(queue.admit(ONE, 1)) == ["b"]
 
 

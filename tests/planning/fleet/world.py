@@ -381,7 +381,7 @@ class Keeper:
             world.judge.admitted(self, queue, want)
             if piece is None or piece.state is not State.WANTED:
                 world.counts["planned anew, and there was nothing to do"] += 1
-                admission.withdraw(want.key)
+                self.recalled.add(want.dataset)
                 continue
             piece.state, piece.queue = State.ADMITTED, queue.name
             world.counts["admitted"] += 1

@@ -16,6 +16,7 @@ from lithify.watermarks.groups import NO_MARKS, Group, Joined, Marks, Role, Trac
 from lithify.watermarks.model import Hold, Mark, Member, Needed, Threshold
 from lithify.watermarks.rules import Collected
 from tests.testing.simulation.mutants import Mutant
+from tests.watermarks.marks import marks_of
 
 SHOWN = (rules.DELETED, rules.ABORTED, rules.COMMITTED, rules.STUCK, rules.READERS, rules.FLOOR)
 """What copies and readers have is wrong."""
@@ -29,10 +30,6 @@ def _furthest(
 
 def _who_has_said_something(members: Iterable[Joined], track: Track) -> list[Joined]:
     return [one for one in members if one.role in groups.REQUIRED[track] and one.marks]
-
-
-def _own_marks(group: Group, member: Member, partition: int) -> Marks:
-    return group.marks_of(member, partition)
 
 
 def _as_published(group: Group, member: Member, partition: int) -> Marks:
@@ -115,7 +112,7 @@ MUTANTS = (
         (rules.THRESHOLDS, rules.READERS),
         changed((groups, "REQUIRED", dict.fromkeys(Track, frozenset({Role.COPY})))),
     ),
-    Mutant("a copy removes by its own marks", SHOWN, changed((copies, "bound", _own_marks))),
+    Mutant("a copy removes by its own marks", SHOWN, changed((copies, "bound", marks_of))),
     Mutant(
         "a copy believes a threshold as it is published", SHOWN, changed((copies, "bound", _as_published))
     ),

@@ -66,9 +66,9 @@ from lithify.coordination.holds import ObjectHolds
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.deleting import whole_table
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.expired_files import ExpiredFiles
-from lithify.datasets.iceberg.garbage import check_whole
 from lithify.datasets.iceberg.needs import Needs, collect_needs
 from lithify.datasets.iceberg.past import freed_bytes, needed_by_refs
 from lithify.datasets.iceberg.pending import Entry, Pending
@@ -386,17 +386,7 @@ class Expirer:
             yield from _own(only_named_by(plan.table, going), plan.table.metadata, done)
 
     def _load(self) -> Table:
-        """The table as it is now. `Refused` for one that is not surely whole, or of another format than the
-        tested one. What is known of it is read before it, as `lineage` asks."""
-        known = self._dataset.lineage.read()
-        table = self._dataset.load()
-        version = table.metadata.format_version
-        if version != 2:
-            raise Refused(
-                f"{self._dataset.url}: has format version {version}; snapshots of version 2 are expired"
-            )
-        check_whole(table, known, self._dataset)
-        return table
+        return whole_table(self._dataset, "snapshots of version 2 are expired")
 
     def _now_ms(self, options: ExpireOptions) -> int:
         if options.dry_run:

@@ -15,19 +15,18 @@ Memory grows by a few bytes with every file of the table; of what is to be delet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
+from lithify.datasets.iceberg.deleting import MAX_DELETES_IN_FLIGHT, batches
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.garbage import BATCH_FILES, MAX_DELETES_IN_FLIGHT
 from lithify.datasets.iceberg.pending import Entry, Pending
 from lithify.datasets.iceberg.reachable import (
     FileKind,
@@ -104,7 +103,7 @@ class ExpiredFiles:
     def _carry_out(self, entry: Entry, reached: Reached, seen: set[Ulid], done: Deletion) -> None:
         """Delete the files of an entry that nothing names, looking at the table again before each batch. In
         `seen` are the entries whose time has come, and those that were looked at."""
-        for files in _batches(self._pending.paths(entry)):
+        for files in batches(self._pending.paths(entry)):
             table = self._load()
             if not may_expire(table.metadata.properties):
                 return
@@ -177,11 +176,6 @@ def _is_due(entry: Entry, grace_ms: int, now_ms: int) -> bool:
     if entry.since_ms is None or entry.blocked:
         return False
     return now_ms >= entry.since_ms + max(grace_ms, entry.grace_ms)
-
-
-def _batches(files: Iterator[NamedFile]) -> Iterator[Sequence[NamedFile]]:
-    while batch := tuple(islice(files, BATCH_FILES)):
-        yield batch
 
 
 def _delete(table: Table, files: Sequence[NamedFile]) -> None:

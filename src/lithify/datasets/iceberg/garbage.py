@@ -27,7 +27,7 @@ writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -36,20 +36,28 @@ from itertools import chain
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lithify import events
 from lithify.clock import Clock
 from lithify.coordination.thresholds import ThresholdFiles
-from lithify.datasets.collecting import DirectoryOptions, Due, PeriodicCollector
+from lithify.datasets.collecting import DirectoryOptions, Due
 from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.deleting import (
+    DEFAULT_MAX_PERCENT,
+    MAX_DELETES_IN_FLIGHT,
+    MIN_MANIFEST_AGE_MS,
+    batches,
+    check_percent,
+    check_whole,
+    is_too_much,
+)
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.lineage import Known, continues
+from lithify.datasets.iceberg.lineage import Known
 from lithify.datasets.iceberg.ownership import OwnName, mark_of, parse_name
 from lithify.datasets.iceberg.pending import Pending
 from lithify.datasets.iceberg.reachable import files_in, manifests_in
 from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import Refused
-from lithify.events import GarbageCollected, Observer
+from lithify.events import GarbageCollected
 from lithify.ids import RandomIds, Ulid
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
@@ -58,17 +66,7 @@ from lithify.store.together import all_of
 from lithify.store.versions import VersionedFiles
 
 DEFAULT_MIN_AGE_MS = 3_600_000
-DEFAULT_MAX_PERCENT = 50
-"""Of all files that were listed; more than this is not deleted."""
-ALWAYS_FEW = 100
-"""So many files may be deleted whatever their share."""
 KEPT_VERSIONS = 10
-MIN_MANIFEST_AGE_MS = 600_000
-"""Manifests of a commit that is under way are named by nothing yet, and no ledger knows them. A commit takes
-seconds; with a slow catalog, minutes."""
-BATCH_FILES = 500
-"""Files deleted before the table is looked at again."""
-MAX_DELETES_IN_FLIGHT = 8
 
 
 class Kind(StrEnum):
@@ -93,8 +91,7 @@ class GarbageOptions:
     def __post_init__(self) -> None:
         if self.min_age_ms < 0:
             raise Refused(f"the minimum age is {self.min_age_ms} ms; it cannot be negative")
-        if not 0 <= self.max_percent <= 100:
-            raise Refused(f"the largest share to delete is {self.max_percent} %; it must be from 0 to 100")
+        check_percent(self.max_percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +203,7 @@ class _Collection:
         named.names |= self._pending_names()
         garbage = [one for one in candidates if one.own.name not in named.names]
         self._check_share(len(garbage), all_files)
-        for batch in _batches(garbage):
+        for batch in batches(garbage):
             if not self._options.dry_run:
                 self._check_again(known, named, batch)
                 _delete([(one.store, one.meta) for one in batch])
@@ -251,7 +248,7 @@ class _Collection:
         return {own.name for path in paths if (own := parse_name(path)) is not None}
 
     def _check_share(self, deletable: int, listed: int) -> None:
-        if deletable > ALWAYS_FEW and deletable * 100 > listed * self._options.max_percent:
+        if is_too_much(deletable, listed, self._options.max_percent):
             raise Refused(
                 f"{self._dataset.url}: {deletable} of {listed} files beside the table would be deleted, "
                 f"more than {self._options.max_percent} %, so nothing was; look at `lithify gc` without "
@@ -305,16 +302,6 @@ class _Collection:
             self._garbage.append(Garbage(kind, url_of(self._store.url, meta.key), meta.size))
 
 
-def table_collector(
-    dataset: IcebergDataset,
-    clock: Clock,
-    options: Mapping[Kind, DirectoryOptions],
-    observer: Observer = events.ignore,
-) -> PeriodicCollector[Kind]:
-    """What collects the garbage of one table, again and again, each kind as its options say."""
-    return PeriodicCollector(options, lambda due: collect_due(dataset, clock, due), clock, observer)
-
-
 def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[Kind]) -> GarbageCollected:
     """One collection of what is due."""
     report = collect(dataset, clock, GarbageOptions(due.min_age_ms, due.dry_run, due.kinds))
@@ -352,18 +339,6 @@ def _places(table: Table) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def check_whole(table: Table, known: Known | None, dataset: IcebergDataset) -> None:
-    """`Refused` unless the table surely knows everything that is its own."""
-    mode = table.catalog.properties.get("snapshot-loading-mode", "all")
-    if mode.lower() != "all":
-        raise Refused(
-            f"{dataset.url}: the catalog shows some of the table's snapshots only (snapshot-loading-mode="
-            f"{mode}), so nobody can tell what the others need; collect garbage without that property"
-        )
-    if not continues(known, table):
-        raise dataset.lineage.refusal(known, "nothing is deleted")
-
-
 def _add_names(table: Table, snapshots: Sequence[Snapshot], named: _Named) -> None:
     manifests = {
         m.manifest_path: m
@@ -375,10 +350,6 @@ def _add_names(table: Table, snapshots: Sequence[Snapshot], named: _Named) -> No
     named.names.update(own.name for path in paths if (own := parse_name(path)) is not None)
     named.manifests.update(manifests)
     named.snapshots.update(snapshot.snapshot_id for snapshot in snapshots)
-
-
-def _batches(files: Sequence[_Listed]) -> Iterator[Sequence[_Listed]]:
-    return (files[start : start + BATCH_FILES] for start in range(0, len(files), BATCH_FILES))
 
 
 def _delete(files: Iterable[tuple[ObjectStore, ObjectMeta]]) -> None:

@@ -18,6 +18,7 @@ from lithify.datasets.iceberg.beside import UNREAD
 from lithify.datasets.iceberg.catalogs import open_catalog, parse_url, store_of
 from lithify.datasets.iceberg.checks import check_table
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.deleting import DEFAULT_MAX_PERCENT
 from lithify.datasets.iceberg.duties import duties
 from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergLedger, TableState
@@ -146,7 +147,7 @@ class IcebergKind:
         options = garbage.GarbageOptions(
             min_age_ms=garbage.DEFAULT_MIN_AGE_MS if min_age_ms is None else min_age_ms,
             dry_run=dry_run,
-            max_percent=garbage.DEFAULT_MAX_PERCENT if max_percent is None else max_percent,
+            max_percent=DEFAULT_MAX_PERCENT if max_percent is None else max_percent,
         )
         dataset = self.open(url, config, clock, ids, lambda store: store, command_waiting(url, config))
         return view.show_garbage(dataset.url, garbage.collect(dataset, clock, options))

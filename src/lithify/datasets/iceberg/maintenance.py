@@ -14,8 +14,8 @@ from lithify.coordination.holds import ObjectHolds, Placed
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg import history_view as view
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.deleting import DEFAULT_MAX_PERCENT
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer
-from lithify.datasets.iceberg.garbage import DEFAULT_MAX_PERCENT
 from lithify.datasets.iceberg.needs import SNAPSHOT, snapshot_at
 from lithify.datasets.iceberg.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.orphans import OrphanOptions, remove_orphans

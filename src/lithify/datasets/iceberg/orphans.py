@@ -38,9 +38,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -51,15 +49,16 @@ from pyiceberg.table.snapshots import Snapshot
 from lithify.clock import Clock
 from lithify.datasets.iceberg import neighbours
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.difference import Difference, File
-from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.garbage import (
-    ALWAYS_FEW,
-    BATCH_FILES,
+from lithify.datasets.iceberg.deleting import (
     DEFAULT_MAX_PERCENT,
     MAX_DELETES_IN_FLIGHT,
-    check_whole,
+    batches,
+    check_percent,
+    is_too_much,
+    whole_table,
 )
+from lithify.datasets.iceberg.difference import Difference, File
+from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.ownership import FILE_PREFIX
 from lithify.datasets.iceberg.pending import Pending
 from lithify.datasets.iceberg.reachable import (
@@ -90,7 +89,6 @@ MAX_SHOWN = 10_000
 _TELL_EVERY = 100_000
 
 Tell = Callable[[str], None]
-ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +102,7 @@ class OrphanOptions:
     max_percent: int = DEFAULT_MAX_PERCENT
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_percent <= 100:
-            raise Refused(f"the largest share to delete is {self.max_percent} %; it must be from 0 to 100")
+        check_percent(self.max_percent)
 
 
 @dataclass(slots=True)
@@ -195,19 +192,12 @@ class _Run:
 
     def _load(self) -> Table:
         """The table as it is now. `Refused` for one whose files are not surely known."""
-        known = self._dataset.lineage.read()
-        table = self._dataset.load()
-        version = table.metadata.format_version
-        if version != 2:
-            raise Refused(
-                f"{self._dataset.url}: has format version {version}; orphans of version 2 are removed"
-            )
+        table = whole_table(self._dataset, "orphans of version 2 are removed")
         if not may_expire(table.metadata.properties):
             raise Refused(
                 f"{self._dataset.url}: the table's property gc.enabled is not true, so other tables may use "
                 "its files, and none is deleted"
             )
-        check_whole(table, known, self._dataset)
         return table
 
     # What is there
@@ -375,7 +365,7 @@ class _Run:
 
     def _check_share(self) -> None:
         found = self._found
-        if found.found <= ALWAYS_FEW or found.found * 100 <= found.listed * self._options.max_percent:
+        if not is_too_much(found.found, found.listed, self._options.max_percent):
             return
         what = (
             f"{found.found} of {found.listed} files under the table's location would be deleted, more than "
@@ -391,7 +381,7 @@ class _Run:
     def _delete(self, orphans: Iterable[File]) -> None:
         found, named = self._found, Names(self._dataset.location)
         kept = 0
-        for batch in _batches(orphans, BATCH_FILES):
+        for batch in batches(orphans):
             for path in self._named_paths():
                 named.add(path)
             going = [file for file in batch if not named.has(url_of(self._store.url, file.key))]
@@ -414,12 +404,6 @@ def _may_go(key: str) -> bool:
     except StoreError:
         return False
     return True
-
-
-def _batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
 
 
 @lru_cache(100_000)

@@ -30,6 +30,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from lithify.backoff import RandomPause
 from lithify.clock import Clock
 from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.errors import translated
@@ -38,9 +39,8 @@ from lithify.errors import StoreError, VersionConflict
 
 MAX_TRIES = 20
 """Times a commit is repeated after somebody else was faster."""
-FIRST_PAUSE_S = 0.1
-"""Longest pause after the first conflict; doubles with each further one."""
-MAX_PAUSE_S = 3.0
+CONFLICT_PAUSE = RandomPause(first_s=0.1, max_s=3.0)
+"""After somebody else was faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,9 @@ class Prepared:
 
 def tries(clock: Clock, rng: random.Random, most: int = MAX_TRIES) -> Iterator[int]:
     """The numbers of the tries, from 1, with a pause before each but the first."""
-    pause_s = FIRST_PAUSE_S
     for number in range(1, most + 1):
         if number > 1:
-            clock.sleep_s(rng.uniform(0, pause_s))
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+            clock.sleep_s(CONFLICT_PAUSE.after_s(number - 1, rng))
         yield number
 
 

@@ -21,6 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
+from lithify.datasets.iceberg.properties import whole_number
 from lithify.errors import Refused
 
 MAX_AGE = "history.expire.max-snapshot-age-ms"
@@ -57,14 +58,14 @@ def retention_of(
 ) -> Retention:
     """What the properties of a table say; `older_than_ms` and `retain_last` win over them. `Refused` when one
     has no meaning."""
-    age_ms = _number(properties, MAX_AGE, DEFAULT_MAX_AGE_MS, 0)
-    kept = _number(properties, MIN_KEPT, 1, 1)
+    age_ms = whole_number(properties, MAX_AGE, DEFAULT_MAX_AGE_MS, 0, _MOST)
+    kept = whole_number(properties, MIN_KEPT, 1, 1, _MOST)
     if retain_last is not None:
         if retain_last < 1:
             raise Refused(f"retain-last is {retain_last}; at least the newest snapshot stays")
         kept = retain_last
     older_than_ms = now_ms - age_ms if older_than_ms is None else older_than_ms
-    return Retention(now_ms, older_than_ms, kept, _number(properties, MAX_REF_AGE, _MOST, 0))
+    return Retention(now_ms, older_than_ms, kept, whole_number(properties, MAX_REF_AGE, _MOST, 0, _MOST))
 
 
 def may_expire(properties: Mapping[str, str]) -> bool:
@@ -175,16 +176,3 @@ def _ref_stays(
         return False
     max_age_ms = retention.max_ref_age_ms if ref.max_ref_age_ms is None else ref.max_ref_age_ms
     return retention.now_ms - by_id[ref.snapshot_id].timestamp_ms <= max_age_ms
-
-
-def _number(properties: Mapping[str, str], key: str, default: int, least: int) -> int:
-    text = properties.get(key)
-    if text is None:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= _MOST:
-        raise Refused(f"the table's property {key} is {text[:40]!r}; it must be a whole number from {least}")
-    return value

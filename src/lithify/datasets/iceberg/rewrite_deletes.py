@@ -53,10 +53,10 @@ from lithify.datasets.iceberg.delete_plan import (
     DeletePlan,
     plan_deletes,
 )
+from lithify.datasets.iceberg.deleting import is_too_late
 from lithify.datasets.iceberg.entry_order import schema_for
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.fetching import fetched_manifests
-from lithify.datasets.iceberg.garbage import MIN_MANIFEST_AGE_MS
 from lithify.datasets.iceberg.listing import check_listed, referenced_path
 from lithify.datasets.iceberg.manifests import entries_in, manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
@@ -111,10 +111,10 @@ class _Head:
 class DeleteRewriter:
     """Rewrites the delete files of one table."""
 
-    def __init__(self, dataset: IcebergDataset, clock: Clock, rng: random.Random | None = None) -> None:
+    def __init__(self, dataset: IcebergDataset, clock: Clock) -> None:
         self._dataset = dataset
         self._clock = clock
-        self._rng = rng if rng is not None else random.Random()
+        self._rng = random.Random()
 
     def run(self, *, dry_run: bool = False, unasked: bool = False) -> RewritingDeletes:
         """Drop and merge what is worth it. `unasked`: only if it is worth a snapshot when nobody asked for
@@ -227,7 +227,7 @@ class DeleteRewriter:
         new = [added.file for added in work.added]
         summary = deletes_summary(head.parent.summary, gone, new)
         written = (*writer.written, *(file.file_path for file in new))
-        if self._clock.monotonic_s() - began_s > MIN_MANIFEST_AGE_MS / 2000:
+        if is_too_late(began_s, self._clock.monotonic_s()):
             discard(table.io, written)
             return None
         now_ms = self._clock.now_ms()

@@ -43,15 +43,16 @@ from pyiceberg.types import NestedField
 
 from lithify.clock import Clock
 from lithify.datasets.iceberg.dataset import IcebergDataset
+from lithify.datasets.iceberg.deleting import is_too_late
 from lithify.datasets.iceberg.entry_order import EntryOrder, schema_for
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.garbage import MIN_MANIFEST_AGE_MS
 from lithify.datasets.iceberg.listing import MAX_READERS, check_listed
 from lithify.datasets.iceberg.manifest_merge import ManifestMerge
 from lithify.datasets.iceberg.manifest_plan import Facts, ManifestPlan, plan_manifests
 from lithify.datasets.iceberg.manifest_writer import COMPRESSION
 from lithify.datasets.iceberg.manifests import counted, is_counted, manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
+from lithify.datasets.iceberg.properties import whole_number
 from lithify.datasets.iceberg.publish import Prepared, discard, prepare, publish, tries
 from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
 from lithify.datasets.iceberg.rewriting import Outcome, Rewriting
@@ -118,10 +119,10 @@ class _Work:
 class ManifestRewriter:
     """Rewrites the manifests of one table."""
 
-    def __init__(self, dataset: IcebergDataset, clock: Clock, rng: random.Random | None = None) -> None:
+    def __init__(self, dataset: IcebergDataset, clock: Clock) -> None:
         self._dataset = dataset
         self._clock = clock
-        self._rng = rng if rng is not None else random.Random()
+        self._rng = random.Random()
 
     def run(self, *, dry_run: bool = False, unasked: bool = False) -> RewritingManifests:
         """Rewrite what is worth it. `unasked`: only if it is worth a snapshot when nobody asked for it, by
@@ -192,7 +193,7 @@ class ManifestRewriter:
 
     def _is_old(self, work: _Work) -> bool:
         """Whether what collects garbage could take its manifests soon."""
-        return self._clock.monotonic_s() - work.uploaded_s > MIN_MANIFEST_AGE_MS / 2000
+        return is_too_late(work.uploaded_s, self._clock.monotonic_s())
 
     def _write(
         self, table: Table, layout: _Layout, plan: ManifestPlan, head: Sequence[ManifestFile]
@@ -298,7 +299,7 @@ class _Layout:
             TableProperties.MANIFEST_TARGET_SIZE_BYTES,
             TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT,
         )
-        self.target_bytes = _number(table.metadata, name, default)
+        self.target_bytes = whole_number(table.metadata.properties, name, default)
 
     def of(self, spec_id: int) -> tuple[PartitionSpec, Schema, EntryOrder]:
         return self._specs[spec_id]
@@ -342,20 +343,7 @@ def _min_count(metadata: TableMetadata) -> int:
         TableProperties.MANIFEST_MIN_MERGE_COUNT,
         TableProperties.MANIFEST_MIN_MERGE_COUNT_DEFAULT,
     )
-    return _number(metadata, name, default)
-
-
-def _number(metadata: TableMetadata, name: str, default: int) -> int:
-    text = metadata.properties.get(name)
-    if text is None:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise Refused(f"the table's property {name} is {text[:40]!r}; it must be a whole number from 1")
-    return value
+    return whole_number(metadata.properties, name, default)
 
 
 def _paths(groups: Sequence[_Written]) -> Iterator[str]:

@@ -31,7 +31,9 @@ from pyiceberg.table import Table
 
 from lithify.clock import Clock, SystemClock
 from lithify.datasets.iceberg.azure_accounts import ENDS, TOKEN, of_account
-from lithify.datasets.iceberg.errors import said
+from lithify.datasets.iceberg.errors import translated
+from lithify.defects import contained
+from lithify.errors import LithifyError
 
 ASK_AGAIN_S = 15 * 60
 RETRY_S = 6 * 60
@@ -97,16 +99,14 @@ class VendedCredentials:
         with self._lock:
             again_s = ASK_AGAIN_S
             if not self._is_fresh:
+                what = f"loading table {'.'.join(self._identifier)}"
                 try:
-                    given = self._catalog.load_table(self._identifier).io.properties
-                    self._properties = of_account(self._location, given)
-                except Exception as error:  # whatever a catalog may answer; those at hand may do for a while
+                    with contained(what), translated(what):
+                        given = self._catalog.load_table(self._identifier).io.properties
+                        self._properties = of_account(self._location, given)
+                except LithifyError as error:  # those at hand may do for a while
                     again_s = RETRY_S
-                    _log.warning(
-                        "table %s: the catalog gives no new credentials: %s",
-                        ".".join(self._identifier),
-                        said(error),
-                    )
+                    _log.warning("the catalog gives no new credentials: %s", error)
             self._is_fresh = False
             ends_ms = self._clock.now_ms() + again_s * 1000
             if again_s == ASK_AGAIN_S:

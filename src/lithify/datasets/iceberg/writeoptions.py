@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.utils.properties import property_as_bool
 
+from lithify.datasets.iceberg.properties import whole_number
 from lithify.errors import Refused, Unsupported
 
 MAX_NUMBER = (1 << 31) - 1
@@ -38,25 +40,27 @@ class WriteOptions:
 def write_options(properties: Mapping[str, str]) -> WriteOptions:
     """The options in a table's properties; `Refused` names the first that has no meaning."""
     codec = _codec(properties)
+    given = {key: text for key, text in properties.items() if text}
+    number = partial(whole_number, given, most=MAX_NUMBER)
     parquet = {
         "compression": codec,
         "compression_level": _level(properties, codec),
-        "data_page_size": _number(
-            properties,
+        "data_page_size": number(
             TableProperties.PARQUET_PAGE_SIZE_BYTES,
             TableProperties.PARQUET_PAGE_SIZE_BYTES_DEFAULT,
         ),
-        "dictionary_pagesize_limit": _number(
-            properties,
+        "dictionary_pagesize_limit": number(
             TableProperties.PARQUET_DICT_SIZE_BYTES,
             TableProperties.PARQUET_DICT_SIZE_BYTES_DEFAULT,
         ),
-        "write_batch_size": _number(
-            properties, TableProperties.PARQUET_PAGE_ROW_LIMIT, TableProperties.PARQUET_PAGE_ROW_LIMIT_DEFAULT
+        "write_batch_size": number(
+            TableProperties.PARQUET_PAGE_ROW_LIMIT,
+            TableProperties.PARQUET_PAGE_ROW_LIMIT_DEFAULT,
         ),
     }
-    row_group_rows = _number(
-        properties, TableProperties.PARQUET_ROW_GROUP_LIMIT, TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT
+    row_group_rows = number(
+        TableProperties.PARQUET_ROW_GROUP_LIMIT,
+        TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT,
     )
     return WriteOptions(parquet, row_group_rows)
 
@@ -121,16 +125,3 @@ def _level(properties: Mapping[str, str], codec: str) -> int | None:
     if not least <= level <= most:
         raise Refused(f"{key} is {text!r}; with {codec} it must be a whole number from {least} to {most}")
     return level
-
-
-def _number(properties: Mapping[str, str], key: str, default: int) -> int:
-    text = properties.get(key)
-    if not text:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if not 1 <= value <= MAX_NUMBER:
-        raise Refused(f"{key} is {text!r}; it must be a whole number from 1 to {MAX_NUMBER}")
-    return value

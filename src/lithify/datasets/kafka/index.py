@@ -52,8 +52,6 @@ class Matched:
     keys: int
     dead: Offsets
     """Records that a newer one of their key supersedes."""
-    dead_bytes: int
-    """Their size, unpacked."""
     pinned: Offsets
     """Tombstones that still delete something."""
 
@@ -94,7 +92,6 @@ def match(runs: Sequence[Run]) -> Matched:
     return Matched(
         int(newest.sum()),
         np.sort(dead["offset"]),
-        int(dead["size"].sum(dtype=np.int64)),
         np.sort(pinned["offset"]),
     )
 

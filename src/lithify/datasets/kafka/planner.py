@@ -59,19 +59,6 @@ class LogObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """What may not go yet because somebody is not past it."""
-
-    what: str
-    """`tombstones` or `markers`."""
-    count: int
-    member: str
-    """Who, in words: `copy eu`."""
-    offset: int
-    """How far the member is."""
-
-
-@dataclass(frozen=True, slots=True)
 class Partition:
     """What is known of a partition."""
 
@@ -81,9 +68,6 @@ class Partition:
     clean_below: int
     """Records below this offset have been compared with all before them."""
     stable_offset: int
-    superseded_bytes: int | None = None
-    """Bytes of settled records that are superseded, if an index knows."""
-    waiting: Sequence[Waiting] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +160,13 @@ def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> Round | str:
             f"{policy.min_cleanable_dirty_ratio:.0%} (min.cleanable.dirty.ratio), in {_objects(count)}, "
             f"{needed:,} needed; {settled.limit}"
         )
-    reasons = [_gain(partition, dirty_ratio, size_bytes)]
+    reasons = [f"{dirty_ratio:.0%} of {decimal(size_bytes)} is new"]
     if saved > 0:
         reasons.append(f"{_objects(count)} where {needed:,} would do")
     text = f"partition {partition.number}, offsets {settled.objects[0].base_offset:,} to {settled.bound:,}: "
     text += ", ".join(reasons)
     if overdue_ms is not None:
         text += f"; the oldest waits {overdue_ms / 1000:,.0f} s longer than max.compaction.lag.ms"
-    for item in partition.waiting:
-        text += f"; {item.count:,} {item.what} wait for {item.member} at {item.offset:,}"
     gain = max(dirty_ratio if too_dirty else 0.0, saved / count)
     return Round(
         partition.number,
@@ -225,13 +207,6 @@ def _overdue(dirty: Sequence[LogObject], policy: LogPolicy, now_ms: int) -> int 
         return None
     over_ms = now_ms - policy.max_compaction_lag_ms - min(times)
     return over_ms if over_ms > 0 else None
-
-
-def _gain(partition: Partition, dirty_ratio: float, size_bytes: int) -> str:
-    total = decimal(size_bytes)
-    if partition.superseded_bytes is not None and size_bytes:
-        return f"{partition.superseded_bytes / size_bytes:.0%} of {total} superseded"
-    return f"{dirty_ratio:.0%} of {total} is new"
 
 
 def _objects(count: int) -> str:

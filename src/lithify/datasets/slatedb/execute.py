@@ -243,7 +243,7 @@ class _Merge:
 
     def _provide(self, status: int) -> None:
         if status >= Status.BAD_CHECKSUM:
-            raise self.inputs[self.merger["at_source"]].corrupt(status)
+            raise self.inputs[self.merger["at_source"]].corrupt(status) from self.codecs.cause()
         if self.outputs.provide(status):
             return
         match status:
@@ -356,7 +356,7 @@ def last_row(store: ObjectStore, folder: str, sst: Sst) -> tuple[bytes, int]:
         (rows,) = open_inputs(Reader(store, 1, reads_ahead=False), records, [[(source, bounds)]])
         while (status := find_last_row(records, codecs.records)) != Status.DONE:
             if not rows.provide(status):
-                raise rows.corrupt(status)
+                raise rows.corrupt(status) from codecs.cause()
         key = rows.bound.owner("key")[: rows.bound["last_key_len"]].tobytes()
         if key != start:
             raise CorruptObject(

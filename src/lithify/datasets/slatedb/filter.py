@@ -19,11 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lithify.datasets.slatedb.sst import BytesLike
-from lithify.errors import CorruptObject
 from lithify.kernel.cache import entry
-from lithify.kernel.memory import SLACK
-from lithify.kernel.siphash import siphash
 
 BLOOM_NAME = "_bf"
 """The filter that clients use by default: whole keys."""
@@ -32,7 +28,6 @@ _U16 = struct.Struct(">H")
 _U64 = struct.Struct(">Q")
 _PROBES_PER_BIT = np.float32(0.69)
 """About ln 2; the official client multiplies in single precision."""
-_LOW = (1 << 32) - 1
 _U16_MAX = (1 << 16) - 1
 
 
@@ -53,37 +48,6 @@ def encode_filters(filters: Sequence[NamedFilter]) -> bytes:
     return b"".join(parts)
 
 
-def decode_filters(raw: BytesLike, name: str) -> tuple[NamedFilter, ...]:
-    """The filters of a raw composite block. `name` says in errors which block of which object it is."""
-    position = 0
-
-    def take(length: int) -> bytes:
-        nonlocal position
-        if length > len(raw) - position:
-            raise CorruptObject(name, f"the filters need {length} bytes at {position} of {len(raw)}")
-        position += length
-        return bytes(raw[position - length : position])
-
-    filters = []
-    for _ in range(_U16.unpack(take(_U16.size))[0]):
-        text = take(_U16.unpack(take(_U16.size))[0])
-        try:
-            filter_name = text.decode()
-        except UnicodeDecodeError as error:
-            raise CorruptObject(name, f"the name of a filter is not UTF-8: {error}") from error
-        filters.append(NamedFilter(filter_name, take(_U64.unpack(take(_U64.size))[0])))
-    if position != len(raw):
-        raise CorruptObject(name, f"the filters end at {position} of {len(raw)} bytes")
-    return tuple(filters)
-
-
-def hash_key(key: bytes) -> int:
-    """The hash of a key."""
-    padded = np.zeros(len(key) + SLACK, np.uint8)
-    padded[: len(key)] = np.frombuffer(key, np.uint8)
-    return int(_hash(padded, len(key)))
-
-
 def build_bloom(hashes: NDArray[np.uint64], bits_per_key: int) -> bytes:
     """The data of a bloom filter over one hash for each row."""
     if bits_per_key < 1:
@@ -95,28 +59,6 @@ def build_bloom(hashes: NDArray[np.uint64], bits_per_key: int) -> bytes:
     if len(bits):
         _set_bits(bits, hashes, probes)
     return _U16.pack(probes) + bits.tobytes()
-
-
-def might_contain(bloom: bytes, key_hash: int, name: str) -> bool:
-    """Whether the bloom filter allows that a key of that hash was added."""
-    if len(bloom) < _U16.size:
-        raise CorruptObject(name, f"a bloom filter of {len(bloom)} bytes has no number of probes")
-    (probes,) = _U16.unpack_from(bloom)
-    bit_count = 8 * (len(bloom) - _U16.size)
-    if not bit_count:
-        return False
-    bit, step = (key_hash & _LOW) % bit_count, (key_hash >> 32) % bit_count
-    for i in range(probes):
-        step = (step + i) % bit_count
-        if not bloom[_U16.size + (bit >> 3)] >> (bit & 7) & 1:
-            return False
-        bit = (bit + step) % bit_count
-    return True
-
-
-@entry
-def _hash(padded: NDArray[np.uint8], length: int) -> np.uint64:
-    return siphash(padded.ctypes.data, length)
 
 
 @entry

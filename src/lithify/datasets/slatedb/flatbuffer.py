@@ -83,7 +83,6 @@ def _scalar(code: str, size: int, *, signed: bool = False) -> Scalar:
 BOOL = Scalar("B", 1, 0, 1)
 U8 = _scalar("B", 1)
 I8 = _scalar("b", 1, signed=True)
-U16 = _scalar("H", 2)
 U32 = _scalar("I", 4)
 U64 = _scalar("Q", 8)
 I64 = _scalar("q", 8, signed=True)

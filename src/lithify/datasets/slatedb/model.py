@@ -20,7 +20,6 @@ from itertools import chain
 from lithify.ids import Ulid
 
 I64_MIN = -(1 << 63)
-U64_MAX = (1 << 64) - 1
 MAX_SST_BYTES = 1 << 48
 """No store holds a larger object."""
 MAX_METADATA_BYTES = 256 << 20

@@ -218,12 +218,6 @@ class QueueAdmission:
                 self._budget.cancelled(other)
                 self._note_rest(key.dataset, 1, until_ms)
 
-    def withdraw(self, key: WorkKey) -> None:
-        """What was admitted came to nothing: the plan that was made anew did not have it."""
-        self._stop(key)
-        for gone in self._budget.cancelled(key):
-            self._remove(gone.work.key)
-
     def forget(self, dataset: str) -> None:
         """It is watched by another member now, or gone."""
         self.offer(dataset, (), 0)

@@ -17,7 +17,7 @@ What is remembered is bounded: of workers and of work those with the oldest fail
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from enum import Enum
 from typing import TypeVar
 
@@ -76,11 +76,6 @@ class Faults:
     def excuses(self, worker: str, workers: Collection[str]) -> bool:
         """Whether a failure of this worker is its own, when these are alive."""
         return self.is_suspect(worker) and any(not self.is_suspect(other) for other in workers)
-
-    def forget(self, keys: Iterable[WorkKey]) -> None:
-        """Nobody wants these any more."""
-        for key in keys:
-            self._tried.pop(key, None)
 
 
 def _put(known: dict[KeyT, set[str]], key: KeyT, value: set[str]) -> None:

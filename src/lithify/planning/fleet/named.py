@@ -44,8 +44,3 @@ class Named:
     def name(self, tenant: str | None) -> str | None:
         """As whose work it is told of."""
         return tenant if tenant in self._always or tenant in self._seen_ms else None
-
-    @property
-    def names(self) -> frozenset[str]:
-        """All that are told of by name."""
-        return self._always | self._seen_ms.keys()

@@ -58,11 +58,6 @@ class Quarantine:
         """A look succeeded. Whether that is news."""
         return self._entries.pop(url, None) is not None
 
-    def lasts(self, url: str, now_ms: int) -> bool:
-        """Whether to leave it alone now."""
-        entry = self._entries.get(url)
-        return entry is not None and QUARANTINE_PAUSE.lasts(entry.failures, entry.failed_ms, now_ms)
-
     def keep(self, urls: Collection[str]) -> None:
         """Forget all but these."""
         self._entries = {url: entry for url, entry in self._entries.items() if url in urls}

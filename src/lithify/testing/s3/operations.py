@@ -31,7 +31,6 @@ _KEPT = {
     "cache-control": "Cache-Control",
 }
 _META = "x-amz-meta-"
-_CONDITION_FAILED = "At least one of the pre-conditions you specified did not hold"
 _DEFAULT_TYPE = "binary/octet-stream"
 
 

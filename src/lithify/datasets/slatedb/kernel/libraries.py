@@ -3,7 +3,8 @@
 1. zstd and LZ4 are extension modules of Python packages whose shared objects export the C functions;
    their addresses are looked up when a task starts and passed in, so cached machine code stays valid.
 2. Where a build does not export them, and for zlib always, a callback with the same C signature goes
-   through the package's Python interface. It takes the interpreter's lock for each block.
+   through the package's Python interface. It takes the interpreter's lock for each block. What that raises
+   compiled code learns as a failure; it is kept, and raised once compiled code has returned (`Codecs.cause`).
 
 Contexts of zstd belong to one task and are freed with it.
 """
@@ -14,6 +15,7 @@ import ctypes
 import importlib.util
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import lz4.block
@@ -29,6 +31,8 @@ from lithify.kernel.buffers import Bound
 ZSTD_LEVEL = 3
 ZLIB_LEVEL = 6
 _FAILED = -1
+_REFUSALS = (zlib.error, zstandard.ZstdError, lz4.block.LZ4BlockError, EOFError)
+"""What the libraries raise, and we, of bytes that are not theirs."""
 _PIECE_BYTES = 1 << 14
 
 _Decompressor = ctypes.CFUNCTYPE(
@@ -78,10 +82,15 @@ def find_library(modules: Iterable[str], symbols: Iterable[str]) -> ctypes.CDLL 
 
 
 def _guarded(
-    work: Callable[[bytes], Iterable[bytes]], target: int, capacity: int, source: int, length: int
+    raised: list[BaseException],
+    work: Callable[[bytes], Iterable[bytes]],
+    target: int,
+    capacity: int,
+    source: int,
+    length: int,
 ) -> int:
     """Run a codec of Python on memory, which gives its result in pieces. Nothing may be raised through
-    compiled code."""
+    compiled code, so it is put into `raised`."""
     size = 0
     try:
         for piece in work(ctypes.string_at(source, length)):
@@ -89,7 +98,8 @@ def _guarded(
                 return TARGET_TOO_SHORT
             ctypes.memmove(target + size, piece, len(piece))
             size += len(piece)
-    except Exception:
+    except BaseException as error:
+        raised.append(error)
         return _FAILED
     return size
 
@@ -101,36 +111,56 @@ def _inflate(data: bytes) -> Iterator[bytes]:
         yield stream.decompress(data[position : position + _PIECE_BYTES])
         if stream.eof:
             return
-    raise ValueError("the stream is cut short")
+    raise EOFError("the stream is cut short")
 
 
-def _zlib_decompress(_context: int, target: int, capacity: int, source: int, length: int) -> int:
-    return _guarded(_inflate, target, capacity, source, length)
+def _zlib_decompress(
+    raised: list[BaseException], _context: int, target: int, capacity: int, source: int, length: int
+) -> int:
+    return _guarded(raised, _inflate, target, capacity, source, length)
 
 
-def _zlib_compress(_context: int, target: int, capacity: int, source: int, length: int, level: int) -> int:
-    return _guarded(lambda data: [zlib.compress(data, level)], target, capacity, source, length)
+def _zlib_compress(
+    raised: list[BaseException],
+    _context: int,
+    target: int,
+    capacity: int,
+    source: int,
+    length: int,
+    level: int,
+) -> int:
+    return _guarded(raised, lambda data: [zlib.compress(data, level)], target, capacity, source, length)
 
 
-def _zstd_decompress(_context: int, target: int, capacity: int, source: int, length: int) -> int:
+def _zstd_decompress(
+    raised: list[BaseException], _context: int, target: int, capacity: int, source: int, length: int
+) -> int:
     def work(data: bytes) -> list[bytes]:
         return [zstandard.ZstdDecompressor().decompress(data, max_output_size=capacity)]
 
-    return _guarded(work, target, capacity, source, length)
+    return _guarded(raised, work, target, capacity, source, length)
 
 
-def _zstd_compress(_context: int, target: int, capacity: int, source: int, length: int, level: int) -> int:
+def _zstd_compress(
+    raised: list[BaseException],
+    _context: int,
+    target: int,
+    capacity: int,
+    source: int,
+    length: int,
+    level: int,
+) -> int:
     def work(data: bytes) -> list[bytes]:
         return [zstandard.ZstdCompressor(level=level).compress(data)]
 
-    return _guarded(work, target, capacity, source, length)
+    return _guarded(raised, work, target, capacity, source, length)
 
 
-def _lz4_compress(source: int, target: int, length: int, capacity: int) -> int:
+def _lz4_compress(raised: list[BaseException], source: int, target: int, length: int, capacity: int) -> int:
     def work(data: bytes) -> list[bytes]:
         return [bytes(lz4.block.compress(data, store_size=False))]
 
-    return _guarded(work, target, capacity, source, length)
+    return _guarded(raised, work, target, capacity, source, length)
 
 
 def _address(function: Any) -> int:
@@ -147,6 +177,8 @@ class Codecs:
         self.bound = Bound(self.records[0])
         self._keep_alive: list[Any] = []
         self._release: list[Callable[[], object]] = []
+        self._raised: list[BaseException] = []
+        """By callbacks, since it was asked for last."""
         self._native = native
         wanted = set(inputs)
         if Codec.ZLIB in wanted:
@@ -172,11 +204,20 @@ class Codecs:
         while self._release:
             self._release.pop()()
 
+    def cause(self) -> BaseException | None:
+        """Why compiled code has come back with a failure of a codec, if that was told: a refusal of the
+        codec's. Anything else has nothing to do with the bytes, and is raised."""
+        raised = self._raised.pop() if self._raised else None
+        self._raised.clear()
+        if raised is not None and not isinstance(raised, _REFUSALS):
+            raise raised
+        return raised
+
     def _library(self, modules: Iterable[str], symbols: Iterable[str]) -> ctypes.CDLL | None:
         return find_library(modules, symbols) if self._native else None
 
     def _callback(self, kind: Any, function: Callable[..., int]) -> int:
-        thunk = kind(function)
+        thunk = kind(partial(function, self._raised))
         self._keep_alive.append(thunk)
         return _address(thunk)
 

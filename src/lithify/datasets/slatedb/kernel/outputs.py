@@ -134,7 +134,7 @@ class Outputs:
                 raise Refused(
                     f"{self._options.compression.name.lower()} cannot compress a block of this range; "
                     f"choose another compression"
-                )
+                ) from self._codecs.cause()
             case _:
                 return False
         return True

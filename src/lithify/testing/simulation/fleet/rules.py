@@ -40,6 +40,20 @@ SURVIVES = "nothing ends a keeper or a crew"
 LEFT = "nothing is left over"
 
 ALL = (
-    *(DONE, STARVED, ONCE, COMMITTING, BEATING, IDLE, PEACE, FAILOVER),
-    *(BLAME, PAUSES, PAUSED, QUEUES, NEEDED, GONE, SURVIVES, LEFT),
+    DONE,
+    STARVED,
+    ONCE,
+    COMMITTING,
+    BEATING,
+    IDLE,
+    PEACE,
+    FAILOVER,
+    BLAME,
+    PAUSES,
+    PAUSED,
+    QUEUES,
+    NEEDED,
+    GONE,
+    SURVIVES,
+    LEFT,
 )

@@ -1,0 +1,28 @@
+"""Numbers in the properties of a table, which anybody may have written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lithify.errors import Refused
+
+_MAX_SHOWN_CHARS = 40
+
+
+def whole_number(
+    properties: Mapping[str, str], key: str, default: int, least: int = 1, most: int | None = None
+) -> int:
+    """What a property says, or the default; `Refused` when that is no whole number between the bounds."""
+    text = properties.get(key)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least or (most is not None and value > most):
+        bounds = f"from {least}" if most is None else f"from {least} to {most}"
+        raise Refused(
+            f"the table's property {key} is {text[:_MAX_SHOWN_CHARS]!r}; it must be a whole number {bounds}"
+        )
+    return value
