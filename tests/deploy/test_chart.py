@@ -203,7 +203,8 @@ def test_a_worker_has_memory_for_a_task_on_each_core_that_it_may_use(chart: Char
     """Without a limit of its cores it uses those of the node, and is killed for the memory."""
     of = chart.values["worker"]["resources"]
     assert of["requests"] == of["limits"]
-    assert int(of["limits"]["memory"].removesuffix("Gi")) << 30 >= int(of["limits"]["cpu"]) * 600 * 10**6 + (1 << 30)
+    cores, memory_gib = int(of["limits"]["cpu"]), int(of["limits"]["memory"].removesuffix("Gi"))
+    assert cores * 600 * 10**6 + (1 << 30) <= memory_gib << 30
 
 
 @pytest.mark.parametrize("amount", ["1", 1, 0.5, "500m", "2Gi"])
