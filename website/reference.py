@@ -89,7 +89,7 @@ def settings() -> str:
         "# Settings",
         "",
         "In a TOML file, as an environment variable, or as `--set NAME=VALUE`:",
-        "[how](../operations.md#settings). An editor that knows JSON Schema checks and completes the file",
+        "[how](../settings.md). An editor that knows JSON Schema checks and completes the file",
         "with [this schema](settings.schema.json).",
         "",
     ]
@@ -201,7 +201,7 @@ def documents() -> str:
     parts = [
         "# JSON documents",
         "",
-        "Which command has which fields, and what they mean: [operations](../operations.md#json). These are",
+        "Which command has which fields, and what they mean: [JSON](../json.md). These are",
         "documents as the test suite has seen them, with `<…>` for what is another each time.",
         "",
     ]

@@ -1,4 +1,4 @@
-"""What `--json` prints is what docs/operations.md says, for every command that has it. No Spark."""
+"""What `--json` prints is what docs/json.md says, for every command that has it. No Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DATABASE, TABLE, LOG = "a database", "a table", "a log"
 
 def documented() -> Mapping[tuple[str, str], list[str]]:
     """The fields of each command's document, on a database, on a table and on a log."""
-    text = (ROOT / "docs" / "operations.md").read_text().partition("## JSON")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "json.md").read_text()
     found: dict[tuple[str, str], list[str]] = {}
     for line in re.findall(r"^\| `.*$", text, re.MULTILINE):
         heads, fields = line.strip("| ").split(" | ")

@@ -25,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "helm" / "lithify"
 KUBERNETES = ("1.31", "1.37")
 """An old and a new one."""
-DATASETS: dict[str, Any] = {"datasets": ["s3://bucket/my-db", "iceberg://lake/ns.events"]}
+DATASETS: dict[str, Any] = {
+    "datasets": ["s3://bucket/my-db", "iceberg://lake/ns.events", "kafka+s3://bucket/backup/orders"]
+}
 EVERYTHING: dict[str, Any] = DATASETS | {
     "imagePullSecrets": [{"name": "registry"}],
     "config": "[slatedb]\nl0_max_ssts = 16\n",
@@ -153,6 +155,7 @@ def problems(values: Any) -> list[str]:
         (DATASETS, ""),
         ({}, "[] should be non-empty"),
         ({"datasets": ["my-db"]}, "does not match"),
+        ({"datasets": ["+s3://bucket/my-log"]}, "does not match"),
         (DATASETS | {"worker": {"replicas": "3"}}, "is not of type 'integer'"),
         (DATASETS | {"workers": {}}, "'workers' was unexpected"),
         (DATASETS | {"worker": {"executors": {"instance": 1}}}, "'instance' was unexpected"),
@@ -194,6 +197,14 @@ def test_a_name_that_nobody_knows_is_refused_wherever_it_stands(chart: Chart) ->
             assert problems(values) != [], path
             del found["replicaz"]
     assert problems(values) == []
+
+
+def test_a_worker_has_memory_for_a_task_on_each_core_that_it_may_use(chart: Chart) -> None:
+    """Without a limit of its cores it uses those of the node, and is killed for the memory."""
+    of = chart.values["worker"]["resources"]
+    assert of["requests"] == of["limits"]
+    cores, memory_gib = int(of["limits"]["cpu"]), int(of["limits"]["memory"].removesuffix("Gi"))
+    assert cores * 600 * 10**6 + (1 << 30) <= memory_gib << 30
 
 
 @pytest.mark.parametrize("amount", ["1", 1, 0.5, "500m", "2Gi"])

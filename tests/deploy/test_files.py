@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_alerts_ask_for_metrics_that_exist(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert set(rule["annotations"]) == {"summary", "description"}
     assert "{{ $labels.dataset }}" in rule["annotations"]["summary"]
-    assert re.search(r"by \(dataset\)", rule["expr"]), "else the label is gone"
+    assert re.search(r"by \(dataset(, by)?\)", rule["expr"]), "else the label is gone"
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
@@ -87,6 +88,27 @@ def test_expressions_of_dashboards_are_some(file: Path) -> None:
 def test_alerts_have_names_of_their_own() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
+
+
+def test_every_alarm_that_is_worth_one_has_a_rule() -> None:
+    """Those of docs/operations.md, where it says so."""
+    text = (ROOT / "docs" / "operations.md").read_text().partition("Worth an alarm:")[2].partition("\n\n")[2]
+    told = set(re.findall(r"(?m)^\| `(lithify_\w+)", text.partition("\n\n")[0]))
+    assert len(told) > 10
+    assert told == {name for rule in rules() for name in re.findall(r"\blithify_\w+", rule["expr"])}
+
+
+def test_a_process_that_is_gone_raises_an_alert() -> None:
+    """Its series end with it: a rule that only compares the newest sample would see nothing."""
+    (rule,) = [rule for rule in rules() if rule["alert"] == "LithifyNotLooking"]
+    assert "last_over_time(lithify_last_look_timestamp_seconds[" in rule["expr"]
+
+
+def test_the_image_has_the_dashboard() -> None:
+    made = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (extra,) = re.findall(r"pip install --no-cache-dir '/src\[(\w+)\]'", (DEPLOY / "Dockerfile").read_text())
+    assert extra == "web"
+    assert extra in made, "else --web-port is refused"
 
 
 def commands() -> Iterator[tuple[str, str]]:

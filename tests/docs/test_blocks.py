@@ -92,10 +92,10 @@ def shell() -> list[tuple[str, str]]:
 
 def pip(words: list[str]) -> None:
     made = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    core = tomllib.loads((ROOT / "core" / "pyproject.toml").read_text())["project"]
     _, package, *others = words
     name, _, extra = package.partition("[")
-    assert name in (".", "./core", made["name"], core["name"])
+    cloned = f"git+{made['urls']['Homepage']}"
+    assert name in (".", "./core", cloned, f"{cloned}#subdirectory=core"), "there is no release"
     assert not extra or extra.rstrip("]") in made["optional-dependencies"]
     assert others == []
 
@@ -173,6 +173,8 @@ def dnf(words: list[str]) -> None:
     made = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     least = tuple(map(int, made["requires-python"].removeprefix(">=").split(".")))
     for package in words[2:]:
+        if package == "git":  # with which pip clones
+            continue
         version = re.fullmatch(r"python(\d+)\.(\d+)(-pip)?", package)
         assert version is not None, package
         assert (int(version[1]), int(version[2])) >= least

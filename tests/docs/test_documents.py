@@ -84,7 +84,7 @@ def test_every_command_is_in_the_readme() -> None:
 
 def test_the_settings_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
-    text = (ROOT / "docs" / "operations.md").read_text()
+    text = (ROOT / "docs" / "settings.md").read_text()
     (shown,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     help_of = {option.name: option.description for option in options(config_type())}
     assert shown == as_toml(load(model=config_type()).settings(), help_of) + "\n", (

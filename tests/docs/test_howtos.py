@@ -45,7 +45,7 @@ def test_tutorials(document: str, lake: Any, tmp_path: Path) -> None:
     first = lines[: next(n for n, line in enumerate(lines) if line.startswith("lithify history")) + 1]
     assert first == lines, "what comes after the first compaction is no step of it"
     assert len(lines) <= MOST_COMMANDS
-    assert lines[:3] == ["python3 -m venv lithify", ". lithify/bin/activate", "pip install lithify"]
+    assert lines[:3] == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install ."]
     append(lake.load_table("db.events"), make_rows(5))
     for line in lines[3:]:
         if line.startswith("export "):

@@ -106,7 +106,7 @@ class Odd(WrappedStore):
         ("read-only", "write", Severity.PROBLEM, "access denied"),
         ("overwrites", "create-if-absent", Severity.PROBLEM, "overwrote"),
         ("no conditions", "create-if-absent", Severity.PROBLEM, "not implemented"),
-        ("no etags", "conditional overwrite", Severity.WARNING, "access denied"),
+        ("no etags", "conditional overwrite", Severity.PROBLEM, "access denied"),
         ("ignores etags", "conditional overwrite", Severity.PROBLEM, "wrong etag"),
         ("slow clock", "clock", Severity.WARNING, "60.0 s ahead of"),
         ("fast clock", "clock", Severity.WARNING, "60.0 s behind"),

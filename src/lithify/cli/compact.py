@@ -1,4 +1,4 @@
-"""`lithify plan` and `lithify compact`: look at a database or table once, and compact it once."""
+"""`lithify plan` and `lithify compact`: look at a database, table or log once, and compact it once."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def compact(
     *,
     given: Given,
 ) -> None:
-    """Compact a database or table once: plan, rewrite on Spark, commit, until nothing is left to do.
+    """Compact a database, table or log once: plan, rewrite on Spark, commit, until nothing is left to do.
 
     Needs a database's own coordinator to be absent: the program that writes to it must have been opened
     with compactor_options = null, or be closed. Readers and writers may go on meanwhile.

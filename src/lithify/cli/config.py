@@ -36,7 +36,8 @@ def config_show(
 ) -> None:
     """Show every setting, its effective value, and where it came from, as a TOML file with comments.
 
-    Secrets are masked.
+    Secrets are masked, also in a file that is made of it: put "********" right before you use that file, or
+    leave the setting out and give it in the environment.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`lithify doctor`: what is wrong with a database, a table or a set-up, and what to do about it."""
+"""`lithify doctor`: what is wrong with a database, a table, a log or a set-up, and what to do about it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 def doctor(
     url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="A database or table; without one, only this machine.")
+        str | None,
+        typer.Argument(metavar="URL", help="A database, table or log; without one, only this machine."),
     ] = None,
     spark: Annotated[
         bool, typer.Option("--spark", help="Also start Spark and run a task on it (some seconds).")
@@ -45,10 +46,11 @@ def doctor(
     store_option: StoreOptions = None,
     spark_conf: SparkConf = None,
 ) -> None:
-    """Say what is wrong with this machine, the cluster, the store, a database or table, and what to do.
+    """Say what is wrong with this machine, the cluster, the store, a database, table or log, and what to do.
 
-    With a URL it writes, and removes again, one small object below lithify/doctor/ of the database or table,
-    to see what the store can do. Exit code 0 when there is no problem (warnings are none), 10 otherwise.
+    With a URL it writes, and removes again, small objects in the folder that Lithify keeps beside the data,
+    to see what the store can do; with --read-only it writes nothing. Exit code 0 when there is no problem
+    (warnings are none), 10 otherwise.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`lithify gc`: says what a database does not need any more, and deletes it when told to."""
+"""`lithify gc`: says what a dataset does not need any more, and deletes it when told to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def gc(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Keep what is younger, such as 2h, or a number of seconds; default: 5m, of a table 1h.",
+            help="Keep what is younger, such as 2h, or a number of seconds; "
+            "default: 5m, of a table or log 1h.",
             show_default=False,
         ),
     ] = None,
@@ -32,7 +33,7 @@ def gc(
     *,
     given: Given,
 ) -> None:
-    """Say what a database or table does not need any more, and with --delete, delete it.
+    """Say what a database, table or log does not need any more, and with --delete, delete it.
 
     Safe while it is open and is being compacted. Of a table, only what Lithify wrote is looked at.
 

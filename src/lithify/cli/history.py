@@ -41,8 +41,9 @@ def history(
 ) -> None:
     """Say what was committed, when, why, how many bytes and rows that took, and how long. Writes nothing.
 
-    Each commit leaves a small record beside the database or table, which garbage collection leaves alone and
-    which goes by age (service.keep_history). Of a commit whose process was killed at once there is none.
+    Each commit leaves a small record beside the database, table or log, which garbage collection leaves
+    alone and which goes by age (service.keep_history). Of a commit whose process was killed at once there is
+    none.
 
     Examples:
 

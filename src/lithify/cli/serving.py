@@ -43,7 +43,7 @@ def run(
     *,
     given: Given,
 ) -> None:
-    """Coordinate databases and tables and work on them, in one process, until stopped.
+    """Coordinate databases, tables and logs and work on them, in one process, until stopped.
 
     SIGTERM or Ctrl-C gives back what is unfinished, with its finished ranges recorded.
 
@@ -85,7 +85,7 @@ def coordinator(
     *,
     given: Given,
 ) -> None:
-    """Coordinate databases and tables until stopped: schedule, take back, commit. Workers do the work.
+    """Coordinate databases, tables and logs until stopped: schedule, take back, commit. Workers do the work.
 
     Example:
 
@@ -120,7 +120,7 @@ def worker(
     *,
     given: Given,
 ) -> None:
-    """Work for the coordinators of databases and tables until stopped.
+    """Work for the coordinators of databases, tables and logs until stopped.
 
     The coordinator may be SlateDB's own, inside the process that holds the database, or Lithify's.
     Any number of workers may run; each claims what is free. SIGTERM gives back what is unfinished.

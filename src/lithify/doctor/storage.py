@@ -4,7 +4,7 @@ With a probe object under `lithify/doctor/`, which is removed again:
 
 1. It can be created, and creating it once more is refused (create-if-absent): else two coordinators
    could both publish the same version, and one commit would be lost.
-2. An overwrite with a wrong etag is refused (needed by garbage collection).
+2. An overwrite with a wrong etag is refused: leases, holds, groups and garbage collection rest on it.
 3. The store's clock and this machine's agree: status judges heartbeats and leases by it.
 4. It can be deleted. So are probes that a doctor who was killed has left behind, an hour later.
 """
@@ -72,8 +72,8 @@ def _check_create(store: ObjectStore, key: str) -> Finding:
 
 def _check_replace(store: ObjectStore, key: str) -> Finding:
     do = (
-        "garbage collection needs conditional overwrites (S3: If-Match); without them set "
-        "service.collect_garbage=false"
+        "leases, holds and garbage collection need conditional overwrites (S3: If-Match); use a store that "
+        "has them"
     )
     try:
         store.put(key, b"probe")
@@ -81,7 +81,7 @@ def _check_replace(store: ObjectStore, key: str) -> Finding:
     except PreconditionFailed:
         return ok("conditional overwrite", "an overwrite with a wrong etag is refused")
     except StoreError as error:
-        return warning("conditional overwrite", f"conditional overwrites do not work here: {error}", do)
+        return problem("conditional overwrite", f"conditional overwrites do not work here: {error}", do)
     finally:
         with suppress(StoreError):  # told by the check of deletions
             store.delete(key)
