@@ -12,7 +12,7 @@ from functools import partial
 from types import TracebackType
 
 from lithify.errors import StoreError, StoreUnavailable
-from lithify.store.together import each_of
+from lithify.store.together import all_of
 
 MAX_IN_FLIGHT = 8
 
@@ -23,14 +23,11 @@ class Deleting:
     def __init__(self) -> None:
         self._failure: StoreError | None = None
 
-    def all(self, deletions: Iterable[Callable[[], object]]) -> int:
-        """Carry these out, some at once, in no order; how many were."""
-        trying = each_of((partial(_tried, deletion) for deletion in deletions), MAX_IN_FLIGHT)
-        done = 0
-        for failure in trying:
-            done += failure is None
-            self._failure = self._failure or failure
-        return done
+    def all(self, deletions: Iterable[Callable[[], object]]) -> list[bool]:
+        """Carry these out, some at once; whether each was, in their order."""
+        failures = all_of((partial(_tried, deletion) for deletion in deletions), MAX_IN_FLIGHT)
+        self._failure = self._failure or next(filter(None, failures), None)
+        return [failure is None for failure in failures]
 
     def __enter__(self) -> Deleting:
         return self

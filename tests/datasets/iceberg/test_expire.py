@@ -19,12 +19,13 @@ from pyiceberg.table.update import SetLocationUpdate, SetSnapshotRefUpdate
 
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.expire import DEFAULT_GRACE_MS, ExpireOptions, Expirer, Expiry, Outcome
+from lithify.datasets.iceberg.fileio import WaitingFileIO
 from lithify.datasets.iceberg.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.maintenance import TableMaintenance
 from lithify.datasets.iceberg.pending import ABANDONED_MS
 from lithify.datasets.iceberg.reachable import FileKind
 from lithify.datasets.maintenance import Wanted
-from lithify.errors import CorruptObject, HoldLapsed, LithifyError, ObjectNotFound, Refused
+from lithify.errors import CorruptObject, HoldLapsed, LithifyError, ObjectNotFound, Refused, StoreError
 from lithify.ids import RandomIds
 from lithify.store.times import store_now_ms
 from lithify.testing import ManualClock
@@ -569,6 +570,29 @@ def test_files_go_only_after_their_grace_period(table: Table, monkeypatch: pytes
     assert (later.pending, sum(later.deleted.values())) == ((), entry.files)
     assert on_disk(table) == named_paths(table)
     assert DEFAULT_GRACE_MS > 0
+
+
+def test_a_file_that_may_not_be_deleted_holds_up_no_other(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again with each run, as long as that takes."""
+    run(table, ExpireOptions(FOR_EVER_MS))
+    held, delete = max(on_disk(table) - named_paths(table)), WaitingFileIO.delete
+    wait(monkeypatch)
+
+    def hold(io: WaitingFileIO, location: Any) -> None:
+        if str(location).endswith(held):
+            raise PermissionError(f"{location} is held")
+        delete(io, location)
+
+    with monkeypatch.context() as context:
+        context.setattr(WaitingFileIO, "delete", hold)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="is held"):
+                run(table)
+            assert on_disk(table) == {*named_paths(table), held}
+    assert run(table).pending == ()
+    assert on_disk(table) == named_paths(table)
 
 
 def test_what_was_deleted_is_counted_by_kind(catalog: SqlCatalog) -> None:

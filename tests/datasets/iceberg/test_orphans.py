@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -20,9 +21,10 @@ from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.deleting import ALWAYS_FEW
 from lithify.datasets.iceberg.expire import ExpireOptions
 from lithify.datasets.iceberg.orphans import DAY_MS, OrphanOptions, Orphans, remove_orphans
-from lithify.errors import CorruptObject, Refused
+from lithify.errors import CorruptObject, Refused, StoreError
 from lithify.ids import RandomIds
-from lithify.store.together import all_of
+from lithify.store.deleting import Deleting
+from lithify.store.local import LocalStore
 from lithify.testing.faulty import Crash, Fault
 from tests.datasets.iceberg.faults import Faults, install
 from tests.datasets.iceberg.history_random import PROPERTIES, Life, judge
@@ -392,18 +394,38 @@ def test_files_that_are_added_while_others_are_deleted_are_kept(
         shutil.copy(source, path)
     age_files(root_of(table), OLD_S)
     monkeypatch.setattr(deleting, "BATCH_FILES", 1)
-    added, delete = list[str](), all_of
+    added, delete = list[str](), Deleting.all
 
-    def delete_and_add(*arguments: object) -> None:
-        delete(*arguments)  # type: ignore[arg-type]
+    def delete_and_add(*arguments: Any) -> list[bool]:
+        gone = delete(*arguments)
         if not added:
             added.append(next(path for path in orphans_ if path.exists()).as_uri())
             add_file(table, added[0], 3)
+        return gone
 
-    monkeypatch.setattr("lithify.datasets.iceberg.orphans.all_of", delete_and_add)
+    monkeypatch.setattr(Deleting, "all", delete_and_add)
     found = run(table)
     assert Path(added[0].removeprefix("file://")).exists()
     assert (found.found, found.deleted) == (4, 3)
+
+
+def test_one_that_may_not_be_deleted_holds_up_none_behind_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphans_ = left(table, *(f"data/{n}.parquet" for n in range(4)))
+    age_files(root_of(table), OLD_S)
+    monkeypatch.setattr(deleting, "BATCH_FILES", 1)
+    held, delete = sorted(orphans_)[0], LocalStore.delete
+
+    def hold(store: LocalStore, key: str) -> None:
+        if key.endswith(f"/{held.name}"):
+            raise StoreError("it is held")
+        delete(store, key)
+
+    monkeypatch.setattr(LocalStore, "delete", hold)
+    with pytest.raises(StoreError, match="it is held"):
+        run(table)
+    assert [path for path in orphans_ if path.exists()] == [held]
 
 
 def test_two_tables_in_one_place(catalog: SqlCatalog, table: Table) -> None:

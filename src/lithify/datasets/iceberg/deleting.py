@@ -27,7 +27,6 @@ ALWAYS_FEW = 100
 """So many files may be deleted whatever their share."""
 BATCH_FILES = 500
 """Files deleted before the table is looked at again."""
-MAX_DELETES_IN_FLIGHT = 8
 MIN_MANIFEST_AGE_MS = 600_000
 """Of manifests that are deleted. A commit takes seconds; with a slow catalog, minutes."""
 MAX_COMMIT_S = MIN_MANIFEST_AGE_MS / 1000 / 2

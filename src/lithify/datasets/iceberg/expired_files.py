@@ -19,13 +19,14 @@ from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
-from lithify.datasets.iceberg.deleting import MAX_DELETES_IN_FLIGHT, batches
+from lithify.datasets.iceberg.deleting import batches
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.pending import Entry, Pending
 from lithify.datasets.iceberg.reachable import (
@@ -37,7 +38,7 @@ from lithify.datasets.iceberg.reachable import (
 )
 from lithify.datasets.iceberg.retention import may_expire, rules_of
 from lithify.ids import Ulid
-from lithify.store.together import all_of
+from lithify.store.deleting import Deleting
 
 
 @dataclass(slots=True)
@@ -83,8 +84,9 @@ class ExpiredFiles:
         due = [e for e in entries if _is_due(e, grace_ms, time_ms)]
         if due and may_expire(table.metadata.properties):
             reached, seen = Reached(table.metadata.location), {entry.id for entry in due}
-            for entry in due:
-                self._carry_out(entry, reached, seen, done)
+            with Deleting() as deleting:
+                for entry in due:
+                    self._carry_out(entry, reached, seen, done, deleting)
         done.pending = self._pending.read()
         return done
 
@@ -100,9 +102,12 @@ class ExpiredFiles:
                 files = with_all_they_name(table.io, list(self._pending.paths(entry)))
             self._pending.add_paths(entry, files)
 
-    def _carry_out(self, entry: Entry, reached: Reached, seen: set[Ulid], done: Deletion) -> None:
+    def _carry_out(
+        self, entry: Entry, reached: Reached, seen: set[Ulid], done: Deletion, deleting: Deleting
+    ) -> None:
         """Delete the files of an entry that nothing names, looking at the table again before each batch. In
         `seen` are the entries whose time has come, and those that were looked at."""
+        is_done = True
         for files in batches(self._pending.paths(entry)):
             table = self._load()
             if not may_expire(table.metadata.properties):
@@ -115,10 +120,12 @@ class ExpiredFiles:
                 for file in files
                 if not reached.names.has(file.path) and is_deletable(file.path, table.metadata)
             ]
-            _delete(table, batch)
-            done.deleted.update(file.kind for file in batch)
-            done.deleted_bytes += sum(file.size_bytes for file in batch)
-        self._pending.drop(entry)
+            gone = deleting.all(partial(_delete, table, file) for file in batch)
+            done.deleted.update(file.kind for file in compress(batch, gone))
+            done.deleted_bytes += sum(file.size_bytes for file in compress(batch, gone))
+            is_done = is_done and all(gone)
+        if is_done:
+            self._pending.drop(entry)
 
     def _spare(self, table: Table, reached: Reached, seen: set[Ulid]) -> None:
         """What other entries have as well whose snapshots are gone is left to them: it waits, or stays. Read
@@ -178,9 +185,6 @@ def _is_due(entry: Entry, grace_ms: int, now_ms: int) -> bool:
     return now_ms >= entry.since_ms + max(grace_ms, entry.grace_ms)
 
 
-def _delete(table: Table, files: Sequence[NamedFile]) -> None:
-    def delete(file: NamedFile) -> None:
-        with translated(f"deleting {file.path}"), suppress(FileNotFoundError):
-            table.io.delete(file.path)
-
-    all_of((partial(delete, file) for file in files), MAX_DELETES_IN_FLIGHT)
+def _delete(table: Table, file: NamedFile) -> None:
+    with translated(f"deleting {file.path}"), suppress(FileNotFoundError):
+        table.io.delete(file.path)

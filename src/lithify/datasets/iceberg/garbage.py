@@ -43,7 +43,6 @@ from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.deleting import (
     DEFAULT_MAX_PERCENT,
-    MAX_DELETES_IN_FLIGHT,
     MIN_MANIFEST_AGE_MS,
     batches,
     check_percent,
@@ -59,10 +58,10 @@ from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import Refused
 from lithify.events import GarbageCollected
 from lithify.ids import RandomIds, Ulid
+from lithify.store.deleting import Deleting
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
-from lithify.store.together import all_of
 from lithify.store.versions import VersionedFiles
 
 DEFAULT_MIN_AGE_MS = 3_600_000
@@ -157,21 +156,23 @@ class _Collection:
         self._watermark = ThresholdFiles(dataset.store, dataset.own_folder, clock, RandomIds())
         self._now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
         self._before_ms = self._now_ms - options.min_age_ms
+        self._deleting = Deleting()
         self._garbage: list[Garbage] = []
         self._found: dict[Kind, int] = {}
         self._notes: list[str] = []
 
     def run(self) -> Report:
         kinds = self._options.kinds
-        if kinds & {Kind.DATA, Kind.MANIFEST}:
-            self._collect_files()
-        if Kind.VERSION in kinds:
-            for files in (*self._dataset.numbered_files, self._watermark.files, self._pending.files):
-                self._collect_versions(files)
-        if Kind.NOTE in kinds:
-            self._collect_notes()
-        if Kind.STAGED in kinds:
-            self._collect_staged()
+        with self._deleting:
+            if kinds & {Kind.DATA, Kind.MANIFEST}:
+                self._collect_files()
+            if Kind.VERSION in kinds:
+                for files in (*self._dataset.numbered_files, self._watermark.files, self._pending.files):
+                    self._collect_versions(files)
+            if Kind.NOTE in kinds:
+                self._collect_notes()
+            if Kind.STAGED in kinds:
+                self._collect_staged()
         return Report(self._options.dry_run, tuple(self._garbage), self._found, tuple(self._notes))
 
     # Data files and manifests
@@ -206,7 +207,7 @@ class _Collection:
         for batch in batches(garbage):
             if not self._options.dry_run:
                 self._check_again(known, named, batch)
-                _delete([(one.store, one.meta) for one in batch])
+                self._deleting.all(partial(one.store.delete, one.meta.key) for one in batch)
             self._garbage += [
                 Garbage(one.kind, url_of(one.store.url, one.meta.key), one.meta.size) for one in batch
             ]
@@ -296,10 +297,10 @@ class _Collection:
         self._remove(Kind.STAGED, old, self._store.delete_staged)
 
     def _remove(self, kind: Kind, metas: Iterable[ObjectMeta], delete: Callable[[str], None]) -> None:
-        for meta in metas:
-            if not self._options.dry_run:
-                delete(meta.key)
-            self._garbage.append(Garbage(kind, url_of(self._store.url, meta.key), meta.size))
+        found = list(metas)
+        if not self._options.dry_run:
+            self._deleting.all(partial(delete, meta.key) for meta in found)
+        self._garbage += [Garbage(kind, url_of(self._store.url, meta.key), meta.size) for meta in found]
 
 
 def collect_due(dataset: IcebergDataset, clock: Clock, due: Due[Kind]) -> GarbageCollected:
@@ -350,7 +351,3 @@ def _add_names(table: Table, snapshots: Sequence[Snapshot], named: _Named) -> No
     named.names.update(own.name for path in paths if (own := parse_name(path)) is not None)
     named.manifests.update(manifests)
     named.snapshots.update(snapshot.snapshot_id for snapshot in snapshots)
-
-
-def _delete(files: Iterable[tuple[ObjectStore, ObjectMeta]]) -> None:
-    all_of((partial(store.delete, meta.key) for store, meta in files), MAX_DELETES_IN_FLIGHT)

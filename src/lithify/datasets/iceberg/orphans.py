@@ -38,6 +38,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import compress
 from pathlib import Path
 
 from pyiceberg.io import FileIO
@@ -51,7 +52,6 @@ from lithify.datasets.iceberg import neighbours
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.deleting import (
     DEFAULT_MAX_PERCENT,
-    MAX_DELETES_IN_FLIGHT,
     batches,
     check_percent,
     is_too_much,
@@ -74,10 +74,11 @@ from lithify.datasets.iceberg.reachable import (
 from lithify.datasets.iceberg.retention import may_expire
 from lithify.errors import Refused, StoreError
 from lithify.ids import Ids, Ulid
+from lithify.store.deleting import MAX_IN_FLIGHT, Deleting
 from lithify.store.keys import check_key, url_of
 from lithify.store.objects import ObjectMeta
 from lithify.store.times import store_now_ms
-from lithify.store.together import all_of, each_of
+from lithify.store.together import each_of
 from lithify.store.urls import split_scheme
 from lithify.store.walking import walk
 
@@ -298,7 +299,7 @@ class _Run:
 
     def _uuids(self, files: Sequence[ObjectMeta]) -> Iterator[tuple[ObjectMeta, str]]:
         asking = (partial(neighbours.uuid_of, self._store, meta) for meta in files)
-        yield from zip(files, each_of(asking, MAX_DELETES_IN_FLIGHT), strict=True)
+        yield from zip(files, each_of(asking, MAX_IN_FLIGHT), strict=True)
 
     def _check_same(self, table: Table, meta: ObjectMeta, uuid: str) -> None:
         """`Refused` where a metadata file in the table's folder is of another."""
@@ -381,15 +382,16 @@ class _Run:
     def _delete(self, orphans: Iterable[File]) -> None:
         found, named = self._found, Names(self._dataset.location)
         kept = 0
-        for batch in batches(orphans):
-            for path in self._named_paths():
-                named.add(path)
-            going = [file for file in batch if not named.has(url_of(self._store.url, file.key))]
-            kept += len(batch) - len(going)
-            all_of((partial(self._store.delete, file.key) for file in going), MAX_DELETES_IN_FLIGHT)
-            found.deleted += len(going)
-            found.deleted_bytes += sum(file.size_bytes for file in going)
-            self._tell(f"deleted {found.deleted:,} of {found.found:,} files")
+        with Deleting() as deleting:
+            for batch in batches(orphans):
+                for path in self._named_paths():
+                    named.add(path)
+                going = [file for file in batch if not named.has(url_of(self._store.url, file.key))]
+                kept += len(batch) - len(going)
+                gone = deleting.all(partial(self._store.delete, file.key) for file in going)
+                found.deleted += sum(gone)
+                found.deleted_bytes += sum(file.size_bytes for file in compress(going, gone))
+                self._tell(f"deleted {found.deleted:,} of {found.found:,} files")
         if kept:
             found.notes.append(f"{kept} files were kept: somebody named them while others were deleted")
 

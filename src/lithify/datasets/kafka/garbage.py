@@ -18,14 +18,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.kept_indexes import index_key, index_of_object, is_facts
 from lithify.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.events import GarbageCollected
 from lithify.ids import Ulid, parse_ulid
+from lithify.store.deleting import Deleting
 from lithify.store.keys import join
-from lithify.store.objects import ObjectMeta
+from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.times import store_now_ms
 from lithify.store.versions import VersionedFiles
 
@@ -62,22 +64,40 @@ def collect(dataset: LogDataset, *, min_age_ms: int, dry_run: bool) -> Report:
     }
     before_ms = store_now_ms(store, join(dataset.own_folder, "clock")) - min_age_ms
     needed = _needed(dataset)
-    for compaction_id, metas in listed.items():
-        outputs = list(store.list(join(dataset.output_root, compaction_id)))
-        is_young = any(meta.last_modified_ms >= before_ms for meta in (*metas, *outputs))
-        for kind, objects in (("segments", outputs), ("work", metas)):
-            if compaction_id in needed or is_young:
-                report.left[kind] += len(objects)
-            else:
-                _remove(dataset, report, kind, objects)
-    _collect_indexes(dataset, report, before_ms)
-    for files in (dataset.states, dataset.ledger_versions):
-        _collect_versions(dataset, report, files, before_ms)
-    for compaction_id in sorted(dataset.journal.compactions() - _active(dataset)):
-        report.deleted["notes"] += 1
-        if not dry_run:
-            dataset.journal.clear(compaction_id)
+    with Deleting() as deleting:
+        garbage = _Garbage(store, report, deleting)
+        for compaction_id, metas in listed.items():
+            outputs = list(store.list(join(dataset.output_root, compaction_id)))
+            is_young = any(meta.last_modified_ms >= before_ms for meta in (*metas, *outputs))
+            for kind, objects in (("segments", outputs), ("work", metas)):
+                if compaction_id in needed or is_young:
+                    report.left[kind] += len(objects)
+                else:
+                    garbage.remove(kind, objects)
+        _collect_indexes(dataset, garbage, before_ms)
+        for files in (dataset.states, dataset.ledger_versions):
+            _collect_versions(garbage, files, before_ms)
+        for compaction_id in sorted(dataset.journal.compactions() - _active(dataset)):
+            report.deleted["notes"] += 1
+            if not dry_run:
+                dataset.journal.clear(compaction_id)
     return report
+
+
+class _Garbage:
+    """What a collection removes, unless it is to say so only."""
+
+    def __init__(self, store: ObjectStore, report: Report, deleting: Deleting) -> None:
+        self._store, self.report, self._deleting = store, report, deleting
+
+    def remove(self, kind: str, metas: list[ObjectMeta]) -> list[ObjectMeta]:
+        """Remove these; those that could not be."""
+        self.report.deleted[kind] += len(metas)
+        self.report.bytes_deleted += sum(meta.size for meta in metas)
+        if self.report.dry_run:
+            return []
+        gone = self._deleting.all(partial(self._store.delete, meta.key) for meta in metas)
+        return [meta for meta, is_gone in zip(metas, gone, strict=True) if not is_gone]
 
 
 def _active(dataset: LogDataset) -> frozenset[Ulid]:
@@ -93,7 +113,8 @@ def _needed(dataset: LogDataset) -> frozenset[Ulid]:
     return active | dataset.state().named()
 
 
-def _collect_indexes(dataset: LogDataset, report: Report, before_ms: int) -> None:
+def _collect_indexes(dataset: LogDataset, garbage: _Garbage, before_ms: int) -> None:
+    report = garbage.report
     listed = list(dataset.store.list(join(dataset.own_folder, "index")))
     try:
         partitions = dataset.partitions()
@@ -113,24 +134,23 @@ def _collect_indexes(dataset: LogDataset, report: Report, before_ms: int) -> Non
         if meta.last_modified_ms < before_ms and index_of_object(meta.key) not in needed
     ]
     report.left["indexes"] += len(listed) - len(old)
-    _remove(dataset, report, "indexes", sorted(old, key=lambda meta: not is_facts(meta.key)))
+    # An index whose facts are there is taken for whole.
+    held = garbage.remove("indexes", [meta for meta in old if is_facts(meta.key)])
+    whole = {index_of_object(meta.key) for meta in held}
+    garbage.remove(
+        "indexes",
+        [meta for meta in old if not is_facts(meta.key) and index_of_object(meta.key) not in whole],
+    )
 
 
-def _collect_versions(dataset: LogDataset, report: Report, files: VersionedFiles, before_ms: int) -> None:
+def _collect_versions(garbage: _Garbage, files: VersionedFiles, before_ms: int) -> None:
+    report = garbage.report
     listed = files.listed()
     old = [(number, m) for number, m in listed[:-KEPT_VERSIONS] if m.last_modified_ms < before_ms]
     if old and not report.dry_run:
         files.advance_boundary(old[-1][0])
     report.left["versions"] += len(listed) - len(old)
-    _remove(dataset, report, "versions", [meta for _, meta in old])
-
-
-def _remove(dataset: LogDataset, report: Report, kind: str, metas: list[ObjectMeta]) -> None:
-    for meta in metas:
-        if not report.dry_run:
-            dataset.store.delete(meta.key)
-        report.deleted[kind] += 1
-        report.bytes_deleted += meta.size
+    garbage.remove("versions", [meta for _, meta in old])
 
 
 def _id(folder: str) -> Ulid | None:
