@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+UNDECODABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What taking such a document apart raises where it is not what it should be, whatever is in it: a list for
+an object, too deep a nesting, a number without bound."""
+
 
 def whole_number(value: Any, *, least: int = 0, most: int) -> int:
     """`ValueError` for what is out of range; also for floats, infinite ones among them, and truth values."""

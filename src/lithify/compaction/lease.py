@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from lithify.compaction.presence import CoordinatorStatus, Presence
 from lithify.errors import CorruptObject
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 
 LOOK_AFTER_MS = 11_000
 """So often a holder looks whether somebody asks."""
@@ -201,7 +201,7 @@ def decode_lease(data: bytes) -> Lease | None:
             taking=None if taking is None else _taking(taking),
             challenger=None if challenger is None else text(challenger),
         )
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except UNDECODABLE:
         return None
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from lithify.errors import ObjectNotFound
 from lithify.ids import MAX_ULID_MS, Ulid
-from lithify.jsonvalues import whole_number
+from lithify.jsonvalues import UNDECODABLE, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.together import all_of
@@ -118,7 +118,7 @@ class CommitRecords:
             return None
         try:
             return _record(found, json.loads(self._store.get(meta.key)))
-        except (ObjectNotFound, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ObjectNotFound, *UNDECODABLE):
             return None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from lithify.compaction.retained import Runs
 from lithify.coordination.thresholds import MAX_POSITION
 from lithify.errors import CorruptObject, ObjectNotFound
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
@@ -37,7 +37,7 @@ class ExpiryRuns:
             return {text(outcome): _runs(found) for outcome, found in fields.items()}
         except ObjectNotFound:
             return {}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(self._key, f"does not decode: {error}; delete it") from error
 
     def add(self, outcome: str, why: str, now_ms: int) -> None:

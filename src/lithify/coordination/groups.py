@@ -42,7 +42,7 @@ from lithify.errors import (
     Unsupported,
 )
 from lithify.ids import Ids
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
@@ -308,7 +308,7 @@ def decode(data: bytes, key: str) -> Group:
             {text(name): _joined(name, one) for name, one in fields["members"].items()},
             {_partition(p): _thresholds(pair) for p, pair in fields["thresholds"].items()},
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode as a group: {error}") from error
 
 
@@ -328,7 +328,7 @@ def _decode_marks(data: bytes, key: str, member: Member) -> dict[int, Standing]:
         if fields["incarnation"] != member.incarnation:
             raise ValueError("its name has another incarnation than it has")
         return {_partition(p): _standing(numbers) for p, numbers in fields["marks"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode as the marks of a member: {error}") from error
 
 

@@ -37,7 +37,7 @@ from lithify.errors import (
     StoreError,
 )
 from lithify.ids import Ids
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.watermarks.model import Hold, Threshold
@@ -231,6 +231,6 @@ def _decode(data: bytes, meta: ObjectMeta) -> Placed:
             until_ms=meta.last_modified_ms + lease_ms,
         )
         return Placed(hold, lease_ms, dict(fields["about"]), text(fields["token"]), meta.etag)
-    except (ValueError, TypeError, KeyError, RecursionError, Refused) as error:
+    except (Refused, *UNDECODABLE) as error:
         reason = f"is no hold: {error}; find out who wrote it, and delete it if nobody needs it"
         raise CorruptObject(meta.key, reason) from error

@@ -25,7 +25,7 @@ from lithify.compaction.model import (
 )
 from lithify.errors import CorruptObject, Unsupported
 from lithify.ids import parse_ulid
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 
 VERSION = 1
 
@@ -114,6 +114,6 @@ def _decode(data: bytes, name: str, parse: Callable[[Fields], ValueT]) -> ValueT
         version = document["version"]
         if version == VERSION:
             return parse(document)
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(name, f"does not decode: {type(error).__name__}: {error}") from error
     raise Unsupported(f"{name}: is of version {version!r}, and this Lithify knows {VERSION}; use a newer one")

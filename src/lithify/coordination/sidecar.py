@@ -30,7 +30,7 @@ from lithify.clock import Clock
 from lithify.compaction.attempts import MAX_FAILURES, Attempt, Failure, Movement, in_vain
 from lithify.errors import ObjectNotFound, StoreError
 from lithify.ids import MAX_ULID_MS, Ids, Ulid, parse_ulid
-from lithify.jsonvalues import whole_number
+from lithify.jsonvalues import UNDECODABLE, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
@@ -151,7 +151,7 @@ class ObjectJournal:
             return None
         try:
             return parse(json.loads(self._store.get(meta.key)))
-        except (ObjectNotFound, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ObjectNotFound, *UNDECODABLE):
             return None
 
 

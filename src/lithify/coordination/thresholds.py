@@ -16,7 +16,7 @@ from typing import Any
 from lithify.clock import Clock
 from lithify.errors import CorruptObject
 from lithify.ids import Ids
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles
@@ -64,7 +64,7 @@ def decode(data: bytes, key: str) -> Threshold:
     """`CorruptObject` when it is none."""
     try:
         return threshold_from(json.loads(data))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode as a watermark: {error}") from error
 
 

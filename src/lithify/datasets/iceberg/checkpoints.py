@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lithify.errors import CorruptObject, ObjectNotFound
-from lithify.jsonvalues import whole_number
+from lithify.jsonvalues import UNDECODABLE, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
@@ -81,7 +81,7 @@ def parse_offsets(data: bytes, key: str) -> dict[int, int]:
         if version != _VERSION:
             raise ValueError(f"its format is {version[:20]!r}, not {_VERSION!r}")
         found = {n: _snapshot_of(line) for n, line in enumerate(lines) if line != _NO_OFFSET}
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode as offsets of Spark: {error}") from error
     return {n: snapshot for n, snapshot in found.items() if snapshot is not None}
 
@@ -90,7 +90,7 @@ def parse_offset(data: bytes, key: str) -> int | None:
     """The snapshot of one position; `None` when another kind of source wrote it (pure)."""
     try:
         return _snapshot_of(data.decode().splitlines()[-1])
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode as an offset of Iceberg: {error}") from error
 
 
@@ -124,7 +124,7 @@ def is_done(data: bytes, key: str) -> bool:
         raise CorruptObject(key, f"does not decode as a commit of Spark: it begins with {version[:20]!r}")
     try:
         return isinstance(json.loads(rest), dict)
-    except (ValueError, RecursionError):
+    except UNDECODABLE:
         return False
 
 

@@ -31,6 +31,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lithify.datasets.iceberg.errors import translated
 from lithify.errors import CorruptObject, ObjectNotFound, Refused
+from lithify.jsonvalues import UNDECODABLE
 from lithify.store.keys import url_of
 from lithify.store.objects import ObjectStore
 
@@ -63,7 +64,7 @@ class Lineage:
             return Known(location, updated_ms, None if number is None else int(number))
         except ObjectNotFound:
             return None
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(
                 self.key, f"does not decode: {error}; delete it if the table is right"
             ) from error

@@ -13,7 +13,7 @@ from typing import Any
 from lithify.coordination.expiry_runs import MAX_WHY
 from lithify.datasets.iceberg.orphans import Orphans
 from lithify.errors import CorruptObject, ObjectNotFound
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 
@@ -57,7 +57,7 @@ class OrphanRuns:
             return OrphanRun(why=why, **numbers)
         except ObjectNotFound:
             return None
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(self._key, f"does not decode: {error}; delete it") from error
 
     def note(self, found: Orphans, now_ms: int) -> None:

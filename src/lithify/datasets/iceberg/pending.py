@@ -31,7 +31,7 @@ from lithify.coordination.thresholds import MAX_POSITION
 from lithify.datasets.iceberg.reachable import FileKind, NamedFile
 from lithify.errors import CorruptObject, ObjectNotFound
 from lithify.ids import Ids, Ulid, parse_ulid
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import VersionedFiles
@@ -131,7 +131,7 @@ class Pending:
                 found = [_named(fields) for fields in json.loads(self._store.get(key))]
             except ObjectNotFound:
                 continue
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
+            except UNDECODABLE as error:
                 raise CorruptObject(key, f"does not decode as a list of files: {error}") from error
             yield from found
 
@@ -196,7 +196,7 @@ def _encode(entries: Sequence[Entry]) -> bytes:
 def _decode(data: bytes, key: str) -> tuple[Entry, ...]:
     try:
         return tuple(_entry(fields) for fields in json.loads(data)["entries"])
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode as what is to be deleted: {error}") from error
 
 

@@ -22,7 +22,7 @@ from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.checkpoints import BEGINNING, Checkpoint, Source, read_checkpoint
 from lithify.datasets.iceberg.retention import position_of
 from lithify.errors import CorruptObject, LithifyError, ObjectExists, ObjectNotFound, Refused
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.watermarks.model import Reason
@@ -224,6 +224,6 @@ def _decode(data: bytes, key: str) -> Reader:
         name = checked_name(text(fields["name"]))
         added_ms = whole_number(fields["added_ms"], most=MAX_POSITION)
         return Reader(name, text(fields["checkpoint"]), fields["continuous"], added_ms)
-    except (ValueError, TypeError, KeyError, RecursionError, Refused) as error:
+    except (Refused, *UNDECODABLE) as error:
         reason = f"is no reader: {error}; find out who wrote it, and delete it if nobody needs it"
         raise CorruptObject(key, reason) from error

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from lithify.datasets.kafka.copies import CommittedOffset, committed_offsets, marks_of
 from lithify.datasets.kafka.layouts.objects import REQUESTS
 from lithify.errors import CorruptObject, ObjectExists, ObjectNotFound, PreconditionFailed
-from lithify.jsonvalues import text
+from lithify.jsonvalues import UNDECODABLE, text
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.together import all_of
@@ -99,7 +99,7 @@ class _Carried:
             return cls({text(place): list(map(text, known)) for place, known in found.items()})
         except ObjectNotFound:
             return cls({})
-        except (ValueError, TypeError, AttributeError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(key, f"does not decode: {error}") from error
 
     def encode(self) -> bytes:

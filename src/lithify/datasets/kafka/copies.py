@@ -31,7 +31,7 @@ from lithify.datasets.kafka.layouts.contract import PartitionFolder, Segment
 from lithify.datasets.kafka.layouts.objects import Cut
 from lithify.datasets.kafka.state import MOST_PARTITIONS, Copied, State
 from lithify.errors import CorruptObject, Refused
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.objects import ObjectMeta
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -135,7 +135,7 @@ def with_topic(
         elif _partitions(topics[name]) >= count:
             return None
         topics[name]["topic"]["num_partitions"] = count
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode: {error}") from error
     return json.dumps(found, separators=(",", ":")).encode()
 
@@ -146,7 +146,7 @@ def told_of(document: bytes, key: str, topic: str) -> tuple[str | None, int]:
     try:
         topics = json.loads(document)["topics"]
         return (text(topics[topic]["id"]), _partitions(topics[topic])) if topic in topics else (None, 0)
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode: {error}") from error
 
 
@@ -159,7 +159,7 @@ def high_of(watermark: bytes, key: str) -> int:
     try:
         high = json.loads(watermark).get("high")
         return 0 if high is None else whole_number(high, most=_MOST)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode: {error}") from error
 
 

@@ -67,7 +67,7 @@ from lithify.errors import (
     PreconditionFailed,
     Refused,
 )
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.together import all_of, each_of
@@ -140,7 +140,7 @@ class CopyReport:
                 tuple(map(text, found["groups"])),
                 tuple(map(text, found["gone_on"])),
             )
-        except (ValueError, TypeError, LookupError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(key, f"does not decode: {error}") from error
 
 
@@ -383,7 +383,7 @@ def _claimed_for(store: ObjectStore, key: str, source: str) -> str:
             return text(json.loads(store.get(key))["of"])
         except ObjectNotFound:
             continue  # another one was about to create it, or it was deleted just now
-        except (ValueError, TypeError, LookupError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(key, f"does not decode: {error}") from error
     raise Refused(f"{key} comes and goes; run again")
 

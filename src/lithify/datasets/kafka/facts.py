@@ -25,6 +25,7 @@ from lithify.datasets.kafka.kernel.keys import ENTRY
 from lithify.datasets.kafka.kernel.layout import BATCH, NO_TIMESTAMP, Records
 from lithify.datasets.kafka.retention import LastRecord
 from lithify.errors import CorruptObject, ObjectNotFound
+from lithify.jsonvalues import UNDECODABLE
 from lithify.store.objects import ObjectStore
 
 FENCES = 1024
@@ -113,7 +114,7 @@ def get_facts(store: ObjectStore, key: str) -> SegmentFacts:
         return SegmentFacts(runs=runs, producers=producers, **{name: int(found[name]) for name in found})
     except ObjectNotFound as error:
         raise CorruptObject(key + FACTS_SUFFIX, "is gone; run again") from error
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key + FACTS_SUFFIX, f"does not decode: {error}") from error
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lithify.errors import CorruptObject
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 
 _MOST = (1 << 63) - 1
 
@@ -64,5 +64,5 @@ class Manifest:
                     for base, etag, action, last in found["objects"]
                 )
             )
-        except (ValueError, TypeError, LookupError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(name, f"does not decode: {error}") from error

@@ -42,7 +42,7 @@ from lithify.datasets.kafka.manifest import Action, Manifest, Planned
 from lithify.datasets.kafka.object_times import put_times_right
 from lithify.datasets.kafka.tasks import Movements, Output, TaskResult, Work, reporting
 from lithify.errors import CorruptObject, DatasetNotFound, ObjectNotFound, PreconditionFailed, Refused
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 from lithify.store.together import all_of
@@ -108,7 +108,7 @@ class Report:
                 whole_number(found["objects"], most=_MOST),
                 whole_number(found["size_bytes"], most=_MOST),
             )
-        except (ValueError, TypeError, LookupError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(key, f"does not decode: {error}") from error
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from lithify.errors import CorruptObject, Unsupported
 from lithify.ids import Ulid, parse_ulid
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.watermarks.groups import Marks, Standing
 
 VERSION = 1
@@ -191,7 +191,7 @@ class State:
                 of_copy = text(copy["id"]), announced, copied
                 return cls(rounds, published, source, incarnation, standings, *of_copy)
             version = found["version"]
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(name, f"does not decode: {error}") from error
         raise Unsupported(f"{name}: is of version {version!r}; this Lithify knows {VERSION}; use a newer one")
 

@@ -47,7 +47,7 @@ from lithify.datasets.kafka.retention import (
 from lithify.datasets.kafka.transactions import AbortedTransaction, Passed
 from lithify.errors import CorruptObject
 from lithify.ids import RandomIds
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.peak_memory import peak_memory_bytes
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
@@ -218,7 +218,7 @@ class MatchPlan:
             found = json.loads(store.get(key))
             segments = tuple(map(IndexedSegment.of, found["segments"]))
             fences = tuple(map(int, found["fences"]))
-        except (ValueError, TypeError, LookupError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(key, f"does not decode: {error}") from error
         spans = get_parts(store, f"{key}.aborted", OFFSETS, 1, 0, 1)
         return cls(segments, fences, spans.reshape(-1, 2))
@@ -262,7 +262,7 @@ class GroupPlan:
                 ),
                 {who: LastRecord(epoch, data, at) for who, epoch, data, at in found["producers"]},
             )
-        except (ValueError, TypeError, LookupError) as error:
+        except UNDECODABLE as error:
             raise CorruptObject(name, f"does not decode: {error}") from error
 
 

@@ -16,7 +16,7 @@ import re
 from typing import Any
 
 from lithify.errors import CorruptObject, Unsupported
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.planning.timeline.model import Bucket, ChunkKey, Fingerprint
 from lithify.planning.timeline.state import ChunkStates, Record, State
 
@@ -41,7 +41,7 @@ def decode(data: bytes, name: str) -> ChunkStates:
     `CorruptObject` when they make no sense."""
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(name, f"is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CorruptObject(name, f"does not have the format {FORMAT}")

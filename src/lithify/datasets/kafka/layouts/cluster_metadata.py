@@ -18,7 +18,7 @@ from typing import Any
 
 from lithify.datasets.kafka.layouts.contract import BrokerTopic
 from lithify.errors import CorruptObject, DatasetNotFound, ObjectNotFound
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 _DECIDED = ("Committed", "Aborted")
@@ -65,7 +65,7 @@ def read_metadata(store: ObjectStore, root: str) -> TopicMetadata:
         for partition, offset in _open(found.get("transactions") or {}, name):
             open_from[partition] = min(offset, open_from.get(partition, offset))
         return TopicMetadata(BrokerTopic(text(topics[name]["id"]), configs), open_from, meta)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode: {error}") from error
 
 

@@ -1,0 +1,37 @@
+"""What Lithify writes for itself in JSON may come back as anything: that is damage, and never a defect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lithify.datasets.kafka.copying import CopyReport
+from lithify.datasets.kafka.manifest import Manifest
+from lithify.datasets.kafka.publishing import Report
+from lithify.errors import CorruptObject
+from lithify.store.objects import ObjectStore
+from lithify.testing import MemoryStore
+
+KEY = "a/document"
+JUNK = {
+    "no JSON": b"\xff",
+    "nested without end": b"[" * 200_000,
+    "a list": b"[1]",
+    "a list where objects are": b'{"refused": [], "objects": 1}',
+    "a number without bound": b'{"refused": "", "fingerprint": "", "objects": 1e999, "size_bytes": 1}',
+}
+READERS: dict[str, Callable[[ObjectStore], object]] = {
+    "of a publication": lambda store: Report.read(store, KEY),
+    "of a copy": lambda store: CopyReport.read(store, KEY),
+    "of what was merged": lambda store: Manifest.decode(store.get(KEY), KEY),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
+@pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK.keys())
+def test_junk(read: Callable[[ObjectStore], object], junk: bytes) -> None:
+    store = MemoryStore()
+    store.put(KEY, junk)
+    with pytest.raises(CorruptObject, match=KEY):
+        read(store)
