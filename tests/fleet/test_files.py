@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
@@ -270,6 +271,14 @@ def test_a_board_that_cannot_be_read_counts_as_not_there(world: World) -> None:
     assert boards.read("Q1") == (HINT,)
     boards.forget(["keeper-1"])
     assert boards.read("Q1") == ()
+
+
+def test_a_bad_hint_hides_no_other(world: World) -> None:
+    bad = ({}, None, {"bytes": 1 << 63}, {"bytes": -1}, {"priority": float("nan")}, {"url": "\ud800"})
+    good = asdict(HINT)
+    hints = [*(one if not one else {**good, **one, "compaction": "other"} for one in bad), good]
+    world.store.put("fleet/boards/Q1/keeper-1.json", json.dumps({"hints": hints}).encode())
+    assert world.files.boards.read("Q1") == (HINT,)
 
 
 def test_a_bell_is_heard_once_by_each_and_costs_a_get(world: World) -> None:
