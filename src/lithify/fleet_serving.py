@@ -223,9 +223,9 @@ class FleetProcess:
     def _collect(self) -> None:
         while (due := self._due.get()) is not None:
             url, rule = due
-            config = self._config_of(rule)
             try:
                 with contained(f"collecting garbage of {url}"):
+                    config = self._config_of(rule)
                     collector = wiring.collector(self._open(url, rule), config, self._observe)
                     if collector is not None:
                         collector.tick()

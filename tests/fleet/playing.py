@@ -131,6 +131,8 @@ class Play(World):
         """How many were won, and how many lost."""
         self.events: list[Event] = []
         self.collected: list[str] = []
+        self.collects: Callable[[Rule], bool] = lambda rule: True
+        """Whether garbage of a rule's datasets is collected, as keepers ask."""
         self.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL)]))
 
     def change(self, change: changes.CatalogChange) -> None:
@@ -215,6 +217,7 @@ class Play(World):
             "host",
             "0.1.0",
             looks_at_once=1,
+            collects=lambda rule: self.collects(rule),
             says=self.says,
         )
         keeper = Keeper(name, ports)

@@ -12,7 +12,7 @@ from lithify import events
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Leadership
-from lithify.errors import CorruptObject, DatasetNotFound, StoreError
+from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError
 from lithify.fleet import catalog_changes as changes
 from lithify.fleet.catalog import Coordinates, Rule
 from lithify.fleet.members import FORGOTTEN_AFTER_MS, IDLE_BEAT_EVERY_MS
@@ -481,6 +481,37 @@ def test_garbage_is_collected_ten_minutes_after_the_last_commit(world: Play) -> 
     assert world.collected == [url_of("a")]
     world.run(7_200)
     assert world.collected == [url_of("a")]
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_a_rule_that_a_keeper_cannot_read_keeps_no_garbage_of_others(world: Play, is_opened: bool) -> None:
+    """It is of a newer version, and its datasets have garbage of before."""
+    bad, error = Rule(url_of("bad")), Refused("there is no setting by that name")
+    world.change(lambda catalog: changes.add_rules(catalog, [bad]))
+    for name in ("bad", "good"):
+        world.dataset(name, 5)
+    first = world.keeper()
+    world.crew()
+    world.until(lambda: world.texts() == {"bad": 1, "good": 1}, 60)
+    world.keepers.remove(first)
+    first.close()
+
+    def collects(rule: Rule) -> bool:
+        if rule == bad:
+            raise error
+        return True
+
+    world.collects = collects
+    if not is_opened:
+        world.broken[url_of("bad")] = error
+    second = world.keeper()
+    world.run(700)
+    assert world.collected == [url_of("good")]
+    assert second.name in world.files.memory.members(), "its rounds end"
+    world.collects, world.broken = lambda rule: True, {}
+    world.files.wakes.wake(url_of("bad"))
+    world.run(30)
+    assert world.collected == [url_of("good"), url_of("bad")], "once it can be read"
 
 
 def test_an_idle_fleet_costs_little(world: Play) -> None:

@@ -18,7 +18,7 @@ Each `tick`:
 6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog_history`), and
    what members left whose object was lost.
 7. Garbage of what it committed is collected `COLLECT_AFTER_S` after the last commit, or an hour after the
-   first one where commits never end.
+   first one where commits never end; of what cannot be looked at, once it can.
 
 Everything here but the ledgers may be lost: a keeper that starts finds the datasets by the catalog, what runs
 by their ledgers, and what is wanted by planning anew. Two keepers that both believe to own a dataset, because
@@ -28,10 +28,12 @@ they have seen different members, only get in each other's way: the ledger and t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from lithify.clock import Clock
+from lithify.defects import contained
 from lithify.errors import LithifyError
 from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
 from lithify.fleet.catalog_files import FollowedCatalog
@@ -506,13 +508,23 @@ class Keeper:
                 collected_ms is not None and collected_ms >= committed_ms + _AFTER_MS
             ):
                 continue
+            if watched.error is not None:
+                continue  # who cannot look at it cannot collect either
             is_quiet = watched.is_at_rest and now_ms - committed_ms >= _AFTER_MS
             since_ms = self._committed_since_ms.setdefault(url, committed_ms)
             is_due = is_quiet or now_ms - since_ms >= _AT_LEAST_MS
-            if is_due and self._ports.collects(watched.rule):
+            if is_due and self._has_collected(url, watched.rule):
                 self._committed_since_ms[url] = now_ms
                 watched.known = replace(watched.known, collected_ms=now_ms)
-                self._ports.collect(url, watched.rule)
+
+    def _has_collected(self, url: str, rule: Rule) -> bool:
+        """Whether it was handed to collection. Where that fails (the rule is of a newer version, say) the
+        others go on, and the next look tells why."""
+        with suppress(LithifyError), contained(f"having garbage of {url} collected"):
+            if self._ports.collects(rule):
+                self._ports.collect(url, rule)
+                return True
+        return False
 
     def _remember(self, now_s: float) -> None:
         if now_s - self._times.remembered_s < REMEMBER_EVERY_S:
