@@ -483,6 +483,58 @@ def test_garbage_is_collected_ten_minutes_after_the_last_commit(world: Play) -> 
     assert world.collected == [url_of("a")]
 
 
+def test_what_a_member_knew_at_its_end_is_known_though_it_was_read_before(world: Play) -> None:
+    names = [f"d{n}" for n in range(12)]
+    for name in names:
+        world.dataset(name, 2)
+    first, second = world.keeper(), world.keeper()
+    world.crew()
+    world.run(120)
+    for n in range(12):
+        world.dataset(f"late{n}", 2)
+    world.until(lambda: any("late" in url for url in second.watched), 400)  # it has read what first knows
+    (name, *_) = [name for name in names if url_of(name) in first.watched]
+    world.dataset(name, 3)
+    world.files.wakes.wake(url_of(name))
+    world.until(lambda: world.committed()[url_of(name)] == 1, 60)
+    committed_ms = first.watched[url_of(name)].known.committed_ms
+    world.keepers.remove(first)
+    first.close()
+    world.until(lambda: url_of(name) in second.watched, 30)
+    assert second.watched[url_of(name)].known.committed_ms == committed_ms is not None
+    world.run(700)
+    assert world.collected == [url_of(name)]
+
+
+def test_the_newest_of_what_several_knew_counts(world: Play) -> None:
+    world.dataset("a", 5)
+    world.crew()
+    committed: list[int | None] = []
+    for number in (1, 2):
+        keeper = world.keeper()
+        world.dataset("a", 4)
+        world.until(lambda number=number: world.committed()[url_of("a")] == number, 60)  # type: ignore[misc]
+        committed.append(keeper.watched[url_of("a")].known.committed_ms)
+        world.keepers.remove(keeper)
+        keeper.close()
+    last = world.keeper()
+    world.run(2)
+    assert committed[0] != committed[1] == last.watched[url_of("a")].known.committed_ms
+
+
+def test_a_dataset_that_is_treated_otherwise_is_known_as_it_was(world: Play) -> None:
+    world.dataset("a", 5)
+    keeper = world.keeper()
+    world.crew()
+    world.until(lambda: world.texts()["a"] == 1, 60)
+    known = keeper.watched[url_of("a")].known
+    world.change(lambda catalog: changes.add_rules(catalog, [Rule(url_of("a"), tenant="red")]))
+    world.until(lambda: keeper.watched[url_of("a")].rule.tenant == "red", 30)
+    assert keeper.watched[url_of("a")].known.committed_ms == known.committed_ms is not None
+    world.run(700)
+    assert world.collected == [url_of("a")]
+
+
 @pytest.mark.parametrize("is_opened", [True, False])
 def test_a_rule_that_a_keeper_cannot_read_keeps_no_garbage_of_others(world: Play, is_opened: bool) -> None:
     """It is of a newer version, and its datasets have garbage of before."""

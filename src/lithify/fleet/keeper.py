@@ -4,7 +4,7 @@ Each `tick`:
 
 1. Every `BEAT_EVERY_MS` it says that it lives, and looks at the members and the catalog. From these follows
    which datasets are its own (`lithify.planning.fleet.placement`); those that are not any more it gives back
-   at once. What dead members knew of its own it reads from their memory.
+   at once. What others knew of those that are new to it it reads from their memories, the newest first.
 2. Every `WAKES_EVERY_S` it looks who wants something of its own to be looked at now.
 3. It looks at what is due (`lithify.fleet.watched`), several at a time. What is idle is only read, ever more
    rarely.
@@ -140,8 +140,6 @@ class Keeper:
         self._boards = OwnBoards(name, ports.files)
         self._committed_since_ms: dict[str, int] = {}
         """By URL, when it was first committed to since garbage was last collected."""
-        self._memories: dict[str, dict[str, Known]] = {}
-        """What others knew, by member."""
         self._named = Named()
         self._waits: dict[tuple[str, str | None], Waits] = {}
         """By queue id and tenant: how long what was claimed had waited."""
@@ -242,31 +240,30 @@ class Keeper:
         self._times.beat_s = now_s
 
     def _own(self, datasets: Mapping[str, Rule]) -> None:
-        """Watch those that are this keeper's."""
+        """Watch those that are this keeper's. One that is treated otherwise now is known as it was."""
         self._datasets = datasets
         placement = Placement(self._peers.alive)
         mine = {url: rule for url, rule in datasets.items() if placement.owner(url) == self.name}
+        known = self._known_to_others([url for url in mine if url not in self._watched])
         for url in [url for url, watched in self._watched.items() if mine.get(url) != watched.rule]:
-            self._watched.pop(url).leave()
-            if url not in mine:  # else what is under way stays as it was admitted
+            watched = self._watched.pop(url)
+            watched.leave()
+            if url in mine:  # what is under way stays as it was admitted
+                known[url] = watched.known
+            else:
                 self._forget_admitted(url, ())
             for admission in self._admissions.values():
                 admission.forget(url)
         self._quarantine.keep(mine)
-        new = [url for url in mine if url not in self._watched]
-        if new:
-            self._read_memories()
-        for url in new:
-            known = next((m[url] for m in self._memories.values() if url in m), _NOTHING)
+        for url, of_url in known.items():
             self._watched[url] = Watched(
-                url, mine[url], self._ports.watch, self._peers, self._quarantine, known
+                url, mine[url], self._ports.watch, self._peers, self._quarantine, of_url
             )
 
-    def _read_memories(self) -> None:
-        """Those of members that were alive when they were read go on changing; they are a hint only."""
-        for member in self._files.memory.members():
-            if member != self.name and (member not in self._memories or member in self._peers.dead):
-                self._memories[member] = self._files.memory.read(member)
+    def _known_to_others(self, urls: Sequence[str]) -> dict[str, Known]:
+        """What whoever watched these last knows of them; it is a hint only."""
+        memories = self._files.memory.others(self.name) if urls else ()
+        return {url: next((m[url] for m in memories if url in m), _NOTHING) for url in urls}
 
     def _forget(self, names: Iterable[str]) -> None:
         """Delete what members left that have been dead for long."""
@@ -276,7 +273,6 @@ class Keeper:
         for name in gone:
             self._files.memory.forget(name)
             self._files.members.leave(name)
-            self._memories.pop(name, None)
 
     def _member(self) -> Member:
         queues = self._catalog.now.catalog.queues
