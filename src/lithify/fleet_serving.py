@@ -10,7 +10,9 @@
    (`lithify.service.recording`).
 6. For a dashboard beside it (`lithify.fleet.shared`) what its keeper reads and writes is noted, and what that
    does not read is read in one more thread.
-7. At the end the crew gives back what is unfinished, and the keeper its leaderships.
+7. That both live is also said in one more thread, as long as a round of theirs is under way
+   (`lithify.fleet.pulse`): what is slow in it must not look like death.
+8. At the end the crew gives back what is unfinished, and the keeper its leaderships.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ MAX_OPENED = 256
 """Datasets that a crew keeps opened although nothing of them runs here."""
 MAX_CONFIGS = 1_000
 JOIN_S = 10.0
+PULSE_LOOK_S = 1.0
+"""Between two looks whether a round takes so long that its member has to say that it lives."""
 BESIDE_LOOK_S = 1.0
 """Between two looks whether something is to be read for a dashboard."""
 
@@ -113,6 +117,7 @@ class FleetProcess:
         self._lock = threading.Lock()
         self._due: SimpleQueue[tuple[str, Rule] | None] = SimpleQueue()
         """Whose garbage is to be collected; `None` at the end."""
+        self._has_left = threading.Event()
         self._crew: Crew | None = None
         self._shared = shared if keeps else None
         self._keeper = self._new_keeper() if keeps else None
@@ -160,7 +165,7 @@ class FleetProcess:
 
     def _loops(self) -> dict[str, Callable[[], None]]:
         """What goes on beside the crew, by the names of its threads."""
-        loops = {"lithify-keeper": self._keep, "lithify-gc": self._collect}
+        loops = {"lithify-keeper": self._keep, "lithify-gc": self._collect, "lithify-pulse": self._beat}
         return loops if self._shared is None else loops | {"lithify-beside": self._read_beside}
 
     def _work(self, crew: Crew, stop: threading.Event) -> None:
@@ -232,6 +237,19 @@ class FleetProcess:
             except LithifyError as error:
                 _log.error("garbage of %s was not collected: %s", url, error)
 
+    def _beat(self) -> None:
+        members = [member for member in (self._keeper, self._crew) if member is not None]
+        trouble = Trouble("this process could not say that it lives")
+        while not self._has_left.wait(PULSE_LOOK_S):
+            try:
+                with contained("a sign of life"):
+                    for member in members:
+                        member.beat()
+            except LithifyError as error:
+                trouble.say(error)
+            else:
+                trouble.is_over()
+
     def _read_beside(self) -> None:
         """For a dashboard."""
         assert self._shared is not None
@@ -253,7 +271,8 @@ class FleetProcess:
                 trouble.is_over()
 
     def _end(self) -> None:
-        """Nothing is collected any more."""
+        """Nothing is collected any more, and all have left."""
+        self._has_left.set()
         while not self._due.empty():
             self._due.get()
         self._due.put(None)

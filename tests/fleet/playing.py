@@ -124,6 +124,8 @@ class Play(World):
         self.opened: Counter[str] = Counter()
         self.while_waiting: Callable[[], None] = lambda: None
         """What others do in each second in which a keeper waits for one of them."""
+        self.slowly: Callable[[str], None] = lambda what: None
+        """What goes on while a keeper looks for a pattern, or a keeper or worker opens a URL."""
         self.says: Says = unheard
         self.worked_with: list[tuple[str, dict[str, str]]] = []
         """Datasets that workers have opened, and with which settings of a rule."""
@@ -157,11 +159,13 @@ class Play(World):
 
     def find(self, rule: Rule) -> list[str]:
         """What a pattern names."""
+        self.slowly(rule.pattern)
         return [url_of(name) for name in self.names]
 
     def open(self, url: str, rule: Rule) -> Any:
         """As a keeper or a worker does."""
         self.opened[url] += 1
+        self.slowly(url)
         if url in self.broken:
             raise self.broken[url]
         return self._opened(url, self.flaky)

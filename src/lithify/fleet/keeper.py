@@ -2,9 +2,10 @@
 
 Each `tick`:
 
-1. Every `BEAT_EVERY_MS` it says that it lives, and looks at the members and the catalog. From these follows
-   which datasets are its own (`lithify.planning.fleet.placement`); those that are not any more it gives back
-   at once. What others knew of those that are new to it it reads from their memories, the newest first.
+1. Every `BEAT_EVERY_MS` it says that it lives (`lithify.fleet.pulse`: also while a round takes longer, from
+   beside it), and looks at the members and the catalog. From these follows which datasets are its own
+   (`lithify.planning.fleet.placement`); those that are not any more it gives back at once. What others knew
+   of those that are new to it it reads from their memories, the newest first.
 2. Every `WAKES_EVERY_S` it looks who wants something of its own to be looked at now.
 3. It looks at what is due (`lithify.fleet.watched`), several at a time. What is idle is only read, ever more
    rarely.
@@ -56,6 +57,7 @@ from lithify.fleet.members import (
 from lithify.fleet.memory import Known
 from lithify.fleet.others import Others
 from lithify.fleet.own_boards import Claimable, IdleWorkers, OwnBoards
+from lithify.fleet.pulse import Pulse
 from lithify.fleet.wakes import MAX_AGE_MS, Wake
 from lithify.fleet.watched import Peers, Watched, WatchPorts
 from lithify.planning.admission import WorkKey
@@ -126,6 +128,7 @@ class Keeper:
         self._clock = ports.clock
         self._catalog = FollowedCatalog(ports.files.catalog)
         self._discovery = Discovery(ports.find, ports.clock)
+        self._pulse = Pulse(name, ports.files.members, ports.clock)
         self._peers = Peers(name)
         self._others = Others()
         self._quarantine = Quarantine()
@@ -178,6 +181,14 @@ class Keeper:
         """One round of the algorithm above; seconds until the next one is due. When the fleet's own store
         fails the datasets go on all the same; then the error is raised, and what could not be done is done in
         a later round."""
+        with self._pulse.round():
+            return self._round()
+
+    def beat(self) -> None:
+        """Say again that it lives, if a round takes long (`lithify.fleet.pulse`). Any thread may call it."""
+        self._pulse.beat()
+
+    def _round(self) -> float:
         now_s = self._now_s()
         errors: list[LithifyError] = []
 
@@ -208,11 +219,12 @@ class Keeper:
 
     def close(self) -> None:
         """Give everything back, and leave. What is under way goes on."""
-        for watched in self._watched.values():
-            watched.leave()
-        self._boards.clear()
-        self._files.memory.write(self.name, self._known())
-        self._files.members.leave(self.name)
+        with self._pulse.round():
+            for watched in self._watched.values():
+                watched.leave()
+            self._boards.clear()
+            self._files.memory.write(self.name, self._known())
+            self._pulse.leave()
 
     # Members, catalog, datasets
 
@@ -222,7 +234,7 @@ class Keeper:
         self._catalog.refresh(was_away=(now_s - self._times.beat_s) * 1000 > DEAD_AFTER_MS)
         member = self._member()
         self._ports.says(member, self._catalog.now.catalog)
-        self._files.members.beat(member)
+        self._pulse.say(member)
         if member.needs < member.catalog and not self._files.history.allows(member.needs):
             self._catalog_of = dict.fromkeys(self._catalog_of, member.catalog)
         listed = self._files.members.listed()
