@@ -24,7 +24,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from lithify import wiring
@@ -115,8 +114,7 @@ class FleetProcess:
         self._configs: OrderedDict[frozenset[tuple[str, str]], Config] = OrderedDict()
         """By settings of a rule."""
         self._lock = threading.Lock()
-        self._due: SimpleQueue[tuple[str, Rule] | None] = SimpleQueue()
-        """Whose garbage is to be collected; `None` at the end."""
+        self._due = ToCollect()
         self._has_left = threading.Event()
         self._crew: Crew | None = None
         self._shared = shared if keeps else None
@@ -226,7 +224,7 @@ class FleetProcess:
             _log.error("%s could not leave the fleet in order: %s", what, error)
 
     def _collect(self) -> None:
-        while (due := self._due.get()) is not None:
+        while (due := self._due.take()) is not None:
             url, rule = due
             try:
                 with contained(f"collecting garbage of {url}"):
@@ -273,9 +271,7 @@ class FleetProcess:
     def _end(self) -> None:
         """Nothing is collected any more, and all have left."""
         self._has_left.set()
-        while not self._due.empty():
-            self._due.get()
-        self._due.put(None)
+        self._due.end()
 
     # Wiring
 
@@ -331,11 +327,12 @@ class FleetProcess:
             self._files(),
             watch,
             lambda rule: wiring.find_datasets(rule, self._config, self._waiting(rule.pattern, self._config)),
-            lambda url, rule: self._due.put((url, rule)),
+            self._due.add,
             self._clock,
             socket.gethostname(),
             __version__,
             collects=lambda rule: self._config_of(rule).service.collect_garbage,
+            left=self._commits.forget,
             says=self._says,
         )
         return Keeper(name, ports)
@@ -373,8 +370,16 @@ class FleetProcess:
             self._follow(self._work_done, dataset, rule, coordinates=False)
         self._opened[key] = dataset
         if len(self._opened) > MAX_OPENED:
-            self._opened.popitem(last=False)
+            self._let_go(self._crew)
         return dataset
+
+    def _let_go(self, crew: Crew) -> None:
+        """Of the dataset that was wanted last so long ago, of those of which nothing runs here."""
+        idle = next((url for url, _ in self._opened if not crew.works_on(url)), None)
+        if idle is not None:
+            for key in [key for key in self._opened if key[0] == idle]:
+                del self._opened[key]
+            self._work_done.forget(idle)
 
     def _open_watched(self, url: str, rule: Rule) -> Dataset:
         """A dataset of the keeper."""
@@ -420,6 +425,37 @@ class FleetProcess:
 
     def _is_ending(self) -> bool:
         return self._stop.is_set()
+
+
+class ToCollect:
+    """Datasets whose garbage is to be collected, the first one first, each once however often it is added.
+    Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._rules: dict[str, Rule] = {}
+        """By URL; the newest counts."""
+        self._is_over = False
+
+    def add(self, url: str, rule: Rule) -> None:
+        with self._changed:
+            self._rules[url] = rule
+            self._changed.notify()
+
+    def take(self) -> tuple[str, Rule] | None:
+        """Wait for the next one; `None` when it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rules or self._is_over)
+            if self._is_over:
+                return None
+            url = next(iter(self._rules))
+            return url, self._rules.pop(url)
+
+    def end(self) -> None:
+        """Nothing is collected any more."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
 
 
 class _Threads:

@@ -133,6 +133,8 @@ class Play(World):
         """How many were won, and how many lost."""
         self.events: list[Event] = []
         self.collected: list[str] = []
+        self.left: list[str] = []
+        """What keepers watch no more."""
         self.collects: Callable[[Rule], bool] = lambda rule: True
         """Whether garbage of a rule's datasets is collected, as keepers ask."""
         self.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL)]))
@@ -222,6 +224,7 @@ class Play(World):
             "0.1.0",
             looks_at_once=1,
             collects=lambda rule: self.collects(rule),
+            left=self.left.append,
             says=self.says,
         )
         keeper = Keeper(name, ports)

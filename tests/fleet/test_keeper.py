@@ -469,6 +469,26 @@ def test_what_a_rule_names_no_more_is_given_back(world: Play) -> None:
     assert [c.state for c in ledger.active()] == [State.RUNNING], "what runs goes on"
 
 
+def test_of_what_was_watched_before_nothing_is_left(world: Play) -> None:
+    world.dataset("a", 5)
+    keeper = world.keeper()
+    world.crew()
+    world.until(lambda: world.committed()[url_of("a")] == 1, 60)
+    world.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL, tenant="red")]))
+    world.run(30)
+    assert world.left == [], "treated otherwise, it is watched on"
+    world.change(lambda catalog: changes.remove_rules(catalog, [ALL]))
+    world.run(7_200)
+    assert (keeper.watched, world.left, world.collected) == ({}, [url_of("a")], [])
+    world.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL)]))
+    world.dataset("a", 4)
+    world.until(lambda: world.committed()[url_of("a")] == 2, 60)
+    world.run(500)
+    assert world.collected == [], "not by when it was committed to in its life before"
+    world.run(200)
+    assert world.collected == [url_of("a")]
+
+
 def test_garbage_is_collected_ten_minutes_after_the_last_commit(world: Play) -> None:
     world.dataset("a", 5)
     world.dataset("idle", 2)

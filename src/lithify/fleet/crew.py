@@ -180,6 +180,10 @@ class Crew:
         """How the dataset at `url` is treated by what runs here of it, or is being claimed."""
         return self._rules[url]
 
+    def works_on(self, url: str) -> bool:
+        """Whether something of the dataset at `url` runs here, or is being claimed."""
+        return url in self._rules
+
     def start(self) -> None:
         """Be there for the keepers. `EngineDown`, before that, when what the engine needs is plainly not
         there."""

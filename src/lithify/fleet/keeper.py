@@ -90,6 +90,10 @@ def _always(rule: Rule) -> bool:
     return True
 
 
+def _untold(url: str) -> None:
+    """Nobody is told."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeeperPorts:
     """What a keeper needs."""
@@ -104,6 +108,8 @@ class KeeperPorts:
     looks_at_once: int = LOOKS_AT_ONCE
     collects: Callable[[Rule], bool] = _always
     """Whether garbage of datasets of a rule is to be collected."""
+    left: Callable[[str], None] = _untold
+    """Told of a dataset that it is not watched any more."""
     says: Says = unheard
 
 
@@ -264,6 +270,8 @@ class Keeper:
                 known[url] = watched.known
             else:
                 self._forget_admitted(url, ())
+                self._committed_since_ms.pop(url, None)
+                self._ports.left(url)
             for admission in self._admissions.values():
                 admission.forget(url)
         self._quarantine.keep(mine)
