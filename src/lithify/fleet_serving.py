@@ -10,7 +10,9 @@
    (`lithify.service.recording`).
 6. For a dashboard beside it (`lithify.fleet.shared`) what its keeper reads and writes is noted, and what that
    does not read is read in one more thread.
-7. At the end the crew gives back what is unfinished, and the keeper its leaderships.
+7. That both live is also said in one more thread, as long as a round of theirs is under way
+   (`lithify.fleet.pulse`): what is slow in it must not look like death.
+8. At the end the crew gives back what is unfinished, and the keeper its leaderships.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from lithify import wiring
@@ -63,6 +64,8 @@ MAX_OPENED = 256
 """Datasets that a crew keeps opened although nothing of them runs here."""
 MAX_CONFIGS = 1_000
 JOIN_S = 10.0
+PULSE_LOOK_S = 1.0
+"""Between two looks whether a round takes so long that its member has to say that it lives."""
 BESIDE_LOOK_S = 1.0
 """Between two looks whether something is to be read for a dashboard."""
 
@@ -111,8 +114,8 @@ class FleetProcess:
         self._configs: OrderedDict[frozenset[tuple[str, str]], Config] = OrderedDict()
         """By settings of a rule."""
         self._lock = threading.Lock()
-        self._due: SimpleQueue[tuple[str, Rule] | None] = SimpleQueue()
-        """Whose garbage is to be collected; `None` at the end."""
+        self._due = ToCollect()
+        self._has_left = threading.Event()
         self._crew: Crew | None = None
         self._shared = shared if keeps else None
         self._keeper = self._new_keeper() if keeps else None
@@ -160,7 +163,7 @@ class FleetProcess:
 
     def _loops(self) -> dict[str, Callable[[], None]]:
         """What goes on beside the crew, by the names of its threads."""
-        loops = {"lithify-keeper": self._keep, "lithify-gc": self._collect}
+        loops = {"lithify-keeper": self._keep, "lithify-gc": self._collect, "lithify-pulse": self._beat}
         return loops if self._shared is None else loops | {"lithify-beside": self._read_beside}
 
     def _work(self, crew: Crew, stop: threading.Event) -> None:
@@ -221,16 +224,29 @@ class FleetProcess:
             _log.error("%s could not leave the fleet in order: %s", what, error)
 
     def _collect(self) -> None:
-        while (due := self._due.get()) is not None:
+        while (due := self._due.take()) is not None:
             url, rule = due
-            config = self._config_of(rule)
             try:
                 with contained(f"collecting garbage of {url}"):
+                    config = self._config_of(rule)
                     collector = wiring.collector(self._open(url, rule), config, self._observe)
                     if collector is not None:
                         collector.tick()
             except LithifyError as error:
                 _log.error("garbage of %s was not collected: %s", url, error)
+
+    def _beat(self) -> None:
+        members = [member for member in (self._keeper, self._crew) if member is not None]
+        trouble = Trouble("this process could not say that it lives")
+        while not self._has_left.wait(PULSE_LOOK_S):
+            try:
+                with contained("a sign of life"):
+                    for member in members:
+                        member.beat()
+            except LithifyError as error:
+                trouble.say(error)
+            else:
+                trouble.is_over()
 
     def _read_beside(self) -> None:
         """For a dashboard."""
@@ -253,10 +269,9 @@ class FleetProcess:
                 trouble.is_over()
 
     def _end(self) -> None:
-        """Nothing is collected any more."""
-        while not self._due.empty():
-            self._due.get()
-        self._due.put(None)
+        """Nothing is collected any more, and all have left."""
+        self._has_left.set()
+        self._due.end()
 
     # Wiring
 
@@ -312,11 +327,12 @@ class FleetProcess:
             self._files(),
             watch,
             lambda rule: wiring.find_datasets(rule, self._config, self._waiting(rule.pattern, self._config)),
-            lambda url, rule: self._due.put((url, rule)),
+            self._due.add,
             self._clock,
             socket.gethostname(),
             __version__,
             collects=lambda rule: self._config_of(rule).service.collect_garbage,
+            left=self._commits.forget,
             says=self._says,
         )
         return Keeper(name, ports)
@@ -354,8 +370,16 @@ class FleetProcess:
             self._follow(self._work_done, dataset, rule, coordinates=False)
         self._opened[key] = dataset
         if len(self._opened) > MAX_OPENED:
-            self._opened.popitem(last=False)
+            self._let_go(self._crew)
         return dataset
+
+    def _let_go(self, crew: Crew) -> None:
+        """Of the dataset that was wanted last so long ago, of those of which nothing runs here."""
+        idle = next((url for url, _ in self._opened if not crew.works_on(url)), None)
+        if idle is not None:
+            for key in [key for key in self._opened if key[0] == idle]:
+                del self._opened[key]
+            self._work_done.forget(idle)
 
     def _open_watched(self, url: str, rule: Rule) -> Dataset:
         """A dataset of the keeper."""
@@ -401,6 +425,37 @@ class FleetProcess:
 
     def _is_ending(self) -> bool:
         return self._stop.is_set()
+
+
+class ToCollect:
+    """Datasets whose garbage is to be collected, the first one first, each once however often it is added.
+    Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._rules: dict[str, Rule] = {}
+        """By URL; the newest counts."""
+        self._is_over = False
+
+    def add(self, url: str, rule: Rule) -> None:
+        with self._changed:
+            self._rules[url] = rule
+            self._changed.notify()
+
+    def take(self) -> tuple[str, Rule] | None:
+        """Wait for the next one; `None` when it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rules or self._is_over)
+            if self._is_over:
+                return None
+            url = next(iter(self._rules))
+            return url, self._rules.pop(url)
+
+    def end(self) -> None:
+        """Nothing is collected any more."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
 
 
 class _Threads:

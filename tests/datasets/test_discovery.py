@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -33,6 +35,24 @@ def test_folders_of_a_bucket() -> None:
     assert folders(f"{root}/t/*/d*", Config(), Waiting()) == [f"{root}/t/a%20b/db", f"{root}/t/red/db"]
     assert folders(f"{root}/none/*", Config(), Waiting()) == []
     assert open_store(found[1])[1] == "t/a b/db"
+
+
+def test_folders_of_a_level_are_listed_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = f"memory://{uuid4().hex}"
+    store, _ = open_store(root)
+    for number in range(8):
+        store.put(f"t/{number}/db/x", b"")
+    all_there = threading.Barrier(4)
+
+    class Together(type(store)):  # type: ignore[misc]
+        def folder(self, key: str) -> Any:
+            if key.count("/"):
+                all_there.wait(10)
+            return super().folder(key)
+
+    monkeypatch.setattr(store, "__class__", Together)
+    expected = [f"{root}/t/{number}/db" for number in range(8)]
+    assert folders(f"{root}/t/*/*", Config(), Waiting()) == expected
 
 
 def test_folders_of_a_file_system(tmp_path: Path) -> None:

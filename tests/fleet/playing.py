@@ -124,6 +124,8 @@ class Play(World):
         self.opened: Counter[str] = Counter()
         self.while_waiting: Callable[[], None] = lambda: None
         """What others do in each second in which a keeper waits for one of them."""
+        self.slowly: Callable[[str], None] = lambda what: None
+        """What goes on while a keeper looks for a pattern, or a keeper or worker opens a URL."""
         self.says: Says = unheard
         self.worked_with: list[tuple[str, dict[str, str]]] = []
         """Datasets that workers have opened, and with which settings of a rule."""
@@ -131,6 +133,10 @@ class Play(World):
         """How many were won, and how many lost."""
         self.events: list[Event] = []
         self.collected: list[str] = []
+        self.left: list[str] = []
+        """What keepers watch no more."""
+        self.collects: Callable[[Rule], bool] = lambda rule: True
+        """Whether garbage of a rule's datasets is collected, as keepers ask."""
         self.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL)]))
 
     def change(self, change: changes.CatalogChange) -> None:
@@ -155,11 +161,13 @@ class Play(World):
 
     def find(self, rule: Rule) -> list[str]:
         """What a pattern names."""
+        self.slowly(rule.pattern)
         return [url_of(name) for name in self.names]
 
     def open(self, url: str, rule: Rule) -> Any:
         """As a keeper or a worker does."""
         self.opened[url] += 1
+        self.slowly(url)
         if url in self.broken:
             raise self.broken[url]
         return self._opened(url, self.flaky)
@@ -215,6 +223,8 @@ class Play(World):
             "host",
             "0.1.0",
             looks_at_once=1,
+            collects=lambda rule: self.collects(rule),
+            left=self.left.append,
             says=self.says,
         )
         keeper = Keeper(name, ports)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -272,6 +274,21 @@ def test_a_board_that_cannot_be_read_counts_as_not_there(world: World) -> None:
     assert boards.read("Q1") == ()
 
 
+def test_a_bad_hint_hides_no_other(world: World) -> None:
+    bad: tuple[Any, ...] = (
+        {},
+        None,
+        {"bytes": 1 << 63},
+        {"bytes": -1},
+        {"priority": float("nan")},
+        {"url": "\ud800"},
+    )
+    good = asdict(HINT)
+    hints = [*({**good, **one, "compaction": "other"} if one else one for one in bad), good]
+    world.store.put("fleet/boards/Q1/keeper-1.json", json.dumps({"hints": hints}).encode())
+    assert world.files.boards.read("Q1") == (HINT,)
+
+
 def test_a_bell_is_heard_once_by_each_and_costs_a_get(world: World) -> None:
     bells = world.files.bells
     one, two = Ear(bells, "Q1"), Ear(bells, "Q1")
@@ -339,6 +356,27 @@ def test_a_memory_that_cannot_be_read_is_none(world: World) -> None:
     for data in (b"", b"junk", whole[:-3], whole[:5]):
         world.store.put(key, data)
         assert world.files.memory.read("keeper-1") == {}
+
+
+def test_what_others_know_is_read_the_newest_first_and_once(world: World) -> None:
+    memory = world.files.memory
+    for number in (2, 1, 3):
+        memory.write(f"keeper-{number}", {"s3://b/x": Known(number)})
+        world.clock.advance_s(1)
+    world.requests()
+    assert [known["s3://b/x"].changed_ms for known in memory.others("keeper-3")] == [1, 2]
+    assert world.requests() == {"LIST": 1, "GET": 2}
+    memory.write("keeper-2", {"s3://b/x": Known(4)})
+    memory.forget("keeper-3")
+    world.requests()
+    assert [known["s3://b/x"].changed_ms for known in memory.others("keeper-4")] == [4, 1]
+    assert world.requests() == {"LIST": 1, "GET": 1}
+
+
+def test_what_cannot_be_read_of_a_memory_hides_nothing_else(world: World) -> None:
+    known: dict[str, Known] = {"s3://b/\ud800": Known(1), "s3://b/late": Known(1 << 60)}
+    world.files.memory.write("keeper-1", {**known, "s3://b/x": Known(1, 2, 3)})
+    assert world.files.memory.read("keeper-1") == {"s3://b/x": Known(1, 2, 3)}
 
 
 # Discovery

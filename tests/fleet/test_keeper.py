@@ -12,7 +12,7 @@ from lithify import events
 from lithify.compaction.lease import Lease
 from lithify.compaction.model import State
 from lithify.coordination.leadership import Leadership
-from lithify.errors import CorruptObject, DatasetNotFound, StoreError
+from lithify.errors import CorruptObject, DatasetNotFound, Refused, StoreError
 from lithify.fleet import catalog_changes as changes
 from lithify.fleet.catalog import Coordinates, Rule
 from lithify.fleet.members import FORGOTTEN_AFTER_MS, IDLE_BEAT_EVERY_MS
@@ -469,6 +469,26 @@ def test_what_a_rule_names_no_more_is_given_back(world: Play) -> None:
     assert [c.state for c in ledger.active()] == [State.RUNNING], "what runs goes on"
 
 
+def test_of_what_was_watched_before_nothing_is_left(world: Play) -> None:
+    world.dataset("a", 5)
+    keeper = world.keeper()
+    world.crew()
+    world.until(lambda: world.committed()[url_of("a")] == 1, 60)
+    world.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL, tenant="red")]))
+    world.run(30)
+    assert world.left == [], "treated otherwise, it is watched on"
+    world.change(lambda catalog: changes.remove_rules(catalog, [ALL]))
+    world.run(7_200)
+    assert (keeper.watched, world.left, world.collected) == ({}, [url_of("a")], [])
+    world.change(lambda catalog: changes.add_rules(catalog, [Rule(ALL)]))
+    world.dataset("a", 4)
+    world.until(lambda: world.committed()[url_of("a")] == 2, 60)
+    world.run(500)
+    assert world.collected == [], "not by when it was committed to in its life before"
+    world.run(200)
+    assert world.collected == [url_of("a")]
+
+
 def test_garbage_is_collected_ten_minutes_after_the_last_commit(world: Play) -> None:
     world.dataset("a", 5)
     world.dataset("idle", 2)
@@ -481,6 +501,89 @@ def test_garbage_is_collected_ten_minutes_after_the_last_commit(world: Play) -> 
     assert world.collected == [url_of("a")]
     world.run(7_200)
     assert world.collected == [url_of("a")]
+
+
+def test_what_a_member_knew_at_its_end_is_known_though_it_was_read_before(world: Play) -> None:
+    names = [f"d{n}" for n in range(12)]
+    for name in names:
+        world.dataset(name, 2)
+    first, second = world.keeper(), world.keeper()
+    world.crew()
+    world.run(120)
+    for n in range(12):
+        world.dataset(f"late{n}", 2)
+    world.until(lambda: any("late" in url for url in second.watched), 400)  # it has read what first knows
+    (name, *_) = [name for name in names if url_of(name) in first.watched]
+    world.dataset(name, 3)
+    world.files.wakes.wake(url_of(name))
+    world.until(lambda: world.committed()[url_of(name)] == 1, 60)
+    committed_ms = first.watched[url_of(name)].known.committed_ms
+    world.keepers.remove(first)
+    first.close()
+    world.until(lambda: url_of(name) in second.watched, 30)
+    assert second.watched[url_of(name)].known.committed_ms == committed_ms is not None
+    world.run(700)
+    assert world.collected == [url_of(name)]
+
+
+def test_the_newest_of_what_several_knew_counts(world: Play) -> None:
+    world.dataset("a", 5)
+    world.crew()
+    committed: list[int | None] = []
+    for number in (1, 2):
+        keeper = world.keeper()
+        world.dataset("a", 4)
+        world.until(lambda number=number: world.committed()[url_of("a")] == number, 60)  # type: ignore[misc]
+        committed.append(keeper.watched[url_of("a")].known.committed_ms)
+        world.keepers.remove(keeper)
+        keeper.close()
+    last = world.keeper()
+    world.run(2)
+    assert committed[0] != committed[1] == last.watched[url_of("a")].known.committed_ms
+
+
+def test_a_dataset_that_is_treated_otherwise_is_known_as_it_was(world: Play) -> None:
+    world.dataset("a", 5)
+    keeper = world.keeper()
+    world.crew()
+    world.until(lambda: world.texts()["a"] == 1, 60)
+    known = keeper.watched[url_of("a")].known
+    world.change(lambda catalog: changes.add_rules(catalog, [Rule(url_of("a"), tenant="red")]))
+    world.until(lambda: keeper.watched[url_of("a")].rule.tenant == "red", 30)
+    assert keeper.watched[url_of("a")].known.committed_ms == known.committed_ms is not None
+    world.run(700)
+    assert world.collected == [url_of("a")]
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_a_rule_that_a_keeper_cannot_read_keeps_no_garbage_of_others(world: Play, is_opened: bool) -> None:
+    """It is of a newer version, and its datasets have garbage of before."""
+    bad, error = Rule(url_of("bad")), Refused("there is no setting by that name")
+    world.change(lambda catalog: changes.add_rules(catalog, [bad]))
+    for name in ("bad", "good"):
+        world.dataset(name, 5)
+    first = world.keeper()
+    world.crew()
+    world.until(lambda: world.texts() == {"bad": 1, "good": 1}, 60)
+    world.keepers.remove(first)
+    first.close()
+
+    def collects(rule: Rule) -> bool:
+        if rule == bad:
+            raise error
+        return True
+
+    world.collects = collects
+    if not is_opened:
+        world.broken[url_of("bad")] = error
+    second = world.keeper()
+    world.run(700)
+    assert world.collected == [url_of("good")]
+    assert second.name in world.files.memory.members(), "its rounds end"
+    world.collects, world.broken = lambda rule: True, {}
+    world.files.wakes.wake(url_of("bad"))
+    world.run(30)
+    assert world.collected == [url_of("good"), url_of("bad")], "once it can be read"
 
 
 def test_an_idle_fleet_costs_little(world: Play) -> None:

@@ -14,6 +14,8 @@ from pyiceberg.utils.config import Config
 
 import lithify
 from lithify import events, wiring
+from lithify.fleet.crew import Crew
+from lithify.fleet.keeper import Keeper
 from lithify.fleet.members import Role
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke
@@ -110,6 +112,20 @@ def test_what_cannot_work_ends_before_anything_is_written(place: Place, fleet: l
 def test_a_batch_pool_ends_when_there_is_nothing_to_do(fleet: lithify.Fleet) -> None:
     fleet.run(threading.Event(), keeps=False, exit_when_idle_s=0.2, engine=InlineEngine())
     assert fleet.status().members == ()
+
+
+def test_that_both_live_is_said_beside_their_rounds(
+    fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lithify.fleet_serving.PULSE_LOOK_S", 0.01)
+    threads: dict[type, set[str]] = {Keeper: set(), Crew: set()}
+    for kind in threads:
+        monkeypatch.setattr(
+            kind, "beat", lambda self: threads[type(self)].add(threading.current_thread().name)
+        )
+    with served(fleet, Watch()):
+        until(lambda: all(threads.values()), "one of them is never said to live")
+    assert threads == {Keeper: {"lithify-pulse"}, Crew: {"lithify-pulse"}}
 
 
 def test_workers_of_a_deleted_queue_end(fleet: lithify.Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

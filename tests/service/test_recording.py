@@ -102,6 +102,21 @@ def test_who_works_elsewhere_leaves_what_it_did_for_who_commits() -> None:
     assert (second.workers, second.bytes_read, second.reason) == ((), 0, "")
 
 
+def test_a_dataset_that_is_forgotten_is_followed_anew(bench: Bench) -> None:
+    """Of a fleet many come and go."""
+    recorder = Recorder(bench.clock, keep_ms=10 * DAY_MS)
+    recorder.follow(URL, bench.records, coordinates=True)
+    recorder.counting(URL)(Verb.GET, Answer.OK)
+    recorder.forget(URL)
+    recorder.forget("s3://bucket/never followed")
+    recorder(events.Committed(URL, C, "all"))
+    recorder.follow(URL, bench.records, coordinates=True)
+    recorder.counting(URL)(Verb.PUT, Answer.OK)
+    recorder(events.Committed(URL, D, "all"))
+    recorder.close()
+    assert [(r.compaction, r.requests) for r in bench.records.newest()] == [(D, {"PUT": 1})]
+
+
 def test_what_is_refused_or_given_up_leaves_nothing(bench: Bench) -> None:
     bench.play(events.Claimed(URL, C, "w"), finished(), events.Refused(URL, C, "its inputs are gone"))
     bench.play(events.Claimed(URL, D, "w"), finished(D), events.Failed(URL, D, 5, "disk on fire"))

@@ -1,7 +1,8 @@
 """The datasets that a pattern names, where they are folders: `s3://bucket/tenants/*/db`.
 
 1. The path is walked level by level. Up to the next `*` nothing is asked for. A level with a `*` is one
-   listing with a delimiter for each folder so far; what comes behind the last `*` is appended unseen.
+   listing with a delimiter for each folder so far, several at a time: a thousand of a far store are a matter
+   of seconds. What comes behind the last `*` is appended unseen.
 2. So what is found may be no dataset: who opens it finds out. Of ten thousand folders in one that costs ten
    listings, and nothing else.
 3. A folder is listed with the options of its own place (`Config.store_options_of`).
@@ -14,16 +15,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from urllib.parse import quote, unquote
 
 from lithify.config.model import Config
 from lithify.errors import Refused
+from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store, split_scheme
 from lithify.store.waiting import Waiting
 
 MAX_FOUND = 1_000_000
+LISTINGS_AT_ONCE = 16
 _SAFE = "/!$&'()+,:;=@~"
 """What stands in the path of a URL as it is."""
 
@@ -46,9 +50,11 @@ def folders(pattern: str, config: Config, waiting: Waiting) -> list[str]:
         url = start + written(key)
         options = config.store_options_of(url)
         opened_with = tuple(sorted(options.items()))
-        if opened_with not in stores:
-            stores[opened_with], _ = open_store(url.removeprefix(kind + plus), options, waiting)
-        return stores[opened_with].folder(key).folders
+        store = stores.get(opened_with)
+        if store is None:  # of two at once the first one's is kept
+            opened, _ = open_store(url.removeprefix(kind + plus), options, waiting)
+            store = stores.setdefault(opened_with, opened)
+        return store.folder(key).folders
 
     names = (pattern if scheme is None else path).split("/")
     levels = [[read(part) for part in name.split("*")] for name in names if name]
@@ -63,14 +69,11 @@ def _walk(listed: Callable[[str], Iterable[str]], levels: Iterable[Sequence[str]
             found = [join(key, around[0]) for key in found]
             continue
         fits = re.compile("[^/]+".join(map(re.escape, around)), re.DOTALL)
-        found = [
-            folder
-            for key in found
-            for folder in listed(key)
-            if fits.fullmatch(folder.rpartition("/")[2]) and _is_text(folder)
-        ]
-        if len(found) > MAX_FOUND:
-            raise Refused(f"{pattern}: more than {MAX_FOUND} folders match; name fewer")
+        above, found = found, []
+        for below in together.each_of((partial(listed, key) for key in above), LISTINGS_AT_ONCE):
+            found += (f for f in below if fits.fullmatch(f.rpartition("/")[2]) and _is_text(f))
+            if len(found) > MAX_FOUND:
+                raise Refused(f"{pattern}: more than {MAX_FOUND} folders match; name fewer")
     return sorted(found)
 
 

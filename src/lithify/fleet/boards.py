@@ -6,7 +6,8 @@
    changed, at most once in `WRITE_EVERY_MS`, with the best `MAX_HINTS`; an empty one is deleted. One from
    which hints were only taken off waits for a new one, up to `TAKE_OFF_AFTER_MS`. One that does not change
    is written again after `WRITE_AGAIN_MS`, should it have been lost.
-3. Who reads takes the boards of all members of a queue together. What cannot be read counts as not there.
+3. Who reads takes the boards of all members of a queue together. What cannot be read counts as not there: of
+   a board with one hint like that, this hint.
 """
 
 from __future__ import annotations
@@ -109,9 +110,17 @@ def _member_of(key: str) -> str:
 
 def _decode(data: bytes, member: str) -> Sequence[Hint]:
     try:
-        return [_hint(fields, member) for fields in json.loads(data)["hints"][:MAX_HINTS]]
+        found = [_decode_hint(fields, member) for fields in json.loads(data)["hints"][:MAX_HINTS]]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()
+    return [hint for hint in found if hint is not None]
+
+
+def _decode_hint(fields: Any, member: str) -> Hint | None:
+    try:
+        return _hint(fields, member)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def _hint(fields: Any, member: str) -> Hint:

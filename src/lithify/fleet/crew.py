@@ -2,9 +2,10 @@
 
 Each `tick`:
 
-1. Every `BEAT_EVERY_MS` it looks at the catalog, and says that it lives and how much of its room is free; who
-   is idle says so more rarely. A queue that is paused is not claimed from; one that was deleted is not served
-   any more. When all the queues are gone that it was started for, it is over.
+1. Every `BEAT_EVERY_MS` it looks at the catalog, and says that it lives and how much of its room is free
+   (`lithify.fleet.pulse`: also while a round takes longer, from beside it); who is idle says so more rarely.
+   A queue that is paused is not claimed from; one that was deleted is not served any more. When all the
+   queues are gone that it was started for, it is over.
 2. The compactions that run here go on (`lithify.service.worker_pool`).
 3. While there is room it asks the bells of its queues (`lithify.planning.fleet.asking`). It reads the board
    that was rung for, if the ring is for it (`lithify.planning.fleet.rings`), and all boards after something
@@ -45,6 +46,7 @@ from lithify.fleet.members import (
     Says,
     unheard,
 )
+from lithify.fleet.pulse import Pulse
 from lithify.ids import Ulid
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.asking import Asking
@@ -134,6 +136,7 @@ class Crew:
         self._files = ports.files
         self._pool = ports.pool
         self._clock = ports.clock
+        self._pulse = Pulse(name, ports.files.members, ports.clock)
         self._catalog = FollowedCatalog(ports.files.catalog)
         catalog = self._catalog.now.catalog
         self._only = {catalog.queue(name).id for name in queues} if queues else None
@@ -177,6 +180,10 @@ class Crew:
         """How the dataset at `url` is treated by what runs here of it, or is being claimed."""
         return self._rules[url]
 
+    def works_on(self, url: str) -> bool:
+        """Whether something of the dataset at `url` runs here, or is being claimed."""
+        return url in self._rules
+
     def start(self) -> None:
         """Be there for the keepers. `EngineDown`, before that, when what the engine needs is plainly not
         there."""
@@ -186,6 +193,14 @@ class Crew:
     def tick(self) -> bool:
         """One round of the algorithm above; whether anything was claimed, finished or given back. A
         `StoreError` means that the fleet's own store failed; what runs goes on with the next round."""
+        with self._pulse.round():
+            return self._round()
+
+    def beat(self) -> None:
+        """Say again that it lives, if a round takes long (`lithify.fleet.pulse`). Any thread may call it."""
+        self._pulse.beat()
+
+    def _round(self) -> bool:
         changed = self._pool.round()
         now_ms = self._now_ms()
         failures = self._pool.take_failures()
@@ -219,8 +234,9 @@ class Crew:
 
     def close(self) -> None:
         """Give back what is unfinished, and leave."""
-        self._pool.release()
-        self._files.members.leave(self.name)
+        with self._pulse.round():
+            self._pool.release()
+            self._pulse.leave()
 
     # Catalog and members
 
@@ -268,7 +284,7 @@ class Crew:
             return
         member = self._member(beats_ms)
         self._ports.says(member, self._catalog.now.catalog)
-        self._files.members.beat(member)
+        self._pulse.say(member)
         if member.needs < number and not self._files.history.allows(member.needs):
             self._claimed = {key: replace(one, catalog=number) for key, one in self._claimed.items()}
         self._said, self._said_s = member, now_s

@@ -7,8 +7,9 @@ A look brings a ledger, a snapshot and a plan. Of them come
 3. what was *claimed* since the look before, and how long it had waited. What was claimed and committed in
    between is still in the ledger.
 
-What is wanted keeps the time at which it was first seen to be wanted, when it gets under way too. No clock
-and no store: who looks says what time it is.
+What is wanted keeps the time at which it was first seen to be wanted, when it gets under way too. What a
+dataset says of its priority and size is anybody's, and goes no further than into its bounds. No clock and no
+store: who looks says what time it is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from lithify.ids import Ulid, ulid_ms
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active
 from lithify.planning.fleet.bands import Band, band_of
-from lithify.planning.fleet.wants import Want
+from lithify.planning.fleet.wants import MOST_BYTES, Want
 
 _CLAIMED = (State.RUNNING, State.COMPACTED, State.COMPLETED)
 
@@ -130,7 +131,7 @@ class Demand:
             if since_ms is None:  # somebody else has submitted it; its id is as old as its sources at most
                 since_ms = min(ulid_ms(compaction.id), now_ms)
             priority = _bounded(dataset.priority(compaction.spec, snapshot))
-            cost_bytes = dataset.cost_bytes(compaction.spec, snapshot)
+            cost_bytes = _bounded_bytes(dataset.cost_bytes(compaction.spec, snapshot))
             return Want(key, band, priority, cost_bytes, since_ms, tenant)
 
         wanted = {c.id: want(c) for c in under_way}
@@ -163,7 +164,8 @@ class Demand:
             since_ms = self._since_ms.get(key, now_ms)
             after = tuple(WorkKey(self.url, name) for name in proposal.after)
             priority = _bounded(proposal.priority)
-            wants.append(Want(key, band, priority, proposal.cost_bytes, since_ms, tenant, after))
+            cost_bytes = _bounded_bytes(proposal.cost_bytes)
+            wants.append(Want(key, band, priority, cost_bytes, since_ms, tenant, after))
         return tuple(wants)
 
     def _note_claims(
@@ -185,3 +187,7 @@ class Demand:
 
 def _bounded(priority: float) -> float:
     return min(max(priority, 0.0), 1.0)
+
+
+def _bounded_bytes(cost_bytes: int) -> int:
+    return min(max(cost_bytes, 0), MOST_BYTES)

@@ -2,9 +2,10 @@
 
 Each `tick`:
 
-1. Every `BEAT_EVERY_MS` it says that it lives, and looks at the members and the catalog. From these follows
-   which datasets are its own (`lithify.planning.fleet.placement`); those that are not any more it gives back
-   at once. What dead members knew of its own it reads from their memory.
+1. Every `BEAT_EVERY_MS` it says that it lives (`lithify.fleet.pulse`: also while a round takes longer, from
+   beside it), and looks at the members and the catalog. From these follows which datasets are its own
+   (`lithify.planning.fleet.placement`); those that are not any more it gives back at once. What others knew
+   of those that are new to it it reads from their memories, the newest first.
 2. Every `WAKES_EVERY_S` it looks who wants something of its own to be looked at now.
 3. It looks at what is due (`lithify.fleet.watched`), several at a time. What is idle is only read, ever more
    rarely.
@@ -18,7 +19,7 @@ Each `tick`:
 6. The first of the live keepers lets old versions of the catalog go (`lithify.fleet.catalog_history`), and
    what members left whose object was lost.
 7. Garbage of what it committed is collected `COLLECT_AFTER_S` after the last commit, or an hour after the
-   first one where commits never end.
+   first one where commits never end; of what cannot be looked at, once it can.
 
 Everything here but the ledgers may be lost: a keeper that starts finds the datasets by the catalog, what runs
 by their ledgers, and what is wanted by planning anew. Two keepers that both believe to own a dataset, because
@@ -28,10 +29,12 @@ they have seen different members, only get in each other's way: the ledger and t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from lithify.clock import Clock
+from lithify.defects import contained
 from lithify.errors import LithifyError
 from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
 from lithify.fleet.catalog_files import FollowedCatalog
@@ -54,6 +57,7 @@ from lithify.fleet.members import (
 from lithify.fleet.memory import Known
 from lithify.fleet.others import Others
 from lithify.fleet.own_boards import Claimable, IdleWorkers, OwnBoards
+from lithify.fleet.pulse import Pulse
 from lithify.fleet.wakes import MAX_AGE_MS, Wake
 from lithify.fleet.watched import Peers, Watched, WatchPorts
 from lithify.planning.admission import WorkKey
@@ -86,6 +90,10 @@ def _always(rule: Rule) -> bool:
     return True
 
 
+def _untold(url: str) -> None:
+    """Nobody is told."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeeperPorts:
     """What a keeper needs."""
@@ -100,6 +108,8 @@ class KeeperPorts:
     looks_at_once: int = LOOKS_AT_ONCE
     collects: Callable[[Rule], bool] = _always
     """Whether garbage of datasets of a rule is to be collected."""
+    left: Callable[[str], None] = _untold
+    """Told of a dataset that it is not watched any more."""
     says: Says = unheard
 
 
@@ -124,6 +134,7 @@ class Keeper:
         self._clock = ports.clock
         self._catalog = FollowedCatalog(ports.files.catalog)
         self._discovery = Discovery(ports.find, ports.clock)
+        self._pulse = Pulse(name, ports.files.members, ports.clock)
         self._peers = Peers(name)
         self._others = Others()
         self._quarantine = Quarantine()
@@ -138,8 +149,6 @@ class Keeper:
         self._boards = OwnBoards(name, ports.files)
         self._committed_since_ms: dict[str, int] = {}
         """By URL, when it was first committed to since garbage was last collected."""
-        self._memories: dict[str, dict[str, Known]] = {}
-        """What others knew, by member."""
         self._named = Named()
         self._waits: dict[tuple[str, str | None], Waits] = {}
         """By queue id and tenant: how long what was claimed had waited."""
@@ -178,6 +187,14 @@ class Keeper:
         """One round of the algorithm above; seconds until the next one is due. When the fleet's own store
         fails the datasets go on all the same; then the error is raised, and what could not be done is done in
         a later round."""
+        with self._pulse.round():
+            return self._round()
+
+    def beat(self) -> None:
+        """Say again that it lives, if a round takes long (`lithify.fleet.pulse`). Any thread may call it."""
+        self._pulse.beat()
+
+    def _round(self) -> float:
         now_s = self._now_s()
         errors: list[LithifyError] = []
 
@@ -208,11 +225,12 @@ class Keeper:
 
     def close(self) -> None:
         """Give everything back, and leave. What is under way goes on."""
-        for watched in self._watched.values():
-            watched.leave()
-        self._boards.clear()
-        self._files.memory.write(self.name, self._known())
-        self._files.members.leave(self.name)
+        with self._pulse.round():
+            for watched in self._watched.values():
+                watched.leave()
+            self._boards.clear()
+            self._files.memory.write(self.name, self._known())
+            self._pulse.leave()
 
     # Members, catalog, datasets
 
@@ -222,7 +240,7 @@ class Keeper:
         self._catalog.refresh(was_away=(now_s - self._times.beat_s) * 1000 > DEAD_AFTER_MS)
         member = self._member()
         self._ports.says(member, self._catalog.now.catalog)
-        self._files.members.beat(member)
+        self._pulse.say(member)
         if member.needs < member.catalog and not self._files.history.allows(member.needs):
             self._catalog_of = dict.fromkeys(self._catalog_of, member.catalog)
         listed = self._files.members.listed()
@@ -240,31 +258,32 @@ class Keeper:
         self._times.beat_s = now_s
 
     def _own(self, datasets: Mapping[str, Rule]) -> None:
-        """Watch those that are this keeper's."""
+        """Watch those that are this keeper's. One that is treated otherwise now is known as it was."""
         self._datasets = datasets
         placement = Placement(self._peers.alive)
         mine = {url: rule for url, rule in datasets.items() if placement.owner(url) == self.name}
+        known = self._known_to_others([url for url in mine if url not in self._watched])
         for url in [url for url, watched in self._watched.items() if mine.get(url) != watched.rule]:
-            self._watched.pop(url).leave()
-            if url not in mine:  # else what is under way stays as it was admitted
+            watched = self._watched.pop(url)
+            watched.leave()
+            if url in mine:  # what is under way stays as it was admitted
+                known[url] = watched.known
+            else:
                 self._forget_admitted(url, ())
+                self._committed_since_ms.pop(url, None)
+                self._ports.left(url)
             for admission in self._admissions.values():
                 admission.forget(url)
         self._quarantine.keep(mine)
-        new = [url for url in mine if url not in self._watched]
-        if new:
-            self._read_memories()
-        for url in new:
-            known = next((m[url] for m in self._memories.values() if url in m), _NOTHING)
+        for url, of_url in known.items():
             self._watched[url] = Watched(
-                url, mine[url], self._ports.watch, self._peers, self._quarantine, known
+                url, mine[url], self._ports.watch, self._peers, self._quarantine, of_url
             )
 
-    def _read_memories(self) -> None:
-        """Those of members that were alive when they were read go on changing; they are a hint only."""
-        for member in self._files.memory.members():
-            if member != self.name and (member not in self._memories or member in self._peers.dead):
-                self._memories[member] = self._files.memory.read(member)
+    def _known_to_others(self, urls: Sequence[str]) -> dict[str, Known]:
+        """What whoever watched these last knows of them; it is a hint only."""
+        memories = self._files.memory.others(self.name) if urls else ()
+        return {url: next((m[url] for m in memories if url in m), _NOTHING) for url in urls}
 
     def _forget(self, names: Iterable[str]) -> None:
         """Delete what members left that have been dead for long."""
@@ -274,7 +293,6 @@ class Keeper:
         for name in gone:
             self._files.memory.forget(name)
             self._files.members.leave(name)
-            self._memories.pop(name, None)
 
     def _member(self) -> Member:
         queues = self._catalog.now.catalog.queues
@@ -517,13 +535,23 @@ class Keeper:
                 collected_ms is not None and collected_ms >= committed_ms + _AFTER_MS
             ):
                 continue
+            if watched.error is not None:
+                continue  # who cannot look at it cannot collect either
             is_quiet = watched.is_at_rest and now_ms - committed_ms >= _AFTER_MS
             since_ms = self._committed_since_ms.setdefault(url, committed_ms)
             is_due = is_quiet or now_ms - since_ms >= _AT_LEAST_MS
-            if is_due and self._ports.collects(watched.rule):
+            if is_due and self._has_collected(url, watched.rule):
                 self._committed_since_ms[url] = now_ms
                 watched.known = replace(watched.known, collected_ms=now_ms)
-                self._ports.collect(url, watched.rule)
+
+    def _has_collected(self, url: str, rule: Rule) -> bool:
+        """Whether it was handed to collection. Where that fails (the rule is of a newer version, say) the
+        others go on, and the next look tells why."""
+        with suppress(LithifyError), contained(f"having garbage of {url} collected"):
+            if self._ports.collects(rule):
+                self._ports.collect(url, rule)
+                return True
+        return False
 
     def _remember(self, now_s: float) -> None:
         if now_s - self._times.remembered_s < REMEMBER_EVERY_S:

@@ -3,10 +3,13 @@
 *Liveness* is by one clock, the store's: a member says how soon it will write again, and is dead once its
 object is `MISSED_BEATS` times as old, compared with the newest of the same listing. No member compares its
 own clock with anything, and one that writes nothing for so long, because it is suspended or cut off, counts
-as dead until it writes again. That does no harm: what a member may do is decided by ledgers and epochs, never
-by who is alive.
+as dead until it writes again; one whose rounds are slow goes on writing (`lithify.fleet.pulse`). That does no
+harm: what a member may do is decided by ledgers and epochs, never by who is alive.
 
 Who looks again and again reads those anew that have changed, as the listing shows.
+
+What is said adds up what datasets say of themselves, which may be anything. Of a number and of a sentence no
+more is written than is read, so nothing that a dataset says makes its member one that nobody can read.
 
 Where all are silent nobody is newer, so the last ones to have written count as alive: there is nobody who
 could take anything over from them. Who asks from outside is told the age as well.
@@ -45,6 +48,7 @@ MAX_TROUBLED = 20
 MAX_RUNNING = 256
 _SUFFIX = ".json"
 _MAX_BYTES = 1 << 20
+_MAX_WHY_CHARS = 1_000
 _MOST = (1 << 53) - 1
 
 
@@ -216,8 +220,10 @@ class MemberFiles:
         }
         data["beats_ms"] = member.beats_ms
         data["role"] = member.role.value
-        data["troubled"] = dict(list(member.troubled.items())[:MAX_TROUBLED])
-        data["running"] = [asdict(one) for one in member.running[:MAX_RUNNING]]
+        data["troubled"] = {url: _sentence(why) for url, why in list(member.troubled.items())[:MAX_TROUBLED]}
+        data["running"] = [
+            {**asdict(one), "bytes": _bounded(one.bytes)} for one in member.running[:MAX_RUNNING]
+        ]
         data["load"] = {queue_id: _load_document(load) for queue_id, load in member.load.items()}
         self._store.put(self._key(member.name), json.dumps(data).encode())
 
@@ -321,7 +327,7 @@ _AGES = ("oldest_ms", "youngest_ms")
 def _load_document(load: Load) -> dict[str, Any]:
     tenants = [{"tenant": tenant, **amounts_document(one)} for tenant, one in load.tenants.items()]
     return {
-        **{name: getattr(load, name) for name in _OF_QUEUE},
+        **{name: _bounded(getattr(load, name)) for name in _OF_QUEUE},
         "demand": dict(load.demand),
         "tenants": tenants,
     }
@@ -330,7 +336,8 @@ def _load_document(load: Load) -> dict[str, Any]:
 def amounts_document(amounts: Amounts) -> dict[str, Any]:
     """As a JSON value."""
     return {
-        **{name: getattr(amounts, name) for name in (*_COUNTS, *_AGES)},
+        **{name: _bounded(getattr(amounts, name)) for name in _COUNTS},
+        **{name: getattr(amounts, name) for name in _AGES},
         "lowest_priority": amounts.lowest,
         "waits": {"counts": list(amounts.waits.counts), "total_ms": amounts.waits.total_ms},
     }
@@ -350,6 +357,15 @@ def _amounts(fields: Any) -> Amounts:
         lowest=None if lowest is None else float(lowest),
         waits=Waits(counts, _number(waits["total_ms"])),
     )
+
+
+def _bounded(number: int) -> int:
+    return min(number, _MOST)
+
+
+def _sentence(why: str) -> str:
+    """What goes wrong may tell of a dataset's own words, which may have half a character in them."""
+    return why[:_MAX_WHY_CHARS].encode(errors="replace").decode()
 
 
 def _age(value: Any) -> int | None:

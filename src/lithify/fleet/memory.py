@@ -1,7 +1,9 @@
 """What a keeper knows of the datasets it watches, for who watches them after it: `memory/<member>.json.zst`.
 
 Only a memory: whoever finds none, or one that does not decode, looks at everything as if it had just been
-found. Times are wall-clock milliseconds of the keeper; nothing but cadence depends on them.
+found. Who is alive goes on writing it, and who leaves in order writes it last of all: so who wants to know
+reads anew what has changed, as the listing shows, and believes the newest. Times are wall-clock milliseconds
+of the keeper; nothing but cadence depends on them.
 """
 
 from __future__ import annotations
@@ -9,17 +11,20 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import zstandard
 
 from lithify.errors import ObjectNotFound
 from lithify.jsonvalues import text, whole_number
+from lithify.store import together
 from lithify.store.keys import join
-from lithify.store.objects import ObjectStore
+from lithify.store.objects import ObjectMeta, ObjectStore
 
 MAX_BYTES = 256 << 20
 """Of the JSON; a larger one is not unpacked."""
+READS_AT_ONCE = 4
 _FORMAT = 1
 _SUFFIX = ".json.zst"
 _LEVEL = 3
@@ -44,6 +49,8 @@ class MemoryFiles:
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
         self._folder = join(folder, "memory")
+        self._others: dict[ObjectMeta, dict[str, Known]] = {}
+        """What they knew, as the last listing showed their objects."""
 
     def write(self, member: str, known: Mapping[str, Known]) -> None:
         """What this member knows, by URL."""
@@ -58,10 +65,23 @@ class MemoryFiles:
         except ObjectNotFound:
             return {}
 
+    def others(self, member: str) -> tuple[Mapping[str, Known], ...]:
+        """What all others know or knew, the newest first; one listing, and a request for each that has
+        changed."""
+        listed = self._store.list(self._folder)
+        found = [meta for meta in listed if meta.key.endswith(_SUFFIX) and _member_of(meta.key) != member]
+        new = [meta for meta in found if meta not in self._others]
+        read = together.all_of((partial(self.read, _member_of(meta.key)) for meta in new), READS_AT_ONCE)
+        self._others = {meta: self._others.get(meta, {}) for meta in found} | dict(
+            zip(new, read, strict=True)
+        )
+        newest = sorted(found, key=lambda meta: (meta.last_modified_ms, meta.key), reverse=True)
+        return tuple(self._others[meta] for meta in newest)
+
     def members(self) -> tuple[str, ...]:
         """Who has left a memory."""
         keys = (meta.key for meta in self._store.list(self._folder) if meta.key.endswith(_SUFFIX))
-        return tuple(key.rpartition("/")[2].removesuffix(_SUFFIX) for key in keys)
+        return tuple(map(_member_of, keys))
 
     def forget(self, member: str) -> None:
         """It is not needed any more."""
@@ -70,12 +90,15 @@ class MemoryFiles:
     def forget_strangers(self, known: Collection[str], before_ms: int) -> None:
         """Delete memories of whoever is not known as a member, that were written before that time."""
         for meta in self._store.list(self._folder):
-            name = meta.key.rpartition("/")[2].removesuffix(_SUFFIX)
-            if meta.last_modified_ms < before_ms and name not in known:
+            if meta.last_modified_ms < before_ms and _member_of(meta.key) not in known:
                 self._store.delete(meta.key)
 
     def _key(self, member: str) -> str:
         return join(self._folder, f"{member}{_SUFFIX}")
+
+
+def _member_of(key: str) -> str:
+    return key.rpartition("/")[2].removesuffix(_SUFFIX)
 
 
 def _decode(data: bytes) -> dict[str, Known]:
@@ -86,9 +109,19 @@ def _decode(data: bytes) -> dict[str, Known]:
         fields = json.loads(zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_BYTES))
         if fields["format"] != _FORMAT:
             return {}
-        return {text(url): Known(*map(_time, times[:3])) for url, times in fields["datasets"].items()}
+        decoded = ((url, _decode_known(url, times)) for url, times in fields["datasets"].items())
+        return {url: known for url, known in decoded if known is not None}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, zstandard.ZstdError):
         return {}
+
+
+def _decode_known(url: str, times: Any) -> Known | None:
+    """`None` when it cannot be read, or was of what can be no URL: that hides none of the others."""
+    try:
+        text(url)
+        return Known(*map(_time, times[:3]))
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _time(value: Any) -> int | None:

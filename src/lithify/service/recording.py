@@ -7,7 +7,7 @@
 3. Now and then the thread deletes records that are older than they are to be kept.
 
 Invariant: whatever becomes of a record, nothing else notices. What is remembered and what waits to be written
-is bounded; the oldest goes.
+is bounded; the oldest goes. Which datasets are followed is what its owner follows and has not forgotten.
 """
 
 from __future__ import annotations
@@ -103,6 +103,13 @@ class Recorder:
             self._followed.setdefault(
                 url, _Followed(records, coordinates, keep_ms, requests)
             ).keep_ms = keep_ms
+
+    def forget(self, url: str) -> None:
+        """Nothing is done for this dataset any more. What waits to be written is written; whoever opens it
+        again follows it again."""
+        with self._lock:
+            self._followed.pop(url, None)
+            self._requests.pop(url, None)
 
     def counting(self, url: str) -> Callable[[Verb, Answer], None]:
         """What is to be told of requests to the dataset's store, whatever it is called."""

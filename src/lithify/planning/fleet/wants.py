@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from lithify.planning.admission import Work, WorkKey
 from lithify.planning.fleet.bands import Band, rank
 
+MOST_BYTES = (1 << 53) - 1
+"""Nothing costs more: every reader of JSON has such a number."""
 SMALL_BYTES = 64 << 20
 """What costs no more is small: a second or two on one core."""
 
@@ -21,7 +23,7 @@ class Want:
     priority: float
     """0 (may wait) to 1 (urgent), inside the band."""
     cost_bytes: int
-    """That it reads."""
+    """That it reads; at most `MOST_BYTES`."""
     since_ms: int
     """When it was first seen."""
     tenant: str | None = None
@@ -32,6 +34,8 @@ class Want:
     def __post_init__(self) -> None:
         if not 0 <= self.priority <= 1:
             raise ValueError(f"{self.priority!r} is no priority from 0 to 1")
+        if not 0 <= self.cost_bytes <= MOST_BYTES:
+            raise ValueError(f"{self.cost_bytes!r} is no cost from 0 to {MOST_BYTES}")
 
     @property
     def dataset(self) -> str:
