@@ -17,7 +17,7 @@ from typing import Any
 
 from lithify.errors import ObjectExists, ObjectNotFound, PreconditionFailed
 from lithify.ids import Ids
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.planning.fleet.hints import Hint
 from lithify.planning.fleet.rings import MAX_RINGS, Ring, added, ring_of, unheard
 from lithify.store import together
@@ -91,7 +91,7 @@ def _decode(data: bytes) -> tuple[Ring, ...]:
     """May be lost, so what cannot be read counts as not there."""
     try:
         return tuple(map(_ring, json.loads(data)[-MAX_RINGS:]))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except UNDECODABLE:
         return ()
 
 

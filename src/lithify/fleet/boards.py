@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from lithify.errors import ObjectNotFound
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.planning.fleet.hints import Hint
 from lithify.store import together
 from lithify.store.keys import join
@@ -111,7 +111,7 @@ def _member_of(key: str) -> str:
 def _decode(data: bytes, member: str) -> Sequence[Hint]:
     try:
         found = [_decode_hint(fields, member) for fields in json.loads(data)["hints"][:MAX_HINTS]]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except UNDECODABLE:
         return ()
     return [hint for hint in found if hint is not None]
 
@@ -119,7 +119,7 @@ def _decode(data: bytes, member: str) -> Sequence[Hint]:
 def _decode_hint(fields: Any, member: str) -> Hint | None:
     try:
         return _hint(fields, member)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except UNDECODABLE:
         return None
 
 

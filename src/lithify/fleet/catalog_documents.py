@@ -25,7 +25,7 @@ from lithify.fleet.catalog import (
     Tenant,
     checked,
 )
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 
 FORMAT = 1
 
@@ -96,7 +96,7 @@ def decode(data: bytes, key: str) -> Catalog:
         )
     except Unsupported:
         raise
-    except (ValueError, TypeError, KeyError, RecursionError, Refused) as error:
+    except (Refused, *UNDECODABLE) as error:
         raise CorruptObject(key, f"is no catalog of a fleet: {error}") from error
 
 

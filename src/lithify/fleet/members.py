@@ -27,7 +27,7 @@ from typing import Any
 
 from lithify.errors import ObjectNotFound
 from lithify.fleet.catalog import Catalog
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.planning.fleet.waits import NO_WAITS, Waits
 from lithify.planning.fleet.waits import together as together_waited
 from lithify.store import together
@@ -294,7 +294,7 @@ def _decode(data: bytes, name: str) -> Member | None:
                 for queue_id, load in fields["load"].items()
             },
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except UNDECODABLE:
         return None
 
 

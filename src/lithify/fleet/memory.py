@@ -17,7 +17,7 @@ from typing import Any
 import zstandard
 
 from lithify.errors import ObjectNotFound
-from lithify.jsonvalues import text, whole_number
+from lithify.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.store import together
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
@@ -111,7 +111,7 @@ def _decode(data: bytes) -> dict[str, Known]:
             return {}
         decoded = ((url, _decode_known(url, times)) for url, times in fields["datasets"].items())
         return {url: known for url, known in decoded if known is not None}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, zstandard.ZstdError):
+    except (zstandard.ZstdError, *UNDECODABLE):
         return {}
 
 
@@ -120,7 +120,7 @@ def _decode_known(url: str, times: Any) -> Known | None:
     try:
         text(url)
         return Known(*map(_time, times[:3]))
-    except (ValueError, TypeError, KeyError):
+    except UNDECODABLE:
         return None
 
 
