@@ -81,6 +81,8 @@ class Judge:
         self.is_peace = False
         self.paused_ms: int | None = None
         """Since when the small queue is paused, in peace."""
+        self.small_since_ms = 0
+        """Since when there is that queue."""
         self.is_quiet = False
         """Nothing healthy is to be written any more."""
         self._facts = {name: _Facts(names=place.names) for name, place in world.places.items()}
@@ -189,7 +191,7 @@ class Judge:
             raise self._fail(rules.COMMITTING, f"{process.name} makes {what} {new.state.name}, which is done")
         if before is None:
             facts.submitted_ms[new.id] = now_ms
-            self._begun(place, new, ADMITTED_AFTER_PAUSE_MS, f"{process.name} admits {what}")
+            self._begun(place, facts, new, ADMITTED_AFTER_PAUSE_MS, f"{process.name} admits {what}")
         is_beat = new.state in (State.RUNNING, State.COMPACTED) and process.kind == "crew"
         if before is State.RUNNING and new.state is State.SCHEDULED and process.kind == "keeper":
             silent_ms = now_ms - facts.beats_ms[new.id]
@@ -206,7 +208,7 @@ class Judge:
 
     def _claimed(self, process: Process, place: Place, facts: _Facts, claimed: ShelfCompaction) -> None:
         what = f"{process.name} claims {claimed.id} of {place.plan.name}"
-        self._begun(place, claimed, CLAIMED_AFTER_PAUSE_MS, what)
+        self._begun(place, facts, claimed, CLAIMED_AFTER_PAUSE_MS, what)
         plan = self.plans.get(process.member)
         is_new = self.is_peace and facts.submitted_ms.get(claimed.id, 0) > self._peace_ms
         if plan is not None and plan.queues and is_new:
@@ -214,9 +216,13 @@ class Judge:
             if queue not in plan.queues:
                 raise self._fail(rules.QUEUES, f"{what}, but serves {plan.queues}")
 
-    def _begun(self, place: Place, compaction: ShelfCompaction, grace_ms: int, what: str) -> None:
+    def _begun(
+        self, place: Place, facts: _Facts, compaction: ShelfCompaction, grace_ms: int, what: str
+    ) -> None:
         if self.paused_ms is None or not self._is_small(place, compaction):
             return
+        if facts.submitted_ms[compaction.id] <= self.small_since_ms + ADMITTED_AFTER_PAUSE_MS:
+            return  # what was admitted to a queue stays there, though there is another for its size now
         late_ms = self._world.now_ms - self.paused_ms
         if late_ms > grace_ms:
             text = f"{what} {late_ms / 1000:.0f} s after its queue was paused"
