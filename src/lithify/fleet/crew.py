@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from lithify.clock import Clock
+from lithify.clock import Clock, monotonic_ms
 from lithify.errors import CorruptObject, LithifyError, Refused, Unsupported
 from lithify.fleet.bells import Ear
 from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
@@ -143,7 +143,7 @@ class Crew:
         """Ids of queues; a name that is made again is another queue."""
         self._served: dict[str, _Served] = {}
         self._choice = HintChoice(name)
-        self._asking = Asking(self._now_ms())
+        self._asking = Asking(monotonic_ms(self._clock))
         self._claimed: dict[tuple[str, Ulid], _Claimed] = {}
         """What runs here."""
         self._older: dict[int, Catalog] = {}
@@ -169,7 +169,7 @@ class Crew:
     @property
     def idle_s(self) -> float:
         """For how long nothing has run and nothing was claimed."""
-        return 0.0 if self._pool.is_busy else (self._now_ms() - self._asking.idle_since_ms) / 1000
+        return 0.0 if self._pool.is_busy else (monotonic_ms(self._clock) - self._asking.idle_since_ms) / 1000
 
     @property
     def problem(self) -> LithifyError | None:
@@ -202,7 +202,7 @@ class Crew:
 
     def _round(self) -> bool:
         changed = self._pool.round()
-        now_ms = self._now_ms()
+        now_ms = monotonic_ms(self._clock)
         failures = self._pool.take_failures()
         for url, failed in failures:
             self._choice.failed(WorkKey(url, failed), now_ms)
@@ -225,7 +225,7 @@ class Crew:
 
     def due_in_s(self) -> float:
         """Seconds until it has to ask again."""
-        pause_s = self._asking.bell_pause_ms(self._now_ms()) / 1000
+        pause_s = self._asking.bell_pause_ms(monotonic_ms(self._clock)) / 1000
         return max(0.0, self._asked_s + pause_s - self._clock.monotonic_s())
 
     def wait(self, timeout_s: float) -> None:
@@ -294,7 +294,9 @@ class Crew:
         for served in self._served.values():
             served.others = self._others(served.queue)
         special = {tenant.name for tenant in self._catalog.now.catalog.tenants}
-        self._named.see((one.hint.tenant for one in self._claimed.values()), special, self._now_ms())
+        self._named.see(
+            (one.hint.tenant for one in self._claimed.values()), special, monotonic_ms(self._clock)
+        )
         load = {queue_id: self._load(served) for queue_id, served in self._served.items()}
         at_ms = self._clock.now_ms()
         running = tuple(
@@ -302,7 +304,7 @@ class Crew:
                 url=url,
                 compaction=compaction,
                 queue_id=one.queue_id,
-                since_ms=at_ms - (self._now_ms() - one.since_ms),
+                since_ms=at_ms - (monotonic_ms(self._clock) - one.since_ms),
                 bytes=one.hint.bytes,
                 tenant=one.hint.tenant,
                 catalog=one.catalog,
@@ -377,7 +379,7 @@ class Crew:
         return any(self._left().values())
 
     def _ask(self) -> None:
-        now_ms = self._now_ms()
+        now_ms = monotonic_ms(self._clock)
         if self.due_in_s() > 0:
             return
         self._asked_s = self._clock.monotonic_s()
@@ -405,7 +407,7 @@ class Crew:
 
     def _all_hints(self, queue_id: str) -> Sequence[Hint]:
         """Of all boards. Which there are is listed now and then: a ring names a new one."""
-        served, now_ms = self._served[queue_id], self._now_ms()
+        served, now_ms = self._served[queue_id], monotonic_ms(self._clock)
         if served.listed_ms is None or now_ms - served.listed_ms >= LIST_BOARDS_EVERY_MS:
             served.are_there(self._files.boards.members(queue_id), now_ms)
             served.listed_ms = now_ms
@@ -416,7 +418,7 @@ class Crew:
         has_claimed = False
         while any((left := self._left()).values()):
             slots, usage, weights = self._room(left)
-            now_ms = self._now_ms()
+            now_ms = monotonic_ms(self._clock)
             found = self._choice.next(slots, usage, weights, now_ms)
             if found is None:
                 break
@@ -469,6 +471,3 @@ class Crew:
             return False
         self._rules[url] = rule
         return True
-
-    def _now_ms(self) -> int:
-        return round(self._clock.monotonic_s() * 1000)

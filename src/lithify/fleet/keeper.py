@@ -33,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lithify.clock import Clock
+from lithify.clock import Clock, monotonic_ms
 from lithify.defects import contained
 from lithify.errors import LithifyError
 from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule
@@ -318,7 +318,7 @@ class Keeper:
 
     def _name_tenants(self, having: Iterable[str | None]) -> None:
         special = {tenant.name for tenant in self._catalog.now.catalog.tenants}
-        self._named.see(having, special, self._clock.now_ms())
+        self._named.see(having, special, monotonic_ms(self._clock))
 
     def _is_told_of(self, queue_id: str, tenant: str | None) -> bool:
         is_named = tenant is None or self._named.name(tenant) is not None
@@ -391,7 +391,7 @@ class Keeper:
 
     def _offer(self, watched: Watched) -> None:
         """Tell the queues what a look has found."""
-        catalog, now_ms = self._catalog.now.catalog, round(self._now_s() * 1000)
+        catalog, now_ms = self._catalog.now.catalog, monotonic_ms(self._clock)
         for key in watched.take_given_up():
             failed_in = self._admissions.get(self._queue_of.get(key, ""))
             if failed_in is not None:
@@ -470,7 +470,7 @@ class Keeper:
                 self._catalog_of[want.key] = self._catalog.now.number
                 self._watched[want.dataset].admit(want.key)
                 has_admitted = True
-            for url in admission.recall(round(self._now_s() * 1000)):
+            for url in admission.recall(monotonic_ms(self._clock)):
                 if url in self._watched:
                     self._watched[url].wake()
         gone = [queue_id for queue_id in self._admissions if catalog.with_id(queue_id) is None]

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 
 from lithify import events
 from lithify.backoff import GrowingPause
-from lithify.clock import Clock
+from lithify.clock import Clock, monotonic_ms
 from lithify.compaction.attempts import Attempt
 from lithify.compaction.model import Ledger
 from lithify.compaction.proposal import Plan
@@ -442,7 +442,7 @@ class Watched:
         if is_away or isinstance(error, Fenced):
             pause_s = AWAY_PAUSE.after_ms(self._failed_looks) / 1000
         else:
-            is_news = self._quarantine.failed(self.url, str(error), round(self._now_s() * 1000))
+            is_news = self._quarantine.failed(self.url, str(error), monotonic_ms(self._clock))
             entry = self._quarantine.entries[self.url]
             pause_s = (entry.until_ms - entry.failed_ms) / 1000
             if is_news:
