@@ -1,5 +1,6 @@
 """Real processes are killed, frozen and stopped in the middle of a compaction: nothing is lost, and only
-what was not finished runs again. The official client writes meanwhile, and judges."""
+what was not finished runs again. The official client writes meanwhile, and judges. What `make chaos` does to a
+larger database as well is left to `make whole` here."""
 
 from __future__ import annotations
 
@@ -63,6 +64,7 @@ def test_of_a_killed_worker_only_the_unfinished_ranges_run_again(
     assert outcome.reclaimed_after_s > TIMEOUT_MS / 1000
 
 
+@pytest.mark.whole
 def test_a_frozen_worker_that_wakes_up_changes_nothing(
     template: Database, tmp_path: Path, nodes: Nodes
 ) -> None:
@@ -71,6 +73,7 @@ def test_a_frozen_worker_that_wakes_up_changes_nothing(
     assert outcome.reclaimed_after_s > TIMEOUT_MS / 1000
 
 
+@pytest.mark.whole
 def test_a_worker_that_is_told_to_stop_gives_back_at_once(
     template: Database, tmp_path: Path, nodes: Nodes
 ) -> None:
@@ -83,6 +86,7 @@ def test_a_frozen_coordinator_that_wakes_up_is_fenced(
     play(accidents.freeze_coordinator, template, tmp_path, nodes)
 
 
+@pytest.mark.whole
 def test_of_a_killed_jvm_the_process_starts_another_and_runs_the_unfinished_ranges(
     template: Database, tmp_path: Path, nodes: Nodes
 ) -> None:

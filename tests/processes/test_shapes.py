@@ -179,6 +179,7 @@ def test_coordinator_and_workers_apart_on_a_cluster(tmp_path: Path, nodes: Nodes
     check(path, model)
 
 
+@pytest.mark.whole
 def test_a_killed_executor_costs_its_range_only(tmp_path: Path, nodes: Nodes, cluster: str) -> None:
     path = tmp_path / "db"
     model = make_database(path, keys=5000, value_bytes=1000)

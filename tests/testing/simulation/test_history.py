@@ -43,6 +43,7 @@ def test_every_invariant_has_a_mutant() -> None:
     assert {rule for mutant in MUTANTS for rule in mutant.noticed_by} == set(rules.ALL)
 
 
+@pytest.mark.whole
 def test_a_seed_plays_the_same_run_in_every_process() -> None:
     first = trace_of(7, HISTORY, hash_seed="1")
     assert first == trace_of(7, HISTORY, hash_seed="2")
