@@ -1,6 +1,6 @@
 """Real processes are killed, frozen and stopped in the middle of a compaction: nothing is lost, and only
-what was not finished runs again. The official client writes meanwhile, and judges. What `make chaos` does to a
-larger database as well is left to `make whole` here."""
+what was not finished runs again. The official client writes meanwhile, and judges. What `make chaos` does to
+a larger database as well is left to `make whole` here."""
 
 from __future__ import annotations
 
