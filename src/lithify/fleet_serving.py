@@ -254,19 +254,32 @@ class FleetProcess:
         assert self._keeper is not None, "it is beside one"
         files, trouble = self._files(), Trouble("what only the dashboard of the fleet shows cannot be read")
         while not self._stop.wait(BESIDE_LOOK_S):
-            try:
-                with contained("reading for the dashboard"):
-                    if self._shared.is_status_due():
-                        self._shared.saw_status(fleet_status(files, self._clock.now_ms()))
-                    for shared in self._shared.due():
-                        rule = self._keeper.datasets.get(shared.url)
-                        if rule is not None:
-                            dataset = self._open(shared.url, rule, shared=shared)
-                            self._shared.read_beside(shared, dataset, wiring.commit_records(dataset))
-            except LithifyError as error:
-                trouble.say(error)
-            else:
+            failed = False
+            for shared in (None, *self._shared.due()):
+                try:
+                    with contained("reading for the dashboard"):
+                        if shared is not None:
+                            self._read_dataset_beside(shared)
+                        elif self._shared.is_status_due():
+                            self._shared.saw_status(fleet_status(files, self._clock.now_ms()))
+                except LithifyError as error:
+                    failed = True
+                    trouble.say(error)
+            if not failed:
                 trouble.is_over()
+
+    def _read_dataset_beside(self, shared: SharedReads) -> None:
+        assert self._shared is not None
+        assert self._keeper is not None
+        rule = self._keeper.datasets.get(shared.url)
+        if rule is None:
+            return
+        try:
+            dataset = self._open(shared.url, rule, shared=shared)
+        except BaseException:
+            shared.missed_beside()  # else it would be first in every round
+            raise
+        self._shared.read_beside(shared, dataset, wiring.commit_records(dataset))
 
     def _end(self) -> None:
         """Nothing is collected any more, and all have left."""

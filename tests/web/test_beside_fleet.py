@@ -14,6 +14,8 @@ from lithify.clock import SystemClock
 from lithify.errors import StoreUnavailable
 from lithify.fleet.shared import SharedFleet
 from lithify.fleets import WatchedFleet
+from lithify.service.shared import BESIDE_S
+from lithify.testing import ManualClock
 from lithify.web.dashboard import TABS
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.web.dashboards import page_of, write_database
@@ -78,6 +80,23 @@ def test_what_is_done_there_shows_at_once(urls: list[str], tmp_path: Path) -> No
         with watched.acted_on(urls[0]) as acting, watched.watched(urls[0]) as looking:
             (submitted,) = acting.submit(full=True).ids
             assert submitted in {c.id for c in looking.status().compactions}
+
+
+def test_one_that_cannot_be_opened_is_not_first_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lithify.fleet.shared.MOST_BESIDE_PER_S", 1)
+    clock, urls = ManualClock(), ["memory://m/a", "memory://m/b"]
+    fleet = SharedFleet(clock)
+    fleet.keep(urls)
+    for url in urls:
+        fleet.of(url).saw_ledger(None)
+        fleet.of(url).saw_snapshot(object())
+    assert [shared.url for shared in fleet.due()] == urls[:1]
+    fleet.of(urls[0]).missed_beside()
+    assert [shared.url for shared in fleet.due()] == urls[1:]
+    clock.advance_s(BESIDE_S)
+    fleet.of(urls[0]).saw_snapshot(object())
+    fleet.of(urls[1]).missed_beside()
+    assert [shared.url for shared in fleet.due()] == urls[:1], "what has changed is tried again"
 
 
 def test_what_another_keeper_watches_is_read_for_who_looks(tmp_path: Path, asked: Counter[str]) -> None:

@@ -191,6 +191,11 @@ class SharedReads:
             self._commits = merged((*commits, *self._commits))[-self._most_commits :]
             self._retained, self._beside = retained, beside
 
+    def missed_beside(self) -> None:
+        """What stands beside could not be read, as the dataset cannot be opened. It waits for a change."""
+        with self._lock:
+            self._has_changed, self._beside_read_s = False, self._clock.monotonic_s()
+
     @property
     def beside_read_s(self) -> float:
         """When what stands beside was read last, by the monotonic clock; minus infinity for never."""
