@@ -16,7 +16,7 @@ from lithify.errors import CorruptObject, DatasetNotFound, LithifyError, Refused
 from lithify.fleet import catalog_changes as changes
 from lithify.fleet.bells import Ear
 from lithify.fleet.boards import MAX_HINTS, order
-from lithify.fleet.catalog import Catalog, Queue, Rule
+from lithify.fleet.catalog import MAX_TENANTS, Catalog, Queue, Rule
 from lithify.fleet.catalog_files import FollowedCatalog, Numbered
 from lithify.fleet.discovery import LOOK_EVERY_S, Discovery
 from lithify.fleet.files import FleetFiles
@@ -175,6 +175,15 @@ def test_who_is_30_s_older_than_the_newest_is_dead(world: World) -> None:
     alive = {seen.name: seen.is_alive for seen in members.listed()}
     assert alive == {"keeper-1": False, "keeper-2": True, "worker-1": True}
     assert [seen.says for seen in members.listed() if seen.name == "worker-1"] == [worker]
+
+
+def test_one_with_something_of_every_tenant_in_many_queues_is_heard(world: World) -> None:
+    """As many tenants as a fleet may have policies for."""
+    amounts = replace(LOAD.tenants["red"], waiting=10**9, queued_bytes=10**15, backlog_ms=10**12)
+    load = replace(LOAD, tenants={f"a tenant of a usual name {n}": amounts for n in range(MAX_TENANTS)})
+    keeper = member("keeper-1", load={f"Q{n}": load for n in range(20)})
+    world.files.members.beat(keeper)
+    assert [seen.says for seen in world.files.members.listed()] == [keeper]
 
 
 def test_who_beats_more_rarely_is_dead_later(world: World) -> None:

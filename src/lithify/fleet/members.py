@@ -47,7 +47,9 @@ READS_AT_ONCE = 16
 MAX_TROUBLED = 20
 MAX_RUNNING = 256
 _SUFFIX = ".json"
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 32 << 20
+"""Read of what one says: some hundred bytes for each tenant that has something in a queue. Of the thousand
+tenants with a policy that a fleet may have, all may, in many queues."""
 _MAX_WHY_CHARS = 1_000
 _MOST = (1 << 53) - 1
 
