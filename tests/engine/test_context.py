@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from lithify.engine.session import run_in_context
+from lithify.engine.classic import run_in_context
 
 
 def test_a_context_that_was_lost_with_the_job_is_not_the_cause() -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lithify.engine import session
+from lithify.engine.classic import open_classic
 from lithify.engine.task import Limits, encode_request
 from lithify.scratch import Scratch
 
@@ -40,7 +40,7 @@ def build(path: Path) -> None:
 
 def _record(classes: Path) -> tuple[Path, str]:
     """Run a session that lists its classes; the Java home and the class path it ran with."""
-    recording = session.open_classic(
+    recording = open_classic(
         "local[1]", "lithify-archive", jvm_options=(f"-XX:DumpLoadedClassList={classes}",), use_archive=False
     )
     try:

@@ -39,8 +39,9 @@ from lithify.engine import settings, versions
 from lithify.engine.ambient import MASTER, ambient_settings
 from lithify.engine.failure import essential_cause
 from lithify.engine.given import given_session
+from lithify.engine.masters import check_master
 from lithify.engine.ports import ArgumentT, ResultT
-from lithify.engine.session import Session, check_master, open_session
+from lithify.engine.session import Session, open_session
 from lithify.engine.task import Limits, decode_outcome, encode_request
 from lithify.errors import Cancelled, EngineDown, EngineError, LithifyError
 

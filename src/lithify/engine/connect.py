@@ -1,0 +1,94 @@
+"""A session of a Spark Connect server. Java, Python and daemon settings are the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from lithify.engine import settings
+from lithify.engine.failure import essential_cause
+from lithify.engine.masters import why_silent
+from lithify.engine.task import OUTCOME_SCHEMA, run_request_in_arrow
+from lithify.errors import EngineError
+
+
+class ConnectSession:
+    """One session of such a server."""
+
+    def __init__(self, spark: Any, endpoint: str) -> None:
+        """`endpoint` is the server's address, or empty where that is not known."""
+        self._spark = spark
+        self._endpoint = endpoint
+        try:
+            master = str(self._spark.conf.get("spark.master", "spark"))
+            failures = str(self._spark.conf.get("spark.task.maxFailures", str(settings.DEFAULT_ATTEMPTS)))
+        except Exception as error:
+            self.close()
+            cause = essential_cause(str(error))
+            raise EngineError(f"the Spark Connect server cannot be used: {cause}") from error
+        self.max_attempts = settings.max_attempts(master, {"spark.task.maxFailures": failures})
+
+    def slots(self) -> int:
+        # A range without a number of partitions gets as many as the server can run at once.
+        partitions = self._spark.range(1 << 16).mapInArrow(_count_batches, "partition long")
+        return max(1, int(partitions.count()))
+
+    def run(self, request: bytes, *, tag: str, pool: str, description: str) -> bytes:
+        spark = self._spark
+        spark.addTag(tag)
+        try:
+            row = spark.range(0, 1, 1, 1)
+            table = row.mapInArrow(partial(run_request_in_arrow, request), OUTCOME_SCHEMA).toArrow()
+        finally:
+            spark.removeTag(tag)
+        outcome: bytes = table.column(0)[0].as_py()
+        return outcome
+
+    def interrupt(self, tag: str) -> None:
+        self._spark.interruptTag(tag)
+
+    def is_over(self) -> bool:
+        """The server does not answer, or does not know the session any more."""
+        if self._endpoint and why_silent(self._endpoint) is not None:
+            return True  # before the client retries for ten minutes
+        try:
+            self._spark.conf.get("spark.master", "")
+        except Exception:  # whatever the client says of a session that is gone; who goes on opens another
+            return True
+        return False
+
+    def close(self) -> None:
+        self._spark.stop()
+
+
+def open_connect(url: str, app_name: str, conf: Mapping[str, str]) -> ConnectSession:
+    """A new session of the Spark Connect server at `url`."""
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+    from pyspark.sql.connect.session import SparkSession
+
+    try:
+        endpoint = DefaultChannelBuilder(url).endpoint
+    except Exception as error:
+        raise EngineError(f"{url} is no Spark Connect URL (sc://host:port): {error}") from error
+    # The client would retry for ten minutes; a server that is not there should be told at once.
+    if (problem := why_silent(endpoint)) is not None:
+        raise EngineError(f"no Spark Connect server answers at {url}: {problem}")
+    builder = SparkSession.builder.remote(url).appName(app_name)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    try:
+        return ConnectSession(builder.create(), endpoint)
+    except EngineError as error:
+        raise EngineError(f"{url}: {error}") from error
+    except Exception as error:
+        cause = essential_cause(str(error))
+        raise EngineError(f"the Spark Connect server at {url} refused a session: {cause}") from error
+
+
+def _count_batches(batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    for _ in batches:
+        pass
+    yield pa.RecordBatch.from_arrays([pa.array([1], pa.int64())], ["partition"])
