@@ -43,6 +43,7 @@ from tests.datasets.iceberg.tables import (
     make_rows,
     named_paths,
     new_table,
+    read,
 )
 
 Commit = Callable[[], CommitTableResponse]
@@ -62,6 +63,9 @@ class MeddlingCatalog(SqlCatalog):
             return super(MeddlingCatalog, self).commit_table(table, requirements, updates)
 
         return commit() if meddle is None else meddle(commit)
+
+
+BY_DEVICE = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "device"))
 
 
 class World:
@@ -457,3 +461,33 @@ def test_an_equality_delete_older_than_every_file_is_removed(catalog: Catalog) -
     assert compact(dataset_of(table)).committed
     assert not delete_files_of(table)
     check(table, rows)
+
+
+def test_a_delete_file_for_a_data_file_of_another_partition_stays(catalog: SqlCatalog) -> None:
+    """Readers apply what is for one data file by its path, whatever partition it was put into."""
+    table = new_table(catalog, spec=BY_DEVICE)
+    append(table, make_rows(5, device="b"))
+    (other,) = files_of(table)
+    for _ in range(3):
+        append(table, make_rows(5, device="a"))
+    of_a = next(file for file in files_of(table) if file.partition[0] == "a")
+    delete_positions(fresh(table), {other.file_path: [1, 2]}, files={other.file_path: of_a})
+    rows = read(table)
+    assert len(rows) == 18
+    assert compact(dataset_of(table)).committed
+    assert read(table) == rows
+    assert len(files_of(table)) == 2
+
+
+def test_no_value_and_the_text_null_are_two_partitions(catalog: SqlCatalog) -> None:
+    table = new_table(catalog, spec=BY_DEVICE)
+    devices = ("null", None, "nULL", "", "nul", "%6Eull")
+    for _ in range(3):
+        for device in devices:
+            append(table, make_rows(5, device=device))  # type: ignore[arg-type]
+    rows = sorted(read(table), key=str)
+    for _ in devices:
+        compact(dataset_of(table))
+    assert sorted(read(table), key=str) == rows
+    assert {file.partition[0] for file in files_of(table)} == set(devices)
+    assert len(files_of(table)) == len(devices)

@@ -2,7 +2,7 @@
 summaries.
 
 A value that no calendar of Python's has, such as a day of year 10000, is named by its number. Two partitions
-of one spec never have the same name.
+of one spec never have the same name: a text that reads like no value at all is named by its code points.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType
 
+_NO_VALUE = "null"
+"""As transforms say it."""
 Place = tuple[int, tuple[Any, ...]]
 """A partition of a partition spec, as a key."""
 
@@ -45,9 +47,16 @@ def partition_path(spec: PartitionSpec, partition: Record, schema: Schema) -> st
         return repr(partition)  # of a column that is gone: its type is not known
     types = spec.partition_type(schema).fields
     return "/".join(
-        f"{quote_plus(field.name, safe='')}={quote_plus(_text(field, of.field_type, partition[n]), safe='')}"
+        f"{quote_plus(field.name, safe='')}={_quoted(field, of.field_type, partition[n])}"
         for n, (field, of) in enumerate(zip(spec.fields, types, strict=True))
     )
+
+
+def _quoted(field: PartitionField, kind: IcebergType, value: Any) -> str:
+    text = _text(field, kind, value)
+    if value is not None and text == _NO_VALUE:
+        return "".join(f"%{ord(letter):02X}" for letter in text)
+    return quote_plus(text, safe="")
 
 
 def _text(field: PartitionField, kind: IcebergType, value: Any) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -100,18 +100,28 @@ def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, Ma
 
     An equality delete file applies to data files of a lower sequence number, a position delete file to
     those of the same one too; so what is older than every data file it could apply to is obsolete. No
-    position delete can be for the added files, since nobody knows them yet. And one that is for a single
-    data file goes with that file. A delete file that is listed more than once stays: removing its path would
-    remove it wherever it is listed.
+    position delete can be for the added files, since nobody knows them yet. One that is for a single data
+    file goes with that file, and never before: readers apply it by that path, whatever partition it was put
+    into. A delete file that is listed more than once stays: removing its path would remove it wherever it is
+    listed.
     """
     removed = replacement.removed
     deletes = list(listing.findable(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES))
     if not deletes:
         return {}
-    data = listing.entries(DataFileContent.DATA)
-    oldest_kept = _Oldest(
-        (e.data_file, e.sequence_number or 0) for e in data if e.data_file.file_path not in removed
-    )
+    referenced = {referenced_path(entry.data_file) for entry in deletes}
+    kept_referenced: set[str] = set()
+
+    def kept() -> Iterator[tuple[DataFile, int]]:
+        for entry in listing.entries(DataFileContent.DATA):
+            file = entry.data_file
+            if file.file_path in removed:
+                continue
+            if file.file_path in referenced:
+                kept_referenced.add(file.file_path)
+            yield file, entry.sequence_number or 0
+
+    oldest_kept = _Oldest(kept())
     oldest = oldest_kept.and_also((added.file, added.sequence_number) for added in replacement.added)
     specs = listing.metadata.specs()
     obsolete: dict[str, ManifestEntry] = {}
@@ -120,7 +130,10 @@ def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, Ma
         if file.file_path in listing.repeated:
             continue
         if file.content == DataFileContent.POSITION_DELETES:
-            is_obsolete = oldest_kept.in_partition_of(file) > number or referenced_path(file) in removed
+            only = referenced_path(file)
+            is_obsolete = only in removed or (
+                only not in kept_referenced and oldest_kept.in_partition_of(file) > number
+            )
         elif is_unpartitioned(specs[file.spec_id]):
             is_obsolete = oldest.anywhere() >= number
         else:
