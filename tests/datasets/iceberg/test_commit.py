@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,17 +22,19 @@ from pyiceberg.typedef import Record
 
 from lithify.compaction.model import Compaction, State
 from lithify.datasets.iceberg.commit import COMPACTIONS_PROPERTY
+from lithify.datasets.iceberg.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane
-from lithify.datasets.iceberg.publish import publish
+from lithify.datasets.iceberg.publish import MAX_COMMIT_MS, MIN_MANIFEST_AGE_MS, Prepared, publish
 from lithify.datasets.iceberg.replace import Added, Replacement, write
 from lithify.errors import Fenced, StoreUnavailable
 from lithify.ids import RandomIds
-from tests.datasets.iceberg.running import Steps, compact, dataset_of
+from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
     START,
     Row,
+    age_files,
     append,
     append_with_deletes,
     as_arrow,
@@ -491,3 +495,32 @@ def test_no_value_and_the_text_null_are_two_partitions(catalog: SqlCatalog) -> N
     assert sorted(read(table), key=str) == rows
     assert {file.partition[0] for file in files_of(table)} == set(devices)
     assert len(files_of(table)) == len(devices)
+
+
+@pytest.mark.parametrize("stands_still", [True, False], ids=["the machine stood still", "it took long"])
+def test_what_garbage_collection_could_have_taken_is_not_committed(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, stands_still: bool
+) -> None:
+    """Manifests that no snapshot names are deleted when they are old enough."""
+    clock = a_clock()
+    table = new_table(catalog)
+    rows = [row for _ in range(3) for row in append(table, make_rows(5))]
+    steps = Steps(dataset_of(table, clock=clock))
+    steps.schedule()
+    steps.execute()
+    writes = list[Prepared]()
+
+    def write_slowly(*arguments: Any) -> Prepared:
+        writes.append(write(*arguments))
+        if len(writes) == 1:
+            (clock.jump_s if stands_still else clock.advance_s)(MAX_COMMIT_MS / 1000 + 1)
+            age_files(Path(table.location().removeprefix("file://")))
+            collect(steps.dataset, clock, GarbageOptions(MIN_MANIFEST_AGE_MS, dry_run=False))
+        return writes[-1]
+
+    monkeypatch.setattr("lithify.datasets.iceberg.commit.write", write_slowly)
+    steps.commit()
+    assert len(writes) == 2
+    assert read(table) == sorted(rows, key=lambda row: row[1])
+    assert len(files_of(table)) == 1
+    assert not any(Path(path.removeprefix("file://")).exists() for path in writes[0].written)

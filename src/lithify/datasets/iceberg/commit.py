@@ -45,7 +45,7 @@ from lithify.datasets.iceberg.listing import Listing, ManifestCache
 from lithify.datasets.iceberg.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, NewFile
 from lithify.datasets.iceberg.partitions import place_of
-from lithify.datasets.iceberg.publish import MAX_TRIES, discard, publish, tries
+from lithify.datasets.iceberg.publish import MAX_TRIES, Uncommitted, discard, publish, tries
 from lithify.datasets.iceberg.replace import (
     Added,
     Replacement,
@@ -112,7 +112,11 @@ class Committer:
             if not batch.accepted:
                 return batch.verdicts
             summary = {COMPACTIONS_PROPERTY: ",".join(batch.accepted)}
+            uncommitted = Uncommitted.from_now(self._clock)
             prepared = write(table, branch, head, batch.replacement, summary, self._clock.now_ms())
+            if uncommitted.is_too_late(self._clock):
+                discard(table.io, prepared.written)
+                continue
             try:
                 is_published = publish(table, prepared, lambda: load_table(self._catalog, self._identifier))
             except StoreUnavailable as error:

@@ -5,8 +5,7 @@
 2. *Share*: of the files that were listed no more than a share goes, unless somebody allowed it: more is a
    sign of a mistake, whatever the proofs say. A few files may go in any case.
 3. *Batches*: the table is looked at again before each batch of files.
-4. *Age*: new manifests are named by nothing until they are committed, and no ledger knows them. So none is
-   deleted that is younger than `MIN_MANIFEST_AGE_MS`, and none is committed any more after half of that time.
+4. *Age*: no manifest is deleted that may be committed still (`publish.MIN_MANIFEST_AGE_MS`).
 """
 
 from __future__ import annotations
@@ -27,10 +26,6 @@ ALWAYS_FEW = 100
 """So many files may be deleted whatever their share."""
 BATCH_FILES = 500
 """Files deleted before the table is looked at again."""
-MIN_MANIFEST_AGE_MS = 600_000
-"""Of manifests that are deleted. A commit takes seconds; with a slow catalog, minutes."""
-MAX_COMMIT_S = MIN_MANIFEST_AGE_MS / 1000 / 2
-"""From the first new manifest to the commit that names it."""
 
 ItemT = TypeVar("ItemT")
 
@@ -75,9 +70,3 @@ def batches(files: Iterable[ItemT]) -> Iterator[list[ItemT]]:
     rest = iter(files)
     while batch := list(islice(rest, BATCH_FILES)):
         yield batch
-
-
-def is_too_late(began_s: float, now_s: float) -> bool:
-    """Whether to give up a commit whose new files were put there from `began_s` on: what collects garbage
-    could take them soon."""
-    return now_s - began_s > MAX_COMMIT_S

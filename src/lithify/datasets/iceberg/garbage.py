@@ -43,7 +43,6 @@ from lithify.datasets.iceberg.catalogs import open_place
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.deleting import (
     DEFAULT_MAX_PERCENT,
-    MIN_MANIFEST_AGE_MS,
     batches,
     check_percent,
     check_whole,
@@ -53,6 +52,7 @@ from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.lineage import Known
 from lithify.datasets.iceberg.ownership import OwnName, mark_of, parse_name
 from lithify.datasets.iceberg.pending import Pending
+from lithify.datasets.iceberg.publish import MIN_MANIFEST_AGE_MS
 from lithify.datasets.iceberg.reachable import files_in, manifests_in
 from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.errors import Refused

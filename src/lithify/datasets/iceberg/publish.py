@@ -9,6 +9,9 @@
 4. A commit to another branch takes the sequence number and leaves the head. A catalog that finds that out in
    this process does not say that somebody was faster, but that is what it means.
 5. Who was not the fastest looks at the table anew and tries again, after a pause (`tries`).
+6. New manifests are named by nothing until they are committed, and no ledger knows them. So what collects
+   garbage deletes none that is younger than `MIN_MANIFEST_AGE_MS`, and none is committed any more after half
+   of that time (`Uncommitted`).
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from pyiceberg.table.update import (
 )
 
 from lithify.backoff import RandomPause
-from lithify.clock import Clock
+from lithify.clock import Clock, monotonic_ms
 from lithify.datasets.iceberg.catalog_requests import asked_commit
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.manifests import manifests_of
@@ -41,6 +44,30 @@ MAX_TRIES = 20
 """Times a commit is repeated after somebody else was faster."""
 CONFLICT_PAUSE = RandomPause(first_s=0.1, max_s=3.0)
 """After somebody else was faster."""
+
+
+MIN_MANIFEST_AGE_MS = 600_000
+"""Of manifests that are deleted. A commit takes seconds; with a slow catalog, minutes."""
+MAX_COMMIT_MS = MIN_MANIFEST_AGE_MS // 2
+"""From the first new manifest to the commit that names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """Since when there are new files that no snapshot names. By both clocks: one may stand still while the
+    machine does, the other may be set anew."""
+
+    since_ms: int
+    monotonic_since_ms: int
+
+    @classmethod
+    def from_now(cls, clock: Clock) -> Uncommitted:
+        return cls(clock.now_ms(), monotonic_ms(clock))
+
+    def is_too_late(self, clock: Clock) -> bool:
+        """Whether to give up their commit, as what collects garbage could take them soon."""
+        passed_ms = clock.now_ms() - self.since_ms, monotonic_ms(clock) - self.monotonic_since_ms
+        return max(passed_ms) > MAX_COMMIT_MS
 
 
 @dataclass(frozen=True, slots=True)

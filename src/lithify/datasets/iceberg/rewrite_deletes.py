@@ -53,7 +53,6 @@ from lithify.datasets.iceberg.delete_plan import (
     DeletePlan,
     plan_deletes,
 )
-from lithify.datasets.iceberg.deleting import is_too_late
 from lithify.datasets.iceberg.entry_order import schema_for
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.fetching import fetched_manifests
@@ -62,7 +61,7 @@ from lithify.datasets.iceberg.manifests import entries_in, manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.partitions import Place, is_unpartitioned, place_of
 from lithify.datasets.iceberg.position_deletes import Unmergeable, merged, write
-from lithify.datasets.iceberg.publish import discard, prepare, publish, tries
+from lithify.datasets.iceberg.publish import Uncommitted, discard, prepare, publish, tries
 from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
 from lithify.datasets.iceberg.replace import Added, SnapshotWriter
 from lithify.datasets.iceberg.rewriting import Outcome, Rewriting
@@ -203,7 +202,7 @@ class DeleteRewriter:
         done: RewritingDeletes,
     ) -> Outcome | None:
         """What came of it; `None` when somebody was faster."""
-        began_s = self._clock.monotonic_s()
+        uncommitted = Uncommitted.from_now(self._clock)
         work = _Merging(table, head, facts)
         with translated(f"merging delete files of {self._dataset.url}"):
             for merge in plan.merges:
@@ -227,7 +226,7 @@ class DeleteRewriter:
         new = [added.file for added in work.added]
         summary = deletes_summary(head.parent.summary, gone, new)
         written = (*writer.written, *(file.file_path for file in new))
-        if is_too_late(began_s, self._clock.monotonic_s()):
+        if uncommitted.is_too_late(self._clock):
             discard(table.io, written)
             return None
         now_ms = self._clock.now_ms()

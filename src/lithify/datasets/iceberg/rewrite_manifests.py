@@ -43,7 +43,6 @@ from pyiceberg.types import NestedField
 
 from lithify.clock import Clock
 from lithify.datasets.iceberg.dataset import IcebergDataset
-from lithify.datasets.iceberg.deleting import is_too_late
 from lithify.datasets.iceberg.entry_order import EntryOrder, schema_for
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.listing import MAX_READERS, check_listed
@@ -53,7 +52,7 @@ from lithify.datasets.iceberg.manifest_writer import COMPRESSION
 from lithify.datasets.iceberg.manifests import counted, is_counted, manifests_of
 from lithify.datasets.iceberg.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.properties import whole_number
-from lithify.datasets.iceberg.publish import Prepared, discard, prepare, publish, tries
+from lithify.datasets.iceberg.publish import Prepared, Uncommitted, discard, prepare, publish, tries
 from lithify.datasets.iceberg.refusals import check_rewritable, count_notes
 from lithify.datasets.iceberg.rewriting import Outcome, Rewriting
 from lithify.datasets.iceberg.timecolumn import find_time_column
@@ -104,7 +103,7 @@ class _Work:
     prefix: str
     groups: list[_Written]
     empty: set[str]
-    uploaded_s: float = 0.0
+    uncommitted: Uncommitted
     lists: int = 0
 
     def kept_in(self, head: Sequence[ManifestFile]) -> list[_Written]:
@@ -193,7 +192,7 @@ class ManifestRewriter:
 
     def _is_old(self, work: _Work) -> bool:
         """Whether what collects garbage could take its manifests soon."""
-        return is_too_late(work.uploaded_s, self._clock.monotonic_s())
+        return work.uncommitted.is_too_late(self._clock)
 
     def _write(
         self, table: Table, layout: _Layout, plan: ManifestPlan, head: Sequence[ManifestFile]
@@ -216,9 +215,9 @@ class ManifestRewriter:
                 spec, schema, order = layout.of(group.kind[0])
                 new, entries = merge.merge([by_path[path] for path in group.manifests], spec, schema, order)
                 groups.append(_Written(group.manifests, new, entries))
-            uploaded_s = self._clock.monotonic_s()
+            uncommitted = Uncommitted.from_now(self._clock)
             merge.upload()
-        return _Work(snapshot_id, metadata.format_version, prefix, groups, set(plan.empty), uploaded_s)
+        return _Work(snapshot_id, metadata.format_version, prefix, groups, set(plan.empty), uncommitted)
 
     def _commit(
         self,
