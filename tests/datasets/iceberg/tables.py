@@ -225,10 +225,11 @@ def delete_positions(
     with_bounds: bool = True,
     files: Mapping[str, DataFile] | None = None,
     together: Sequence[DataFile] = (),
+    file_format: FileFormat = FileFormat.PARQUET,
 ) -> str:
     """Delete rows of data files by position (merge on read), in one commit; the delete file's path.
     `files`: the table's files as it was loaded; commit on top of that, or not at all. `together`: files
-    that the same commit adds."""
+    that the same commit adds. `file_format`: as the manifest says."""
     now = fresh(table) if files is None else table
     if files is None:
         files = {task.file.file_path: task.file for task in now.scan().plan_files()}
@@ -244,7 +245,7 @@ def delete_positions(
     first = files[pairs[0][0]]
     return _commit_deletes(
         now, content, DataFileContent.POSITION_DELETES, first.spec_id, first.partition,
-        bounds if with_bounds else ({}, {}), together,
+        bounds if with_bounds else ({}, {}), together, file_format=file_format,
     )  # fmt: skip
 
 

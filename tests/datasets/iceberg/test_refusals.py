@@ -32,6 +32,7 @@ from tests.datasets.iceberg.tables import (
     as_arrow,
     check,
     delete_keys,
+    delete_positions,
     files_of,
     fresh,
     make_rows,
@@ -181,6 +182,10 @@ def _equality_deletes(table: Table) -> None:
     delete_keys(table, pa.table({"id": [-1]}), file_format=FileFormat.ORC)
 
 
+def _position_deletes(table: Table) -> None:
+    delete_positions(table, {files_of(table)[0].file_path: [1]}, file_format=FileFormat.AVRO)
+
+
 def _avro(table: Table) -> None:
     _orc(table, "AVRO")
 
@@ -226,6 +231,7 @@ def _add(table: Table, file: Any) -> None:
     ("spoil", "pattern", "left_alone"),
     [
         (_equality_deletes, "equality deletes that apply and are in the format ORC", 3),
+        (_position_deletes, "position deletes in the format AVRO", 1),
         (_orc, "format ORC", 1),
         (_avro, "format AVRO", 1),
         (_encrypted, "encrypted", 1),

@@ -121,6 +121,10 @@ def _branch(metadata: TableMetadata, wanted: str | None, url: str) -> str:
     return branches[0] if branches else MAIN_BRANCH
 
 
+_READABLE_DELETES = (FileFormat.PARQUET, FileFormat.ORC)
+"""PyIceberg reads no others of format version 2."""
+
+
 class Refusals:
     """What a table's files are refused for."""
 
@@ -133,15 +137,22 @@ class Refusals:
         }
         """Partition specs made from columns that are not there any more."""
 
-    def why_left_alone(self, data_file: DataFile, unfit_deletes: str | None) -> str | None:
+    def why_left_alone(
+        self, data_file: DataFile, unfit_deletes: str | None, position_deletes: Iterable[DataFile]
+    ) -> str | None:
         """Why a file cannot be rewritten; `None` when it can, if its times are known. `unfit_deletes`: why
-        the equality deletes that apply to it cannot be applied here."""
+        the equality deletes that apply to it cannot be applied here. `position_deletes`: those that apply."""
         if data_file.key_metadata is not None:
             return "are encrypted"
         if data_file.file_format != FileFormat.PARQUET:
             return f"are in the format {data_file.file_format.value}, not Parquet"
         if unfit_deletes is not None:
             return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
+        for delete in position_deletes:
+            if delete.key_metadata is not None:
+                return "have position deletes that are encrypted"
+            if delete.file_format not in _READABLE_DELETES:
+                return f"have position deletes in the format {delete.file_format.value}, not Parquet"
         if data_file.spec_id in self._gone:
             return f"are partitioned by a column that is gone (partition spec {data_file.spec_id})"
         return None

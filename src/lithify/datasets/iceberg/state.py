@@ -102,14 +102,15 @@ class _Drawn:
     ) -> TimelineFile:
         file = entry.data_file
         burden = listing.equality_deletes.burden(entry)
-        reason = self._refusals.why_left_alone(file, burden.why_unfit)
+        deletes = listing.deletes_of(entry) if has_deletes else frozenset[DataFile]()
+        reason = self._refusals.why_left_alone(file, burden.why_unfit, deletes)
         times = Bucket.UNKNOWN if reason is not None else times_of(file, self._column)
         if reason is not None:
             self._reasons[file.file_path] = reason
         elif times is Bucket.UNKNOWN or (self._names is not None and parse_name(file.file_path) is None):
             self._asked[file.file_path] = file.file_size_in_bytes
         known = burden if self._estimates_deletes else NO_BURDEN
-        return _timeline_file(entry, times, lanes.of(file), listing if has_deletes else None, known)
+        return _timeline_file(entry, times, lanes.of(file), deletes, known)
 
     def _repeat(self, before: TimelineFile, file: TimelineFile) -> None:
         """What is deleted from which of the files that a path stands for does not matter here."""
@@ -155,9 +156,12 @@ class _Drawn:
 
 
 def _timeline_file(
-    entry: ManifestEntry, times: Interval | Bucket, lane: Lane, listing: Listing | None, burden: Burden
+    entry: ManifestEntry,
+    times: Interval | Bucket,
+    lane: Lane,
+    deletes: Collection[DataFile],
+    burden: Burden,
 ) -> TimelineFile:
-    """`listing` where there are delete files."""
     file = entry.data_file
     found = TimelineFile(
         id=file.file_path,
@@ -167,7 +171,6 @@ def _timeline_file(
         version=entry.sequence_number or 0,
         group=lane.group,
     )
-    deletes = listing.deletes_of(entry) if listing is not None else ()
     if not deletes and not burden.files:
         return found
     deleted_rows = _deleted_rows(file, deletes, burden)
