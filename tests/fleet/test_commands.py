@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,55 @@ def test_documents_are_as_documented(fleet: str) -> None:
     fields = documented()
     for name, document in said.items():
         assert list(document) == fields[name, DATABASE], name
+
+
+# What nobody could read
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda fleet: fleet.create_queue("small", largest_bytes=1e9), "1000000000.0 is no whole number"),
+        (
+            lambda fleet: fleet.set_queue("default", weight=2.0),
+            "queue 'default': 2.0 is no whole number from 1 to",
+        ),
+        (lambda fleet: fleet.set_queue("default", reserved_slots=True), "True is no whole number"),
+        (lambda fleet: fleet.set_tenant("a", weight=2.0), "2.0 is no whole number"),
+        (lambda fleet: fleet.set_tenant("a\udcff", weight=2), "half a character"),
+        (lambda fleet: fleet.add("/x", tenant="a\udcff"), "half a character"),
+        (lambda fleet: fleet.add("/x\udcff"), "is no URL"),
+        (lambda fleet: fleet.add("/x", settings={"store_options.region": "a\udcff"}), "half a character"),
+        (
+            lambda fleet: fleet.add("/x", settings={"store_options": {"region": "x"}}),
+            "must be text or a number",
+        ),
+    ],
+)
+def test_what_nobody_could_read_is_not_written(
+    fleet: str, change: Callable[[lithify.Fleet], object], says: str
+) -> None:
+    """It would be the end of the fleet: every change begins with reading the latest catalog."""
+    before = lithify.Fleet(fleet).catalog()
+    with pytest.raises(lithify.Refused, match=says):
+        change(lithify.Fleet(fleet))
+    assert lithify.Fleet(fleet).catalog() == before
+    assert lithify.Fleet(fleet).set_queue("default", weight=3).weight == 3
+
+
+def test_a_name_that_is_no_utf8_is_refused_on_the_command_line(fleet: str) -> None:
+    result = invoke("fleet", "tenant", "set", "--weight", "2", fleet, "a\udcff")
+    assert result.exit_code == 2
+    assert "nothing was written" in " ".join(result.stderr.split())
+    assert invoke_json("fleet", "tenant", "list", fleet) == {"tenants": []}
+
+
+def test_settings_of_a_rule_may_be_numbers_and_truth_values(fleet: str) -> None:
+    given = {"slatedb.block_size": 4096, "store_options.allow_http": True, "service.max_attempts": "3"}
+    (rule,) = lithify.Fleet(fleet).add("/x", settings=given).rules
+    assert rule.settings == {
+        "slatedb.block_size": "4096",
+        "store_options.allow_http": "true",
+        "service.max_attempts": "3",
+    }
+    assert lithify.Fleet(fleet).catalog().catalog.rules == (rule,)
