@@ -305,3 +305,41 @@ def test_settings_of_a_rule_may_be_numbers_and_truth_values(fleet: str) -> None:
         "service.max_attempts": "3",
     }
     assert lithify.Fleet(fleet).catalog().catalog.rules == (rule,)
+
+
+# Secrets
+
+
+SECRETS = (
+    ("iceberg.properties.uri", "postgresql://user:hunter22@host/db"),
+    ("store_options.proxy_url", "http://user:hunter22@host/"),
+    ("store_options.adls.sas-token.acct.dfs.core.windows.net", "hunter22"),
+    ("store_options.endpoint", "https://host/?sv=2022&sig=hunter22"),
+    ("store_options.aws_secret_access_key", "hunter22"),
+)
+
+
+@pytest.mark.parametrize(("name", "value"), SECRETS)
+def test_a_secret_is_no_setting_of_a_rule(fleet: str, name: str, value: str) -> None:
+    """Everybody who reads the fleet would see it."""
+    result = invoke("fleet", "add", "--setting", f"{name}={value}", fleet, "/x")
+    assert result.exit_code == 2
+    assert f"the setting {name} is a secret" in " ".join(result.stderr.split())
+    assert "hunter22" not in result.stderr
+    assert lithify.Fleet(fleet).catalog().catalog.rules == ()
+
+
+def test_what_was_added_before_it_was_known_as_a_secret_is_masked_and_does_no_harm(
+    fleet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("lithify.fleet.catalog_changes.check_public", lambda rule: None)
+        lithify.Fleet(fleet).add("/x", settings={**dict(SECRETS), "slatedb.block_size": "4096"})
+    assert "hunter22" not in invoke("fleet", "list", fleet).stdout
+    document = invoke_json("fleet", "list", fleet)
+    assert "hunter22" not in str(document)
+    (rule,) = document["rules"]
+    assert rule["settings"]["slatedb.block_size"] == "4096"
+    assert rule["settings"]["iceberg.properties.uri"] == "postgresql://********@host/db"
+    lithify.Fleet(fleet).add("/y")
+    lithify.Fleet(fleet).remove("/x")
