@@ -27,6 +27,7 @@ from lithify.client import open as open_dataset
 from lithify.clock import Clock, SystemClock
 from lithify.compaction.finding import Finding
 from lithify.config.model import Config
+from lithify.config.sections import to_text
 from lithify.datasets.registry import registered_for
 from lithify.datasets.waiting import command_waiting
 from lithify.defects import contained
@@ -66,7 +67,7 @@ _OF_PROCESSES = (
     "service.commit_compacted_interval",
 )
 """Settings that are not of datasets."""
-_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+_NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
 
 
 class Fleet:
@@ -175,14 +176,14 @@ class Fleet:
         queue: str | None = None,
         tenant: str | None = None,
         coordinates: Coordinates | str = Coordinates.FLEET,
-        settings: Mapping[str, str] = _NO_SETTINGS,
+        settings: Mapping[str, object] = _NO_SETTINGS,
     ) -> Catalog:
         """Add datasets, by URL or by pattern (`s3://bucket/tenants/*/db`). A pattern that is there is treated
         from now on as said here. `queue` takes all their work whatever its size, `tenant` says for whom they
         are (`*`: what the first `*` of the pattern stands for), `settings` are for them alone."""
         if not patterns:
             raise Refused("name at least one dataset or pattern")
-        given, who = MappingProxyType(dict(settings)), _coordinates(coordinates)
+        given, who = _as_texts(settings), _coordinates(coordinates)
         rules = [Rule(absolute(pattern), who, queue, tenant, given) for pattern in patterns]
         for rule in rules:
             registered_for(rule.pattern)
@@ -341,6 +342,17 @@ class WatchedFleet(Fleet):
 
 def _added(catalog: Catalog, rules: Iterable[Rule]) -> Catalog:
     return changes.add_rules(catalog, rules)
+
+
+def _as_texts(settings: Mapping[str, object]) -> Mapping[str, str]:
+    """The settings as a rule has them. `Refused` for what is neither text nor a number."""
+    found = {}
+    for name, value in settings.items():
+        try:
+            found[name] = to_text(value)
+        except ValueError as error:
+            raise Refused(f"setting {name}: {error}; nothing was written") from None
+    return MappingProxyType(found)
 
 
 def _check_settings(rule: Rule, given: Config, of_process: Config) -> None:

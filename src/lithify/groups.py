@@ -20,9 +20,11 @@ from collections.abc import Mapping
 from lithify import wiring
 from lithify.client import Settings, settled
 from lithify.clock import Clock, SystemClock
+from lithify.coordination.thresholds import MAX_POSITION
 from lithify.datasets.waiting import command_waiting
 from lithify.errors import Fenced, Refused
 from lithify.ids import Ids, RandomIds
+from lithify.jsonvalues import whole_number
 from lithify.views.blocks import Shown
 from lithify.views.groups import show_group
 from lithify.watermarks.groups import Marks, Role, Standing
@@ -63,8 +65,11 @@ class Group:
         name of a copy."""
         if not offsets:
             raise Refused("say how far the reader is in each partition, for example --at 0=81240")
-        if any(partition < 0 or at < 0 for partition, at in offsets.items()):
-            raise Refused("partitions and offsets are no negative numbers")
+        try:
+            for number in (*offsets.keys(), *offsets.values()):
+                whole_number(number, most=MAX_POSITION)
+        except ValueError as error:
+            raise Refused(f"partitions and offsets are whole numbers, none negative: {error}") from None
         there = self._files.read().members.get(name)
         if there is not None and there.role is not Role.READER:
             raise Refused(f"{name} is a {there.role} of the group; take another name")

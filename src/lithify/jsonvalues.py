@@ -20,5 +20,8 @@ def text(value: Any) -> str:
     """`ValueError` for what is no text, or has half a character in it: that can be written nowhere."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
-    value.encode()
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{value!r} has half a character in it") from None
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,3 +90,30 @@ def test_the_library(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="negative"):
         group.join("warehouse", {0: -1})
     assert group.leave("warehouse").document["members"] == []
+
+
+TOO_FAR = 1 << 62
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+@pytest.mark.parametrize(
+    "offsets",
+    [{0: 5.0}, {0: True}, {0.0: 5}, {True: 5}, {0: float("nan")}, {0: TOO_FAR}, {TOO_FAR: 0}, {"0": 5}],
+)
+def test_offsets_that_nobody_could_read_are_refused(group: str, offsets: Any, is_member: bool) -> None:
+    """They would be the end of the group: every change begins with reading the latest version."""
+    if is_member:
+        lithify.Group(group).join("reader", {0: 1})
+    before = lithify.Group(group).show()
+    with pytest.raises(Refused, match="is no whole number from 0 to"):
+        lithify.Group(group).join("reader", offsets)
+    assert lithify.Group(group).show() == before
+    lithify.Group(group).join("reader", {0: TOO_FAR - 1})
+
+
+def test_the_command_line_takes_no_offset_that_nobody_could_read(group: str) -> None:
+    for at in (f"0={TOO_FAR}", "0=9223372036854775807", f"{TOO_FAR}=0"):
+        refused = invoke("group", "join", "--at", at, group, "reader")
+        assert refused.exit_code == 2
+        assert "is no whole number from 0 to" in " ".join(refused.stderr.split())
+    assert invoke_json("group", "show", group)["members"] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -275,3 +276,27 @@ def test_marks_that_do_not_decode_are_an_error_and_not_nothing(world: World, dat
         world.files.say(A, standing(9, 9))
     with pytest.raises(CorruptObject):
         world.files.publish(world.files.lead("me"))
+
+
+# What nobody could read
+
+
+@pytest.mark.parametrize("bad", [5.0, True, -1, 1 << 62, float("nan"), object()])
+def test_what_nobody_could_read_again_is_refused_before_anything_is_written(world: World, bad: Any) -> None:
+    world.say(A, 3, 3)
+    before = {meta.key: world.memory.get(meta.key) for meta in world.memory.list("")}
+    with pytest.raises(Refused, match="nothing was written"):
+        world.files.join(Member("c", "1"), Role.READER, {P: bad})
+    with pytest.raises(Refused, match="nothing was written"):
+        world.files.join(Member("c", "1"), Role.COPY, {}, owner="s3://b/\udcff")
+    assert {meta.key: world.memory.get(meta.key) for meta in world.memory.list("")} == before
+
+
+@pytest.mark.parametrize("bad", [5.0, True, 1 << 62, float("inf")])
+def test_marks_that_nobody_could_read_again_are_refused(world: World, bad: Any) -> None:
+    world.say(A, 3, 3)
+    before = {meta.key: world.memory.get(meta.key) for meta in world.memory.list("")}
+    for member in (A, B):
+        with pytest.raises(Refused, match="nothing was written"):
+            world.files.say(member, {7: Standing(Marks(1, 1), bad)})
+    assert {meta.key: world.memory.get(meta.key) for meta in world.memory.list("")} == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,93 @@ def test_documents_are_as_documented(fleet: str) -> None:
     fields = documented()
     for name, document in said.items():
         assert list(document) == fields[name, DATABASE], name
+
+
+# What nobody could read
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda fleet: fleet.create_queue("small", largest_bytes=1e9), "1000000000.0 is no whole number"),
+        (
+            lambda fleet: fleet.set_queue("default", weight=2.0),
+            "queue 'default': 2.0 is no whole number from 1 to",
+        ),
+        (lambda fleet: fleet.set_queue("default", reserved_slots=True), "True is no whole number"),
+        (lambda fleet: fleet.set_tenant("a", weight=2.0), "2.0 is no whole number"),
+        (lambda fleet: fleet.set_tenant("a\udcff", weight=2), "half a character"),
+        (lambda fleet: fleet.add("/x", tenant="a\udcff"), "half a character"),
+        (lambda fleet: fleet.add("/x\udcff"), "is no URL"),
+        (lambda fleet: fleet.add("/x", settings={"store_options.region": "a\udcff"}), "half a character"),
+        (
+            lambda fleet: fleet.add("/x", settings={"store_options": {"region": "x"}}),
+            "must be text or a number",
+        ),
+    ],
+)
+def test_what_nobody_could_read_is_not_written(
+    fleet: str, change: Callable[[lithify.Fleet], object], says: str
+) -> None:
+    """It would be the end of the fleet: every change begins with reading the latest catalog."""
+    before = lithify.Fleet(fleet).catalog()
+    with pytest.raises(lithify.Refused, match=says):
+        change(lithify.Fleet(fleet))
+    assert lithify.Fleet(fleet).catalog() == before
+    assert lithify.Fleet(fleet).set_queue("default", weight=3).weight == 3
+
+
+def test_a_name_that_is_no_utf8_is_refused_on_the_command_line(fleet: str) -> None:
+    result = invoke("fleet", "tenant", "set", "--weight", "2", fleet, "a\udcff")
+    assert result.exit_code == 2
+    assert "nothing was written" in " ".join(result.stderr.split())
+    assert invoke_json("fleet", "tenant", "list", fleet) == {"tenants": []}
+
+
+def test_settings_of_a_rule_may_be_numbers_and_truth_values(fleet: str) -> None:
+    given = {"slatedb.block_size": 4096, "store_options.allow_http": True, "service.max_attempts": "3"}
+    (rule,) = lithify.Fleet(fleet).add("/x", settings=given).rules
+    assert rule.settings == {
+        "slatedb.block_size": "4096",
+        "store_options.allow_http": "true",
+        "service.max_attempts": "3",
+    }
+    assert lithify.Fleet(fleet).catalog().catalog.rules == (rule,)
+
+
+# Secrets
+
+
+SECRETS = (
+    ("iceberg.properties.uri", "postgresql://user:hunter22@host/db"),
+    ("store_options.proxy_url", "http://user:hunter22@host/"),
+    ("store_options.adls.sas-token.acct.dfs.core.windows.net", "hunter22"),
+    ("store_options.endpoint", "https://host/?sv=2022&sig=hunter22"),
+    ("store_options.aws_secret_access_key", "hunter22"),
+)
+
+
+@pytest.mark.parametrize(("name", "value"), SECRETS)
+def test_a_secret_is_no_setting_of_a_rule(fleet: str, name: str, value: str) -> None:
+    """Everybody who reads the fleet would see it."""
+    result = invoke("fleet", "add", "--setting", f"{name}={value}", fleet, "/x")
+    assert result.exit_code == 2
+    assert f"the setting {name} is a secret" in " ".join(result.stderr.split())
+    assert "hunter22" not in result.stderr
+    assert lithify.Fleet(fleet).catalog().catalog.rules == ()
+
+
+def test_what_was_added_before_it_was_known_as_a_secret_is_masked_and_does_no_harm(
+    fleet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("lithify.fleet.catalog_changes.check_public", lambda rule: None)
+        lithify.Fleet(fleet).add("/x", settings={**dict(SECRETS), "slatedb.block_size": "4096"})
+    assert "hunter22" not in invoke("fleet", "list", fleet).stdout
+    document = invoke_json("fleet", "list", fleet)
+    assert "hunter22" not in str(document)
+    (rule,) = document["rules"]
+    assert rule["settings"]["slatedb.block_size"] == "4096"
+    assert rule["settings"]["iceberg.properties.uri"] == "postgresql://********@host/db"
+    lithify.Fleet(fleet).add("/y")
+    lithify.Fleet(fleet).remove("/x")

@@ -19,7 +19,8 @@ from lithify.config.sizes import Bytes, to_size
 MILLISECONDS = "_ms"
 
 
-def _to_text(value: object) -> str:
+def to_text(value: object) -> str:
+    """`ValueError` when it is neither text nor a number."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
@@ -33,7 +34,7 @@ def no_truth(value: object) -> object:
     return value
 
 
-Text = Annotated[str, BeforeValidator(_to_text)]
+Text = Annotated[str, BeforeValidator(to_text)]
 MAX_NUMBER = 1 << 53
 """The largest number that every program which reads TOML or JSON reads as it is."""
 PositiveInt = Annotated[int, BeforeValidator(no_truth), Field(ge=1, le=MAX_NUMBER)]

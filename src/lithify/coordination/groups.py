@@ -15,6 +15,7 @@
 3. A member says what it has done only when that is committed, as it will be after a crash.
 4. The marks of who is no member are deleted by the leader: it lists them, then reads the group. A member
    joins before it says anything.
+5. What could not be read again is refused and not written: every change begins with reading what is there.
 
 Whoever crashes while joining leaves a member that says nothing and keeps the thresholds where they are, until
 it is removed, or its next incarnation takes its place.
@@ -25,6 +26,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from lithify.clock import Clock
@@ -167,7 +169,9 @@ class GroupFiles:
             merged = said(before, now)
             if merged == before:
                 return
-            data = _encode_marks(member, merged)
+            data = _readable(
+                partial(_encode_marks, member, merged), partial(_decode_marks, key=key, member=member)
+            )
             try:
                 if found is None:
                     self._store.create(key, data)
@@ -224,7 +228,9 @@ class GroupFiles:
                 then, now = before.thresholds_of(partition), after.thresholds_of(partition)
                 assert now.clean >= then.clean, "it never goes down"
                 assert now.resolved >= then.resolved, "it never goes down"
-            return None if after == before else encode(after)
+            if after == before:
+                return None
+            return _readable(partial(encode, after), partial(decode, key=self._folder))
 
         return self._decode(self.files.update(changed, self._clock, self._rng))
 
@@ -269,6 +275,17 @@ def _marks_in(standings: Mapping[int, Standing]) -> dict[int, Marks]:
 
 
 # Documents
+
+
+def _readable(encoded: Callable[[], bytes], read: Callable[[bytes], object]) -> bytes:
+    """What is to be written. `Refused` when it could not be read again."""
+    try:
+        data = encoded()
+        read(data)
+    except (CorruptObject, *UNDECODABLE) as error:
+        why = error.reason if isinstance(error, CorruptObject) else str(error)
+        raise Refused(f"nothing was written, since it could not be read again: {why}") from error
+    return data
 
 
 def encode(group: Group) -> bytes:

@@ -30,7 +30,7 @@ from types import MappingProxyType
 from lithify.errors import Refused
 from lithify.fleet.patterns import breadth, match, normal
 from lithify.planning.fleet.routing import Routing
-from lithify.redaction import is_secret
+from lithify.redaction import is_secret, shown
 
 MAX_QUEUES = 1_000
 MAX_RULES = 100_000
@@ -211,6 +211,28 @@ def checked_name(name: str) -> str:
     return name
 
 
+def check_public(rule: Rule) -> None:
+    """`Refused` when the rule has a secret. It is asked of new rules only: a fleet that has one already is to
+    be read, if only to remove it."""
+    for name, value in rule.settings.items():
+        if is_secret(_in_section(name)) or shown_setting(name, value) != value:
+            raise Refused(
+                f"rule {rule.pattern}: the setting {name} is a secret, or has one in it, which everybody who "
+                "reads the fleet's catalog would see; give it to the processes, in their environment or file"
+            )
+
+
+def shown_setting(name: str, value: str) -> str:
+    """The value of a setting of a rule as it may be shown."""
+    return str(shown(_in_section(name), value))
+
+
+def _in_section(name: str) -> str:
+    """The whole of it counts: the names of a store's options have dots of their own."""
+    section, _, rest = name.partition(".")
+    return rest or section
+
+
 def _check_queue(queue: Queue) -> None:
     name = checked_name(queue.name)
     if not _NAME.fullmatch(queue.id):
@@ -237,12 +259,6 @@ def _check_rule(rule: Rule, queues: set[str]) -> None:
         raise Refused(f"rule {rule.pattern}: there is no queue {rule.queue!r}; create it first")
     if rule.tenant is not None and not 1 <= len(rule.tenant) <= MAX_TEXT_CHARS:
         raise Refused(f"rule {rule.pattern}: the tenant needs a name of at most {MAX_TEXT_CHARS} characters")
-    for name in rule.settings:
-        if is_secret(name.rpartition(".")[2]):
-            raise Refused(
-                f"rule {rule.pattern}: the setting {name} is a secret, which everybody who reads the fleet's "
-                "catalog would see; give it to the processes, in their environment or file"
-            )
 
 
 def _check_tenant(tenant: Tenant) -> None:

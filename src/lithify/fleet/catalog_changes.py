@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from lithify.errors import Refused
-from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule, Tenant, checked
+from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule, Tenant, check_public, checked
 from lithify.fleet.patterns import normal
 
 CatalogChange = Callable[[Catalog], Catalog]
@@ -81,9 +81,10 @@ def delete_queue(catalog: Catalog, queue_id: str) -> Catalog:
 
 
 def add_rules(catalog: Catalog, rules: Iterable[Rule]) -> Catalog:
-    """Add rules. One with a pattern that is there takes the place of that one."""
+    """Add rules. One with a pattern that is there takes the place of that one. `Refused` for a secret."""
     found = {normal(rule.pattern): rule for rule in catalog.rules}
     for rule in rules:
+        check_public(rule)
         found[normal(rule.pattern)] = replace(rule, pattern=normal(rule.pattern))
     return _with(catalog, rules=found.values())
 

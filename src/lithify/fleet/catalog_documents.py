@@ -5,7 +5,7 @@ sentence.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from lithify.jsonvalues import UNDECODABLE, text, whole_number
 FORMAT = 1
 
 EnumT = TypeVar("EnumT", bound=Enum)
+PartT = TypeVar("PartT", Queue, Rule, Tenant)
 
 _TOP = ("format", "queues", "default_queue", "rules", "tenants")
 _QUEUE = (
@@ -89,15 +90,24 @@ def decode(data: bytes, key: str) -> Catalog:
             )
         _check_fields(fields, _TOP, key)
         return checked(
-            [_queue(queue, key) for queue in _list(fields["queues"])],
+            [_named("queue", queue, _queue, key) for queue in _list(fields["queues"])],
             text(fields["default_queue"]),
-            [_rule(rule, key) for rule in _list(fields["rules"])],
-            [_tenant(tenant, key) for tenant in _list(fields["tenants"])],
+            [_named("rule", rule, _rule, key) for rule in _list(fields["rules"])],
+            [_named("tenant", tenant, _tenant, key) for tenant in _list(fields["tenants"])],
         )
     except Unsupported:
         raise
     except (Refused, *UNDECODABLE) as error:
         raise CorruptObject(key, f"is no catalog of a fleet: {error}") from error
+
+
+def _named(what: str, fields: Any, read: Callable[[Any, str], PartT], key: str) -> PartT:
+    """A part of the catalog. The error says which one is none."""
+    try:
+        return read(fields, key)
+    except UNDECODABLE as error:
+        name = fields.get("name", fields.get("pattern")) if isinstance(fields, dict) else None
+        raise ValueError(f"{what} {str(name)[:120]!r}: {error}") from error
 
 
 def _queue(fields: Any, key: str) -> Queue:

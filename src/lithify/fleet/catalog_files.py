@@ -1,7 +1,8 @@
 """The catalog in the store: numbered files below the fleet's URL, `catalog/<20 digits>.json`.
 
 1. A change is applied to the latest catalog and published as the next one; on a conflict it is applied to the
-   newer one (`lithify.fleet.catalog_changes`). What is refused is so before anything is written.
+   newer one (`lithify.fleet.catalog_changes`). What is refused is so before anything is written, and so is
+   what could not be read again: every change begins with reading the latest.
 2. Members *follow* the catalog: they read the next number now and then. One that does not decode, or that
    does not hold, is reported and changes nothing: a member goes on with the last good one until a better
    comes.
@@ -18,6 +19,7 @@ from lithify.fleet.catalog import Catalog
 from lithify.fleet.catalog_changes import CatalogChange
 from lithify.fleet.catalog_documents import decode, encode
 from lithify.ids import Ids
+from lithify.jsonvalues import UNDECODABLE
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles
@@ -59,7 +61,7 @@ class CatalogFiles:
 
         def change(version: Version | None) -> bytes | None:
             if version is None:
-                return encode(first)
+                return self._encoded(first)
             if self._decode(version).catalog == first:
                 return None  # only the answer was lost
             raise Refused(f"{self._url}: there is a fleet already")
@@ -77,12 +79,24 @@ class CatalogFiles:
         def apply(version: Version | None) -> bytes | None:
             now = self._published(version).catalog
             new = change(now)
-            return encode(new) if new != now else None
+            return self._encoded(new) if new != now else None
 
         # For who has not looked for so long that what it had seen is gone: else what it takes for the latest
         # may have nothing to change.
         self.versions.confirmed()
         return self._published(self.versions.update(apply, self._clock, self._rng))
+
+    def _encoded(self, catalog: Catalog) -> bytes:
+        """As it is published. `Refused` when it could not be read again."""
+        try:
+            data = encode(catalog)
+            decode(data, self._url)
+        except (CorruptObject, *UNDECODABLE) as error:
+            why = error.reason if isinstance(error, CorruptObject) else str(error)
+            raise Refused(
+                f"{self._url}: nothing was written, since it could not be read again: {why}"
+            ) from error
+        return data
 
     def _published(self, version: Version | None) -> Numbered:
         if version is None:

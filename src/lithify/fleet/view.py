@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule, Tenant
+from lithify.fleet.catalog import Catalog, Queue, QueueState, Rule, Tenant, shown_setting
 from lithify.fleet.catalog_documents import queue_document, rule_document, tenant_document
 from lithify.fleet.members import Amounts, Role, amounts_document
 from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus, RunningStatus
@@ -200,7 +200,10 @@ def show_datasets(catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapp
     for rule in datasets.values():
         counts[rule.pattern] += 1
     document = {
-        "rules": [{**rule_document(rule), "datasets": counts[rule.pattern]} for rule in catalog.rules],
+        "rules": [
+            {**rule_document(rule), "settings": _shown_settings(rule), "datasets": counts[rule.pattern]}
+            for rule in catalog.rules
+        ],
         "datasets": found,
         "tenants": [tenant_document(tenant) for tenant in catalog.tenants],
         "problems": {pattern: str(error) for pattern, error in problems.items()},
@@ -211,7 +214,7 @@ def show_datasets(catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapp
             rule.coordinates.value,
             rule.queue or "by size",
             rule.tenant or "–",
-            ", ".join(f"{name}={value}" for name, value in rule.settings.items()) or "–",
+            ", ".join(f"{name}={value}" for name, value in _shown_settings(rule).items()) or "–",
             str(counts[rule.pattern]),
         )
         for rule in catalog.rules
@@ -229,6 +232,10 @@ def show_datasets(catalog: Catalog, datasets: Mapping[str, Rule], problems: Mapp
         blocks.append(Table("Datasets", columns("=dataset", "queue", "tenant"), lines, "datasets"))
     blocks += [Line(f"{error}", f"{pattern}:", is_bad=True) for pattern, error in problems.items()]
     return Shown(document, tuple(blocks))
+
+
+def _shown_settings(rule: Rule) -> dict[str, str]:
+    return {name: shown_setting(name, value) for name, value in rule.settings.items()}
 
 
 def show_tenants(tenants: Sequence[Tenant]) -> Shown:
