@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -76,8 +75,8 @@ def test_a_long_range_reports_while_it_moves_and_leaves_nothing_behind(bench: Be
     assert len(seen) > 25, "output in memory counts, so that windows need not run empty"
     totals = [m.bytes_read + m.bytes_written for m in seen]
     assert totals == sorted(set(totals))
-    gaps_ms = [after.at_ms - before.at_ms for before, after in pairwise(seen)]
-    assert min(gaps_ms) >= REPORT_INTERVAL_S * 1000 / 2
+    # Whoever writes one late writes the next one in time: only together they say how often that is.
+    assert len(seen) - 2 <= (seen[-1].at_ms - seen[0].at_ms) / (REPORT_INTERVAL_S * 1000)
     assert journal.movements(COMPACTION) == {}
 
 

@@ -17,7 +17,6 @@ import pytest
 
 from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import Reporting
-from lithify.datasets.slatedb import execute
 from lithify.datasets.slatedb.execute import execute_merge, run_merge
 from lithify.datasets.slatedb.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
 from lithify.datasets.slatedb.kernel import libraries
@@ -297,7 +296,7 @@ def test_movements_are_reported_until_the_last_commit_has_ended(monkeypatch: pyt
             seen.append(call.method)
             return action()
 
-    monkeypatch.setattr(execute, "BackgroundReporter", Reporter)
+    monkeypatch.setattr("lithify.coordination.reporting.BackgroundReporter", Reporter)
     bench = Bench().add([put(b"k", 9)])
     bench.store = Commits(bench.store)
     bench.run(replace(bench.task(), reporting=Reporting("db/progress", 0, "w", 0)))
